@@ -91,11 +91,38 @@ class Limits:
     max_hub_weights_bytes: int = _limit(
         64 * GIB, "bytes", "A larger file of weights on the Hub is not downloaded."
     )
+    # Parsing keeps Python's interpreter lock: 4 MiB take up to 0.1 s.
     max_body_bytes: int = _limit(
-        16 * MIB, "bytes", "A request to `gpt2np serve` with a larger body gets status 413."
+        4 * MIB, "bytes", "A request to `gpt2np serve` with a larger body gets status 413."
+    )
+    max_list_entries: int = _limit(
+        100_000, "entries", "`gpt2np serve` refuses a longer list in a request."
+    )
+    max_option_entries: int = _limit(
+        1000,
+        "entries",
+        "`gpt2np serve` refuses longer lists of texts or ids in an option, such as `stop`, "
+        "`bad_words` or `logit_bias`.",
+    )
+    max_option_characters: int = _limit(
+        50_000, "characters", "`gpt2np serve` refuses longer texts in an option, all together."
+    )
+    max_top_logprobs: int = _limit(
+        20, "tokens", "`gpt2np serve` refuses to return more likely tokens at each position."
+    )
+    max_header_seconds: int = _limit(
+        10, "seconds", "`gpt2np serve` closes a connection whose headers take longer."
+    )
+    max_body_seconds: int = _limit(
+        60, "seconds", "A request to `gpt2np serve` whose body takes longer gets status 408."
+    )
+    max_connections: int = _limit(
+        2048,
+        "connections",
+        "Beyond, `gpt2np serve` closes the oldest connection without a request for each new one.",
     )
     max_response_logprobs: int = _limit(
-        10_000_000,
+        2_000_000,
         "numbers",
         "A request to `gpt2np serve` for more log probabilities, in all choices together, is "
         "refused.",

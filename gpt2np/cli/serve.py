@@ -53,6 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--api-key", default=os.environ.get("GPT2NP_API_KEY"), metavar="KEY", help=key)
     no_key = "Serve other machines without a key"
     add("--no-api-key", action="store_true", help=no_key)
+    host = "Name by which clients may address a server without a key, besides localhost; repeatable"
+    add("--allowed-host", action="append", default=[], metavar="NAME", help=host)
     cors = "Allow web pages of this origin, or '*' for all; repeatable"
     add("--cors-origin", action="append", default=[], metavar="ORIGIN", help=cors)
     add("--access-log", action="store_true", help="Log each request, without its body, on stderr")
@@ -79,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         cache_bytes=args.cache_bytes,
         timeout=args.timeout,
         api_key=None if args.no_api_key else args.api_key or None,
+        allowed_hosts=args.allowed_host,
         cors_origins=args.cors_origin,
         log_prompts=args.log_prompts,
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -43,6 +44,7 @@ from gpt2np.server.responses import (
     error_body,
     event,
 )
+from gpt2np.server.threads import body_schema, json_response, prepare, read_json
 
 T = TypeVar("T")
 _INVALID = "invalid_request_error"
@@ -58,6 +60,8 @@ class ServerOptions:
         cache_bytes: the most bytes of a batch's KV caches; None for `Limits.max_cache_bytes`.
         timeout: seconds after which a request is ended.
         api_key: requests need this key, except those to /health; None for no key.
+        allowed_hosts: names by which clients may address a server without a key, besides IP
+            addresses and localhost.
         cors_origins: web pages of these origins may use the server; "*" for all.
         log_prompts: whether prompts are written on stderr.
     """
@@ -67,6 +71,7 @@ class ServerOptions:
     cache_bytes: int | None = None
     timeout: float = 600.0
     api_key: str | None = None
+    allowed_hosts: Sequence[str] = ()
     cors_origins: Sequence[str] = ()
     log_prompts: bool = False
 
@@ -147,11 +152,12 @@ def create_app(server: Server) -> FastAPI:
     _add_status(app, server)
     add_inspection(app, server.engine)
     add_playground(app)
-    app.add_middleware(Guard, api_key=server.options.api_key)
-    if server.options.cors_origins:  # before the key: a preflight request has none
+    options = server.options
+    app.add_middleware(Guard, api_key=options.api_key, allowed_hosts=options.allowed_hosts)
+    if options.cors_origins:  # before the key: a preflight request has none
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=list(server.options.cors_origins),
+            allow_origins=list(options.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
@@ -159,19 +165,36 @@ def create_app(server: Server) -> FastAPI:
 
 
 def _add_generation(app: FastAPI, server: Server) -> None:
-    @app.post("/v1/completions", responses=_success(CompletionResponse))
-    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+    @app.post(
+        "/v1/completions",
+        responses=_success(CompletionResponse),
+        openapi_extra=body_schema(CompletionRequest),
+    )
+    async def create_completion(request: Request) -> Response:
         """Continue one or several prompts."""
+        body = await read_json(request, CompletionRequest)
         engine, prompts = server.engine(body.model), body.prompts()
-        job = await start_job(engine, body, len(prompts), lambda: prompts)
-        return await _answer(request, server, job, CompletionReply(body, engine.lm), body.stream)
 
-    @app.post("/v1/chat/completions", responses=_success(ChatCompletionResponse))
-    async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
+        async def start() -> Job:
+            return await start_job(engine, body, prompts)
+
+        return await _answer(request, server, start, CompletionReply(body, engine.lm), body.stream)
+
+    @app.post(
+        "/v1/chat/completions",
+        responses=_success(ChatCompletionResponse),
+        openapi_extra=body_schema(ChatCompletionRequest),
+    )
+    async def create_chat_completion(request: Request) -> Response:
         """Answer the messages of a conversation. The model needs a chat template."""
+        body = await read_json(request, ChatCompletionRequest)
         engine = server.engine(body.model)
-        job = await start_job(engine, body, 1, lambda: [_chat_prompt(server, engine.lm, body)])
-        return await _answer(request, server, job, ChatReply(body, engine.lm), body.stream)
+
+        async def start() -> Job:
+            render = partial(_chat_prompt, server, engine.lm, body)
+            return await start_job(engine, body, [render])
+
+        return await _answer(request, server, start, ChatReply(body, engine.lm), body.stream)
 
 
 def _success(model: type) -> dict[int | str, dict[str, Any]]:
@@ -180,20 +203,33 @@ def _success(model: type) -> dict[int | str, dict[str, Any]]:
 
 
 async def _answer(
-    request: Request, server: Server, job: Job, reply: Reply, is_stream: bool
+    request: Request,
+    server: Server,
+    start: Callable[[], Awaitable[Job]],
+    reply: Reply,
+    is_stream: bool,
 ) -> Response:
-    """Run a job; return the response, or a stream that has begun.
+    """Start and run a job; return the response, or a stream that has begun.
 
     The job ends early when the client disconnects.
     """
-    if server.options.log_prompts:
-        decode = job.engine.lm.tokenizer.decode
-        texts = [p if isinstance(p, str) else decode(p) for p in job.prompts]
-        print(f"{reply.id}: {texts!r}", file=sys.stderr, flush=True)
-    if not is_stream:
-        return JSONResponse(await _until_disconnected(request, respond(job, reply)))
-    stream = events(job, reply)
-    first = await _until_disconnected(request, anext(stream))  # an error here is a status
+
+    async def begin() -> Response:
+        job = await start()
+        if server.options.log_prompts:
+            decode = job.engine.lm.tokenizer.decode
+            texts = [p if isinstance(p, str) else decode(p) for p in job.prompts]
+            print(f"{reply.id}: {texts!r}", file=sys.stderr, flush=True)
+        if not is_stream:
+            return Response(await respond(job, reply), media_type="application/json")
+        stream = events(job, reply)
+        return _stream_response(await anext(stream), stream)  # an error here is a status
+
+    return await _until_disconnected(request, begin())
+
+
+def _stream_response(first: bytes, stream: AsyncGenerator[bytes, None]) -> Response:
+    """Return the response of a stream whose first events have come."""
 
     async def body() -> AsyncIterator[bytes]:
         yield first
@@ -252,25 +288,28 @@ def _chat_prompt(server: Server, lm: LanguageModel, body: ChatCompletionRequest)
 
 
 def _add_tokenizer(app: FastAPI, server: Server) -> None:
-    @app.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> Json:
+    @app.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
+    async def tokenize(request: Request) -> Response:
         """Encode a text; special tokens such as <|endoftext|> become their ids."""
+        body = await read_json(request, TokenizeRequest)
         lm = server.engine(body.model).lm
         text = body.prompt if body.prompt is not None else body.content
         if text is None:
             raise InvalidArgumentError("prompt is missing")
-        ids = await asyncio.to_thread(lm.tokenizer.encode, text, allowed_special="all")
-        texts = {"token_strs": lm.tokenizer.token_texts(ids)} if body.return_token_strs else {}
-        context = lm.model.config.n_positions
-        return {"tokens": ids, "count": len(ids), "max_model_len": context, **texts}
+        ids = await prepare(lm.tokenizer.encode, text, allowed_special="all")
+        answer = {"tokens": ids, "count": len(ids), "max_model_len": lm.model.config.n_positions}
+        if body.return_token_strs:
+            answer["token_strs"] = await prepare(lm.tokenizer.token_texts, ids)
+        return await json_response(answer)
 
-    @app.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> Json:
+    @app.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
+    async def detokenize(request: Request) -> Response:
         """Decode token ids."""
+        body = await read_json(request, DetokenizeRequest)
         tokenizer = server.engine(body.model).lm.tokenizer
         check_ids("tokens", body.tokens, tokenizer.vocab_size)
-        text = tokenizer.decode(body.tokens)
-        return {"prompt": text, "content": text}
+        text = await prepare(tokenizer.decode, body.tokens)
+        return await json_response({"prompt": text, "content": text})
 
     @app.get("/tokenizer_info")
     async def tokenizer_info() -> Json:
@@ -330,27 +369,29 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     openapi = app.openapi
 
-    def without_422() -> Json:
-        """Remove FastAPI's own error response from the description."""
+    def described() -> Json:
+        """Move definitions of `body_schema` to their place; remove FastAPI's error response."""
         schema = openapi()
         for path in schema["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)
+                for content in operation.get("requestBody", {}).get("content", {}).values():
+                    schema["components"]["schemas"] |= content["schema"].pop("$defs", {})
         return schema
 
-    app.openapi = without_422  # type: ignore[method-assign]
-    for kind in (RequestValidationError, HTTPException, GPT2NPError, Exception):
+    app.openapi = described  # type: ignore[method-assign]
+    for kind in (ValidationError, HTTPException, GPT2NPError, Exception):
         app.add_exception_handler(kind, handle)
 
 
 def _error(error: Exception) -> tuple[int, ErrorResponse]:
     """Return the status and the body of the response to a request that has failed."""
-    if isinstance(error, RequestValidationError):
+    if isinstance(error, ValidationError):
         # Of a union's errors, the deepest belongs to the type that the client meant.
-        deepest: Any = max(error.errors(), key=lambda found: len(found["loc"]))
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        deepest = max(errors, key=lambda found: len(found["loc"]))
         is_name = re.compile("[a-z0-9_]+").fullmatch  # unlike the type of a union, as list[int]
-        is_json = deepest["type"] != "json_invalid"  # else, the place is an offset
-        name = ".".join(p for p in map(str, deepest["loc"][1:]) if is_json and is_name(p))
+        name = ".".join(part for part in map(str, deepest["loc"]) if is_name(part))
         what = deepest["msg"].removeprefix("Value error, ")
         return 400, error_body(f"{name or 'the body'}: {what}", _INVALID, param=name or None)
     if isinstance(error, HTTPException):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.generation.streaming import Completion, pick_best
+from gpt2np.generation.streaming import Completion, TextStream, pick_best
 from gpt2np.language_model import Prompt
 from gpt2np.limits import how_to_raise, limits
 from gpt2np.server.engine import Engine, Job
 from gpt2np.server.protocol import GenerationRequest, check_ids
 from gpt2np.server.replies import Reply
-from gpt2np.server.responses import DONE, Json, event
+from gpt2np.server.responses import DONE, event
+from gpt2np.server.threads import BEAM_SEARCH, CHAT_TEMPLATES, prepare, run_on
 
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
 
@@ -24,12 +24,11 @@ _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
 async def start_job(
     engine: Engine,
     request: GenerationRequest,
-    n_prompts: int,
-    get_prompts: Callable[[], Sequence[Prompt]],
+    prompts: Sequence[Prompt | Callable[[], Prompt]],
 ) -> Job:
     """Take places in the queue, then encode the prompts and create the streams.
 
-    `get_prompts` is called in another thread.
+    A prompt may be a function that renders a chat template.
 
     Raises:
         QueueFullError: the queue is full. This is checked before any costly work.
@@ -40,33 +39,60 @@ async def start_job(
     n_copies = (request.n or 1) if is_greedy and request.best_of is None else 1
     names = ("num_return_sequences", "best_of", "num_beams")
     per_prompt: list[int] = [arguments.get(name) or 1 for name in names]  # type: ignore[misc]
-    n_sequences = n_prompts * n_copies * max(per_prompt)
+    n_sequences = len(prompts) * n_copies * max(per_prompt)
+    _check_sizes(arguments)
     _check_logprobs(arguments, n_sequences, engine.lm.model.config.n_positions)
     job = engine.start(n_sequences)
+    lm, vocab_size = engine.lm, engine.lm.model.config.vocab_size
 
-    def create_streams() -> None:
-        lm, vocab_size = engine.lm, engine.lm.model.config.vocab_size
-        check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
-        for prompt in get_prompts():
-            if request.truncate_prompt_tokens:
-                ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
-                prompt = ids[-request.truncate_prompt_tokens :]
-            if not isinstance(prompt, str):
-                check_ids("prompt", prompt, vocab_size)
-            job.prompts.append(prompt)
-            if request.use_beam_search:
-                job.searches.append(_beam_search(job, prompt, arguments))
-                continue
-            new = [lm.streams(prompt, _DEFAULTS, **arguments) for _ in range(n_copies)]
-            job.n_prompt_tokens += len(new[0][0].sequence.prompt)
-            job.streams += new
+    def create_streams(prompt: Prompt) -> None:
+        if request.truncate_prompt_tokens:
+            ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
+            prompt = ids[-request.truncate_prompt_tokens :]
+        if not isinstance(prompt, str):
+            check_ids("prompt", prompt, vocab_size)
+        job.prompts.append(prompt)
+        if request.use_beam_search:
+            job.searches.append(_beam_search(job, prompt, arguments))
+            return
+        new = [lm.streams(prompt, _DEFAULTS, **arguments) for _ in range(n_copies)]
+        job.n_prompt_tokens += len(new[0][0].sequence.prompt)
+        job.streams += new
 
     try:
-        await asyncio.to_thread(create_streams)
+        check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
+        for prompt in prompts:
+            if job.error:
+                raise job.error
+            if callable(prompt):
+                prompt = await run_on(CHAT_TEMPLATES, prompt)
+            await prepare(create_streams, prompt)
     except BaseException:
         engine.end(job)
         raise
     return job
+
+
+def _check_sizes(arguments: GenerateArguments) -> None:
+    """Check the lengths of lists, all of which take time in each decode step.
+
+    Raises:
+        InvalidArgumentError: a list has more than `Limits.max_option_entries`, or its texts more
+            than `Limits.max_option_characters`.
+    """
+    for name, value in arguments.items():
+        entries = value if isinstance(value, (list, tuple, Mapping)) else [value]
+        sizes = {
+            "max_option_entries": len(entries),
+            "max_option_characters": sum(len(x) for x in entries if isinstance(x, str)),
+        }
+        for limit_name, size in sizes.items():
+            if size > (limit := getattr(limits(), limit_name)):
+                unit = limit_name.rpartition("_")[2]
+                raise InvalidArgumentError(
+                    f"{name} has {size:,} {unit}, more than {limit:,}; give fewer, or "
+                    f"{how_to_raise(limit_name)} for the server"
+                )
 
 
 def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions: int) -> None:
@@ -76,11 +102,18 @@ def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions:
         InvalidArgumentError: more than `Limits.max_response_logprobs`.
     """
     n_numbers, most = 0, limits().max_response_logprobs
-    if (n_top := arguments.get("logprobs")) is not None:
+    n_new_top, n_prompt_top = arguments.get("logprobs"), arguments.get("prompt_logprobs")
+    if (n_top := max(n_new_top or 0, n_prompt_top or 0)) > limits().max_top_logprobs:
+        raise InvalidArgumentError(
+            f"logprobs asks for {n_top} tokens at each position, more than "
+            f"{limits().max_top_logprobs}; ask for fewer, or {how_to_raise('max_top_logprobs')} "
+            "for the server"
+        )
+    if n_new_top is not None:
         n_tokens = min(arguments.get("max_new_tokens", n_positions), n_positions)
-        n_numbers += n_sequences * n_tokens * (n_top + 1)
-    if (n_top := arguments.get("prompt_logprobs")) is not None:
-        n_numbers += n_sequences * n_positions * (n_top + 1)
+        n_numbers += n_sequences * n_tokens * (n_new_top + 1)
+    if n_prompt_top is not None:
+        n_numbers += n_sequences * n_positions * (n_prompt_top + 1)
     if n_numbers > most:
         raise InvalidArgumentError(
             f"logprobs and n ask for up to {n_numbers:,} log probabilities, more than {most:,}; "
@@ -97,20 +130,21 @@ def _beam_search(
     return partial(job.engine.lm.generate, prompt, _DEFAULTS, **arguments)
 
 
-async def respond(job: Job, reply: Reply) -> Json:
-    """Run a job to its end and return the response."""
+async def respond(job: Job, reply: Reply) -> bytes:
+    """Run a job to its end and return the response's JSON."""
     try:
         async for _ in job.engine.updates(job, every_step=False):
             pass
-        best = [pick_best(streams) for streams in job.streams]
+        best = [await prepare(pick_best, streams) for streams in job.streams]
         for search in job.searches:
-            best.append(await asyncio.to_thread(search))
+            best.append(await run_on(BEAM_SEARCH, search))
             job.n_prompt_tokens += len(best[-1].prompt_ids)
             job.engine.observe_beams(best[-1])
     finally:
         job.engine.end(job)
     completions = [completion for first in best for completion in (first, *first.alternatives)]
-    return reply.response(completions, job.n_prompt_tokens)
+    choices = [await prepare(reply.choice_json, i, c) for i, c in enumerate(completions)]
+    return reply.response(choices, job.n_prompt_tokens, sum(len(c.ids) for c in completions))
 
 
 async def events(job: Job, reply: Reply) -> AsyncGenerator[bytes, None]:
@@ -119,14 +153,19 @@ async def events(job: Job, reply: Reply) -> AsyncGenerator[bytes, None]:
     try:
         started = set()
         async for updates in job.engine.updates(job):
-            chunks = []
+            data = []
             for update in updates:
                 if update.index not in started:  # now the prompt's log probabilities are known
                     started.add(update.index)
-                    chunks += reply.first_chunks(update.index, streams[update.index].completion)
-                chunks += reply.chunks(update)
-            yield b"".join(map(event, chunks))
+                    stream = streams[update.index]
+                    data.append(await prepare(_first_events, reply, update.index, stream))
+                data += map(event, reply.chunks(update))
+            yield b"".join(data)
         n_new = sum(len(stream.sequence.ids) for stream in streams)
         yield b"".join(map(event, reply.last_chunks(job.n_prompt_tokens, n_new))) + DONE
     finally:
         job.engine.end(job)
+
+
+def _first_events(reply: Reply, index: int, stream: TextStream) -> bytes:
+    return b"".join(map(event, reply.first_chunks(index, stream.completion)))

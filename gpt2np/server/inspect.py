@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
@@ -29,6 +29,7 @@ from gpt2np.model.ops import softmax
 from gpt2np.server.engine import Engine
 from gpt2np.server.protocol import ExplainRequest, InspectRequest
 from gpt2np.server.responses import Json
+from gpt2np.server.threads import INSPECTION, body_schema, json_response, prepare, read_json, run_on
 
 T = TypeVar("T")
 _POINTS = (*RESIDUALS, "blocks.*.attn.z", "blocks.*.mlp.out")
@@ -47,7 +48,7 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
                 if await request.is_disconnected():
                     raise HTTPException(499, "the client has disconnected")
                 if not job.error:
-                    result = await asyncio.to_thread(function)
+                    result = await run_on(INSPECTION, function)
                 if job.error:
                     raise job.error
                 return result
@@ -55,22 +56,27 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
             engine.end(job)
 
     @app.get("/api/model")
-    async def describe_model(model: str | None = None) -> Json:
+    async def describe_model(model: str | None = None) -> Response:
         """Describe a model: its sizes, and the bytes of each token in base64."""
-        return await asyncio.to_thread(_describe, get_engine(model).lm)
+        return await json_response(await prepare(_describe, get_engine(model).lm))
 
-    @app.post("/api/inspect")
-    async def inspect_text(body: InspectRequest, request: Request) -> Json:
+    @app.post("/api/inspect", openapi_extra=body_schema(InspectRequest))
+    async def inspect_text(request: Request) -> Response:
         """Show how the model predicts the token after a text.
 
         The points of `interventions` are those of the documentation's page "Hook points".
         """
+        body = await read_json(request, InspectRequest)
         engine = get_engine(body.model)
-        return await compute(request, engine, lambda: inspect(engine.lm, body))
+        result = await compute(request, engine, lambda: inspect(engine.lm, body))
+        return await json_response(result)
 
-    @app.post("/api/explain", response_class=HTMLResponse)
-    async def explain_text(body: ExplainRequest, request: Request) -> HTMLResponse:
+    extra = body_schema(ExplainRequest)
+
+    @app.post("/api/explain", response_class=HTMLResponse, openapi_extra=extra)
+    async def explain_text(request: Request) -> HTMLResponse:
         """Return the page of `gpt2np explain` for a text."""
+        body = await read_json(request, ExplainRequest)
         engine = get_engine(body.model)
         window = slice(*body.window) if body.window else None
         page = await compute(

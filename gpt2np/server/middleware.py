@@ -1,58 +1,92 @@
-"""Checks of every request before its body is read: API key, size."""
+"""Checks of every request before its body is read: host, API key, type, size, time."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import time
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gpt2np.errors import short_repr
 from gpt2np.limits import limits
 from gpt2np.server.responses import error_body
 
-_TOO_LARGE = "the body is larger than {:,} bytes"
-_MAX_DISCARDED = 1 << 30  # bytes
-
 
 class Guard:
-    """ASGI middleware that refuses requests without the API key, and large bodies."""
+    """ASGI middleware that refuses requests without reading them, or while it reads them."""
 
-    def __init__(self, app: ASGIApp, api_key: str | None) -> None:
-        """Refuse requests without `api_key`, if it is not None; /health and the
-        playground's files need no key."""
+    def __init__(self, app: ASGIApp, api_key: str | None, allowed_hosts: Sequence[str]) -> None:
+        """Refuse requests without `api_key`; /health and the playground's files need no key.
+
+        Without a key, refuse requests whose Host is neither an IP address nor localhost, nor one of
+        `allowed_hosts`. A page from elsewhere could let its name point to this machine (DNS
+        rebinding), but not change the name that its requests send.
+        """
         self._app = app
         self._api_key = api_key
+        self._allowed_hosts = {"localhost", *(host.lower() for host in allowed_hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer 401 or 413, or pass the request on."""
+        """Answer with an error, or pass the request on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers, limit = Headers(scope=scope), limits().max_body_bytes
-        if not _is_open(scope["path"]) and not self._has_key(headers):
-            message = "missing or wrong API key; send Authorization: Bearer KEY"
-            body = error_body(message, "invalid_request_error", "invalid_api_key")
-            await JSONResponse(body, 401)(scope, receive, send)
+        if refusal := self._refuse(scope["method"], scope["path"], Headers(scope=scope)):
+            await refusal(scope, receive, send)
             return
-        length = headers.get("content-length", "0")
-        if not (length.isdecimal() and len(length) < 20 and int(length) <= limit):
-            await _discard_body(receive)  # else the client may not read the answer
-            body = error_body(_TOO_LARGE.format(limit), "invalid_request_error")
-            await JSONResponse(body, 413, {"Connection": "close"})(scope, receive, send)
-            return
-        n_bytes = 0
+        n_bytes, is_read = 0, False
+        deadline = time.monotonic() + limits().max_body_seconds
 
-        async def limited_receive() -> Message:  # a body in chunks has no content-length
-            nonlocal n_bytes
-            message = await receive()
+        async def limited_receive() -> Message:
+            nonlocal n_bytes, is_read
+            if is_read:
+                return await receive()  # waits for the end of the connection
+            try:
+                message = await asyncio.wait_for(receive(), deadline - time.monotonic())
+            except asyncio.TimeoutError as error:
+                raise HTTPException(408, "the body took too long") from error
+            is_read = not message.get("more_body", False)
             n_bytes += len(message.get("body", b""))
-            if n_bytes > limit:
-                raise HTTPException(413, _TOO_LARGE.format(limit))
+            if n_bytes > limits().max_body_bytes:  # a body in chunks has no content-length
+                raise HTTPException(413, _too_large())
             return message
 
         await self._app(scope, limited_receive, send)
+
+    def _refuse(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
+        """Return the response to a request that is refused unread, if it is."""
+        if self._api_key is None and not self._is_allowed(host := headers.get("host", "")):
+            message = f"the server is not known as {short_repr(host)}; name it with --allowed-host"
+            return _error(403, message)
+        if not _is_open(path) and not self._has_key(headers):
+            message = "missing or wrong API key; send Authorization: Bearer KEY"
+            return _error(401, message, "invalid_api_key")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            message = (
+                "send either Transfer-Encoding or Content-Length"  # proxies may see another end
+            )
+            return _error(400, message, headers={"Connection": "close"})
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if method == "POST" and kind != "application/json":  # a page from elsewhere can't send this
+            return _error(415, "send the body as JSON, with Content-Type: application/json")
+        length = headers.get("content-length", "0")
+        if not (length.isdecimal() and len(length) < 20 and int(length) <= limits().max_body_bytes):
+            return _error(413, _too_large())
+        return None
+
+    def _is_allowed(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in self._allowed_hosts or bool(ip_address(name))
+        except ValueError:
+            return False
 
     def _has_key(self, headers: Headers) -> bool:
         if self._api_key is None:
@@ -67,10 +101,11 @@ def _is_open(path: str) -> bool:
     return path in ("/", "/health") or path.startswith("/playground/")
 
 
-async def _discard_body(receive: Receive) -> None:
-    """Read the body of a request, up to a limit, and keep nothing."""
-    n_bytes, is_more = 0, True
-    while is_more and n_bytes < _MAX_DISCARDED:
-        message = await receive()
-        n_bytes += len(message.get("body", b""))
-        is_more = message.get("more_body", False)
+def _error(
+    status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    return JSONResponse(error_body(message, "invalid_request_error", code), status, headers)
+
+
+def _too_large() -> str:
+    return f"the body is larger than {limits().max_body_bytes:,} bytes"

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
 from gpt2np.kernels.array import Array
+from gpt2np.limits import limits
 
 
 def _check_unicode(text: str) -> str:
@@ -36,7 +37,8 @@ def _check_logit_bias(value: object) -> object:
 
 
 T = TypeVar("T")
-List = Annotated[list[T], Field(fail_fast=True)]  # else, a large body has millions of errors
+_MAX_ENTRIES = limits().max_list_entries
+List = Annotated[list[T], Field(fail_fast=True, max_length=_MAX_ENTRIES)]  # else, many errors
 AnyText = Annotated[str, AfterValidator(_check_unicode)]
 Text = Annotated[AnyText, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -357,9 +359,11 @@ def _only(ids: list[int]) -> LogitsProcessor:
     """Return a logits processor that forbids every other id."""
     import numpy as np
 
+    indices = np.unique(ids)
+
     def allowed_token_ids(_: list[int], logits: Array) -> Array:
         allowed = np.full_like(logits, -np.inf)
-        allowed[ids] = logits[ids]
+        allowed[indices] = logits[indices]
         return allowed
 
     return allowed_token_ids

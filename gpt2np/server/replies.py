@@ -18,6 +18,7 @@ from gpt2np.server.responses import (
     ChatLogprobs,
     CompletionLogprobs,
     Json,
+    encode,
     finish_reason,
     prompt_logprobs,
     usage,
@@ -52,12 +53,15 @@ class Reply(ABC):
     def chunk_choice(self, update: Update) -> Json:
         """Return the text and the log probabilities of an update, as fields of a choice."""
 
-    def response(self, completions: Sequence[Completion], n_prompt: int) -> Json:
-        """Return the response with one choice per completion; `n_prompt` counts prompt tokens."""
-        choices = [self.choice(i, completion) for i, completion in enumerate(completions)]
-        n_new = 0 if self._drops_new_text else sum(len(c.ids) for c in completions)
-        head = {**self._head, "object": self.object_name}
-        return {**head, "choices": choices, "usage": usage(n_prompt, n_new)}
+    def choice_json(self, index: int, completion: Completion) -> bytes:
+        """Return one of the response's `choices` as JSON."""
+        return encode(self.choice(index, completion))
+
+    def response(self, choices: Sequence[bytes], n_prompt: int, n_new: int) -> bytes:
+        """Return the response's JSON with `choices`; the numbers count prompt and new tokens."""
+        counts = usage(n_prompt, 0 if self._drops_new_text else n_new)
+        head = encode({**self._head, "object": self.object_name, "usage": counts})
+        return head[:-1] + b',"choices":[' + b",".join(choices) + b"]}"
 
     def first_chunks(self, index: int, completion: Completion) -> list[Json]:
         """Return the chunks of a choice before its first new token."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from typing_extensions import NotRequired, TypedDict
@@ -103,7 +103,8 @@ class ErrorResponse(TypedDict):
     error: ErrorDetail
 
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_SLICE = 4096  # numbers or texts to encode at a time
 _MIN_LOGPROB = -9999.0  # JSON has no -inf
 _MAX_MESSAGE = 400  # bytes; JSON has at most two bytes for each of a printable text
 _MAX_PARAM = 50  # bytes
@@ -210,7 +211,27 @@ def _shorten(text: str, n_bytes: int) -> str:
 
 def event(data: Json | ErrorResponse) -> bytes:
     """Return a server-sent event."""
-    return f"data: {_ENCODER.encode(data)}\n\n".encode()
+    return b"data: %b\n\n" % encode(data)
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as JSON. The encoder keeps Python's interpreter lock until it is done."""
+    return _ENCODER.encode(value).encode()
+
+
+def json_pieces(body: Json) -> Iterator[bytes]:
+    """Yield the JSON of an object in pieces, so that other threads run in between."""
+    separator = b"{"
+    for name, value in body.items():
+        yield separator + encode(name) + b":"
+        separator = b","
+        if isinstance(value, list):
+            n = 1 if value and isinstance(value[0], (list, dict)) else _SLICE
+            slices = (value[start : start + n] for start in range(0, len(value), n))
+            yield b"[" + b",".join(encode(part)[1:-1] for part in slices) + b"]"
+        else:
+            yield encode(value)
+    yield b"}"
 
 
 DONE = b"data: [DONE]\n\n"

@@ -15,9 +15,11 @@ from uvicorn.config import LOGGING_CONFIG
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.language_model import LanguageModel
 from gpt2np.server.app import Server, create_app
+from gpt2np.server.connections import Connection, raise_file_limit
 from gpt2np.server.engine import QueueFullError
 
 _GRACE = 5.0  # seconds to send the error events of requests that were ended
+_BACKLOG = 128  # connections that wait to be accepted; asyncio accepts as many at a time
 _MAX_UNREAD = 60.0  # seconds until a client that reads nothing is disconnected
 
 
@@ -42,13 +44,14 @@ def serve(
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidArgumentError(f"cannot listen at {host}, port {port}: {reason}") from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit the option
         seconds = min(_MAX_UNREAD, server.options.timeout)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
+    raise_file_limit()
     logging = copy.deepcopy(LOGGING_CONFIG)
     logging["handlers"]["access"]["stream"] = "ext://sys.stderr"
     config = uvicorn.Config(
@@ -57,6 +60,11 @@ def serve(
         log_level="info" if access_log else "warning",
         access_log=access_log,
         server_header=False,
+        http=Connection,
+        ws="none",
+        backlog=_BACKLOG,
+        # uvicorn trusts X-Forwarded-For of 127.0.0.1, unless this variable names the proxies.
+        proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
         timeout_graceful_shutdown=round(shutdown_timeout + _GRACE),
     )
     with listener:

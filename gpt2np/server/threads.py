@@ -1,0 +1,63 @@
+"""Threads for work that would stall the event loop, and requests and responses that need them.
+
+Each kind of work has one thread, on which requests take turns. A call that still waits when its
+request is cancelled is never made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from gpt2np.server.responses import Json, json_pieces
+
+P = ParamSpec("P")
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+BEAM_SEARCH = ThreadPoolExecutor(1, "gpt2np-beams")
+CHAT_TEMPLATES = ThreadPoolExecutor(1, "gpt2np-templates")
+INSPECTION = ThreadPoolExecutor(1, "gpt2np-inspection")
+_PREPARATION = ThreadPoolExecutor(1, "gpt2np-preparation")
+
+
+async def run_on(
+    thread: Executor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Call a function on a thread, after the calls that wait there."""
+    call = partial(function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(thread, call)
+
+
+async def prepare(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function that takes milliseconds, such as for one prompt or one choice."""
+    return await run_on(_PREPARATION, function, *args, **kwargs)
+
+
+async def read_json(request: Request, model: type[M]) -> M:
+    """Read and validate the body of a request.
+
+    Raises:
+        pydantic.ValidationError: the body is not JSON, or a field is wrong.
+    """
+    return await prepare(model.model_validate_json, await request.body())
+
+
+async def json_response(body: Json) -> Response:
+    """Return a response with a JSON object."""
+    data = await prepare(lambda: b"".join(json_pieces(body)))
+    return Response(data, media_type="application/json")
+
+
+def body_schema(model: type[BaseModel]) -> Json:
+    """Return the description of an endpoint that calls `read_json`, for OpenAPI."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    content = {"application/json": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}

@@ -1,0 +1,195 @@
+"""`gpt2np serve` and strangers: hosts, bodies, connections, and requests that take long."""
+
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from helpers.server import running_server
+
+httpx = pytest.importorskip("httpx")
+for package in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(package)
+
+COMPLETIONS = "/v1/completions"
+LIMIT = 2.0  # seconds; a generous limit for a machine with other work
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("strangers")
+    arguments = ("--model", "bundled", "--allowed-host", "models.example")
+    limits = {"GPT2NP_MAX_HEADER_SECONDS": "1", "GPT2NP_MAX_BODY_SECONDS": "1"}
+    with running_server(folder, *arguments, **limits, GPT2NP_MAX_CONNECTIONS="50") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+def connect(server):
+    port = int(server.url.rpartition(":")[2])
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def answer_to(server, data):
+    """Return what the server sends until it closes the connection."""
+    with connect(server) as connection:
+        connection.sendall(data)
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+class TestHosts:
+    @pytest.mark.parametrize(
+        ("host", "status"),
+        [
+            *[(name, 200) for name in ("127.0.0.1", "localhost:8000", "LOCALHOST", "[::1]:80")],
+            *[(name, 200) for name in ("models.example", "Models.Example:1", "192.168.1.5:8000")],
+            *[(name, 403) for name in ("evil.example", "evil.example:8000", "localhost.evil.com")],
+            *[(name, 403) for name in ("127.0.0.1.evil.com", "", "[::1", "a@evil.example", "?")],
+        ],
+    )
+    def test_only_known_names_are_answered(self, client, host, status):
+        for path in ("/v1/models", "/health", "/", "/api/model"):
+            assert client.get(path, headers={"Host": host}).status_code == status
+        body = {"prompt": "a", "max_tokens": 1}
+        assert client.post(COMPLETIONS, json=body, headers={"Host": host}).status_code == status
+
+    def test_with_a_key_every_name_is_answered(self, tmp_path):
+        with running_server(tmp_path, "--model", "bundled", "--api-key", "k") as server:
+            headers = {"Host": "a.example", "Authorization": "Bearer k"}
+            assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+
+
+class TestBodies:
+    @pytest.mark.parametrize("kind", ["text/plain", "", "application/x-www-form-urlencoded", None])
+    def test_only_json_is_read(self, client, kind):
+        headers = {} if kind is None else {"Content-Type": kind}
+        for path in (COMPLETIONS, "/v1/chat/completions", "/tokenize", "/detokenize"):
+            response = client.post(path, content=b'{"prompt": "a"}', headers=headers)
+            assert response.status_code == 415
+            assert "Content-Type" in response.json()["error"]["message"]
+        headers = {"Content-Type": "application/JSON; charset=utf-8"}
+        assert client.post("/tokenize", content=b'{"prompt": "a"}', headers=headers).is_success
+
+    def test_two_lengths_close_the_connection(self, server):
+        head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG"
+        assert answer_to(server, head).startswith(b"HTTP/1.1 400")
+
+    def test_the_description_has_the_fields(self, client):
+        description = client.get("/openapi.json").json()
+        body = description["paths"][COMPLETIONS]["post"]["requestBody"]
+        fields = body["content"]["application/json"]["schema"]["properties"]
+        assert {"prompt", "temperature", "structured_outputs"} <= set(fields)
+        names = {part.partition('"')[0] for part in json.dumps(description).split("/schemas/")[1:]}
+        assert names <= set(description["components"]["schemas"])
+
+    @pytest.mark.parametrize("name", ["stop", "bad_words", "stop_token_ids", "logit_bias"])
+    def test_long_lists_are_refused(self, client, name):
+        values = {
+            "stop_token_ids": list(range(1001)),
+            "logit_bias": {str(i): 1 for i in range(1001)},
+        }
+        for value in ([f"a{i}" for i in range(1001)], ["a" * 30_000] * 2):
+            response = client.post(COMPLETIONS, json={name: values.get(name, value)})
+            assert response.status_code == 400
+            assert f"{name} has " in response.json()["error"]["message"]
+            assert "GPT2NP_MAX_OPTION_" in response.json()["error"]["message"]
+
+
+class TestConnections:
+    def test_slow_headers_and_bodies_are_dropped(self, server):
+        start, end = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n", b"Content-Length: 9\r\n\r\n"
+        whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for sent, status in ((b"", b""), (start, b""), (whole + start, b"HTTP/1.1 200")):
+            started = time.monotonic()
+            assert answer_to(server, sent).startswith(status)
+            assert 0.5 < time.monotonic() - started < 8
+        json_type = b"Content-Type: application/json\r\n"
+        assert b"408" in answer_to(server, start + json_type + end + b"{").partition(b"\r\n")[0]
+
+    def test_dripping_headers_are_dropped(self, server):
+        with connect(server) as connection, pytest.raises(OSError):
+            for _ in range(50):
+                connection.sendall(b"G")
+                time.sleep(0.1)
+
+    def test_half_open_connections_stop_nobody(self, server, client):
+        size = server.log.stat().st_size
+        connections = []
+        for i in range(200):
+            connections.append(connect(server))
+            connections[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: loc")
+            if i % 20 == 0:
+                assert httpx.get(f"{server.url}/health").status_code == 200
+        for connection in connections:
+            connection.close()
+        assert server.log.stat().st_size - size < 10_000
+
+
+def worst_waits(server, send):
+    """Return the longest waits for /health and for a stream's next event while `send` runs."""
+    waits, is_over = {"health": 0.0, "stream": 0.0}, threading.Event()
+
+    def watch_health():
+        while not is_over.is_set():
+            started = time.monotonic()
+            httpx.get(f"{server.url}/health", timeout=60)
+            waits["health"] = max(waits["health"], time.monotonic() - started)
+
+    def watch_stream():
+        fields = {"prompt": "The fox", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        while not is_over.is_set():
+            with httpx.stream(
+                "POST", server.url + COMPLETIONS, json=fields, timeout=60
+            ) as response:
+                last = time.monotonic()
+                for _ in response.iter_lines():
+                    waits["stream"] = max(waits["stream"], time.monotonic() - last)
+                    last = time.monotonic()
+
+    with ThreadPoolExecutor(2) as pool:
+        watchers = [pool.submit(watch_health), pool.submit(watch_stream)]
+        time.sleep(0.3)
+        send()
+        is_over.set()
+        for watcher in watchers:
+            watcher.result()
+    return waits
+
+
+class TestStalls:
+    """benchmarks/hostile_requests.py measures more requests, and what these wait in fact."""
+
+    def test_nobody_waits_for_a_large_request(self, server, client):
+        bodies = {
+            "/tokenize": {"prompt": "The fox, 12 kings & the river. " * 100_000},
+            "/detokenize": {"tokens": [300] * 100_000},
+            COMPLETIONS: {"prompt": [[7]] * 100_000},
+        }
+        contents = {path: json.dumps(body) for path, body in bodies.items()}
+
+        def send():
+            for path, content in contents.items():
+                client.post(path, content=content, headers={"Content-Type": "application/json"})
+
+        assert max(worst_waits(server, send).values()) < LIMIT
+
+    def test_dropped_requests_leave_the_preparation(self, server, client):
+        body = {"prompt": ["a b c d"] * 200, "bad_words": [f"word{i}" for i in range(1000)]}
+
+        def send():
+            for _ in range(5):
+                with pytest.raises(httpx.ReadTimeout):
+                    httpx.post(server.url + COMPLETIONS, json=body, timeout=0.3)
+            started = time.monotonic()
+            assert client.post(COMPLETIONS, json={"max_tokens": 1}).is_success
+            assert time.monotonic() - started < LIMIT
+
+        assert max(worst_waits(server, send).values()) < LIMIT
