@@ -73,8 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Encode the inputs to OUT and return the exit code."""
-    from gpt2np.data.append_log import partial_folder
     from gpt2np.data.corpus import find_files
+    from gpt2np.data.resumable import partial_folder
     from gpt2np.tokenizer.dataset import DatasetOptions, check_output, encode_dataset
 
     check_output(args.out, overwrite=args.force)

@@ -36,6 +36,7 @@ from gpt2np.cli.model_options import (
     add_ray_arguments,
     load_model,
     load_with_fingerprint,
+    model_source,
     ray_cluster,
 )
 from gpt2np.cli.output import (
@@ -241,7 +242,7 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Continue each prompt of the file --prompts. The exit code is 1 if a line was skipped."""
     args.prompts = spool_stdin(args.prompts)
     _check_prompts_options(args)
-    from gpt2np.data.append_log import partial_folder
+    from gpt2np.data.resumable import partial_folder
     from gpt2np.prompts.job import continue_file, job_seed
     from gpt2np.prompts.prompt_file import count_lines
 
@@ -258,9 +259,9 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
             to_json = _make_to_json(lm)
             run_elsewhere = None
             if cluster:
-                from gpt2np.distributed.jobs import ModelSource, continue_on_ray
+                from gpt2np.distributed.jobs import continue_on_ray
 
-                source = ModelSource(args.model, args.dtype, args.tokenizer, args.weights)
+                source = model_source(args, lm)
                 run_elsewhere = continue_on_ray(
                     source, args.prompts, _make_to_json, options, cluster
                 )
@@ -284,7 +285,7 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def _check_prompts_options(args: argparse.Namespace) -> None:
-    from gpt2np.data.pipeline import check_rows_output
+    from gpt2np.data.rows import check_rows_output
 
     if args.out is None:
         raise InvalidArgumentError("--prompts needs --out FILE.jsonl for the results")

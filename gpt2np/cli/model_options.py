@@ -9,6 +9,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
+    from gpt2np.distributed.jobs import ModelSource
     from gpt2np.distributed.workers import Cluster
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer import Tokenizer
@@ -85,7 +86,7 @@ def _processes(text: str) -> int | str:
 def load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
     """Load the model and print its messages. Returns the model and a digest of its files."""
     from gpt2np.cli.output import print_stderr
-    from gpt2np.data.append_log import input_digests
+    from gpt2np.data.resumable import input_digests
     from gpt2np.hub.model_files import COMPANIONS, list_weight_files
 
     lm, messages = load_model(args)
@@ -96,6 +97,14 @@ def load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str
     files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
     vocabulary = lm.tokenizer.fingerprint if args.tokenizer else ""
     return lm, vocabulary + input_digests(sorted(files))[-1]
+
+
+def model_source(args: argparse.Namespace, lm: "LanguageModel") -> "ModelSource":
+    """Return what the workers of a cluster need to load the model `lm`, which `args` specify."""
+    from gpt2np.distributed.jobs import ModelSource, language_model_fingerprint
+
+    fingerprint = language_model_fingerprint(lm)
+    return ModelSource(args.model, args.dtype, args.tokenizer, args.weights, fingerprint)
 
 
 def add_max_rows_argument(add: Callable[..., object]) -> None:

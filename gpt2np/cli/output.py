@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tqdm import tqdm
 
-    from gpt2np.data.append_log import JobCallbacks
+    from gpt2np.data.resumable import JobCallbacks
     from gpt2np.generation.streaming import TextStream
     from gpt2np.tokenizer.display import Style
 
@@ -129,7 +129,7 @@ def progress(**options: Any) -> Iterator[tqdm[Any]]:
 @contextlib.contextmanager
 def job_progress(position: Callable[[int], object], **options: Any) -> Iterator[JobCallbacks]:
     """Show a job in a tqdm bar with `options`; `position` formats the progress of earlier runs."""
-    from gpt2np.data.append_log import JobCallbacks
+    from gpt2np.data.resumable import JobCallbacks
 
     with progress(**options) as bar:
 
@@ -171,9 +171,11 @@ def terminal_style() -> Style:
 
 
 def report_interrupted(folder: Path) -> int:
-    """Print how to resume after Ctrl-C, if `folder` has unfinished work; return the exit code."""
+    """Print how to resume after Ctrl-C from the folder of unfinished work; return the exit code."""
     if folder.exists():
         print_stderr(f"interrupted; run the same command again to resume from {folder}")
+    else:
+        print_stderr("interrupted before the first results; run the same command again to start")
     return 130
 
 

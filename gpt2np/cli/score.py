@@ -29,6 +29,7 @@ from gpt2np.cli.model_options import (
     add_processes_argument,
     add_ray_arguments,
     load_with_fingerprint,
+    model_source,
     ray_cluster,
 )
 from gpt2np.cli.output import corpus_progress, report_interrupted, report_rows, write_errors
@@ -68,9 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Score the documents and return the exit code: 1 if a document was skipped."""
     set_threads(args.threads)  # must come before NumPy is imported
-    from gpt2np.data.append_log import partial_folder
     from gpt2np.data.corpus import find_files
-    from gpt2np.data.pipeline import check_rows_output
+    from gpt2np.data.resumable import partial_folder
+    from gpt2np.data.rows import check_rows_output
     from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
 
     files = find_files(map(spool_stdin, args.files), [args.out, partial_folder(args.out)])
@@ -78,13 +79,12 @@ def run(args: argparse.Namespace) -> int:
     check_field(args.field, files)
     names = ("field", "context", "stride", "from_end_of_text", "tokens")
     options = ScoreOptions(**{name: getattr(args, name) for name in names})
-    run_elsewhere = None
-    if cluster := ray_cluster(args):
-        from gpt2np.distributed.jobs import ModelSource, score_on_ray
-
-        source = ModelSource(args.model, args.dtype, args.tokenizer, args.weights)
-        run_elsewhere = score_on_ray(source, options, cluster)
+    cluster, run_elsewhere = ray_cluster(args), None
     lm, fingerprint = load_with_fingerprint(args)
+    if cluster:
+        from gpt2np.distributed.jobs import score_on_ray
+
+        run_elsewhere = score_on_ray(model_source(args, lm), options, cluster)
     bar = corpus_progress(files, "scoring")
     try:
         with write_errors(args.out, check_filename=True), bar as callbacks:

@@ -165,6 +165,42 @@ def atomic_path(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def move_into_place(source: Path, target: Path, *, overwrite: bool) -> None:
+    """Flush a finished file or folder to the disk, and rename it to `target`.
+
+    If `target` is a link, the link stays, and its target is replaced. A folder is never replaced.
+
+    Raises:
+        InvalidArgumentError: `target` exists, and `overwrite` is false.
+    """
+    for file in source.iterdir() if source.is_dir() else [source]:
+        with file.open("rb+") as stream:
+            os.fsync(stream.fileno())
+    try:
+        if overwrite or source.is_dir():
+            source.replace(followed(target))
+        else:
+            _link(source, target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            hint = "remove it" if source.is_dir() else "give {force.setting} to overwrite it"
+            message = f"{{0}} exists already; {hint}"
+            raise InvalidArgumentError(message, target, force=True) from error
+        raise
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name, or raise FileExistsError. Rename it if links are unsupported."""
+    try:
+        target.hardlink_to(source)
+    except FileExistsError:
+        raise
+    except OSError:
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, "exists") from None
+        source.rename(target)
+
+
 @contextmanager
 def errors_name(path: Path) -> Iterator[None]:
     """Replace the file name by `path` in every OSError that the `with` block raises."""

@@ -58,8 +58,10 @@ def count_rows(stream: BinaryIO, name: object) -> int:
     return count
 
 
-def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) -> None:
-    """Write rows to a Parquet file; a row may lack columns, whose values are then null.
+def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) -> int:
+    """Write rows to a Parquet file, and return their number.
+
+    A row may lack columns, whose values are then null.
 
     Raises:
         GPT2NPError: pyarrow is not installed.
@@ -68,13 +70,14 @@ def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) 
     arrow, parquet = _import_pyarrow()
     schema = arrow.schema([(name, _arrow_type(kind)) for name, kind in columns.items()])
     json_columns = [name for name, kind in columns.items() if kind is object]
-    remaining, tables, size = iter(rows), [], 0
+    remaining, tables, size, n_rows = iter(rows), [], 0, 0
     with path.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
         while batch := [dict(row) for row in islice(remaining, _ROWS_PER_BATCH)]:
             for row in batch:
                 for name in json_columns:
                     if row.get(name) is not None:
                         row[name] = json.dumps(row[name], ensure_ascii=False)
+            n_rows += len(batch)
             tables.append(arrow.Table.from_pylist(batch, schema))
             size += tables[-1].nbytes
             if size > _ROW_GROUP_BYTES:
@@ -82,6 +85,7 @@ def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) 
                 tables, size = [], 0
         if tables:
             writer.write_table(arrow.concat_tables(tables))
+    return n_rows
 
 
 def check_pyarrow() -> None:

@@ -45,7 +45,7 @@ def encode(
     ds: Dataset, model: str | None = None, *, cluster: Cluster | None = None, field: str = "text"
 ) -> Dataset:
     """Add the column "ids", the token ids of the text in column `field`, to each row."""
-    return _add_columns(ds, partial(_make_encoder, model, field), cluster)
+    return _add_columns(ds, partial(_make_encoder, ModelSource(model).model, field), cluster)
 
 
 def generate(

@@ -1,53 +1,82 @@
 """The jobs of the command line on a cluster: the functions that replace their local loops.
 
-The process that starts a job reads resume points, and appends the results in order, as without a
-cluster. Workers read the files and compute. All nodes must see the files and the model.
+The process that starts a job resumes it, and writes the results in order, as without a cluster.
+Workers read the files and compute. All nodes must see the files and the model under the same
+absolute paths; a worker that finds another file or model raises an error.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from gpt2np.data.pipeline import Batch, Results, RunBatches, read_batches
+from gpt2np.data.corpus_job import Batch, RunBatches, read_batches
+from gpt2np.data.resumable import Results
 from gpt2np.distributed.workers import Cluster, map_in_order
+from gpt2np.errors import GPT2NPError
 from gpt2np.evaluation.corpus import ScoreOptions, read_corpus, score_batch
+from gpt2np.generation.prefix import model_fingerprint
 from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.job import PromptRunner, ToJson
 from gpt2np.prompts.prompt_file import PromptLine, read_lines
 from gpt2np.tokenizer import Tokenizer, batches
 
+Item = TypeVar("Item")
+
 _LINES = 32  # prompts that a worker continues together
+_SAMPLE_BYTES = 1 << 16  # at both ends of a file
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """The arguments with which each worker loads the model."""
+    """The arguments with which each worker loads the model; existing paths become absolute."""
 
     model: str | None
     dtype: str = "float32"
     tokenizer: str | None = None
     weights: Literal["int8"] | None = None
+    fingerprint: str | None = None  # that of the loaded model; see `language_model_fingerprint`
+
+    def __post_init__(self) -> None:
+        for name in ("model", "tokenizer"):
+            value = getattr(self, name)
+            if value is not None and Path(value).exists():
+                object.__setattr__(self, name, os.fspath(Path(value).absolute()))
 
     def load(self) -> LanguageModel:
-        """Load the model, for one process."""
-        return LanguageModel.load(
+        """Load the model, for one process.
+
+        Raises:
+            GPT2NPError: the model does not have the fingerprint.
+        """
+        lm = LanguageModel.load(
             self.model, self.dtype, tokenizer=self.tokenizer, weights=self.weights
         )
+        if self.fingerprint not in (None, language_model_fingerprint(lm)):
+            raise GPT2NPError(
+                f"the worker on {socket.gethostname()} loads another model, {lm.name} in "
+                f"{lm.folder}; every node needs the same model"
+            )
+        return lm
+
+
+def language_model_fingerprint(lm: LanguageModel) -> str:
+    """Return a digest of a model and its vocabulary."""
+    return model_fingerprint(lm.model) + lm.tokenizer.fingerprint
 
 
 def score_on_ray(source: ModelSource, options: ScoreOptions, cluster: Cluster) -> RunBatches:
     """Return the argument `run` of `score_corpus`."""
 
     def run(files: Sequence[Path], start: tuple[int, int]) -> Iterator[tuple[Batch[Any], Results]]:
-        readers = [
-            partial(read_corpus, files[: file + 1], options, begin)
-            for file, begin in _starts(files, start)
-        ]
+        readers = _readers(files, start, partial(read_corpus, options=options))
         return map_in_order(readers, partial(_make_scorer, source, options, files), cluster)
 
     return run
@@ -60,17 +89,9 @@ def encode_on_ray(
     read = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=field)
 
     def run(files: Sequence[Path], start: tuple[int, int]) -> Iterator[tuple[Batch[Any], Results]]:
-        readers = [
-            partial(
-                read_batches,
-                files[: file + 1],
-                read,
-                batches.BATCH_SIZE,
-                skip_errors=skip_errors,
-                start=begin,
-            )
-            for file, begin in _starts(files, start)
-        ]
+        size = batches.BATCH_SIZE
+        read_files = partial(read_batches, read=read, batch_size=size, skip_errors=skip_errors)
+        readers = _readers(files, start, read_files)
         return map_in_order(readers, partial(_make_encoder, tokenizer), cluster)
 
     return run
@@ -86,7 +107,8 @@ def continue_on_ray(
     """Return the argument `run` of `continue_file`; `to_json` makes its function of the model."""
 
     def run(after: int) -> Iterator[tuple[PromptLine, Results]]:
-        readers = [partial(_read_prompts, prompts, after)]
+        file = prompts.absolute()
+        readers = [partial(_read_checked, file, _sample(file), partial(_read_prompts, file, after))]
         make = partial(_make_runner, source, to_json, options, f"{prompts}")
         for lines, results in map_in_order(readers, make, cluster):
             yield lines[-1], results
@@ -94,11 +116,41 @@ def continue_on_ray(
     return run
 
 
-def _starts(files: Sequence[Path], start: tuple[int, int]) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield each file from `start` on: its index, and the first batch to read."""
+def _readers(
+    files: Sequence[Path],
+    start: tuple[int, int],
+    read: Callable[..., Iterator[Batch[Any]]],
+) -> list[Callable[[], Iterator[Batch[Any]]]]:
+    """Return a reader for each file from `start` on; `read(files, start=…)` is `read_batches`."""
+    files = [file.absolute() for file in files]
     first_file, first_batch = start
-    for file in range(first_file, len(files)):
-        yield file, (file, first_batch if file == first_file else 0)
+    readers: list[Callable[[], Iterator[Batch[Any]]]] = []
+    for i in range(first_file, len(files)):
+        begin = (i, first_batch if i == first_file else 0)
+        read_file = partial(read, files[: i + 1], start=begin)
+        readers.append(partial(_read_checked, files[i], _sample(files[i]), read_file))
+    return readers
+
+
+def _read_checked(file: Path, sample: str, read: Callable[[], Iterator[Item]]) -> Iterator[Item]:
+    """Yield what `read` yields, if `file` is the file that the command has seen."""
+    if not file.is_file() or _sample(file) != sample:
+        raise GPT2NPError(
+            f"{file} on {socket.gethostname()} is missing, or differs from the command's file; "
+            "every node needs the same files under the same paths"
+        )
+    yield from read()
+
+
+def _sample(file: Path) -> str:
+    """Return a digest of a file's size and both ends; that of a copy is equal."""
+    size = file.stat().st_size
+    digest = hashlib.sha256(f"{size}".encode())
+    with file.open("rb") as stream:
+        digest.update(stream.read(_SAMPLE_BYTES))
+        stream.seek(max(0, size - _SAMPLE_BYTES))
+        digest.update(stream.read(_SAMPLE_BYTES))
+    return digest.hexdigest()
 
 
 def _make_scorer(

@@ -13,27 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from gpt2np.data.append_log import JobCallbacks
 from gpt2np.data.corpus import CorpusOptions, Document, read_numbered_documents
-from gpt2np.data.pipeline import (
-    Batch,
-    CorpusInput,
-    Job,
-    Outcome,
-    Results,
-    RunBatches,
-    check_max_rows,
-    finish_rows,
-    json_line,
-    read_batches,
-    run_job,
-)
+from gpt2np.data.corpus_job import Batch, RunBatches, corpus_job, read_batches
+from gpt2np.data.resumable import JobCallbacks, Outcome, Results, run_job
+from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
 from gpt2np.evaluation.loglikelihood import require_bos_token_id
 from gpt2np.evaluation.perplexity import Perplexity
 from gpt2np.generation.scoring import TextScore, check_window, score_texts
 from gpt2np.language_model import LanguageModel
 
-BATCH_SIZE = 1 << 16  # characters of the documents that are sorted by length and scored together
+BATCH_SIZE = 1 << 14  # characters of the documents that are sorted by length and scored together
 
 _TOKEN = {
     "id": int,
@@ -83,13 +72,13 @@ def score_corpus(
 
     The rows of `out`, a .jsonl or .parquet file, have the order of the documents. A document that
     can't be read is skipped and reported. A call resumes an interrupted call; `files` may have
-    additional files at the end. `fingerprint` is a digest of the model's files. `force` discards an
-    unfinished job with a different model, options or files. `run` scores the batches elsewhere; see
-    `gpt2np.distributed.jobs`. `max_rows_per_file` is that of `finish_rows`.
+    additional files at the end. `fingerprint` is a digest of the model's files. `force` overwrites
+    `out`, and discards an unfinished job with a different model, options or files. `run` scores the
+    batches elsewhere; see `gpt2np.distributed.jobs`. `max_rows_per_file` is that of `write_output`.
 
     Raises:
-        InvalidArgumentError: an option is invalid; or an unfinished job has a different model,
-            options or files, and `force` is false.
+        InvalidArgumentError: an option is invalid; or `force` is false, and `out` exists, or an
+            unfinished job has a different model, options or files.
         CheckpointError: the model's logits are not finite.
         GPT2NPError: a file changes while the job runs.
         OSError: the files can't be written.
@@ -104,7 +93,6 @@ def score_corpus(
         for batch in read_corpus(files, options, start):
             yield batch, score_batch(lm, batch, options, files[batch.file])
 
-    corpus = CorpusInput(files)
     columns = TOKEN_COLUMNS if options.tokens else COLUMNS
     settings = {
         "model": lm.name,
@@ -112,11 +100,12 @@ def score_corpus(
         "weights": lm.model.weight_dtype,
         **asdict(options),
     }
-    job = Job(
-        corpus.task(settings, {"the model": fingerprint}),
-        ("lines",),
-        lambda point: corpus.steps(point, run or run_here),
-        lambda log: finish_rows(log, out, columns, max_rows_per_file),
+    job = corpus_job(
+        files,
+        settings,
+        {"the model": fingerprint},
+        run or run_here,
+        lambda read, path: assemble_rows(read, path, columns, max_rows_per_file),
     )
     return run_job(job, out, callbacks, force=force)
 

@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np import __version__
-from gpt2np.data.append_log import JobCallbacks, ResumePoint, Task, partial_folder, read_settings
-from gpt2np.data.pipeline import (
+from gpt2np.data.resumable import (
     Job,
+    JobCallbacks,
     Outcome,
+    Position,
     Results,
-    Step,
-    check_max_rows,
-    finish_rows,
-    json_line,
+    read_settings,
     run_job,
 )
+from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.generation import Scheduler
 from gpt2np.generation.sampling import new_seed
@@ -61,7 +60,7 @@ def job_seed(out: Path, seed: int | None) -> int:
     """Return `seed`; for None, return the seed of an unfinished job for `out`, or a new seed."""
     if seed is not None:
         return seed
-    stored = read_settings(partial_folder(out)).get("seed")
+    stored = read_settings(out).get("seed")
     return stored if isinstance(stored, int) else new_seed()
 
 
@@ -79,16 +78,16 @@ def continue_file(
 ) -> Outcome:
     """Continue each prompt of a file; the result of the Outcome is the number of lines written.
 
-    `prompts` is a prompt file, and `out` the output file, .jsonl or .parquet, which is replaced at
+    `prompts` is a prompt file, and `out` the output file, .jsonl or .parquet, which is written at
     the end unless no line is valid. `options` are keyword arguments of `LanguageModel.generate` and
     include a seed; options of a line take precedence. `fingerprint` is a digest of the model's
-    files. `force` discards an unfinished job with a different model, options or prompts.
-    `run(after)` continues the lines after number `after` elsewhere; see `gpt2np.distributed.jobs`.
-    `max_rows_per_file` is that of `finish_rows`.
+    files. `force` overwrites `out`, and discards an unfinished job with a different model, options
+    or prompts. `run(after)` continues the lines after number `after` elsewhere; see
+    `gpt2np.distributed.jobs`. `max_rows_per_file` is that of `write_output`.
 
     Raises:
-        InvalidArgumentError: an option is invalid; or an unfinished job has a different model,
-            options or prompts, and `force` is false.
+        InvalidArgumentError: an option is invalid; or `force` is false, and `out` exists, or an
+            unfinished job has a different model, options or prompts.
         CheckpointError: the model's logits are not finite.
         GPT2NPError: the prompt file changes while the job runs.
         OSError: the files can't be written.
@@ -105,24 +104,28 @@ def continue_file(
         **options,
     }
     digests = partial(line_digests, prompts)
-    task = Task(settings, {"the model": fingerprint}, digests, partial(_describe_lines, prompts))
 
     def run_here(after: int) -> Iterator[tuple[PromptLine, Results]]:
         return runner.run(read_lines(prompts, after))
 
-    def steps(point: ResumePoint) -> Iterator[Step]:
-        for line, results in run(point.done) if run else run_here(point.done):
-            yield Step(results, line.number, 0, line.number, line.digest)
-            point = ResumePoint(done=line.number, digest=line.digest)
-        n_lines = point.done
-        if digests((n_lines, n_lines + 1)) != ({n_lines: point.digest} if n_lines else {}):
+    def steps(position: Position) -> Iterator[tuple[Position, Results]]:
+        for line, results in (run or run_here)(position.done):
+            position = Position(line.number, 0, line.number, line.digest)
+            yield position, results
+        n_lines = position.done
+        if digests((n_lines, n_lines + 1)) != ({n_lines: position.digest} if n_lines else {}):
             raise GPT2NPError(
                 f"{prompts} has changed while its prompts were continued; run the same command "
                 "again to continue lines at the end that are new"
             )
 
     job = Job(
-        task, ("lines",), steps, lambda log: finish_rows(log, out, COLUMNS, max_rows_per_file)
+        settings,
+        {"the model": fingerprint},
+        digests,
+        partial(_describe_lines, prompts),
+        steps,
+        lambda read, path: assemble_rows(read, path, COLUMNS, max_rows_per_file),
     )
     return run_job(job, out, callbacks, force=force)
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_parts
-from gpt2np.data.pipeline import Batch, Results
+from gpt2np.data.corpus_job import Batch
+from gpt2np.data.resumable import Results
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
 PART_DTYPE = np.dtype(

@@ -5,14 +5,13 @@
     out.npz   arrays arr_0, arr_1, …: documents joined by <|endoftext|> (nshepperd's gpt-2)
     out.parquet   rows: the number of each document, from 1, and its ids
 
-Until the file out.bin is complete, the folder out.bin.partial holds the ids encoded so far. A call
-after an interruption continues from that folder, with an equal result. Memory does not grow with
-the corpus. With GPT-2's pre-tokenizer, memory does not grow with the length of a document either.
+A call after an interruption goes on, with an equal result (`gpt2np.data.resumable`). Memory does
+not grow with the corpus; except for .npz and .parquet, and with GPT-2's pre-tokenizer, nor does it
+grow with the length of a document.
 """
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
@@ -25,20 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.data import END_OF_TEXT
-from gpt2np.data.append_log import AppendLog, JobCallbacks
-from gpt2np.data.files import check_output_file, followed
+from gpt2np.data.corpus_job import Batch, RunBatches, corpus_job, read_batches
+from gpt2np.data.files import check_output_file
 from gpt2np.data.parquet import check_pyarrow
-from gpt2np.data.pipeline import (
-    Batch,
-    CorpusInput,
-    Job,
-    Results,
-    RunBatches,
-    check_max_rows,
-    read_batches,
-    run_job,
-    write_result,
-)
+from gpt2np.data.resumable import JobCallbacks, ReadStream, Results, run_job
+from gpt2np.data.rows import check_max_rows, write_output
 from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument
 from gpt2np.tokenizer import batches
@@ -49,7 +39,6 @@ SUFFIXES = (".npz", ".npy", ".bin", ".parquet")
 COLUMNS = {"document": int, "ids": [int]}
 """The columns of a .parquet file of ids; see `gpt2np.data.parquet.Columns`."""
 
-_RECORDS_PER_READ = 1 << 16
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal arrays make equal files
 
 
@@ -99,20 +88,21 @@ def encode_dataset(
     force: bool = False,
     run: RunBatches | None = None,
 ) -> Dataset:
-    """Encode `files`, in order, to the dataset `out`; an existing file `out` is replaced.
+    """Encode `files`, in order, to the dataset `out`.
 
     The suffix of `out`, one of SUFFIXES, selects the format. Input files are text or .jsonl, which
     may be compressed (.gz), or .npz files of token ids, which are copied. The special token
     `<|endoftext|>` separates documents. Other special tokens are encoded as plain text.
 
-    A call resumes an interrupted call; `files` may have additional files at the end. If options or
-    encoded files have changed, `force` discards the invalid results. After an error, an existing
-    file `out` is unchanged. The progress that `callbacks` receive is in bytes of input. `run`
-    encodes the batches elsewhere; see `gpt2np.distributed.jobs`.
+    A call resumes an interrupted call; `files` may have additional files at the end. `force`
+    overwrites an existing file, and discards results whose options or input have changed. The
+    progress that `callbacks` receive is in bytes of input. `run` encodes the batches elsewhere; see
+    `gpt2np.distributed.jobs`.
 
     Raises:
         InvalidArgumentError: a file can't be read, the files have no text, the vocabulary has no
-            `<|endoftext|>`, `out` can't be written, or results would be discarded without `force`.
+            `<|endoftext|>`, `out` can't be written; or `out` exists, or results would be discarded,
+            without `force`.
         OSError: the output can't be written.
         GPT2NPError: another job writes to `out`, a worker process dies, or a file changes while
             the call runs.
@@ -130,9 +120,7 @@ def encode_dataset(
         raise InvalidArgumentError(
             f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"
         )
-    corpus = CorpusInput(files)
-    settings = {"field": options.field, "skip_errors": options.skip_errors}
-    fingerprints = {"the vocabulary": tokenizer.fingerprint}
+    dtype = tokenizer.encode_to_numpy("").dtype
     encode = partial(batches.encode_batch, tokenizer=tokenizer)
 
     def run_here(
@@ -143,72 +131,90 @@ def encode_dataset(
         items = read_batches(files, read, size, skip_errors=skip_errors, start=start)
         return map_in_order(encode, items, options.processes)
 
-    job = Job(
-        # files that are read without skip_errors have no errors
-        corpus.task(settings, fingerprints, harmless={"skip_errors": True}),
-        ("ids", "parts"),
-        lambda point: corpus.steps(point, run or run_here),
-        lambda log: _finish(log, out, tokenizer.encode_to_numpy("").dtype, options),
+    job = corpus_job(
+        files,
+        {"field": options.field, "skip_errors": options.skip_errors},
+        {"the vocabulary": tokenizer.fingerprint},
+        run or run_here,
+        lambda read, path: _assemble(read, path, dtype, options),
+        harmless={"skip_errors": True},  # the files that were read have no errors
     )
     try:
-        dataset: Dataset = run_job(job, out, callbacks, force=force).result
+        documents, n_ids = run_job(job, out, callbacks, force=force).result
     except BrokenExecutor as error:
         raise GPT2NPError(
             "a worker process died, perhaps out of memory; try fewer processes"
         ) from error
-    return dataset
-
-
-def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], options: DatasetOptions) -> Dataset:
-    """Write the dataset `out` from the log, which has all token ids and document lengths."""
-    ids, parts, _ = log.paths
-    documents = sum(int(records["ends_document"].sum()) for records in _read_records(parts))
     if not documents:
-        log.remove()
         raise InvalidArgumentError("the files have no text; nothing can be encoded")
-    n_ids = ids.stat().st_size // dtype.itemsize
-    dataset = Dataset(out, documents, n_ids, dtype.name)
-    finished = log.scratch
-    if out.suffix == ".parquet":
-        rows = _document_rows(np.memmap(ids, dtype, "r"), _read_records(parts))
-        write_result(rows, documents, COLUMNS, log, out, options.max_rows_per_file)
-        return dataset
-    if out.suffix == ".bin":
-        finished = ids
-    elif out.suffix == ".npy":
-        header = {"descr": dtype.str, "fortran_order": False, "shape": (n_ids,)}
-        with finished.open("wb") as file, ids.open("rb") as content:
-            np.lib.format.write_array_header_1_0(file, header)
-            shutil.copyfileobj(content, file, 1 << 20)
-    else:
-        arrays = np.memmap(ids, dtype, "r")
-        with zipfile.ZipFile(finished, "w") as archive:
-            bounds = array_bounds(_read_records(parts), options.combine)
-            for number, (start, end) in enumerate(bounds):
+    return Dataset(out, documents, n_ids, dtype.name)
+
+
+def _assemble(
+    read: ReadStream, path: Path, dtype: np.dtype[Any], options: DatasetOptions
+) -> tuple[int, int]:
+    """Write a dataset from the streams of ids and lengths; return the number of documents and ids.
+
+    Nothing is written if there is no document.
+    """
+    documents = sum(int(records["ends_document"].sum()) for records in _read_records(read))
+    n_ids = sum(int(records["ids"].sum()) for records in _read_records(read))
+    if not documents:
+        return 0, 0
+    if path.suffix == ".parquet":
+        write_output(_document_rows(read, dtype), path, COLUMNS, options.max_rows_per_file)
+    elif path.suffix == ".npz":
+        bounds = array_bounds(_read_records(read), options.combine)
+        arrays = _split_ids(read, dtype, (end - start + 1 for start, end in bounds))
+        with zipfile.ZipFile(path, "w") as archive:
+            for number, array in enumerate(arrays):
                 entry = zipfile.ZipInfo(f"arr_{number}.npy", _ZIP_EPOCH)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 with archive.open(entry, "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asarray(arrays[start:end]))
-    finished.replace(followed(out))
-    return dataset
+                    np.lib.format.write_array(member, array)
+    else:
+        with path.open("wb") as file:
+            if path.suffix == ".npy":
+                header = {"descr": dtype.str, "fortran_order": False, "shape": (n_ids,)}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.writelines(read(0))
+    return documents, n_ids
 
 
-def _document_rows(
-    ids: NDArray[Any], parts: Iterator[NDArray[np.void]]
-) -> Iterator[dict[str, Any]]:
-    """Yield a row of COLUMNS for each document; `parts` are arrays of PART_DTYPE."""
-    number, start, end = 1, 0, 0
-    for n_ids, _, ends_document, _ in (part for group in parts for part in group.tolist()):
-        end += n_ids
-        if ends_document:  # the last id is that of <|endoftext|>
-            yield {"document": number, "ids": ids[start : end - 1]}
-            number, start = number + 1, end
+def _document_rows(read: ReadStream, dtype: np.dtype[Any]) -> Iterator[dict[str, Any]]:
+    """Yield a row of COLUMNS for each document."""
+
+    def lengths() -> Iterator[int]:
+        n_ids = 0
+        for length, _, ends_document, _ in _read_tuples(_read_records(read)):
+            n_ids += length
+            if ends_document:
+                yield n_ids
+                n_ids = 0
+
+    for number, ids in enumerate(_split_ids(read, dtype, lengths()), 1):
+        yield {"document": number, "ids": ids}
 
 
-def _read_records(parts: Path) -> Iterator[NDArray[np.void]]:
-    with parts.open("rb") as file:
-        while len(records := np.fromfile(file, PART_DTYPE, _RECORDS_PER_READ)):
-            yield records
+def _split_ids(
+    read: ReadStream, dtype: np.dtype[Any], lengths: Iterator[int]
+) -> Iterator[NDArray[Any]]:
+    """Yield arrays of the next `lengths` ids, each without its last id, <|endoftext|>."""
+    contents, unread = read(0), bytearray()
+    for length in lengths:
+        n_bytes = length * dtype.itemsize
+        while len(unread) < n_bytes:
+            unread += next(contents)
+        yield np.frombuffer(bytes(unread[:n_bytes]), dtype)[:-1]
+        del unread[:n_bytes]
+
+
+def _read_records(read: ReadStream) -> Iterator[NDArray[np.void]]:
+    return (np.frombuffer(content, PART_DTYPE) for content in read(1))
+
+
+def _read_tuples(groups: Iterator[NDArray[np.void]]) -> Iterator[tuple[int, int, bool, bool]]:
+    return (record for records in groups for record in records.tolist())
 
 
 def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
@@ -219,9 +225,7 @@ def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[
     `batches` yields arrays of PART_DTYPE: the lengths of all documents, in order.
     """
     start = end = characters = 0
-    for n_ids, n_characters, ends_document, is_array in (
-        record for records in batches for record in records.tolist()
-    ):
+    for n_ids, n_characters, ends_document, is_array in _read_tuples(batches):
         if is_array and end > start:
             yield start, end - 1
             start, characters = end, 0

@@ -23,8 +23,8 @@ from transformers import AttentionInterface, GPT2LMHeadModel
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.convert import write_checkpoint
-from gpt2np.data.append_log import input_digests, partial_folder
 from gpt2np.data.files import atomic_path
+from gpt2np.data.resumable import input_digests, partial_folder
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.training.options import TrainingOptions

@@ -34,8 +34,8 @@ NOT_ON_WINDOWS = {
 }
 # Modules that choose their own implementation while they are imported.
 CHOOSE_AT_IMPORT = (
-    "concurrent.futures.process ctypes huggingface_hub multiprocessing numpy regex safetensors "
-    "shutil subprocess tempfile tqdm zipfile"
+    "concurrent.futures.process ctypes filelock huggingface_hub multiprocessing numpy regex "
+    "safetensors shutil subprocess tempfile tqdm zipfile"
 )
 MODULES_NOT_ON_WINDOWS = ("fcntl", "grp", "pwd", "readline", "resource", "termios", "tty")
 

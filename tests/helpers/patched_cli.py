@@ -65,16 +65,15 @@ def reporting(*args, **kwargs):
 GPT2.forward = reporting
 """
 
-_FREQUENT_CHECKPOINTS = """
+_SMALL_PARTS = """
 import time
-from gpt2np.data import append_log
-from gpt2np.data.append_log import AppendLog
-append_log._SAVE_INTERVAL_S = 0
-save = AppendLog.save
-def slow(*args, **kwargs):
-    save(*args, **kwargs)
+from gpt2np.data import resumable
+resumable.PART_SECONDS = 0
+write = resumable._UnsavedPart.write
+def slow(*args):
+    write(*args)
     time.sleep({seconds})
-AppendLog.save = slow
+resumable._UnsavedPart.write = slow
 """
 
 _SMALL_BATCHES = """
@@ -131,14 +130,14 @@ def report_generation() -> list[str]:
     return patched_cli(_REPORT_GENERATION)
 
 
-def frequent_checkpoints(seconds: float) -> list[str]:
-    """Save a checkpoint after every step of `encode` and `generate --prompts`, then pause."""
-    return patched_cli(_FREQUENT_CHECKPOINTS.format(seconds=seconds))
+def small_parts(seconds: float) -> list[str]:
+    """Finish a part after every step of a job, then pause."""
+    return patched_cli(_SMALL_PARTS.format(seconds=seconds))
 
 
 def small_steps(seconds: float) -> list[str]:
-    """Make the steps of `score` and `encode` small, save each, then pause."""
-    return patched_cli(_SMALL_BATCHES + _FREQUENT_CHECKPOINTS.format(seconds=seconds))
+    """Make the steps of `score` and `encode` small, finish a part after each, then pause."""
+    return patched_cli(_SMALL_BATCHES + _SMALL_PARTS.format(seconds=seconds))
 
 
 def slow_conversion() -> list[str]:

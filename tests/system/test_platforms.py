@@ -64,17 +64,23 @@ class TestOtherPlatforms:
             from pathlib import Path
             from helpers.other_platform import imitate
             imitate(sys.argv[1])
-            from gpt2np.data.append_log import _acquire_lock
-            lock = Path(sys.argv[2])
-            print(_acquire_lock(lock) is not None, _acquire_lock(lock) is None)
+            from gpt2np import GPT2NPError
+            from gpt2np.data.resumable import work_folder
+            with work_folder(Path(sys.argv[2])):
+                try:
+                    with work_folder(Path(sys.argv[2])):
+                        print("held twice")
+                except GPT2NPError as error:
+                    print(error)
         """
         env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests")]),
         }
-        command = [sys.executable, "-c", program, platform, tmp_path / "x.partial" / "lock"]
+        command = [sys.executable, "-c", program, platform, tmp_path / "x"]
         result = subprocess.run(command, capture_output=True, check=True, env=env)
-        assert result.stdout.split() == [b"True", b"True"]
+        assert result.stdout.startswith(b"another process is writing to")
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())

@@ -9,20 +9,14 @@ import zipfile
 import numpy as np
 import pytest
 import tokenizers
+from helpers.parts import part_paths
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np import GPT2NPError, InvalidArgumentError, Tokenizer
-from gpt2np.data import append_log
-from gpt2np.data.append_log import (
-    AppendLog,
-    JobCallbacks,
-    ResumePoint,
-    Task,
-    input_digests,
-    partial_folder,
-)
+from gpt2np.data import resumable
 from gpt2np.data.corpus import UnreadableFileError, find_files
+from gpt2np.data.resumable import JobCallbacks, input_digests, partial_folder
 from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.tokenizer import batches
 from gpt2np.tokenizer.batches import PART_DTYPE
@@ -222,7 +216,7 @@ class TestResuming:
     def small_steps(self, monkeypatch):
         monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
         monkeypatch.setattr(batches, "BATCH_SIZE", 100)
-        monkeypatch.setattr(append_log, "_SAVE_INTERVAL_S", 0)
+        monkeypatch.setattr(resumable, "PART_SECONDS", 0)
 
     def interrupt(self, corpus, out, tokenizer, after, **options):
         calls = []
@@ -268,11 +262,7 @@ class TestResuming:
     def test_what_was_not_saved_is_done_again(self, corpus, tmp_path, tokenizer):
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
-        partial = tmp_path / "x.bin.partial"
-        with (partial / "ids").open("ab") as file:
-            file.write(b"more than the journal knows of")
-        with (partial / "journal").open("ab") as file:
-            file.write(b'\0\0\n[3]\n{"files": 9}\n{"files": 3, "batches": 0, "le')
+        (tmp_path / "x.bin.partial" / "new").write_bytes(b"half of a part")
         resumed, _ = self.resume(corpus, tmp_path / "x.bin", tokenizer)
         assert len(resumed) == 1
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
@@ -280,8 +270,9 @@ class TestResuming:
     def test_lost_content_is_done_again(self, corpus, tmp_path, tokenizer):
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
-        os.truncate(tmp_path / "x.bin.partial" / "ids", 3)
-        told = [["its files have been truncated or changed"]]
+        first = part_paths(tmp_path / "x.bin.partial")[0]
+        os.truncate(first, 3)
+        told = [[f"{first.name} is damaged, or the part before it is missing"]]
         assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] == told
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
@@ -290,11 +281,11 @@ class TestResuming:
     ):
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 20)
         write(corpus / "d.txt", "other words, " * 200)
-        journal = (tmp_path / "x.bin.partial" / "journal").read_bytes()
+        parts = part_paths(tmp_path / "x.bin.partial")
         for _ in range(2):
             with pytest.raises(InvalidArgumentError, match=r"d\.txt has changed; .* force=True"):
                 encode(corpus, tmp_path / "x.bin", tokenizer)
-            assert (tmp_path / "x.bin.partial" / "journal").read_bytes() == journal
+            assert part_paths(tmp_path / "x.bin.partial") == parts
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         before = sum((corpus / name).stat().st_size for name in ("a.txt", "b.txt.gz", "c.jsonl"))
         resumed, _ = self.resume(corpus, tmp_path / "x.bin", tokenizer, force=True)
@@ -334,12 +325,12 @@ class TestResuming:
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
     def test_over_a_damaged_file(self, corpus, tmp_path, tokenizer):
-        """A damaged file is rolled back after several of its batches were saved."""
+        """Nothing of a damaged file is encoded, although its first batches could be."""
         whole = tmp_path / "whole.bin"
         _, fewer_steps = self.resume(corpus, whole, tokenizer)
         write(corpus / "bad.txt", b"many good words " * 50 + b"\xff")
         _, steps = self.resume(corpus, tmp_path / "other.bin", tokenizer, skip_errors=True)
-        assert steps > fewer_steps + 3
+        assert steps == fewer_steps + 1
         assert (tmp_path / "other.bin").read_bytes() == whole.read_bytes()
         for after in range(1, steps):
             self.interrupt(corpus, tmp_path / "x.bin", tokenizer, after, skip_errors=True)
@@ -356,22 +347,21 @@ class TestResuming:
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
-    def test_a_checkpoint_in_what_was_taken_back_is_forgotten(self, tmp_path):
-        """Otherwise later content would be taken for the content saved at that point."""
-        digests = {1: "digest"}
-        task = Task({}, {}, lambda numbers: digests, "{}{}".format)
-        with AppendLog(tmp_path / "x", ("ids",)) as log:
-            log.resume(task)
-            log.append(b"long content")
-            point = ResumePoint(0, 1, 5, log.lengths, (0,), "digest", log.checksums)
-            log.save(point, force=True)
-            log.truncate((0,))
-            log.append(b"other content")
-            digest = "a digest that changes"
-            point = ResumePoint(1, 0, 9, log.lengths, (0,), digest, log.checksums)
-            log.save(point, force=True)
-        with AppendLog(tmp_path / "x", ("ids",)) as log:
-            assert log.resume(task, force=True).lengths == (0,)
+    @pytest.mark.parametrize("change", ["edit", "touch"])
+    def test_a_single_file_that_changes_when_it_is_half_read(self, tmp_path, tokenizer, change):
+        file, out = write(tmp_path / "a.txt", "many words, " * 200), tmp_path / "x.bin"
+        self.interrupt(file, out, tokenizer, 3)
+        if change == "edit":
+            write(file, "other words, " * 200)
+        else:
+            os.utime(file, (1, 1))
+        parts = part_paths(tmp_path / "x.bin.partial")
+        for _ in range(2):
+            with pytest.raises(InvalidArgumentError, match=r"a\.txt has changed; .* force=True"):
+                encode(file, out, tokenizer)
+            assert part_paths(tmp_path / "x.bin.partial") == parts
+        told = self.resume(file, out, tokenizer, force=True)[0]
+        assert told == [[f"{file} has changed"]]
 
     @pytest.mark.parametrize("change", ["append", "vanish"])
     def test_a_file_that_changes_during_the_run(self, corpus, tmp_path, tokenizer, change):
@@ -395,7 +385,7 @@ class TestResuming:
         (tmp_path / "disk").mkdir()
         write(tmp_path / "disk" / "y.bin", "old")
         (tmp_path / "x.bin").symlink_to("disk/y.bin")
-        encode(corpus, tmp_path / "x.bin", tokenizer)
+        encode(corpus, tmp_path / "x.bin", tokenizer, force=True)
         encode(corpus, tmp_path / "whole.bin", tokenizer)
         assert (tmp_path / "x.bin").is_symlink() and names_in(tmp_path / "disk") == ["y.bin"]
         assert (tmp_path / "disk" / "y.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
@@ -477,8 +467,8 @@ class TestErrors:
         out.write_bytes(b"\xff")
         partial = corpus / "e2.bin.partial"
         partial.mkdir()
-        (partial / "ids").write_bytes(b"\xff")
-        encode(corpus, out, tokenizer)
+        (partial / "new").write_bytes(b"\xff")
+        encode(corpus, out, tokenizer, force=True)
         assert np.fromfile(out, np.uint16).tolist() == expected
         with pytest.raises(InvalidArgumentError, match="no file to read, apart from the output"):
             find_files([corpus], [corpus])

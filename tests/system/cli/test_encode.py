@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import tiktoken
 from helpers.command_line import run_here
-from helpers.patched_cli import frequent_checkpoints
+from helpers.parts import part_paths
+from helpers.patched_cli import small_parts
 
 from gpt2np import Tokenizer
 from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
 
 EOT = "<|endoftext|>"
 COMMAND = [sys.executable, "-m", "gpt2np", "encode"]
-FREQUENT_CHECKPOINTS = [*frequent_checkpoints(0.5), "encode"]  # here five times
+SMALL_PARTS = [*small_parts(0.5), "encode"]  # here five times
 
 
 def encode(*arguments, model="bundled"):
@@ -102,12 +103,11 @@ class TestOutput:
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 class TestInterruption:
     def start(self, stories, out, model, *arguments):
-        """Start a run, and return it once it has saved a resume point."""
+        """Start a run, and return it once it has finished a part."""
         options = ["--model", str(model), *arguments]
-        command = [*FREQUENT_CHECKPOINTS, str(stories), str(out), *options]
+        command = [*SMALL_PARTS, str(stories), str(out), *options]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
-        journal = out.with_name(f"{out.name}.partial") / "journal"
-        while not (journal.exists() and journal.stat().st_size):
+        while not part_paths(out.with_name(f"{out.name}.partial")):
             assert process.poll() is None
             time.sleep(0.01)
         return process
@@ -140,7 +140,7 @@ class TestInterruption:
         assert result.returncode == 2
         assert f"{out}.partial has the results of an unfinished job" in result.stderr
         assert "but the vocabulary has changed; undo the change to go on, or" in result.stderr
-        assert (tmp_path / "x.bin.partial" / "journal").stat().st_size
+        assert part_paths(tmp_path / "x.bin.partial")
         result = encode(corpus, out, "--force")
         assert result.returncode == 0
         assert "discarding unfinished work: the vocabulary has changed" in result.stderr

@@ -13,12 +13,13 @@ import time
 
 import pytest
 from helpers.command_line import run_here
-from helpers.patched_cli import frequent_checkpoints, slow_model
+from helpers.parts import part_paths
+from helpers.patched_cli import slow_model, small_parts
 
 from gpt2np.cli.model_options import load_with_fingerprint
 
 COMMAND = ["generate", "--model", "bundled"]
-FREQUENT_CHECKPOINTS = [*frequent_checkpoints(0.03), *COMMAND]  # here hundreds of times
+SMALL_PARTS = [*small_parts(0.03), *COMMAND]  # here hundreds of times
 WORDS = ["the", "fox", "king", "little", "boat", "ran", "said", "went", "house", "princess"]
 
 
@@ -135,10 +136,9 @@ def test_every_file_of_the_model_counts(bundled, tmp_path):
         before = load_with_fingerprint(args)[1]
 
 
-def wait_for_journal(process, folder):
-    """Wait until a running job has written to the journal in its partial folder."""
-    journal = folder / "journal"
-    while not (journal.exists() and journal.stat().st_size):
+def wait_for_parts(process, folder, n_parts=1):
+    """Wait until a running job has finished `n_parts` parts in its partial folder."""
+    while len(part_paths(folder)) < n_parts:
         assert process.poll() is None
         time.sleep(0.01)
 
@@ -156,15 +156,9 @@ class TestInterruption:
         rng = random.Random(count)
         for _ in range(2):
             arguments = self.arguments(tmp_path, "killed.jsonl")
-            process = subprocess.Popen(
-                [*FREQUENT_CHECKPOINTS, *arguments], stderr=subprocess.DEVNULL
-            )
-            lines = tmp_path / "killed.jsonl.partial" / "lines"
-            before = lines.stat().st_size if lines.exists() else 0
-            while process.poll() is None and not (
-                lines.exists() and lines.stat().st_size > before + 2000
-            ):
-                time.sleep(0.01)
+            process = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.DEVNULL)
+            folder = tmp_path / "killed.jsonl.partial"
+            wait_for_parts(process, folder, len(part_paths(folder)) + 3)
             time.sleep(rng.random() * 0.2)
             process.send_signal(signal.SIGKILL)
             kills += process.wait() == -signal.SIGKILL
@@ -187,14 +181,14 @@ class TestInterruption:
     def test_ctrl_c_keeps_what_is_done(self, tmp_path):
         short_prompts(tmp_path / "p.txt", self.COUNT)
         arguments = self.arguments(tmp_path, "o.jsonl")[:-4]  # the seed is chosen, and kept
-        process = subprocess.Popen([*FREQUENT_CHECKPOINTS, *arguments], stderr=subprocess.PIPE)
-        wait_for_journal(process, tmp_path / "o.jsonl.partial")
+        process = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.PIPE)
+        wait_for_parts(process, tmp_path / "o.jsonl.partial")
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130 and b"Traceback" not in stderr
         assert b"interrupted; run the same command again to resume from " in stderr
         seed = next(line for line in stderr.decode().splitlines() if line.startswith("seed: "))
-        lines = (tmp_path / "o.jsonl.partial" / "lines").read_bytes()
+        parts = part_paths(tmp_path / "o.jsonl.partial")
         other = generate(*arguments, "-n", "3", "--top-p", "0.5")
         assert other.returncode == 2 and seed in other.stderr
         told = "but --max-new-tokens was 2, is 3; --top-p was not given, is 0.5; undo the change"
@@ -202,7 +196,7 @@ class TestInterruption:
         (tmp_path / "p.txt").write_text("another\n")
         other = generate(*arguments)
         assert other.returncode == 2 and f"of {tmp_path / 'p.txt'} has changed" in other.stderr
-        assert (tmp_path / "o.jsonl.partial" / "lines").read_bytes() == lines
+        assert part_paths(tmp_path / "o.jsonl.partial") == parts
         other = generate(*arguments, "--force")
         assert seed in other.stderr and "discarding unfinished work: " in other.stderr
         assert [line["prompt"] for line in written(tmp_path / "o.jsonl")] == ["another"]
@@ -210,9 +204,9 @@ class TestInterruption:
     def test_a_second_process_keeps_off(self, tmp_path):
         short_prompts(tmp_path / "p.txt", 300)
         arguments = self.arguments(tmp_path, "o.jsonl")
-        first = subprocess.Popen([*FREQUENT_CHECKPOINTS, *arguments], stderr=subprocess.DEVNULL)
+        first = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.DEVNULL)
         folder = tmp_path / "o.jsonl.partial"
-        wait_for_journal(first, folder)
+        wait_for_parts(first, folder)
         first.send_signal(signal.SIGSTOP)
         second = generate(*arguments)
         first.send_signal(signal.SIGCONT)

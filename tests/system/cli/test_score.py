@@ -9,7 +9,7 @@ import time
 
 import pytest
 from helpers.command_line import run_here
-from helpers.patched_cli import frequent_checkpoints
+from helpers.patched_cli import small_parts
 
 COMMAND = [sys.executable, "-m", "gpt2np", "score"]
 
@@ -36,7 +36,7 @@ def killed_and_again(texts, n_kills):
     """Kill the command at `n_kills` random moments; return how often it was killed in time."""
     folder, kills, rng = texts.parent, 0, random.Random(n_kills)
     assert score_here(texts, "--out", folder / "whole.jsonl").returncode == 0
-    command = [*frequent_checkpoints(0.02), "score", str(texts), "--out", str(folder / "o.jsonl")]
+    command = [*small_parts(0.02), "score", str(texts), "--out", str(folder / "o.jsonl")]
     for _ in range(n_kills):
         given = [*command, "--model", "bundled", "--threads", "1"]
         process = subprocess.Popen(given, stderr=subprocess.DEVNULL)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from gpt2np import InvalidArgumentError
-from gpt2np.data.append_log import partial_folder
 from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_documents
 from gpt2np.data.parquet import read_rows, write_rows
+from gpt2np.data.resumable import partial_folder
 from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
 from gpt2np.prompts.job import continue_file
 from gpt2np.prompts.prompt_file import PromptLine, read_lines
@@ -115,9 +115,10 @@ def test_several_files_and_a_manifest(lm, tmp_path, suffix):
         whole, parts = tmp_path / f"whole.{name}{suffix}", tmp_path / f"{name}{suffix}"
         jobs[name](whole, None)
         partial_folder(parts).mkdir()
-        (partial_folder(parts) / "task.json").touch()  # of a run that was killed at its end
-        (partial_folder(parts) / "files").mkdir()
-        (partial_folder(parts) / "files" / "part-00009").touch()
+        task = {"format": 2, "settings": {}, "fingerprints": {}}  # of a run killed at its end
+        (partial_folder(parts) / "task.json").write_text(json.dumps(task))
+        (partial_folder(parts) / "output" / parts.name).mkdir(parents=True)
+        (partial_folder(parts) / "output" / parts.name / "part-00009").touch()
         jobs[name](parts, 3)
         names = [f"part-0000{i}{suffix}" for i in range(3)]
         assert sorted(path.name for path in parts.iterdir()) == ["_manifest.json", *names]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpt2np import InvalidArgumentError, LanguageModel
-from gpt2np.data import append_log
-from gpt2np.data.append_log import JobCallbacks
+from gpt2np.data import resumable
 from gpt2np.data.corpus import CorpusOptions, read_numbered_documents
+from gpt2np.data.resumable import JobCallbacks
 from gpt2np.evaluation import corpus
 from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
 from gpt2np.evaluation.documents import read_documents
@@ -89,7 +89,7 @@ def test_tokens(lm, files, tmp_path):
 
 
 def test_after_any_batch_the_file_is_the_same(lm, files, tmp_path, monkeypatch):
-    monkeypatch.setattr(append_log, "_SAVE_INTERVAL_S", 0)
+    monkeypatch.setattr(resumable, "PART_SECONDS", 0)
     monkeypatch.setattr(corpus, "BATCH_SIZE", 15)
     steps = []
     callbacks = JobCallbacks(on_progress=lambda *progress: steps.append(progress))
@@ -114,7 +114,7 @@ def test_after_any_batch_the_file_is_the_same(lm, files, tmp_path, monkeypatch):
 
 
 def test_changes_are_named(lm, files, tmp_path, monkeypatch):
-    monkeypatch.setattr(append_log, "_SAVE_INTERVAL_S", 0)
+    monkeypatch.setattr(resumable, "PART_SECONDS", 0)
     monkeypatch.setattr(corpus, "BATCH_SIZE", 15)
 
     def interrupt(*progress):

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from helpers.parts import part_paths, read_part
 
 from gpt2np import GenerationOptions, GPT2NPError, InvalidArgumentError, load
-from gpt2np.data import append_log
-from gpt2np.data.append_log import JobCallbacks
+from gpt2np.data import resumable
+from gpt2np.data.resumable import JobCallbacks
 from gpt2np.prompts import job
 from gpt2np.prompts.job import PromptRunner, continue_file
 
@@ -29,6 +30,8 @@ def run(lm, folder, content, interrupt_after=None, force=False, **options):
     callbacks = JobCallbacks(resumed.append, restarted.append)
     given = {"seed": 1, "max_new_tokens": 3, **options}
     paths = folder / "p.jsonl", folder / "o.jsonl"
+    if not paths[1].is_symlink():
+        paths[1].unlink(missing_ok=True)
     continue_file(lm, *paths, describe, given, callbacks, force=force)
     lines = (folder / "o.jsonl").read_text().splitlines()
     return resumed, restarted, [json.loads(line)["ids"] for line in lines]
@@ -40,14 +43,14 @@ PROMPTS = "".join(json.dumps(f"The king {number}") + "\n" for number in range(40
 @pytest.fixture
 def interrupted(lm, tmp_path, monkeypatch):
     """A folder with a job that was interrupted after 36 of 40 prompts; 16 run at a time."""
-    monkeypatch.setattr(append_log, "_SAVE_INTERVAL_S", 0)
+    monkeypatch.setattr(resumable, "PART_SECONDS", 0)
     with pytest.raises(Interrupted):
         run(lm, tmp_path, PROMPTS, interrupt_after=36)
     return tmp_path
 
 
 def kept(folder):
-    return (folder / "o.jsonl.partial" / "lines").read_bytes().count(b"\n")
+    return b"".join(map(read_part, part_paths(folder / "o.jsonl.partial"))).count(b"\n")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +166,8 @@ def test_a_linked_output_is_written_through(lm, tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "y.jsonl").write_text("old")
     (tmp_path / "o.jsonl").symlink_to(tmp_path / "disk" / "y.jsonl")
-    assert len(run(lm, tmp_path, PROMPTS)[2]) == 40
+    with pytest.raises(InvalidArgumentError, match=r"o\.jsonl exists already; give force=True"):
+        run(lm, tmp_path, PROMPTS)
+    assert len(run(lm, tmp_path, PROMPTS, force=True)[2]) == 40
     assert (tmp_path / "o.jsonl").is_symlink()
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["y.jsonl"]
