@@ -309,7 +309,8 @@ def _resume(folder: Path, job: Job, callbacks: JobCallbacks, force: bool) -> Seq
     content = {"format": _FORMAT, "settings": job.settings, "fingerprints": job.fingerprints}
     _write(folder / _TASK, json.dumps(content, default=repr).encode())
     if changes:
-        callbacks.on_restart([change.format(**{name: name for name in names}) for change in changes])
+        plain = {name: name for name in names}
+        callbacks.on_restart([change.format(**plain) for change in changes])
     if last.done:
         callbacks.on_resume(last.done)
     return valid

@@ -230,7 +230,7 @@ class TestInterruption:
         (["--ray", "--", "The"], "--ray is for --prompts"),
         (["--max-rows-per-file", "3", "The"], "--max-rows-per-file is for --prompts"),
         (["The", "--prompts", "p.txt", "--out", "o.jsonl"], "another prompt contradict"),
-        (["--prompts", "p.txt", "--out", "o.txt"], "must end in .jsonl"),
+        (["--prompts", "p.txt", "--out", "o.txt"], "must be a name that ends in .jsonl"),
         (["--prompts", "p.txt", "--out", "no/o.jsonl"], "the folder no does not exist"),
         (["--prompts", "p.txt", "--out", "there.jsonl"], "exists already; give --force"),
         (

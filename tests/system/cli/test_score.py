@@ -62,7 +62,7 @@ def test_bad_input(tmp_path):
     assert "skipped: " in result.stderr and "a.jsonl, line 2: expected a string" in result.stderr
     for out, told in (
         ("o.jsonl", "exists already; give --force"),
-        ("o.csv", "must end in .jsonl or .parquet"),
+        ("o.csv", "must be a name that ends in .jsonl or .parquet"),
         ("no/o.jsonl", "does not exist; create it first"),
     ):
         result = score_here(tmp_path / "a.jsonl", "--out", tmp_path / out)
