@@ -264,7 +264,7 @@ def operations() -> Iterator[tuple[str, Array, Array, Array]]:
 
     for inputs, group in ((64, 64), (192, 192), *((768, 768 // i) for i in (1, 2, 3, 4, 6))):
         x, w, bias = normal(64, inputs), normal(inputs, 256), np.zeros(256, np.float32)
-        layer = PackedLinear("", PackedMatrix.of(w, (group, 64)).data, bias, 256)
+        layer = PackedLinear(PackedMatrix.of(w, (group, 64)).data, bias, 256)
         name = f"product, {inputs} inputs, groups of {group}"
         yield name, linear(x, layer), *in_torch(torch.addmm, bias, x, w)
     for width in (8, 64, 768, 1600):

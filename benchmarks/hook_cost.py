@@ -2,9 +2,9 @@
 
     python benchmarks/hook_cost.py [--shape tiny|124M] [--rounds 20]
 
-The pass without hook points runs gpt2np/model/gpt2.py with every `ctx.hook(name, array)` replaced
-by `array`, and `ctx.hook_qkv(*arrays)` by `arrays`, on the same weights, in turns. Both give the
-same bits.
+The pass without hook points runs gpt2np/model/gpt2.py with every `ctx.hook(name, array, layer)`
+replaced by `array`, on the same weights, in turns. Both give the same bits. `ctx.attention` calls
+the hook for queries, keys and values only in a pass with a hook.
 """
 
 import argparse
@@ -33,16 +33,8 @@ SHAPES = {
 class _WithoutHookPoints(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if _method(node) == "hook_qkv" and isinstance(node.args[0], ast.Starred):
-            return node.args[0].value
-        return node.args[1] if _method(node) == "hook" else node
-
-
-def _method(node: ast.expr) -> str:
-    """Name of the method that an expression calls, if it is such a call."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr
-    return ""
+        is_hook = isinstance(node.func, ast.Attribute) and node.func.attr == "hook"
+        return node.args[1] if is_hook else node
 
 
 def gpt2_without_hook_points() -> Callable[[Any, Any], Any]:

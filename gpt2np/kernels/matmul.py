@@ -41,14 +41,6 @@ _CONVERSION_WORK = 4
 _lanes: defaultdict[np.dtype[Any], Array] = defaultdict(lambda: np.empty((0, LANES)))
 
 
-def min_rows() -> int:
-    """Return the fewest rows of a fast product: 2 with small-matrix kernels, else 1.
-
-    The kernels need two rows, so callers repeat a single row.
-    """
-    return 2 if small_kernels() else 1
-
-
 def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     """Multiply x (…, n, k) by w (…, k, m). Returns (…, n, m).
 
@@ -66,8 +58,9 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
         return np.matmul(x, w, out=out)
     is_small, max_rows = True, n
     if small_kernels():
-        if n == 1:  # BLAS would use GEMV
-            y = matmul(np.repeat(x, 2, axis=-2), w)[..., :1, :]
+        if n == 1:  # BLAS would use GEMV; the small-matrix kernels need two rows
+            multiply = np.matmul if 2 * w.size <= MIN_SHARED_WORK else matmul
+            y = multiply(x.repeat(2, -2), w)[..., :1, :]
             if out is None:
                 return y
             out[...] = y

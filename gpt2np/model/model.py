@@ -18,7 +18,7 @@ from gpt2np.display import card
 from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import single_threaded_blas
-from gpt2np.kernels.linear import linear, map_rows
+from gpt2np.kernels.linear import unembed
 from gpt2np.kernels.malloc import raise_mmap_threshold
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import thread_count
@@ -297,4 +297,4 @@ class GPT2:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
         w = self.weights.for_pass(short=False).lm_head
         with single_threaded_blas():
-            return map_rows(partial(linear, w=w), w.out_features, x)
+            return unembed(x, w)

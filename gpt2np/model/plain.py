@@ -10,7 +10,6 @@ KV cache. The contexts of `gpt2np.runtime` compute the same results up to roundi
 The functions of `gpt2np.model.gpt2` can be called one by one, too:
 
     >>> x = w.wte[ctx.token_ids] + w.wpe[ctx.positions]
-    >>> ctx.layer = 0
     >>> x = transformer_block(ctx, w.blocks[0], x)
 """
 
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.kernels.array import Array, BoolArray
+from gpt2np.kernels.array import Array
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import ACTIVATIONS, causal_mask, layer_norm
 from gpt2np.model.weights import BlockWeights, ModelWeights
@@ -57,6 +56,7 @@ def plain_weights(model: GPT2) -> ModelWeights:
 
     blocks = [
         BlockWeights(
+            layer=i,
             ln_1=norm(f"h.{i}.ln_1"),
             c_attn=linear(f"h.{i}.attn.c_attn"),
             attn_c_proj=linear(f"h.{i}.attn.c_proj"),
@@ -75,14 +75,6 @@ def plain_weights(model: GPT2) -> ModelWeights:
 
 
 @dataclass(frozen=True)
-class PlainQueries:
-    """All queries of the text. `mask` (N, N) is True where a key follows the query."""
-
-    tokens: slice
-    mask: BoolArray
-
-
-@dataclass(frozen=True)
 class PlainKV:
     """Keys and values of all heads, (H, T, D) each."""
 
@@ -90,12 +82,12 @@ class PlainKV:
     values: Array
 
     def scores(self, query: Array) -> Array:
-        """Return query @ keysᵀ: (H, n, D) → (H, n, T)."""
+        """Return query @ keysᵀ: (H, T, D) → (H, T, T)."""
         scores: Array = query @ self.keys.swapaxes(-1, -2)
         return scores
 
     def weighted_values(self, pattern: Array) -> Array:
-        """Return pattern @ values: (H, n, T) → (H, n, D)."""
+        """Return pattern @ values: (H, T, T) → (H, T, D)."""
         z: Array = pattern @ self.values
         return z
 
@@ -106,13 +98,9 @@ class PlainContext:
     def __init__(
         self, token_ids: Sequence[int], config: GPT2Config, hook: Hook | None = None
     ) -> None:
-        n = len(token_ids)
-        self._n_head = config.n_head
         self.token_ids = np.asarray(token_ids)
-        self.positions = np.arange(n)
-        self.query_blocks = [PlainQueries(slice(0, n), causal_mask(n, n))]
-        self.rows = slice(0, n)
-        self.layer = 0
+        self.positions = np.arange(len(token_ids))
+        self._n_head = config.n_head
         self._hook = resolve_hook(hook, config.n_layer) if hook is not None else None
 
     def linear(
@@ -125,40 +113,27 @@ class PlainContext:
         """Return the logits: (N, C) → (N, V)."""
         return w(x)
 
-    def qkv(self, x: Array, w: PlainLinear, heads: slice) -> Array:
-        """Return queries, keys and values by head: (N, C) → (3, H, N, D)."""
-        return w(x).reshape(len(x), 3, self._n_head, -1).transpose(1, 2, 0, 3)[:, heads]
-
     def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:
         """Apply the function to all rows at once."""
         return function(*arrays)
 
-    def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Let the function fill z (H, N, D), of x's dtype; return z with joined heads, (N, C)."""
+    def attention(
+        self, attend: Callable[..., Array], x: Array, w: PlainLinear, layer: int
+    ) -> Array:
+        """Compute q, k and v of all heads, then z = attend(q, kv, mask); join the heads."""
         n, c = x.shape
-        z = np.empty((n, self._n_head, c // self._n_head), x.dtype)
-        function(slice(0, self._n_head), z.swapaxes(0, 1))
-        return z.reshape(n, c)
+        q, k, v = w(x).reshape(n, 3, self._n_head, -1).transpose(1, 2, 0, 3)  # (H, N, D) each
+        for name, array in (("attn.q", q), ("attn.k", k), ("attn.v", v)):
+            self.hook(name, array, layer)
+        z = attend(q, PlainKV(k, v), causal_mask(n, n))
+        return z.swapaxes(0, 1).reshape(n, c)
 
-    def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
-        """Store keys and values (H, N, D) for `read_kv`."""
-        self._kv = PlainKV(keys, values)
+    def requested(self, x: Array, z: Array, layer: int) -> tuple[Array, Array]:
+        """Return x and z: the logits of all tokens are requested."""
+        return x, z
 
-    def read_kv(self, heads: slice, queries: PlainQueries) -> PlainKV:
-        """Return the keys and values of all tokens."""
-        return self._kv
-
-    def for_each(self, function: Callable[[Any], None], items: Sequence[Any]) -> None:
-        """Call function(item) for every item."""
-        for item in items:
-            function(item)
-
-    def hook(self, name: str, x: Array) -> Array:
+    def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Call the hook with x, overwrite x with the result, and return x."""
         if self._hook is not None:
-            apply_hook(self._hook, name, self.layer, x)
+            apply_hook(self._hook, name, x, layer)
         return x
-
-    def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Call the hook for queries, keys and values (H, N, D)."""
-        return self.hook("attn.q", q), self.hook("attn.k", k), self.hook("attn.v", v)

@@ -40,10 +40,12 @@ class BlockWeights:
     """The weights of one transformer block, and its settings from the config.
 
     Attributes:
+        layer: the block's index.
         attention_scale: the factor of the attention scores, by default 1 / √D.
         activation: the MLP's elementwise activation function.
     """
 
+    layer: int
     ln_1: Callable[[Array], Array]
     c_attn: PackedHeads
     attn_c_proj: PackedLinear
@@ -72,13 +74,14 @@ class ModelWeights:
     ln_f: Callable[[Array], Array]
     lm_head: PackedLinear | Iterable[PackedLinear]
 
-    def output_widths(self) -> dict[str, int]:
-        """Return each layer's number of outputs, padding included, by the layer's name."""
+    @property
+    def max_width(self) -> int:
+        """The largest number of outputs of attention or of a linear layer, padding included."""
         block = next(iter(self.blocks))
         assert isinstance(self.lm_head, PackedLinear)
         layers = block.attn_c_proj, block.c_fc, block.mlp_c_proj, self.lm_head
         _, _, n_head, _, head_size = block.c_attn.panels.shape
-        return {"attn.z": n_head * head_size, **{w.name: w.padded_features for w in layers}}
+        return max(int(n_head * head_size), *(w.padded_features for w in layers))
 
 
 def pack_weights(
@@ -148,7 +151,7 @@ def _group_size(n: int) -> int:
 
 def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: bool) -> ModelWeights:
     blocks = (_block(config, source, i) for i in range(config.n_layer))
-    lm_head = (_linear("lm_head", part) for part in source.packed_parts(head))
+    lm_head = (_linear(part) for part in source.packed_parts(head))
     return ModelWeights(
         wte=TokenEmbedding(partial(source.gather_rows, WTE)),
         wpe=source.arrays["wpe.weight"],
@@ -164,12 +167,13 @@ def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights
 
     def linear(name: str) -> PackedLinear:
         weight, bias = (source.packed(f"{h}.{name}.{kind}") for kind in ("weight", "bias"))
-        return _linear(name, weight, bias.data.reshape(-1))
+        return _linear(weight, bias.data.reshape(-1))
 
     c_attn = source.packed(f"{h}.attn.c_attn.weight")
     qkv = (3, config.n_head)
     bias = source.packed(f"{h}.attn.c_attn.bias").data
     return BlockWeights(
+        layer=layer,
         ln_1=_layer_norm(config, source, f"{h}.ln_1"),
         c_attn=PackedHeads(
             c_attn.data.reshape(len(c_attn.data), *qkv, *c_attn.data.shape[2:]),
@@ -185,8 +189,8 @@ def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights
     )
 
 
-def _linear(name: str, weight: PackedMatrix, bias: Array | None = None) -> PackedLinear:
-    return PackedLinear(name, weight.data, bias, weight.shape[1], weight.scale)
+def _linear(weight: PackedMatrix, bias: Array | None = None) -> PackedLinear:
+    return PackedLinear(weight.data, bias, weight.shape[1], weight.scale)
 
 
 def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> Callable[[Array], Array]:

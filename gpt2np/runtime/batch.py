@@ -12,7 +12,6 @@ from itertools import pairwise
 import numpy as np
 
 from gpt2np.kernels.array import BoolArray, IntArray
-from gpt2np.kernels.linear import LinearOutput
 from gpt2np.runtime.kv_cache import KVCache, KVWrite, kv_writes
 from gpt2np.runtime.query_blocks import QUERY_BLOCK, QueryBlock, query_blocks
 
@@ -36,9 +35,6 @@ class Batch:
         query_blocks: this rank's queries, in blocks for attention.
         output_rows: (R,), the indices in this batch of the tokens whose logits are requested.
         logits_mask: for each token whose logits the caller requests, whether this batch has it.
-        copies: how often each token is computed: 2 for a lone token that `doubled` repeats, else 1.
-        outputs: memory for the outputs of linear layers, by layer name and number of rows; later
-            passes overwrite the memory. None if threads compute the rows in chunks.
     """
 
     token_ids: IntArray
@@ -49,8 +45,6 @@ class Batch:
     query_blocks: list[QueryBlock]
     output_rows: IntArray
     logits_mask: BoolArray
-    copies: int = 1
-    outputs: dict[tuple[str, int], LinearOutput] | None = None
 
     def share_of(self, rank: int, world_size: int) -> Batch:
         """Return the part of this batch that one rank computes: some of the query blocks.
@@ -81,7 +75,7 @@ class Batch:
         Each sequence must have as many new ids, and the same cache slot, as in this batch.
         """
         return Batch(
-            token_ids=np.concatenate([*sequences] * self.copies),
+            token_ids=np.concatenate(sequences),
             positions=self.positions + by,
             slices=self.slices,
             caches=caches,
@@ -89,22 +83,6 @@ class Batch:
             query_blocks=[block.later(by) for block in self.query_blocks],
             output_rows=self.output_rows,
             logits_mask=self.logits_mask,
-            copies=self.copies,
-            outputs=self.outputs,
-        )
-
-    def doubled(self) -> Batch:
-        """Return a batch that computes a lone token twice: the small-matrix kernel needs two rows.
-
-        This batch must have at most one token. Its logits, if requested, have two equal rows.
-        """
-        return replace(
-            self,
-            token_ids=np.repeat(self.token_ids, 2),
-            positions=np.repeat(self.positions, 2),
-            query_blocks=[replace(b, copies=1, tokens=slice(0, 2)) for b in self.query_blocks],
-            output_rows=np.repeat(self.output_rows, 2),
-            copies=2,
         )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,14 +11,12 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array
 from gpt2np.runtime.batch import Batch
-from gpt2np.runtime.context import Context, Item
+from gpt2np.runtime.context import Context
 
 Hook = Callable[[str, Array], Array]
 """A function hook(name, array) → array, called at every hook point. The result replaces the array,
 and must have the array's shape. If a hook has a method `for_layers`, each pass calls the hook that
 `for_layers(n_layer)` returns."""
-
-_OUTSIDE_BLOCKS = ("embed", "ln_f", "logits")  # all other names get the prefix blocks.{i}
 
 
 def resolve_hook(hook: Hook, n_layer: int) -> Hook:
@@ -60,13 +57,15 @@ class Chain:
         return array
 
 
-def apply_hook(hook: Hook, name: str, layer: int, array: Array) -> None:
+def apply_hook(hook: Hook, name: str, array: Array, layer: int | None = None) -> None:
     """Call the hook with a copy of an array, and overwrite the array with the result.
+
+    The hook gets the name blocks.{layer}.{name}, or just `name` without a layer.
 
     Raises:
         InvalidArgumentError: the result does not have the array's shape.
     """
-    if name not in _OUTSIDE_BLOCKS:
+    if layer is not None:
         name = f"blocks.{layer}.{name}"
     result = hook(name, array.copy())
     if result is None or np.shape(result) != array.shape:
@@ -81,31 +80,29 @@ def apply_hook(hook: Hook, name: str, layer: int, array: Array) -> None:
 class HookedContext(Context):
     """A forward pass that calls a hook at every hook point.
 
-    The pass runs on one thread. The hook gets whole arrays without padding, in the order of
+    The hook is called on one thread, and gets whole arrays without padding, in the order of
     `gpt2np.model.hook_points.HOOK_POINTS`.
     """
 
-    max_rows = sys.maxsize
-
     def __init__(self, config: GPT2Config, batch: Batch, hook: Hook) -> None:
-        super().__init__(config, batch)
+        super().__init__(config, batch, threads=1)
         self._hook = resolve_hook(hook, config.n_layer)
 
-    def hook(self, name: str, x: Array) -> Array:
+    def by_rows(
+        self, function: Callable[..., Array], *arrays: Array, width: int | None = None
+    ) -> Array:
+        """Apply the function to all rows at once."""
+        return function(*arrays)
+
+    def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Call the hook with a copy of x, overwrite x with the result, and return x."""
         # Heads are padded; the hook must not see the padding.
-        is_by_head = name.endswith((".q", ".k", ".v", ".z"))
-        apply_hook(self._hook, name, self.layer, x[..., : self._head_size] if is_by_head else x)
+        apply_hook(self._hook, name, x[..., : self._head_size] if name == "attn.z" else x, layer)
         return x
 
-    def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Call the hook with the queries, keys and values (H, n, D) of each sequence in turn."""
+    def _append_kv(self, qkv: Array, layer: int, heads: slice) -> None:
+        """Call the hook with each sequence's queries, keys and values (H, n, D); then append."""
         for tokens in self._batch.slices:
-            for name, array in (("attn.q", q), ("attn.k", k), ("attn.v", v)):
-                self.hook(name, array[:, tokens])
-        return q, k, v
-
-    def for_each(self, function: Callable[[Item], None], items: Sequence[Item]) -> None:
-        """Call function(item) for every item in order, on this thread."""
-        for item in items:
-            function(item)
+            for name, array in zip(("attn.q", "attn.k", "attn.v"), qkv, strict=True):
+                self.hook(name, array[:, tokens, : self._head_size], layer)
+        super()._append_kv(qkv, layer, heads)

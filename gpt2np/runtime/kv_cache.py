@@ -273,14 +273,15 @@ class KVWrite:
         tile, offset = np.divmod(self.tile * TILE + self.offset + by, TILE)
         return KVWrite(self.store, self.tokens, tile, self.slot, offset)
 
-    def append(self, layer: int, heads: slice, keys: Array, values: Array) -> None:
+    def append(self, layer: int, heads: slice, kv: Array) -> None:
         """Write one layer's keys and values of the n tokens to the store.
 
-        `keys` and `values` (h, N, D) contain all tokens of the batch.
+        `kv` (2, h, N, D) has the keys and values of all tokens of the batch.
         """
         place = self.tile, self.slot, layer, heads
-        self.store.keys[(*place, slice(None), self.offset)] = keys[:, self.tokens].swapaxes(0, 1)
-        self.store.values[(*place, self.offset)] = values[:, self.tokens].swapaxes(0, 1)
+        keys, values = kv[:, :, self.tokens].swapaxes(1, 2)  # (n, h, D) each
+        self.store.keys[(*place, slice(None), self.offset)] = keys
+        self.store.values[(*place, self.offset)] = values
 
 
 def kv_writes(caches: Sequence[KVCache], tokens: Sequence[slice]) -> list[KVWrite]:

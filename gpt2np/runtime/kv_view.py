@@ -1,7 +1,7 @@
 """Attention's two matrix products, which read the KV cache's tiles in place.
 
-Shape letters: h heads, n queries of a query block, Q queries of a span (repeated queries included),
-S sequences of a span (`KVSpan`), D head size, T keys, in tiles of TILE keys.
+Shape letters: h heads, n queries of a query block, Q queries of a span, S sequences of a span
+(`KVSpan`), D head size, T keys, in tiles of TILE keys.
 """
 
 from __future__ import annotations
@@ -23,56 +23,47 @@ class KVView:
     def __init__(
         self, block: QueryBlock, caches: Sequence[KVCache], layer: int, heads: slice
     ) -> None:
-        self._block = block
-        self._caches, self._layer, self._heads = caches, layer, heads
+        self._spans = []  # (span, keys, values, span's part of the pattern)
+        reads = [caches[s.sequence].read(layer, heads, s.n_keys, s.count) for s in block.spans]
+        (n_queries, _), (keys, _) = block.mask.shape, reads[0]
+        tiles = np.empty((keys.shape[2], n_queries, -(-block.n_keys // TILE), TILE), keys.dtype)
+        flat = tiles.reshape(*tiles.shape[:2], -1)
+        self._pattern, self._padding = flat[..., : block.n_keys], flat[..., block.n_keys :]
+        by_tile = tiles.transpose(2, 0, 1, 3)  # (tiles, h, n, TILE)
+        for span, (keys, values) in zip(block.spans, reads, strict=True):
+            part = by_tile[: keys.shape[0], :, span.queries]
+            if span.count == 1:
+                self._spans += [(span, keys[:, 0], values[:, 0], part)]
+            else:
+                self._spans += [(span, keys, values, _by_sequence(part, span.count))]
 
     def scores(self, query: Array) -> Array:
         """Return the dot products of queries (h, n, D) and keys, without the causal mask.
 
         Returns (h, n, T) for the T keys of the query block.
         """
-        block = self._block
-        if block.copies > 1:
-            query = np.repeat(query, block.copies, axis=1)
-        (heads, queries, _), n_tiles = query.shape, -(-block.n_keys // TILE)
-        scores = np.empty((heads, queries, n_tiles, TILE), query.dtype)
-        self._by_tile = scores.transpose(2, 0, 1, 3)  # (tiles, h, Q, TILE)
-        self._patterns_and_values: list[tuple[Array, Array]] = []  # for each span
-        for span in block.spans:
-            keys, values = self._caches[span.sequence].read(
-                self._layer, self._heads, span.n_keys, span.count
-            )
+        for span, keys, _, part in self._spans:
             span_query = query[:, span.queries]
-            span_scores = self._by_tile[: keys.shape[0], :, span.queries]
-            if span.count == 1:
-                keys, values = keys[:, 0], values[:, 0]
-            else:
+            if span.count > 1:
                 span_query = _by_sequence(span_query, span.count)
-                span_scores = _by_sequence(span_scores, span.count)
-            matmul(span_query, keys, out=span_scores)
-            self._patterns_and_values += [(span_scores, values)]
-        flat = scores.reshape(heads, queries, -1)
-        flat[..., block.n_keys :] = 0  # in `weighted_values`, padding keys must not count
-        self._visible = flat[:, :: block.copies, : block.n_keys]
-        return self._visible
+            matmul(span_query, keys, out=part)
+        return self._pattern
 
     def weighted_values(self, pattern: Array) -> Array:
         """Return pattern @ values, for an attention pattern (h, n, T). Returns (h, n, D).
 
-        Call `scores` first. A pattern computed in place, in the array that `scores` returned, saves
-        a copy. The products of the tiles are added in ascending order.
+        A pattern computed in place, in the array that `scores` returned, saves a copy. The products
+        of the tiles are added in ascending order.
         """
-        if pattern is not self._visible:
-            self._visible[...] = pattern
+        if pattern is not self._pattern:
+            self._pattern[...] = pattern
+        self._padding[...] = 0
         z: list[Array] = []  # (h, Q, D) for each span
-        for span_pattern, values in self._patterns_and_values:
-            result = matmul(span_pattern, values)  # (tiles, h, Q, D) or (tiles, S, h, n, D)
+        for span, _, values, part in self._spans:
+            result = matmul(part, values)  # (tiles, h, Q, D) or (tiles, S, h, Q / S, D)
             result = sum_partials(result) if result.shape[0] > 1 else result[0]
-            if result.ndim == 4:
-                result = np.concatenate([*result], axis=1)
-            z += [result]
-        joined = np.concatenate(z, axis=1) if z[1:] else z[0]
-        return joined[:, :: self._block.copies]
+            z += [result] if span.count == 1 else [*result]
+        return np.concatenate(z, axis=1) if z[1:] else z[0]
 
 
 def _by_sequence(array: Array, count: int) -> Array:

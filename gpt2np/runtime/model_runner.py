@@ -12,8 +12,7 @@ import numpy as np
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads, single_threaded_blas
-from gpt2np.kernels.linear import LinearOutput
-from gpt2np.kernels.matmul import MIN_SHARED_WORK, SMALL_BATCH, min_rows
+from gpt2np.kernels.matmul import MIN_SHARED_WORK, SMALL_BATCH
 from gpt2np.runtime.batch import PREFILL_CHUNK, Batch, make_batches
 from gpt2np.runtime.context import Context
 from gpt2np.runtime.hooked_context import Hook, HookedContext
@@ -31,7 +30,6 @@ class _DecodeSteps:
     places: list[tuple[KVStore, int]]  # of each KV cache
     # (*new tokens per sequence, -1, *logits_indices) → lengths of the caches before the pass, batch
     batches: dict[tuple[int, ...], tuple[list[int], Batch]] = field(default_factory=dict)
-    outputs: dict[tuple[str, int], LinearOutput] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,9 @@ class ModelRunner:
                 else:
                     ctx = Context(self.config, batch)
             weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
-            return _advance(batch, self.function(ctx, weights))
+            logits = self.function(ctx, weights)
+            _advance(batch)
+            return logits
 
     def _run_prompts(
         self,
@@ -95,27 +95,25 @@ class ModelRunner:
         n_workers = rank.world_size if rank else python_threads()
         logits: Array | None = None
         if rank:
-            logits = rank.shared_buffers["lm_head"][:, : self.config.vocab_size]
+            logits = rank.output(0, len(logits_indices), self.config.vocab_size)
         elif sum(map(len, sequences)) > PREFILL_CHUNK:
             logits = np.empty((len(logits_indices), self.config.vocab_size), self.weights.dtype)
         for batch in make_batches(sequences, caches, logits_indices, n_workers):
             if rank:
                 batch = batch.share_of(rank.rank, rank.world_size)
-            if len(batch.token_ids) < min_rows():
-                batch = batch.doubled()
-            if rank:
                 ctx: Context = ContextParallelContext(self.config, batch, rank)
             else:
                 ctx = Context(self.config, batch)
             weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
-            result = _advance(batch, self.function(ctx, weights))
+            result = self.function(ctx, weights)
+            _advance(batch)
             if logits is None:
                 return result
-            logits[: len(logits_indices)][batch.logits_mask] = result
+            logits[batch.logits_mask] = result
             if rank:
                 rank.barrier()
         assert logits is not None
-        return logits[: len(logits_indices)]
+        return logits
 
     def _short_batch(
         self,
@@ -144,19 +142,13 @@ class ModelRunner:
         if 2 * n_scores * self.config.n_embd < MIN_SHARED_WORK:  # attention of one layer
             n_workers = 1
         [batch] = make_batches(sequences, caches, logits_indices, n_workers)
-        if len(batch.token_ids) < min_rows():
-            batch = batch.doubled()
-        if len(batch.output_rows) <= SMALL_BATCH:
-            batch = replace(batch, outputs=steps.outputs)
         if len(steps.batches) == _MAX_BATCHES:
             steps.batches.clear()
-            steps.outputs.clear()
         steps.batches[key] = lengths, replace(batch, caches=[])
         return batch
 
 
-def _advance(batch: Batch, logits: Array) -> Array:
-    """Update the caches' lengths after a pass; drop a logits row that `doubled` has repeated."""
+def _advance(batch: Batch) -> None:
+    """Update the caches' lengths after a pass."""
     for cache, tokens in zip(batch.caches, batch.slices, strict=True):
         cache.length += tokens.stop - tokens.start
-    return logits[: logits.shape[0] // batch.copies]

@@ -223,13 +223,8 @@ class ProcessGroup:
     def _set_up_ranks(self) -> Callable[..., Rank]:
         """Allocate shared buffers and barrier counters. Returns a function that creates a rank."""
         weights = self._runner.weights
-        widths = weights.for_pass(short=False).output_widths()
-        shared_buffers = {
-            name: np.frombuffer(
-                mmap.mmap(-1, SMALL_BATCH * width * weights.dtype.itemsize), weights.dtype
-            ).reshape(SMALL_BATCH, width)
-            for name, width in widths.items()
-        }
+        size = SMALL_BATCH * weights.for_pass(short=False).max_width * weights.dtype.itemsize
+        shared_buffers = [np.frombuffer(mmap.mmap(-1, size), weights.dtype) for _ in range(2)]
         counters = memoryview(mmap.mmap(-1, 8 * COUNTER_STRIDE * self.world_size)).cast("q")
         workers = self._workers  # not self, which a rank must not keep alive
         create_rank = partial(Rank, shared_buffers=shared_buffers, barrier_counters=counters)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gpt2np.kernels.array import BoolArray, IntArray
-from gpt2np.kernels.matmul import min_rows
 
 QUERY_BLOCK = 64
 _MAX_LENGTH_GAP = 128  # keys; with a larger gap, padded scores cost more than a second product
@@ -29,7 +28,7 @@ class KVSpan:
     Attributes:
         sequence: the index of the first sequence in the batch.
         count: the number of sequences.
-        queries: the range of the sequences' queries in the block, repeated queries included.
+        queries: the range of the sequences' queries in the block.
         n_keys: how many keys the last query of the longest sequence attends to.
     """
 
@@ -45,8 +44,6 @@ class QueryBlock:
 
     Attributes:
         tokens: the range of the block's n tokens in the batch.
-        copies: how often each query is computed: 2 if a sequence has a single query in the block,
-            because the small-matrix kernel needs two rows; else 1.
         spans: the block's sequences, grouped by matrix product, in the order of the queries.
         mask: (n, m), the causal mask for the last m of T keys: True where a key follows the query.
             Every query attends to the first T - m keys.
@@ -54,7 +51,6 @@ class QueryBlock:
     """
 
     tokens: slice
-    copies: int
     spans: tuple[KVSpan, ...]
     mask: BoolArray
     n_keys: int
@@ -62,7 +58,7 @@ class QueryBlock:
     def later(self, by: int) -> QueryBlock:
         """Return a copy of this query block for tokens that are `by` positions later."""
         spans = tuple([KVSpan(s.sequence, s.count, s.queries, s.n_keys + by) for s in self.spans])
-        return QueryBlock(self.tokens, self.copies, spans, self.mask, self.n_keys + by)
+        return QueryBlock(self.tokens, spans, self.mask, self.n_keys + by)
 
 
 class _Chunk(NamedTuple):
@@ -115,7 +111,6 @@ def _chunks(lengths: Sequence[int], cached: Sequence[int], max_queries: int) -> 
 
 
 def _query_block(chunks: Sequence[_Chunk], adjacent: Sequence[bool]) -> QueryBlock:
-    copies = 2 if min(chunk.n for chunk in chunks) < min_rows() else 1
     spans: list[list[_Chunk]] = []
     for chunk in chunks:
         if not spans or not _extends(spans[-1], chunk, adjacent):
@@ -127,8 +122,8 @@ def _query_block(chunks: Sequence[_Chunk], adjacent: Sequence[bool]) -> QueryBlo
         [np.arange(chunk.n_keys - chunk.n, chunk.n_keys) + 1 for chunk in chunks]
     )
     mask = np.arange(visible.min(), n_keys) >= visible[:, None]
-    kv_spans = tuple(_kv_span(span, tokens.start, copies) for span in spans)
-    return QueryBlock(tokens, copies, kv_spans, mask, n_keys)
+    kv_spans = tuple(_kv_span(span, tokens.start) for span in spans)
+    return QueryBlock(tokens, kv_spans, mask, n_keys)
 
 
 def _extends(span: Sequence[_Chunk], chunk: _Chunk, adjacent: Sequence[bool]) -> bool:
@@ -138,7 +133,6 @@ def _extends(span: Sequence[_Chunk], chunk: _Chunk, adjacent: Sequence[bool]) ->
     return is_next and chunk.n == span[-1].n and max(n_keys) - min(n_keys) <= _MAX_LENGTH_GAP
 
 
-def _kv_span(span: Sequence[_Chunk], first_token: int, copies: int) -> KVSpan:
-    start, stop = span[0].tokens.start - first_token, span[-1].tokens.stop - first_token
-    queries = slice(start * copies, stop * copies)
+def _kv_span(span: Sequence[_Chunk], first_token: int) -> KVSpan:
+    queries = slice(span[0].tokens.start - first_token, span[-1].tokens.stop - first_token)
     return KVSpan(span[0].sequence, len(span), queries, max(chunk.n_keys for chunk in span))

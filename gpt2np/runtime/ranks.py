@@ -11,18 +11,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
+from itertools import cycle
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import blas
-from gpt2np.kernels.linear import PackedLinear, linear
+from gpt2np.kernels.linear import PackedHeads, PackedLinear, linear
 from gpt2np.runtime.batch import MIN_TOKENS_PER_WORKER, PREFILL_CHUNK, Batch
-from gpt2np.runtime.context import Context
+from gpt2np.runtime.context import Attend, Context
 
 COUNTER_STRIDE = 8
 """Distance between the barrier counters of two ranks, in 8-byte integers: one cache line."""
@@ -57,7 +55,8 @@ class Rank:
     Attributes:
         rank: the index of this process.
         world_size: the number of processes.
-        shared_buffers: by layer name, shared memory for the layer's output (SMALL_BATCH, columns).
+        shared_buffers: two flat arrays in shared memory, each for the widest output of SMALL_BATCH
+            tokens.
         barrier_counters: how many barriers each rank has reached, in shared memory. The counter of
             a rank is at index rank · COUNTER_STRIDE.
         failure: describes the failure of another rank; "" if no failure is known.
@@ -65,7 +64,7 @@ class Rank:
 
     rank: int
     world_size: int
-    shared_buffers: Mapping[str, Array]
+    shared_buffers: Sequence[Array]
     barrier_counters: memoryview
     failure: Callable[[], str]
 
@@ -105,6 +104,10 @@ class Rank:
                 raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
             time.sleep(min(seconds / 10, _MAX_SLEEP_S))
 
+    def output(self, buffer: int, n: int, width: int) -> Array:
+        """Return an array (n, width) in shared buffer 0 or 1."""
+        return self.shared_buffers[buffer][: n * width].reshape(n, width)
+
     def share(self, count: int) -> slice:
         """Return this rank's share of `count` heads or weight panels, a range that may be empty."""
         return slice(
@@ -115,20 +118,22 @@ class Rank:
 class TensorParallelContext(Context):
     """A pass in which each rank computes some heads and some output columns, for all tokens.
 
-    All ranks write a layer's output to one shared buffer. The same layer of the next transformer
-    block overwrites the buffer.
+    The ranks write each output, of attention or a linear layer, to one of two shared buffers in
+    turn. When a rank writes to a buffer again, all ranks have reached the barrier of the output
+    between, so none still reads the buffer.
     """
 
     def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
-        super().__init__(config, batch)
+        super().__init__(config, batch, threads=1)
         self._rank = rank
+        self._buffers = cycle((0, 1))
 
     def linear(
         self, x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None
     ) -> Array:
         """Compute this rank's columns of a linear layer, wait for all ranks, return all columns."""
         _, n_panels, _, width = w.panels.shape
-        y = self._rank.shared_buffers[w.name][: len(x), : n_panels * width]
+        y = self._next_output(len(x), n_panels * width)
         share = self._rank.share(n_panels)
         if share.start < share.stop:
             columns = slice(share.start * width, share.stop * width)
@@ -136,35 +141,36 @@ class TensorParallelContext(Context):
         self._rank.barrier()
         return y[:, : w.out_features]
 
-    def unembed(self, x: Array, w: Any) -> Array:
+    def unembed(self, x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
         """Compute this rank's columns of the logits, wait for all ranks, return all columns."""
+        assert isinstance(w, PackedLinear)  # ranks share packed weights
         return self.linear(x, w)
 
-    def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
+    def attention(self, attend: Attend, x: Array, w: PackedHeads, layer: int) -> Array:
         """Compute attention for this rank's heads, wait for all ranks, return all heads joined."""
-        shape = len(x), self._n_head, self._padded_head_size
-        z = self._rank.shared_buffers["attn.z"][: len(x)].reshape(shape)
+        y = self._next_output(len(x), self._n_head * self._padded_head_size)
+        z = y.reshape(len(x), self._n_head, self._padded_head_size)
         heads = self._rank.share(self._n_head)
         if heads.start < heads.stop:
-            function(heads, z[:, heads].swapaxes(0, 1))
+            self._attend_heads(attend, x, w, layer, heads, z[:, heads].swapaxes(0, 1))
         self._rank.barrier()
         return z[..., : self._head_size].reshape(x.shape)
 
+    def _next_output(self, n: int, width: int) -> Array:
+        return self._rank.output(next(self._buffers), n, width)
+
 
 class ContextParallelContext(Context):
-    """A pass in which each rank computes some of the tokens, for all heads and columns."""
+    """A pass in which each rank computes some of the tokens, for all heads and columns.
+
+    Each rank computes all heads in one call, so ranks wait only once per layer.
+    """
 
     def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
-        super().__init__(config, batch)
+        super().__init__(config, batch, threads=1)
         self._rank = rank
 
-    def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Compute attention for all heads in one call: ranks then wait only once per layer."""
-        z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
-        function(slice(0, self._n_head), z.swapaxes(0, 1))
-        return z[..., : self._head_size].reshape(x.shape)
-
-    def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
+    def _append_kv(self, qkv: Array, layer: int, heads: slice) -> None:
         """Append this rank's keys and values to the KV caches, then wait for the other ranks."""
-        super().append_kv(heads, keys, values)
+        super()._append_kv(qkv, layer, heads)
         self._rank.barrier()

@@ -537,7 +537,7 @@ class TestWhenSomethingHappens:
             return by_rows(*arguments)
 
         with monkeypatch.context() as context:
-            context.setattr(Context, "by_rows", failing)
+            context.setattr(Context, "by_rows", staticmethod(failing))
             with pytest.warns(UserWarning, match="process has ended: MemoryError: 4 GB$"):
                 found = model.forward([[5]])
         np.testing.assert_array_equal(found, model.forward([[5]]))
@@ -657,7 +657,7 @@ class TestWhenSomethingHappens:
                 raise error
             return by_rows(*arguments)
 
-        monkeypatch.setattr(Context, "by_rows", failing)
+        monkeypatch.setattr(Context, "by_rows", staticmethod(failing))
         with pytest.raises(error):
             model.forward([ids], [cache], logits_indices=[0])
         monkeypatch.undo()
@@ -888,7 +888,7 @@ class TestWhenSomethingHappens:
             caches.clear()
             return by_rows(*arguments)
 
-        monkeypatch.setattr(Context, "by_rows", losing)
+        monkeypatch.setattr(Context, "by_rows", staticmethod(losing))
         np.testing.assert_array_equal(model.forward([[5]]), expected)
         assert model.processes == 2
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpt2np.kernels import linear as module
-from gpt2np.kernels.linear import PackedHeads, PackedLinear, linear, map_rows, project_heads
+from gpt2np.kernels.linear import PackedHeads, PackedLinear, by_rows, linear, project_heads
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 
 
@@ -28,7 +28,7 @@ def test_linear_is_x_times_w_plus_b(n, inputs):
     rng = np.random.default_rng(n)
     x, w, b = rng.normal(size=(n, 96)), rng.normal(size=(96, 128)), rng.normal(size=128)
     panels = pack(w, (inputs, 64))
-    with_bias, without = (PackedLinear("", panels, bias, 128) for bias in (b, None))
+    with_bias, without = (PackedLinear(panels, bias, 128) for bias in (b, None))
     np.testing.assert_allclose(linear(x, with_bias), x @ w + b, atol=1e-12)
     np.testing.assert_allclose(linear(x, without), x @ w, atol=1e-12)
     np.testing.assert_array_equal(linear(x, with_bias, np.tanh), np.tanh(linear(x, with_bias)))
@@ -43,7 +43,7 @@ def test_linear_with_8_bit_weights_is_that_with_the_rounded_weights(n, inputs):
     rng = np.random.default_rng(n)
     x, w, b = (rng.normal(size=size).astype(np.float32) for size in ((n, 96), (96, 100), 128))
     packed = pack_int8(w * np.exp(rng.normal(size=100)).astype(np.float32), (inputs, 64))
-    layer = PackedLinear("", packed.data, b, 100, packed.scale)
+    layer = PackedLinear(packed.data, b, 100, packed.scale)
     exact = x.astype(np.float64) @ packed.unpack() + b[:100]
     y = linear(x, layer)
     assert y.dtype == np.float32
@@ -68,7 +68,7 @@ def test_heads_with_8_bit_weights(n, inputs):
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("n", [1, 64, 65, 500])
-def test_map_rows_is_the_function_of_all_rows(n, threads, monkeypatch):
+def test_by_rows_is_the_function_of_all_rows(n, threads, monkeypatch):
     monkeypatch.setattr(module, "python_threads", lambda: threads)
     x = np.random.default_rng(n).normal(size=(n, 3))
     sizes = []
@@ -77,5 +77,5 @@ def test_map_rows_is_the_function_of_all_rows(n, threads, monkeypatch):
         sizes.append(len(rows))
         return rows.sum(1, keepdims=True)
 
-    np.testing.assert_array_equal(map_rows(function, 1, x)[:, 0], x.sum(1))
+    np.testing.assert_array_equal(by_rows(function, x, width=1)[:, 0], x.sum(1))
     assert sum(sizes) == n and (n <= 64 or max(sizes) <= 64)
