@@ -28,14 +28,10 @@ from gpt2np.errors import (
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments, split_arguments
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
 from gpt2np.generation.options import GenerationOptions, Options, option_fields
+from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import share_prefix
-from gpt2np.generation.streaming import (
-    Completion,
-    TextStream,
-    pick_best,
-    run_streams,
-)
+from gpt2np.generation.streaming import Completion, TextStream, pick_best, run_streams
 from gpt2np.hub import find_model
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
@@ -278,40 +274,31 @@ class LanguageModel:
         """
         is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes))
         check_argument(is_list, "prompts", prompts, "a list; for one prompt call generate")
-        prompts = list(prompts)
-        resolved = self._resolve_each(prompts, per_prompt_options, options, changes)
-        inputs = []
-        for i, (prompt, (chosen, _, prefix)) in enumerate(zip(prompts, resolved, strict=True), 1):
-            with _naming_prompt(i, len(prompts)):
-                inputs.append(self._read_prompt(prompt, prefix, chosen.window))
+        requests = self._requests(list(prompts), per_prompt_options, options, changes)
         results: list[Completion | list[TextStream]] = []
-        index = 0
         try:
-            for i, ((text, ids), arguments) in enumerate(zip(inputs, resolved, strict=True), 1):
-                chosen, callbacks, prefix = arguments
-                with _naming_prompt(i, len(prompts)):
-                    if chosen.num_beams > 1:
-                        results.append(self._beam_completion(text, ids, chosen, callbacks))
-                    else:
-                        new = self._start_streams(text, ids, chosen, callbacks, prefix, index)
-                        results.append(new)
-                index += chosen.n_drawn
+            for i, request in enumerate(requests, 1):
+                with _naming_prompt(i, len(requests)):
+                    is_beam_search = request.options.num_beams > 1
+                    results.append(
+                        self.beam_search(request) if is_beam_search else self.start(request)
+                    )
             streams = _streams(results)
-            progress = False if progress is None and len(prompts) == 1 else progress
+            progress = False if progress is None and len(requests) == 1 else progress
             with progress_bar(len(streams), "generating", "text", progress) as bar:
                 run_streams(streams, lambda n_ended: bar.update(n_ended - bar.n))
         except KeyboardInterrupt:
-            rest = zip(inputs[len(results) :], resolved[len(results) :], strict=True)
-            results += [self._cancelled(text, ids, chosen) for (text, ids), (chosen, *_) in rest]
+            results += [_cancelled(request) for request in requests[len(results) :]]
             for stream in _streams(results):
                 stream.cancel()
             raise GenerationInterrupted(_completions(results)) from None
         except Exception as error:
             failed = [any(s.sequence.error for s in _streams([result])) for result in results]
-            if len(prompts) == 1 or not any(failed):
+            if len(requests) == 1 or not any(failed):
                 raise
             raise BatchError(
-                f"prompt {1 + failed.index(True)} of {len(prompts)}: {error}", _completions(results)
+                f"prompt {1 + failed.index(True)} of {len(requests)}: {error}",
+                _completions(results),
             ) from error
         return _completions(results)
 
@@ -342,17 +329,10 @@ class LanguageModel:
 
         Read the streams in any order, or add their sequences to a Scheduler.
         """
-        given, callbacks, prefix = split_arguments(changes)
-        without_beams: Options = {"num_beams": 1, **given} if options is None else given
-        chosen = self.resolve_options(options, **without_beams)
-        if chosen.num_beams > 1:
-            raise InvalidArgumentError(
-                "{num_beams} is {num_beams.value}: beam search cannot stream its text; "
-                "call generate",
-                num_beams=chosen.num_beams,
-            )
-        text, ids = self._read_prompt(prompt, prefix, chosen.window)
-        return self._start_streams(text, ids, chosen, callbacks, prefix)
+        without_beams: GenerateArguments = {"num_beams": 1, **changes}
+        return self.start(
+            self.request(prompt, options, **(without_beams if options is None else changes))
+        )
 
     async def agenerate(
         self,
@@ -368,10 +348,10 @@ class LanguageModel:
         """
         import asyncio
 
-        given, _, _ = split_arguments(changes)
-        if self.resolve_options(options, **given).num_beams > 1:
-            return await asyncio.to_thread(self.generate, prompt, options, **changes)
-        streams = self.streams(prompt, options, **changes)
+        request = self.request(prompt, options, **changes)
+        if request.options.num_beams > 1:
+            return await asyncio.to_thread(self.beam_search, request)
+        streams = self.start(request)
 
         async def read(stream: TextStream) -> None:
             async for _ in stream:
@@ -399,8 +379,8 @@ class LanguageModel:
         try:
             options = GenerationOptions(**state["options"])
             options = replace(options, num_return_sequences=1, best_of=None)
-            text, ids = state["prompt"], list(state["prompt_ids"])
-            [stream] = self._start_streams(text, ids, options, functions)
+            prompt = state["prompt"], list(state["prompt_ids"])
+            [stream] = self.start(self._complete_request(prompt, options, functions))
             if state["ids"]:
                 check_sequences([state["ids"]], self.model.config.vocab_size)
             stream.restore(state)
@@ -552,14 +532,29 @@ class LanguageModel:
         resolved = replace(base, **given)
         return resolved if resolved.seed is not None else replace(resolved, seed=new_seed())
 
-    def _resolve_each(
+    def request(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        **changes: Unpack[GenerateArguments],
+    ) -> Request:
+        """Return what `start` or `beam_search` needs to continue a prompt.
+
+        Takes the arguments of `generate`, and raises the same errors for them.
+        """
+        given, callbacks, prefix = split_arguments(changes)
+        chosen = self.resolve_options(options, **given)
+        text_and_ids = self._read_prompt(prompt, prefix, chosen.window)
+        return self._complete_request(text_and_ids, chosen, callbacks, prefix)
+
+    def _requests(
         self,
         prompts: Sequence[Prompt],
         per_prompt_options: Iterable[GenerateArguments] | None,
         options: GenerationOptions | None,
         changes: GenerateArguments,
-    ) -> list[tuple[GenerationOptions, Callbacks, Prefix | None]]:
-        """Return each prompt's complete options, with consecutive seeds, callbacks and prefix."""
+    ) -> list[Request]:
+        """Return each prompt's request, with consecutive seeds and indices."""
         if per_prompt_options is None:
             per_prompt_options = [{} for _ in prompts]
         is_iterable = isinstance(per_prompt_options, Iterable)
@@ -572,56 +567,84 @@ class LanguageModel:
                 f"{len(prompts)} prompts with {len(sets)} sets of options; give one set for each "
                 f"prompt"
             )
-        seed, resolved = self.resolve_options(options, **split_arguments(changes)[0]).seed or 0, []
-        for i, overrides in enumerate(sets, 1):
+        seed = self.resolve_options(options, **split_arguments(changes)[0]).seed or 0
+        requests: list[Request] = []
+        n_drawn = 0
+        for i, (prompt, overrides) in enumerate(zip(prompts, sets, strict=True), 1):
+            merged: GenerateArguments = {**changes, "seed": seed + n_drawn, **overrides}
             with _naming_prompt(i, len(prompts)):
-                merged: GenerateArguments = {**changes, "seed": seed, **overrides}
-                given, callbacks, prefix = split_arguments(merged)
-                resolved.append((self.resolve_options(options, **given), callbacks, prefix))
-            seed += resolved[-1][0].n_drawn
-        return resolved
+                request = self.request(prompt, options, **merged)
+            requests.append(replace(request, index=n_drawn))
+            n_drawn += request.options.n_drawn
+        return requests
 
-    def _start_streams(
+    def _complete_request(
         self,
-        text: str,
-        ids: list[int],
+        prompt: tuple[str, list[int]],
         options: GenerationOptions,
         callbacks: Callbacks,
         prefix: Prefix | None = None,
-        index: int = 0,
-    ) -> list[TextStream]:
-        """Return one stream per continuation; `index` counts earlier continuations of the call."""
-        if callbacks.interventions and (options.window or options.prompt_logprobs is not None):
+    ) -> Request:
+        """Return the request for a prompt, given by its text and ids, and complete options."""
+        text, ids = prompt
+        return Request(
+            ids,
+            self._encode_bad_words(options),
+            self.eos_token_ids,
+            text,
+            self.tokenizer,
+            self._constraint(options, callbacks),
+            callbacks,
+            prefix,
+            self.name,
+        )
+
+    def start(self, request: Request) -> list[TextStream]:
+        """Return one stream per continuation of a request.
+
+        Raises:
+            ContextLengthError, InvalidArgumentError: see `generate`.
+        """
+        options, has_hook = request.options, request.callbacks.interventions is not None
+        if options.num_beams > 1:
+            raise InvalidArgumentError(
+                "{num_beams} is {num_beams.value}: beam search cannot stream its text; "
+                "call generate",
+                num_beams=options.num_beams,
+            )
+        if has_hook and (options.window or options.prompt_logprobs is not None):
             raise InvalidArgumentError(
                 "{interventions} cannot be combined with {window} or {prompt_logprobs}; omit one",
-                interventions=callbacks.interventions,
+                interventions=request.callbacks.interventions,
                 window=options.window,
                 prompt_logprobs=options.prompt_logprobs,
             )
-        options = self._encode_bad_words(options)
         streams = [
-            TextStream(
-                self.model,
-                self.tokenizer,
-                text,
-                ids,
-                replace(options, seed=(options.seed or 0) + i),
-                eos_token_ids=self.eos_token_ids,
-                name=self.name,
-                callbacks=callbacks,
-                index=index + i,
-                resume=self.resume,
-            )
-            for i in range(options.n_drawn)
+            TextStream(continuation, self.model, self.resume)
+            for continuation in request.continuations()
         ]
-        constraint = self._constraint(options, callbacks)
-        for stream in streams:
-            stream.sequence.constraint = constraint
-            speculates = options.draft == "auto" and not callbacks.interventions
-            if speculates and options.max_new_tokens > 1:
+        if options.draft == "auto" and not has_hook and options.max_new_tokens > 1:
+            for stream in streams:
                 stream.sequence.speculation = self._new_draft()
-        share_prefix([stream.sequence for stream in streams], prefix.cache if prefix else None)
+        share_prefix([stream.sequence for stream in streams])
         return streams
+
+    def beam_search(self, request: Request) -> Completion:
+        """Run a beam search; return the best continuation.
+
+        Raises:
+            ContextLengthError, InvalidArgumentError: see `generate`.
+        """
+        from gpt2np.generation.beam_search import beam_completion
+
+        callbacks = request.callbacks
+        if callbacks.stopping_criteria or callbacks.on_token or callbacks.interventions:
+            raise InvalidArgumentError(
+                "a beam search takes a logits_processor, but no stopping_criteria, on_token or "
+                "interventions; set {num_beams} to 1",
+                num_beams=request.options.num_beams,
+            )
+        return beam_completion(self.model, request)
 
     def _new_draft(self) -> NgramDraft | ModelDraft | None:
         """Return the source of one sequence's draft tokens, if any."""
@@ -641,34 +664,6 @@ class LanguageModel:
         from gpt2np.generation.ngram_table import find_ngram_table
 
         return find_ngram_table(self.folder, self.tokenizer.vocabulary.token_bytes)
-
-    def _beam_completion(
-        self, text: str, ids: list[int], options: GenerationOptions, callbacks: Callbacks
-    ) -> Completion:
-        from gpt2np.generation.beam_search import beam_completion
-
-        if callbacks.stopping_criteria or callbacks.on_token or callbacks.interventions:
-            raise InvalidArgumentError(
-                "a beam search takes a logits_processor, but no stopping_criteria, on_token or "
-                "interventions; set {num_beams} to 1",
-                num_beams=options.num_beams,
-            )
-        options = self._encode_bad_words(options)
-        return beam_completion(
-            self.model,
-            self.tokenizer,
-            text,
-            ids,
-            options,
-            eos_token_ids=self.eos_token_ids,
-            constraint=self._constraint(options, callbacks),
-            callbacks=callbacks,
-            name=self.name,
-        )
-
-    def _cancelled(self, text: str, ids: list[int], options: GenerationOptions) -> Completion:
-        """Return an empty completion of a prompt whose generation has not begun."""
-        return Completion(text, ids, "", [], "cancelled", options.seed or 0, self.name, 0.0)
 
     def _constraint(self, options: GenerationOptions, callbacks: Callbacks) -> Constraint | None:
         if not options.choices and options.regex is None:
@@ -743,6 +738,20 @@ class LanguageModel:
             texts += [word] if word[0].isspace() else [word, f" {word}"]
         ids = [tuple(self.tokenizer.encode(text, disallowed_special=())) for text in texts]
         return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
+
+
+def _cancelled(request: Request) -> Completion:
+    """Return an empty completion of a prompt whose generation has not begun."""
+    return Completion(
+        prompt=request.text,
+        prompt_ids=list(request.ids),
+        text="",
+        ids=[],
+        finish_reason="cancelled",
+        seed=request.options.seed or 0,
+        model=request.model_name,
+        seconds=0.0,
+    )
 
 
 def _streams(results: Sequence[Completion | list[TextStream]]) -> list[TextStream]:

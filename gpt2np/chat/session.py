@@ -272,7 +272,7 @@ class ChatSession:
 
     def _reuse_cache(self, stream: TextStream) -> None:
         """Give a stream the session's KV cache, cut to the common prefix of cache and prompt."""
-        prompt, self.n_reused = stream.sequence.prompt, 0
+        prompt, self.n_reused = stream.sequence.request.ids, 0
         cached_ids, cache = self._cached_ids, self._cache
         self._cached_ids, self._cache = [], None  # `finish` sets both again
         if cache is None or len(prompt) > self.lm.model.config.n_positions:
@@ -296,7 +296,7 @@ class ChatSession:
             answer = answer[: answer.index(self.cut_at)]
         self.conversation.exchanges[-1].answer = answer
         if not sequence.context_start:
-            # After Ctrl-C within a step, the cache may hold keys of rejected draft tokens.
+            # The cache may hold keys of rejected draft tokens.
             n_valid = min(sequence.cache.length, sequence.length - 1)
             self._cache = sequence.cache
-            self._cached_ids = [*sequence.prompt, *sequence.ids][:n_valid]
+            self._cached_ids = [*sequence.request.ids, *sequence.ids][:n_valid]

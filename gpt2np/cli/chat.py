@@ -128,7 +128,7 @@ def _write_answer(session: "ChatSession", stream: "TextStream") -> None:
     if session.left_out:
         print_stderr(f"(the context is full: the first {session.left_out} exchanges are left out)")
     if stream.sequence.context_start:
-        window = stream.sequence.options.window
+        window = stream.sequence.request.options.window
         print_stderr(f"(the context is full: the model sees only the last {window} tokens)")
     if session.cut_at is not None:
         print_stderr(f"(the answer spells {session.cut_at}; only the text before it is kept)")

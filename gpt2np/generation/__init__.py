@@ -2,9 +2,11 @@
 
 options, config_file           generation options; their defaults from generation_config.json
 logits_processors, sampling    penalties and filters; selection of the next token id
+request                        one prompt with everything that its generation needs
 sequence, scheduler            sequences that run in batches, one forward pass per step
-streaming                      decoding of token ids to text as they arrive
+detokenizer                    decoding of token ids to text as they arrive
 stopping, stop_regex           stop strings and stop regexes
+streaming                      streams of text, and results
 beam_search, speculation       beam search; speculative decoding
 scoring                        log probabilities of given texts
 """
@@ -17,6 +19,7 @@ from gpt2np.generation.logits_processors import (
     typical_filter,
 )
 from gpt2np.generation.options import GenerationOptions, Options
+from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import RandomGenerator, next_id, next_probabilities
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import RunningSequence, start_sequence
@@ -25,6 +28,7 @@ __all__ = [
     "GenerationOptions",
     "Options",
     "RandomGenerator",
+    "Request",
     "RunningSequence",
     "Scheduler",
     "apply_temperature",

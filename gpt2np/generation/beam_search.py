@@ -6,30 +6,27 @@ Finds the same ids as `generate(num_beams=…, do_sample=False)` in `transformer
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.callbacks import Callbacks
+from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.logits_processors import TokenHistory, compute_logits, process_logits
 from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob, log_softmax, text_logprobs
 from gpt2np.generation.sequence import FinishReason, start_sequence
-from gpt2np.generation.streaming import Completion, StreamingDetokenizer
+from gpt2np.generation.streaming import Completion
 from gpt2np.kernels.array import Array
 from gpt2np.limits import how_to_raise, limits
 from gpt2np.model import GPT2, KVCache, last_token_indices
 from gpt2np.runtime.kv_cache import cache_nbytes
-from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
-
-
-_NO_CALLBACKS = Callbacks()
 
 
 @dataclass(frozen=True)
@@ -55,28 +52,25 @@ class _Beam:
 class _Search:
     """The fixed parameters of a beam search, and the best finished continuations so far."""
 
-    prompt: list[int]
-    options: GenerationOptions
-    eos_token_ids: Collection[int]
-    callbacks: Callbacks
+    request: Request
     max_length: int  # maximum number of ids of a continuation
     hypotheses: list[Hypothesis] = field(default_factory=list)
     is_hopeless: bool = False  # whether no running beam can still enter `hypotheses`
 
     @property
     def is_full(self) -> bool:
-        return len(self.hypotheses) == self.options.num_beams
+        return len(self.hypotheses) == self.request.options.num_beams
 
     @property
     def is_finished(self) -> bool:
-        return self.is_hopeless or (self.is_full and self.options.early_stopping is True)
+        return self.is_hopeless or (self.is_full and self.request.options.early_stopping is True)
 
     def finish_reason(
         self, ids: Sequence[int], constraint: Constraint | None
     ) -> FinishReason | None:
-        if ids[-1] in self.eos_token_ids:
+        if ids[-1] in self.request.eos_token_ids:
             return "eos"
-        if ids[-1] in self.options.stop_token_ids or (constraint and constraint.complete):
+        if ids[-1] in self.request.options.stop_token_ids or (constraint and constraint.complete):
             return "stop"
         return "length" if len(ids) == self.max_length else None
 
@@ -86,24 +80,19 @@ class _Search:
         return Hypothesis(ids, self.score(total_logprob, len(ids)), reason)
 
     def score(self, total_logprob: np.float32, length: int) -> float:
-        return float(np.float32(total_logprob / np.float32(length**self.options.length_penalty)))
+        return float(
+            np.float32(total_logprob / np.float32(length**self.request.options.length_penalty))
+        )
 
     def add(self, hypotheses: Sequence[Hypothesis]) -> None:
         """Add finished continuations; keep the best `num_beams`. No effect after the search."""
         if not self.is_finished:
             candidates = [*self.hypotheses, *hypotheses]
             candidates.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
-            self.hypotheses = candidates[: self.options.num_beams]
+            self.hypotheses = candidates[: self.request.options.num_beams]
 
 
-def beam_search(
-    model: GPT2,
-    prompt: Sequence[int],
-    options: GenerationOptions,
-    eos_token_ids: Collection[int],
-    constraint: Constraint | None = None,
-    callbacks: Callbacks = _NO_CALLBACKS,
-) -> list[Hypothesis]:
+def beam_search(model: GPT2, request: Request) -> list[Hypothesis]:
     """Return up to `num_beams` continuations of a prompt, best first.
 
     One forward pass extends every beam by one token. `beam_completion`, not this function, applies
@@ -114,12 +103,13 @@ def beam_search(
         InvalidArgumentError: the beams' KV caches exceed `Limits.max_cache_bytes`, or no beam has
             an allowed next token and no continuation has ended.
     """
+    prompt, options = list(request.ids), request.options
     _check_memory(model, len(prompt), options)
-    start = start_sequence(model, prompt, options, eos_token_ids)
+    start = start_sequence(model, request)
     max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
-    search = _Search(list(prompt), options, eos_token_ids, callbacks, max_length)
-    beams = [_Beam([], np.float32(0), start.cache, constraint)]
-    new = [list(prompt)]
+    search = _Search(request, max_length)
+    beams = [_Beam([], np.float32(0), start.cache, request.constraint)]
+    new = [prompt]
     while True:
         logits = compute_logits(model, new, [beam.cache for beam in beams], last_token_indices(new))
         beams = _next_beams(search, beams, logits)
@@ -146,10 +136,10 @@ def _check_memory(model: GPT2, n_prompt: int, options: GenerationOptions) -> Non
 
 def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[_Beam]:
     """Return the running beams after one more token; add ended continuations to `search`."""
-    options = search.options
+    request, options = search.request, search.request.options
     ended: list[Hypothesis] = []
     running: list[tuple[int, _Beam]] = []  # (index of the extended beam, new beam)
-    n_end_ids = len({*search.eos_token_ids}) + len(options.stop_token_ids)
+    n_end_ids = len({*request.eos_token_ids}) + len(options.stop_token_ids)
     candidates = _candidates(search, beams, logits, max(2, 1 + n_end_ids) * options.num_beams)
     for rank, (index, token_id, total_logprob) in enumerate(candidates):
         beam = beams[index]
@@ -202,37 +192,29 @@ def _candidates(
 
 def _total_logprobs(search: _Search, beam: _Beam, logits: Array) -> Array:
     """Return the total log probability of a beam after each possible next token, (V,)."""
+    request = search.request
     logprobs = process_logits(
         log_softmax(logits).astype(np.float32),
-        search.options,
-        TokenHistory(search.prompt, beam.ids),
-        search.eos_token_ids,
+        request.options,
+        TokenHistory(request.ids, beam.ids),
+        request.eos_token_ids,
         beam.constraint,
     )
-    return search.callbacks.process([*search.prompt, *beam.ids], logprobs) + beam.total_logprob
+    return request.callbacks.process([*request.ids, *beam.ids], logprobs) + beam.total_logprob
 
 
-def beam_completion(
-    model: GPT2,
-    tokenizer: Tokenizer,
-    prompt: str,
-    prompt_ids: list[int],
-    options: GenerationOptions,
-    *,
-    eos_token_ids: Collection[int],
-    constraint: Constraint | None,
-    callbacks: Callbacks,
-    name: str,
-) -> Completion:
+def beam_completion(model: GPT2, request: Request) -> Completion:
     """Run a beam search. Returns the best continuation, with runners-up in `alternatives`.
 
-    Each continuation ends before its first stop text. `name` is the model's name.
+    Each continuation ends before its first stop text. The request has a tokenizer.
     """
+    options, tokenizer, prompt_ids = request.options, request.tokenizer, list(request.ids)
+    assert tokenizer is not None
     started = time.perf_counter()
-    hypotheses = beam_search(model, prompt_ids, options, eos_token_ids, constraint, callbacks)
+    hypotheses = beam_search(model, request)[: options.num_return_sequences]
     results = [
-        _cut_at_stop(hypothesis, StreamingDetokenizer(tokenizer, options, eos_token_ids))
-        for hypothesis in hypotheses[: options.num_return_sequences]
+        _cut_at_stop(hypothesis, StreamingDetokenizer(tokenizer, options, request.eos_token_ids))
+        for hypothesis in hypotheses
     ]
     seconds = time.perf_counter() - started
     prompt_logprobs = _logprobs(model, prompt_ids, options.prompt_logprobs)
@@ -240,13 +222,13 @@ def beam_completion(
     for text, stop_reason, hypothesis in results:
         logprobs = _logprobs(model, [*prompt_ids, *hypothesis.ids], options.logprobs)
         completion = Completion(
-            prompt=prompt,
-            prompt_ids=list(prompt_ids),
+            prompt=request.text,
+            prompt_ids=prompt_ids,
             text=text,
             ids=hypothesis.ids,
             finish_reason=hypothesis.finish_reason,
             seed=options.seed or 0,
-            model=name,
+            model=request.model_name,
             seconds=seconds,
             logprobs=None if logprobs is None else logprobs[len(prompt_ids) - 1 :],
             prompt_logprobs=None if prompt_logprobs is None else [None, *prompt_logprobs],
@@ -266,12 +248,12 @@ def _cut_at_stop(
     Returns the text, `Completion.stop_reason` and the shortened hypothesis.
     """
     for i, token_id in enumerate(hypothesis.ids):
-        detokenizer = detokenizer.push(token_id)
+        detokenizer.push(token_id)
         if detokenizer.is_stopped:
             ids = hypothesis.ids[: i + 1]
             hypothesis = replace(hypothesis, ids=ids, finish_reason="stop")
             break
-    detokenizer = detokenizer.finish()
+    detokenizer.finish()
     if detokenizer.is_stopped:
         hypothesis = replace(hypothesis, finish_reason="stop")
     stop_reason = detokenizer.stop_reason(hypothesis.finish_reason, hypothesis.ids)

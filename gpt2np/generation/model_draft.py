@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
 import numpy as np
 
-from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.logits_processors import process_logits
-from gpt2np.generation.sampling import next_id
-from gpt2np.kernels.array import Array
-from gpt2np.model import GPT2, last_token_indices
-
-if TYPE_CHECKING:
-    from gpt2np.generation.sequence import RunningSequence
+from gpt2np.model import GPT2
 
 _MIN_SPEEDUP = 1.1  # drafts pay off above this ratio of the speeds with and without drafts
 _DECAY = 0.85  # each draft multiplies the weight of earlier drafts in the acceptance rate by this
@@ -104,78 +95,3 @@ def best_length(acceptance_rate: float, pass_costs: tuple[float, ...], token_cos
     speeds = np.cumsum(acceptance_rate**k) / (np.array(pass_costs) + token_cost * k)
     best = int(np.argmax(speeds))
     return best if speeds[best] > _MIN_SPEEDUP else 0
-
-
-@dataclass
-class Drafting:
-    """A draft that the draft model is extending to `length` tokens."""
-
-    sequence: RunningSequence
-    source: ModelDraft
-    length: int
-    draft: list[int]
-
-    def pending_ids(self) -> list[int]:
-        """Return the token ids that are not yet in the draft model's KV cache."""
-        start = self.source.start + self.source.cache.length
-        draft = self.draft[max(0, start - self.sequence.length) :]
-        return [*self.sequence.ids_from(start), *draft]
-
-
-def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
-    """Add a token to each draft that has the first draft's model; return the unfinished drafts.
-
-    Drafts with other draft models are returned unchanged. A draft ends at a token id for which the
-    draft model has no embedding.
-    """
-    model = unfinished[0].source.model
-    known_ids = range(model.config.vocab_size)
-    remaining = [drafting for drafting in unfinished if drafting.source.model is not model]
-    batch = [
-        drafting
-        for drafting in unfinished
-        if drafting.source.model is model and max(drafting.pending_ids()) in known_ids
-    ]
-    if not batch:
-        return remaining
-    inputs = [drafting.pending_ids() for drafting in batch]
-    caches = [drafting.source.cache for drafting in batch]
-    with np.errstate(over="ignore", invalid="ignore"):  # a damaged draft model gives no draft
-        logits = model.forward(inputs, caches, logits_indices=last_token_indices(inputs))
-    for drafting, row in zip(batch, logits, strict=True):
-        token_id = _draft_id(drafting.sequence, drafting.draft, row)
-        if token_id is not None:
-            drafting.draft.append(token_id)
-            if len(drafting.draft) < drafting.length:
-                remaining.append(drafting)
-    return remaining
-
-
-def _draft_id(sequence: RunningSequence, draft: Sequence[int], logits: Array) -> int | None:
-    """Select the next draft token from the draft model's logits; None if no token is possible.
-
-    Draft model and target model use the same random number for a position, so they select the same
-    token if their distributions are similar.
-    """
-    # Options refer to ids of the target model; the draft model may have more or fewer ids.
-    logits = logits[: sequence.vocab_size]
-    if n_missing := sequence.vocab_size - len(logits):
-        logits = np.concatenate([logits, np.full(n_missing, -np.inf, logits.dtype)])
-    if not np.isfinite(logits.max()):
-        return None
-    constraint = sequence.constraint
-    try:
-        for token_id in draft:
-            constraint = constraint and constraint.advance(token_id)
-        logits = process_logits(
-            logits,
-            sequence.options,
-            replace(sequence.history, draft=draft),
-            sequence.eos_token_ids,
-            constraint,
-        )
-    except InvalidArgumentError:
-        return None
-    return next_id(
-        logits, sequence.options, partial(sequence.rng.number, len(sequence.ids) + len(draft))
-    )

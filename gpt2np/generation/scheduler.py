@@ -52,10 +52,10 @@ class Scheduler:
         check_argument(isinstance(model, GPT2), "model", model, "a GPT2, such as lm.model")
         self.running: list[RunningSequence] = []
         self.waiting: list[RunningSequence] = []
-        self._finished: list[RunningSequence] = []  # to be returned by `step`
         self._model = model
         self._max_running = max_running
         self._cache_bytes = limits().max_cache_bytes if cache_bytes is None else cache_bytes
+        self._finished: list[RunningSequence] = []  # to be returned by `step`
         self._free_caches = free_caches
         self._prefill_chunk = prefill_chunk or sys.maxsize
 
@@ -82,8 +82,8 @@ class Scheduler:
         ends before the step if its deadline has passed. A sequence ends with its `error` set if the
         options forbid every next token, or the caller's code raises an exception.
 
-        A step that an exception interrupts, such as Ctrl-C, can be repeated: each sequence has its
-        new token or not, and goes on with the same tokens as without the interruption.
+        After an interruption by an exception, such as Ctrl-C, call `step` again: each sequence has
+        its new token or not, and goes on with the same tokens as without the interruption.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.
@@ -129,11 +129,11 @@ class Scheduler:
     def _batches(self) -> list[list[RunningSequence]]:
         """Group the running sequences in one batch; each sequence with interventions runs alone."""
         running = [sequence for sequence in self.running if sequence.finish_reason is None]
-        together = [s for s in running if not s.callbacks.interventions]
+        together = [s for s in running if not s.request.callbacks.interventions]
         if len(together) > 1:
             together = _sort_by_slot(together)
         # An intervention must see the arrays of one sequence only.
-        alone = [[s] for s in running if s.callbacks.interventions]
+        alone = [[s] for s in running if s.request.callbacks.interventions]
         return [together, *alone] if together else alone
 
     def _inputs(
@@ -141,9 +141,9 @@ class Scheduler:
     ) -> tuple[list[RunningSequence], list[list[int]], int]:
         """Select the sequences of the next pass, with at most `n_left` tokens of prompts.
 
-        Drops what an interrupted step has left in the KV caches, slides full context windows, and
-        computes shared prefixes. Returns the sequences, the next ids of each, and how many tokens
-        of prompts are left.
+        Also drops keys of rejected draft tokens and of an interrupted step, slides full context
+        windows, and computes shared prefixes. Returns the sequences, the next ids of each, and how
+        many tokens of prompts are left.
         """
         batch, inputs = [], []
         for sequence in group:
@@ -178,7 +178,7 @@ class Scheduler:
             if earlier is sequence:
                 break
             if _is_shareable(earlier):
-                shared = _common_length(sequence.prompt[:-1], earlier.prompt)
+                shared = _common_length(sequence.request.ids[:-1], earlier.request.ids)
                 if shared > best_length:
                     best_length, donor = shared, earlier
         if donor is None:
@@ -208,7 +208,7 @@ class Scheduler:
                 break
             running.append(candidate)
         waiting = self.waiting[len(running) - len(self.running) :]
-        self.running, self.waiting = running, waiting  # without a call: Ctrl-C can't come between
+        self.running, self.waiting = running, waiting
 
     def _remove_finished(self) -> None:
         finished = [s for s in (*self.running, *self.waiting) if s.finish_reason]
@@ -220,12 +220,11 @@ class Scheduler:
         running = [sequence for sequence in self.running if sequence.finish_reason is None]
         waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
         finished = [*self._finished, *finished]
-        # Without a call: Ctrl-C can't come between.
         self.running, self.waiting, self._finished = running, waiting, finished
 
     def _nbytes(self, sequence: RunningSequence) -> int:
         """Return the maximum bytes of a sequence's KV cache and its draft model's KV cache."""
-        length = len(sequence.prompt) + sequence.options.max_new_tokens
+        length = len(sequence.request.ids) + sequence.request.options.max_new_tokens
         nbytes = _max_nbytes(self._model, length)
         if isinstance(sequence.speculation, ModelDraft):
             nbytes += _max_nbytes(sequence.speculation.model, length)
@@ -234,7 +233,7 @@ class Scheduler:
 
 def _is_shareable(sequence: RunningSequence) -> bool:
     """Return whether keys and values depend on the prompt alone, at positions from 0."""
-    return not (sequence.callbacks.interventions or sequence.context_start)
+    return not (sequence.request.callbacks.interventions or sequence.context_start)
 
 
 def _common_length(a: Sequence[int], b: Sequence[int]) -> int:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
-from gpt2np.generation.callbacks import Callbacks
+from gpt2np.generation.callbacks import GeneratedToken
+from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.logits_processors import TokenHistory, compute_logits, process_logits
 from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import (
     RandomGenerator,
     TokenLogprob,
@@ -34,88 +37,96 @@ if TYPE_CHECKING:
 FinishReason = Literal["eos", "length", "stop", "time", "cancelled"]
 
 
-class Listener(Protocol):
-    """Follows the new token ids of a sequence; may end the sequence.
-
-    A listener is immutable, so that an interrupted decode step changes none.
-    """
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the sequence ends here, with the finish reason "stop"."""
-
-    def push(self, token_id: int) -> Listener:
-        """Return the listener after a new token id, which is no end-of-text id and no stop id."""
-
-    def finish(self) -> Listener:
-        """Return the listener after the end of the sequence."""
-
-
 @dataclass
 class RunningSequence:
     """The state of one sequence during generation.
 
+    An exception, such as Ctrl-C, may interrupt a method anywhere. What follows from the request and
+    `ids` is cached, and computed again after an interruption.
+
     Attributes:
-        prompt: token ids of the prompt, at least one.
-        options: how to continue the prompt; `seed` must be set.
-        eos_token_ids: token ids that end the sequence.
+        request: the prompt and how to continue it; the options' `seed` must be set.
         n_positions: the model's context length in tokens.
         vocab_size: the model's number of token ids.
         cache: KV cache of the tokens computed so far.
         rng: source of the random numbers, one per token.
         deadline: value of `time.monotonic()` at which the scheduler ends the sequence.
-        constraint: state of the constraint on the text, if any.
+        started: value of `time.perf_counter()` at the start.
         shared_prefix: shared prompt whose KV cache the sequence has not yet copied, if any.
         speculation: source of draft tokens, if any.
-        listener: has followed the generated ids, and may end the sequence; None if nothing listens.
-        callbacks: the caller's logits processors, stopping criteria and interventions.
-        on_token: receives the log probabilities of each new token.
         ids: the generated ids, including the one that ended the sequence.
         logprobs: log probabilities of `ids`, if requested.
         prompt_logprobs: log probabilities of the prompt's ids from the second on, if requested.
         context_start: index, in prompt + ids, of the first token in the context.
+        seconds: time from the start to the latest token id.
         error: the error that ended the sequence, if any.
         finish_reason: None while the sequence runs; "eos" after one of `eos_token_ids`; "length" at
-            `max_new_tokens` or when the context is full; "stop" after a stop id, at the listener's
-            request or when the constraint is complete; "time" after `max_time`; "cancelled" by the
-            caller or after an error.
+            `max_new_tokens` or when the context is full; "stop" after a stop id or a stop text, or
+            when the constraint is complete; "time" after `max_time`; "cancelled" by the caller or
+            after an error.
     """
 
-    prompt: Sequence[int]
-    options: GenerationOptions
-    eos_token_ids: Collection[int]
+    request: Request
     n_positions: int
     vocab_size: int
     cache: KVCache
     rng: RandomGenerator
     deadline: float = math.inf
-    constraint: Constraint | None = None
+    started: float = field(default_factory=time.perf_counter)
     shared_prefix: SharedPrefix | None = None
     speculation: NgramDraft | ModelDraft | None = None
-    listener: Listener | None = None
-    callbacks: Callbacks = field(default_factory=Callbacks)
-    on_token: Callable[[TokenLogprob], object] | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     context_start: int = 0
+    seconds: float = 0.0
     finish_reason: FinishReason | None = None
     error: Exception | None = None
 
     @cached_property
     def history(self) -> TokenHistory:
         """The token ids of prompt and continuation, counted for penalties and bans."""
-        return TokenHistory(self.prompt, self.ids)
+        return TokenHistory(self.request.ids, self.ids)
+
+    @cached_property
+    def constraint(self) -> Constraint | None:
+        """The state of the constraint after `ids`."""
+        constraint = self.request.constraint
+        for token_id in self.ids:
+            constraint = constraint and constraint.advance(token_id)
+        return constraint
+
+    @cached_property
+    def detokenizer(self) -> StreamingDetokenizer | None:
+        """The text of `ids`; None without a tokenizer."""
+        request = self.request
+        if request.tokenizer is None:
+            return None
+        detokenizer = StreamingDetokenizer(
+            request.tokenizer, request.options, request.eos_token_ids
+        )
+        for token_id in self.ids:
+            detokenizer.push(token_id)
+        if self.finish_reason:
+            with suppress(InvalidArgumentError):  # see `end`
+                detokenizer.finish()
+        return detokenizer
+
+    def recompute(self) -> None:
+        """Drop what follows from `ids`, after an interruption; its next use computes it again."""
+        del self.logprobs[len(self.ids) :]
+        for name in ("history", "constraint", "detokenizer"):
+            self.__dict__.pop(name, None)
 
     @property
     def length(self) -> int:
         """Number of token ids, including the prompt."""
-        return len(self.prompt) + len(self.ids)
+        return len(self.request.ids) + len(self.ids)
 
     @property
     def hook(self) -> Hook | None:
         """The caller's hook for the next forward pass, if any."""
-        return self.callbacks.hook(is_prompt=self.cache.length == 0)
+        return self.request.callbacks.hook(is_prompt=self.cache.length == 0)
 
     @property
     def mean_logprob(self) -> float:
@@ -127,7 +138,7 @@ class RunningSequence:
     @property
     def tokens_left(self) -> int:
         """Number of tokens that context length and `max_new_tokens` allow after the next token."""
-        left = self.options.max_new_tokens - len(self.ids) - 1
+        left = self.request.options.max_new_tokens - len(self.ids) - 1
         return min(left, self.n_positions - (self.length - self.context_start))
 
     @property
@@ -141,8 +152,8 @@ class RunningSequence:
 
     def ids_from(self, start: int) -> list[int]:
         """Return the token ids of prompt + ids from index `start` on."""
-        first = start - len(self.prompt)
-        return self.ids[first:] if first >= 0 else [*self.prompt[first:], *self.ids]
+        first = start - len(self.request.ids)
+        return self.ids[first:] if first >= 0 else [*self.request.ids[first:], *self.ids]
 
     def slide_window(self) -> None:
         """If the context is full, restart the context from the last `window` tokens.
@@ -150,9 +161,8 @@ class RunningSequence:
         This empties the KV cache, because keys and values depend on the tokens' positions.
         """
         if self.length - self.context_start > self.n_positions:
-            # In this order, so that a repetition after Ctrl-C finds the context still full.
             self.cache.truncate(0)
-            self.context_start = self.length - self.options.window
+            self.context_start = self.length - self.request.options.window
 
     def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:
         """Select and append one token per row of logits until a draft token is rejected.
@@ -165,12 +175,16 @@ class RunningSequence:
             InvalidArgumentError: options and constraint forbid every next token.
         """
         n_accepted = 0
-        for row in logits:
-            token_id = self.choose(row)
-            self.append(token_id, row)
-            if self.finish_reason or n_accepted == len(draft) or token_id != draft[n_accepted]:
-                break
-            n_accepted += 1
+        try:
+            for row in logits:
+                token_id = self.choose(row)
+                self.append(token_id, row)
+                if self.finish_reason or n_accepted == len(draft) or token_id != draft[n_accepted]:
+                    break
+                n_accepted += 1
+        except BaseException:  # also KeyboardInterrupt
+            self.recompute()
+            raise
         if draft:
             self.drop_rejected()
         return n_accepted
@@ -183,61 +197,81 @@ class RunningSequence:
 
     def choose(self, logits: Array) -> int:
         """Select the next token id from logits (V,). Raises the same errors as `accept`."""
-        options = self.options
-        logits = process_logits(logits, options, self.history, self.eos_token_ids, self.constraint)
-        if self.callbacks.logits_processor:
-            logits = self.callbacks.process([*self.prompt, *self.ids], logits)
+        request = self.request
+        options = request.options
+        logits = process_logits(
+            logits, options, self.history, request.eos_token_ids, self.constraint
+        )
+        if request.callbacks.logits_processor:
+            logits = request.callbacks.process([*self.request.ids, *self.ids], logits)
         return next_id(logits, options, partial(self.rng.number, len(self.ids)))
 
     def append(self, token_id: int, logits: Array) -> None:
         """Append a token id selected from logits (V,); update the state and `finish_reason`."""
-        options, logprob, n = self.options, None, len(self.ids)
-        if options.logprobs is not None or options.best_of is not None or self.on_token:
+        options, logprob = self.request.options, None
+        on_token = self.request.callbacks.on_token
+        if options.logprobs is not None or options.best_of is not None or on_token:
             logprob = token_logprob(logits, token_id, options.logprobs or 0)
-        constraint = self.constraint.advance(token_id) if self.constraint else None
-        is_end = token_id in self.eos_token_ids or token_id in options.stop_token_ids
-        listener = self.listener.push(token_id) if self.listener and not is_end else self.listener
-        reason = self._finish_reason_after(token_id, logits, constraint, listener)
-        if reason and listener:
-            listener = listener.finish()
-            reason = "stop" if listener.is_stopped else reason
-        new = [logprob] if logprob else [], constraint, listener, reason, [token_id]
-        # One statement without a call: Ctrl-C interrupts only after calls, so all change or none.
-        self.logprobs[n:], self.constraint, self.listener, self.finish_reason, self.ids[n:] = new
-        if logprob and self.on_token:
-            self.on_token(logprob)
+        if self.constraint:
+            self.constraint = self.constraint.advance(token_id)
+        if self.detokenizer:
+            self.detokenizer.push(token_id)
+        reason = self._finish_reason_after(token_id, logits)
+        if reason:
+            reason = self._finish_text(reason)
+        self.seconds = time.perf_counter() - self.started
+        if logprob:
+            self.logprobs.append(logprob)
+        self.finish_reason = reason
+        self.ids.append(token_id)
+        if logprob and on_token:
+            on_token(self._generated_token(logprob))
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
         """End the sequence. Does nothing if the sequence has already ended."""
-        if self.finish_reason is None:
-            listener = self.listener and self.listener.finish()
-            reason = "stop" if listener and listener.is_stopped else reason
-            self.listener, self.finish_reason, self.error = listener, reason, error
+        if self.finish_reason is not None:
+            return
+        try:
+            with suppress(InvalidArgumentError):  # a stop regex that takes too long
+                reason = self._finish_text(reason)
+        except BaseException:
+            self.recompute()
+            raise
+        self.error = error
+        self.finish_reason = reason
 
-    def _finish_reason_after(
-        self,
-        token_id: int,
-        logits: Array,
-        constraint: Constraint | None,
-        listener: Listener | None,
-    ) -> FinishReason | None:
+    def _finish_text(self, reason: FinishReason) -> FinishReason:
+        """End the text, for a reason; return "stop" if the end completes a stop text."""
+        if self.detokenizer is None:
+            return reason
+        self.detokenizer.finish()
+        return "stop" if self.detokenizer.is_stopped else reason
+
+    def _generated_token(self, logprob: TokenLogprob) -> GeneratedToken:
+        tokenizer = self.request.tokenizer
+        [text] = tokenizer.token_texts([logprob.id]) if tokenizer else [""]
+        return GeneratedToken(**vars(logprob), text=text, index=self.request.index)
+
+    def _finish_reason_after(self, token_id: int, logits: Array) -> FinishReason | None:
         """Return why the sequence ends after `token_id`, if it does."""
-        if token_id in self.eos_token_ids:
+        request, options = self.request, self.request.options
+        if token_id in request.eos_token_ids:
             return "eos"
-        if token_id in self.options.stop_token_ids or (listener and listener.is_stopped):
+        if token_id in options.stop_token_ids:
             return "stop"
-        if constraint and constraint.complete:
+        if self.detokenizer and self.detokenizer.is_stopped:
             return "stop"
-        criteria = self.callbacks.stopping_criteria
-        if criteria and self.callbacks.should_stop([*self.prompt, *self.ids, token_id], logits):
+        if self.constraint and self.constraint.complete:
             return "stop"
-        is_full = self.length - self.context_start >= self.n_positions and not self.options.window
-        return "length" if is_full or len(self.ids) + 1 == self.options.max_new_tokens else None
+        if request.callbacks.stopping_criteria and request.callbacks.should_stop(
+            [*request.ids, *self.ids, token_id], logits
+        ):
+            return "stop"
+        is_full = self.length - self.context_start >= self.n_positions and not options.window
+        return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
 
 
-def start_sequence(
-    model: GPT2, prompt: Sequence[int], options: GenerationOptions, eos_token_ids: Collection[int]
-) -> RunningSequence:
+def start_sequence(model: GPT2, request: Request) -> RunningSequence:
     """Create a sequence that is ready for its first decode step.
 
     With `options.window`, a prompt longer than the context is reduced to its last `window` tokens.
@@ -247,7 +281,7 @@ def start_sequence(
         InvalidArgumentError: the prompt is empty, the window exceeds the context, or a token id in
             prompt or options is outside the vocabulary.
     """
-    config = model.config
+    config, prompt, options = model.config, request.ids, request.options
     if not prompt:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
     if len(prompt) > config.n_positions and not options.window:
@@ -266,10 +300,14 @@ def start_sequence(
         )
     check_sequences([prompt], config.vocab_size)
     _check_ids(options, config.vocab_size)
-    rng, cache = RandomGenerator(options.seed), model.new_cache()
-    sizes = config.n_positions, config.vocab_size
-    deadline = time.monotonic() + (options.max_time or math.inf)
-    return RunningSequence(prompt, options, eos_token_ids, *sizes, cache, rng, deadline)
+    return RunningSequence(
+        request,
+        config.n_positions,
+        config.vocab_size,
+        cache=model.new_cache(),
+        rng=RandomGenerator(options.seed),
+        deadline=time.monotonic() + (options.max_time or math.inf),
+    )
 
 
 def _check_ids(options: GenerationOptions, vocab_size: int) -> None:
@@ -328,22 +366,23 @@ class SharedPrefix:
         assert self.cache is not None
         sequence.prompt_logprobs = self.logprobs
         sequence.cache = self.cache.copy() if self.n_pending > 1 else self.cache
-        # Both at once: a repetition after Ctrl-C must not count the sequence twice.
-        sequence.shared_prefix, self.n_pending = None, self.n_pending - 1
+        sequence.shared_prefix = None
+        self.n_pending -= 1
 
 
-def share_prefix(sequences: Sequence[RunningSequence], computed: KVCache | None = None) -> None:
+def share_prefix(sequences: Sequence[RunningSequence]) -> None:
     """Make sequences with the same prompt compute the prompt only once.
 
-    `computed` has the keys and values of the prompt's first tokens, if they are known.
+    The keys and values of the request's `prefix`, if any, are not computed again.
     """
     first = sequences[0]
-    top = first.options.prompt_logprobs
-    if first.callbacks.interventions or (len(sequences) == 1 and top is None and not computed):
+    request, top = first.request, first.request.options.prompt_logprobs
+    computed = request.prefix.cache if request.prefix else None
+    if request.callbacks.interventions or (len(sequences) == 1 and top is None and not computed):
         return
     for sequence in sequences:
         sequence.slide_window()
-    ids = first.prompt[first.context_start :]
+    ids = request.ids[first.context_start :]
     if first.context_start or top is not None:
         computed = None  # other positions, or the logits are needed
     prefix = SharedPrefix(ids, len(sequences), top, computed)

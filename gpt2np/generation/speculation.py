@@ -10,14 +10,19 @@ et al. 2023 for a deterministic draft.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
-from gpt2np.generation.model_draft import Drafting, ModelDraft, extend_drafts
+import numpy as np
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.logits_processors import process_logits
+from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.ngram_draft import NgramDraft
-
-if TYPE_CHECKING:
-    from gpt2np.generation.sequence import RunningSequence
+from gpt2np.generation.sampling import next_id
+from gpt2np.generation.sequence import RunningSequence
+from gpt2np.kernels.array import Array
+from gpt2np.model import last_token_indices
 
 # Time of a pass over n rows divided by that of one row; index 0 is unused. Means of the bundled
 # model and of GPT-2 small on Zen 4, in one process (`benchmarks/speculation.py --rows`). Even
@@ -49,7 +54,7 @@ def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
         if isinstance(source, NgramDraft):
             length = min(MAX_ROWS - n_rows, sequence.tokens_left)
             proposals[i], probabilities = source.propose(
-                sequence.prompt, sequence.ids, length, min_probability, sequence.vocab_size
+                sequence.request.ids, sequence.ids, length, min_probability, sequence.vocab_size
             )
             candidates += [(-p, k, i) for k, p in enumerate(probabilities, 1)]
     candidates.sort()
@@ -64,7 +69,7 @@ def _drafts_of_models(batch: Sequence[RunningSequence]) -> list[list[int]]:
     if len(batch) >= MAX_ROWS or not any(isinstance(s.speculation, ModelDraft) for s in batch):
         return drafts
     costs = [cost / PASS_COSTS[len(batch)] for cost in PASS_COSTS[len(batch) :: len(batch)]]
-    unfinished: list[Drafting] = []
+    unfinished: list[_Drafting] = []
     for sequence, draft in zip(batch, drafts, strict=True):
         source = sequence.speculation
         if not isinstance(source, ModelDraft):
@@ -74,10 +79,84 @@ def _drafts_of_models(batch: Sequence[RunningSequence]) -> list[list[int]]:
         length = min(length, source.model.config.n_positions // 2)
         if length > 0:
             source.prepare(sequence.length, length, full_context=source.pays_off)
-            unfinished.append(Drafting(sequence, source, length, draft))
+            unfinished.append(_Drafting(sequence, source, length, draft))
     while unfinished:
-        unfinished = extend_drafts(unfinished)
+        unfinished = _extend_drafts(unfinished)
     return drafts
+
+
+@dataclass
+class _Drafting:
+    """A draft that the draft model is extending to `length` tokens."""
+
+    sequence: RunningSequence
+    source: ModelDraft
+    length: int
+    draft: list[int]
+
+    def pending_ids(self) -> list[int]:
+        """Return the token ids that are not yet in the draft model's KV cache."""
+        start = self.source.start + self.source.cache.length
+        draft = self.draft[max(0, start - self.sequence.length) :]
+        return [*self.sequence.ids_from(start), *draft]
+
+
+def _extend_drafts(unfinished: Sequence[_Drafting]) -> list[_Drafting]:
+    """Add a token to each draft that has the first draft's model; return the unfinished drafts.
+
+    Drafts with other draft models are returned unchanged. A draft ends at a token id for which the
+    draft model has no embedding.
+    """
+    model = unfinished[0].source.model
+    known_ids = range(model.config.vocab_size)
+    remaining = [drafting for drafting in unfinished if drafting.source.model is not model]
+    batch = [
+        drafting
+        for drafting in unfinished
+        if drafting.source.model is model and max(drafting.pending_ids()) in known_ids
+    ]
+    if not batch:
+        return remaining
+    inputs = [drafting.pending_ids() for drafting in batch]
+    caches = [drafting.source.cache for drafting in batch]
+    with np.errstate(over="ignore", invalid="ignore"):  # a damaged draft model gives no draft
+        logits = model.forward(inputs, caches, logits_indices=last_token_indices(inputs))
+    for drafting, row in zip(batch, logits, strict=True):
+        token_id = _draft_id(drafting.sequence, drafting.draft, row)
+        if token_id is not None:
+            drafting.draft.append(token_id)
+            if len(drafting.draft) < drafting.length:
+                remaining.append(drafting)
+    return remaining
+
+
+def _draft_id(sequence: RunningSequence, draft: Sequence[int], logits: Array) -> int | None:
+    """Select the next draft token from the draft model's logits; None if no token is possible.
+
+    Draft model and target model use the same random number for a position, so they select the same
+    token if their distributions are similar.
+    """
+    # Options refer to ids of the target model; the draft model may have more or fewer ids.
+    logits = logits[: sequence.vocab_size]
+    if n_missing := sequence.vocab_size - len(logits):
+        logits = np.concatenate([logits, np.full(n_missing, -np.inf, logits.dtype)])
+    if not np.isfinite(logits.max()):
+        return None
+    constraint = sequence.constraint
+    try:
+        for token_id in draft:
+            constraint = constraint and constraint.advance(token_id)
+        logits = process_logits(
+            logits,
+            sequence.request.options,
+            replace(sequence.history, draft=draft),
+            sequence.request.eos_token_ids,
+            constraint,
+        )
+    except InvalidArgumentError:
+        return None
+    random = partial(sequence.rng.number, len(sequence.ids) + len(draft))
+    return next_id(logits, sequence.request.options, random)
 
 
 @lru_cache

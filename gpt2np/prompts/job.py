@@ -200,10 +200,11 @@ class PromptRunner:
         kept = {name: value for name, value in self._options.items() if name not in replaced}
         options: Any = {**kept, "seed": seed, **line.options}
         try:
-            if self._lm.resolve_options(**options).num_beams > 1:
-                self._write_line(line, self._lm.generate(line.prompt, **options))
+            request = self._lm.request(line.prompt, **options)
+            if request.options.num_beams > 1:
+                self._write_line(line, self._lm.beam_search(request))
                 return
-            streams = self._lm.streams(line.prompt, **options)
+            streams = self._lm.start(request)
         except (InvalidArgumentError, ContextLengthError) as error:
             self._finish_line(line, b"", str(error))
             return

@@ -9,7 +9,7 @@ from typing import Any
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.generation.streaming import Completion, TextStream, pick_best
+from gpt2np.generation.streaming import TextStream, pick_best
 from gpt2np.language_model import Prompt
 from gpt2np.limits import how_to_raise, limits
 from gpt2np.server.engine import Engine, Job
@@ -43,6 +43,9 @@ async def start_job(
     _check_sizes(arguments)
     _check_logprobs(arguments, n_sequences, engine.lm.model.config.n_positions)
     job = engine.start(n_sequences)
+    if request.use_beam_search:
+        processors: Any = arguments.get("logits_processor", ())
+        arguments["logits_processor"] = [*processors, job.raise_if_cancelled]
     lm, vocab_size = engine.lm, engine.lm.model.config.vocab_size
 
     def create_streams(prompt: Prompt) -> None:
@@ -52,12 +55,12 @@ async def start_job(
         if not isinstance(prompt, str):
             check_ids("prompt", prompt, vocab_size)
         job.prompts.append(prompt)
+        resolved = lm.request(prompt, _DEFAULTS, **arguments)
+        job.n_prompt_tokens += len(resolved.ids)
         if request.use_beam_search:
-            job.searches.append(_beam_search(job, prompt, arguments))
-            return
-        new = [lm.streams(prompt, _DEFAULTS, **arguments) for _ in range(n_copies)]
-        job.n_prompt_tokens += len(new[0][0].sequence.prompt)
-        job.streams += new
+            job.searches.append(partial(lm.beam_search, resolved))
+        else:
+            job.streams += [lm.start(resolved) for _ in range(n_copies)]
 
     try:
         check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
@@ -121,15 +124,6 @@ def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions:
         )
 
 
-def _beam_search(
-    job: Job, prompt: Prompt, arguments: GenerateArguments
-) -> Callable[[], Completion]:
-    """Return a function that runs a beam search, until the job is cancelled."""
-    processors: Any = arguments.get("logits_processor", ())
-    arguments = {**arguments, "logits_processor": [*processors, job.raise_if_cancelled]}
-    return partial(job.engine.lm.generate, prompt, _DEFAULTS, **arguments)
-
-
 async def respond(job: Job, reply: Reply) -> bytes:
     """Run a job to its end and return the response's JSON."""
     try:
@@ -138,7 +132,6 @@ async def respond(job: Job, reply: Reply) -> bytes:
         best = [await prepare(pick_best, streams) for streams in job.streams]
         for search in job.searches:
             best.append(await run_on(BEAM_SEARCH, search))
-            job.n_prompt_tokens += len(best[-1].prompt_ids)
             job.engine.observe_beams(best[-1])
     finally:
         job.engine.end(job)

@@ -227,7 +227,7 @@ class Engine:
                     self._metrics.observe_tokens(name, len(ids), n_ids == 0, now - last)
                 if is_last:
                     self._record_start(sequence)
-                    n_prompt, n_new = len(sequence.prompt), len(sequence.ids)
+                    n_prompt, n_new = len(sequence.request.ids), len(sequence.ids)
                     outcome = "error" if sequence.error else sequence.finish_reason
                     self._metrics.observe_end(name, n_prompt, n_new, outcome, now - submitted)
                 last = now

@@ -27,12 +27,12 @@ def watch(sequence):
 
 def _gap(sequence, logits):
     """Return the margin: between the two highest logits, or from the random number to an edge."""
-    state = (sequence.history, sequence.eos_token_ids, sequence.constraint)
-    logits = process_logits(logits, sequence.options, *state)
-    if sequence.options.temperature == 0:
+    state = (sequence.history, sequence.request.eos_token_ids, sequence.constraint)
+    logits = process_logits(logits, sequence.request.options, *state)
+    if sequence.request.options.temperature == 0:
         second, first = np.partition(logits, -2)[-2:]
         return first - second
-    edges = np.cumsum(next_probabilities(logits, sequence.options))
+    edges = np.cumsum(next_probabilities(logits, sequence.request.options))
     return np.abs(edges / edges[-1] - sequence.rng.number(len(sequence.ids))).min()
 
 

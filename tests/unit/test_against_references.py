@@ -15,7 +15,7 @@ from helpers.stored_references import (
 )
 
 from gpt2np import GenerationOptions, Tokenizer
-from gpt2np.generation import next_probabilities, start_sequence
+from gpt2np.generation import Request, next_probabilities, start_sequence
 from gpt2np.generation.beam_search import beam_search
 from gpt2np.generation.logits_processors import TokenHistory, process_logits
 from gpt2np.interp import trace
@@ -50,10 +50,10 @@ def test_logits_processors(number):
 def test_searches(model, number):
     options = GenerationOptions(temperature=0, max_new_tokens=20, **SEARCHES[number])
     if options.num_beams == 1:
-        sequence = start_sequence(model, PROMPT, options, {0})
+        sequence = start_sequence(model, Request(PROMPT, options, {0}))
         while sequence.finish_reason is None:
             decode_step(model, [sequence])
         ids = sequence.ids
     else:
-        ids = beam_search(model, PROMPT, options, {0})[0].ids
+        ids = beam_search(model, Request(PROMPT, options, {0}))[0].ids
     assert ids == stored_ids()["searches"][number]

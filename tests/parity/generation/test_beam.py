@@ -12,6 +12,7 @@ from gpt2np import (
     InvalidArgumentError,
     LanguageModel,
 )
+from gpt2np.generation import Request
 from gpt2np.generation import beam_search as beam_search_module
 from gpt2np.generation.beam_search import beam_search
 
@@ -46,15 +47,17 @@ def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
     words = further.get("bad_words_ids", []) + [[i] for i in further.get("suppress_tokens", [])]
     ours = beam_search(
         model,
-        prompt,
-        GenerationOptions(
-            temperature=0,
-            early_stopping=early_stopping,
-            bad_words_ids=words,
-            **common,
-            **{name: value for name, value in further.items() if not isinstance(value, list)},
+        Request(
+            prompt,
+            GenerationOptions(
+                temperature=0,
+                early_stopping=early_stopping,
+                bad_words_ids=words,
+                **common,
+                **{name: value for name, value in further.items() if not isinstance(value, list)},
+            ),
+            eos_token_ids,
         ),
-        eos_token_ids,
     )
     with torch.no_grad():
         theirs = reference.generate(
@@ -118,18 +121,18 @@ def test_bundled_model(bundled, data, show, step):
 def test_until_the_context_is_full(tiny):
     model = GPT2.from_folder(tiny[0])
     options = GenerationOptions(temperature=0, num_beams=3, max_new_tokens=100)
-    result = beam_search(model, [5] * 40, options, ())
+    result = beam_search(model, Request([5] * 40, options))
     assert [len(item.ids) for item in result] == [9, 9, 9]
     assert {item.finish_reason for item in result} == {"length"}
-    assert len(beam_search(model, [5] * 48, options, ())[0].ids) == 1
+    assert len(beam_search(model, Request([5] * 48, options))[0].ids) == 1
     with pytest.raises(ContextLengthError):
-        beam_search(model, [5] * 49, options, ())
+        beam_search(model, Request([5] * 49, options))
 
 
 def test_one_step_takes_the_likeliest(tiny):
     model = GPT2.from_folder(tiny[0])
     options = GenerationOptions(temperature=0, num_beams=4, max_new_tokens=1)
-    result = beam_search(model, [1, 2, 3], options, ())
+    result = beam_search(model, Request([1, 2, 3], options))
     logits = model.forward([[1, 2, 3]])[-1].astype(np.float64)
     logs = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
     assert [item.ids[0] for item in result] == np.argsort(-logs)[:4].tolist()
@@ -139,9 +142,11 @@ def test_one_step_takes_the_likeliest(tiny):
 def test_stop_ids_end_a_beam(tiny):
     model = GPT2.from_folder(tiny[0])
     options = {"temperature": 0, "num_beams": 4, "max_new_tokens": 20}
-    free = beam_search(model, [1, 2, 3], GenerationOptions(**options), ())
+    free = beam_search(model, Request([1, 2, 3], GenerationOptions(**options)))
     stop = free[0].ids[5]
-    result = beam_search(model, [1, 2, 3], GenerationOptions(**options, stop_token_ids=[stop]), ())
+    result = beam_search(
+        model, Request([1, 2, 3], GenerationOptions(**options, stop_token_ids=[stop]))
+    )
     assert any(item.finish_reason == "stop" for item in result)
     for item in result:
         assert stop not in item.ids[:-1]
@@ -153,7 +158,7 @@ def test_everything_ruled_out(tiny):
     words = [[i] for i in range(211)]
     options = GenerationOptions(temperature=0, num_beams=2, bad_words_ids=words)
     with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
-        beam_search(model, [1], options, ())
+        beam_search(model, Request([1], options))
 
 
 def test_a_beam_without_a_way_on_leaves_the_others(tiny):
@@ -175,10 +180,10 @@ def test_a_beam_without_a_way_on_leaves_the_others(tiny):
 
     model = GPT2.from_folder(tiny[0])
     options = GenerationOptions(temperature=0, num_beams=3)
-    result = beam_search(model, [1, 2], options, (), OneWay())
+    result = beam_search(model, Request([1, 2], options, constraint=OneWay()))
     assert [(item.ids, item.finish_reason) for item in result] == [([6, 7], "stop")]
     with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
-        beam_search(model, [1, 2], options, (), OneWay((5,)))
+        beam_search(model, Request([1, 2], options, constraint=OneWay((5,))))
 
 
 class TestTexts:

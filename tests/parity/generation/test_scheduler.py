@@ -8,7 +8,8 @@ from helpers.decoding import decode_step
 from helpers.near_ties import NEAR_TIE, assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
-from gpt2np.generation import RunningSequence, Scheduler, start_sequence
+from gpt2np.generation import Request, RunningSequence, Scheduler, start_sequence
+from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.ngram_draft import NgramDraft
 from gpt2np.generation.sequence import share_prefix
@@ -43,21 +44,9 @@ def random_options(rng, vocab_size, longest=24):
     return GenerationOptions(**options)
 
 
-class StopPair:
-    """Listener that stops once five divides the sum of the last two ids."""
-
-    def __init__(self, ids=()):
-        self.ids = ids
-
-    @property
-    def is_stopped(self):
-        return len(self.ids) > 4 and sum(self.ids[-2:]) % 5 == 0
-
-    def push(self, token_id):
-        return StopPair((*self.ids, token_id))
-
-    def finish(self):
-        return self
+def stop_pair(ids, logits):
+    """Stop once five divides the sum of the last two ids."""
+    return len(ids) > 4 and sum(ids[-2:]) % 5 == 0
 
 
 class EveryThird:
@@ -76,11 +65,10 @@ class EveryThird:
 
 
 def start(model, prompt, options, eos_token_ids, draft=None):
-    sequence = start_sequence(model, prompt, options, eos_token_ids)
-    if options.seed % 3 == 0:
-        sequence.constraint = EveryThird(sequence.vocab_size)
-    if options.seed % 4 == 0:
-        sequence.listener = StopPair()
+    constraint = EveryThird(model.config.vocab_size) if options.seed % 3 == 0 else None
+    callbacks = Callbacks(stopping_criteria=(stop_pair,)) if options.seed % 4 == 0 else Callbacks()
+    request = Request(prompt, options, eos_token_ids, constraint=constraint, callbacks=callbacks)
+    sequence = start_sequence(model, request)
     if options.draft == "auto":
         sequence.speculation = NgramDraft(lambda: None)
     elif draft:
@@ -107,7 +95,8 @@ def run_batch(model, rng, jobs, eos_token_ids, draft):
     drafts = [draft if rng.random() < 0.5 else None for _ in jobs]
     sequences = [start(model, *job, eos_token_ids, d) for job, d in zip(jobs, drafts, strict=True)]
     for first, second in zip(sequences[::2], sequences[1::2], strict=False):
-        if first.prompt == second.prompt and first.options.window == second.options.window:
+        same_window = first.request.options.window == second.request.options.window
+        if first.request.ids == second.request.ids and same_window:
             share_prefix([first, second])
     waiting, ended = list(rng.permutation(len(jobs))), []
     while waiting or scheduler.busy:
@@ -181,7 +170,7 @@ class TestScheduler:
 
     def test_first_come_first_served(self, model):
         scheduler = Scheduler(model, max_running=2)
-        sequences = [start_sequence(model, [1, i], self.options(), ()) for i in range(5)]
+        sequences = [start_sequence(model, Request([1, i], self.options())) for i in range(5)]
         assert not scheduler.busy and scheduler.free == 2
         for sequence in sequences:
             scheduler.add(sequence)
@@ -202,7 +191,9 @@ class TestScheduler:
         for _ in range(3):
             scheduler = Scheduler(model)
             prompts = [[first] * (1 + first % 3) for first in range(20)]
-            kept = [start_sequence(model, p, self.options(max_new_tokens=80), ()) for p in prompts]
+            kept = [
+                start_sequence(model, Request(p, self.options(max_new_tokens=80))) for p in prompts
+            ]
             for sequence in kept[::-1]:  # the addresses of the stores are in another order
                 scheduler.add(sequence)
             while scheduler.busy:
@@ -216,11 +207,11 @@ class TestScheduler:
         nbytes = 2 * 3 * 24 * 4 * 25  # layers, channels, bytes, tokens
         scheduler = Scheduler(model, cache_bytes=3 * nbytes)
         for _ in range(7):
-            scheduler.add(start_sequence(model, [3] * 20, self.options(), ()))
+            scheduler.add(start_sequence(model, Request([3] * 20, self.options())))
         scheduler.step()
         assert len(scheduler.running) == 3
         small = Scheduler(model, cache_bytes=1)  # a single sequence always runs
-        small.add(start_sequence(model, [3] * 20, self.options(), ()))
+        small.add(start_sequence(model, Request([3] * 20, self.options())))
         small.step()
         assert len(small.running) == 1
 
@@ -228,7 +219,7 @@ class TestScheduler:
         nbytes = 2 * 3 * 24 * 4 * 25
         scheduler = Scheduler(model, cache_bytes=3 * nbytes)
         for _ in range(7):
-            sequence = start_sequence(model, [3] * 20, self.options(), ())
+            sequence = start_sequence(model, Request([3] * 20, self.options()))
             sequence.speculation = ModelDraft(model, model)
             scheduler.add(sequence)
         scheduler.step()
@@ -242,7 +233,7 @@ class TestScheduler:
     def test_memory_of_a_shared_prompt_counts_once(self, model):
         token = 2 * 3 * 24 * 4
         scheduler = Scheduler(model, cache_bytes=4 * 25 * token + 19 * token)
-        sequences = [start_sequence(model, [3] * 20, self.options(), ()) for _ in range(7)]
+        sequences = [start_sequence(model, Request([3] * 20, self.options())) for _ in range(7)]
         share_prefix(sequences)
         for sequence in sequences:
             scheduler.add(sequence)
@@ -256,7 +247,7 @@ class TestScheduler:
 
     def test_caches_are_let_go(self, model):
         scheduler = Scheduler(model)
-        sequences = [start_sequence(model, [1, i], self.options(), ()) for i in range(3)]
+        sequences = [start_sequence(model, Request([1, i], self.options())) for i in range(3)]
         for sequence in sequences:
             scheduler.add(sequence)
         while scheduler.busy:
@@ -265,7 +256,7 @@ class TestScheduler:
 
     def test_cancelled_ones_leave(self, model):
         scheduler = Scheduler(model)
-        first, second = (start_sequence(model, [1, i], self.options(), ()) for i in range(2))
+        first, second = (start_sequence(model, Request([1, i], self.options())) for i in range(2))
         scheduler.add(first)
         scheduler.add(second)
         scheduler.step()
@@ -275,8 +266,8 @@ class TestScheduler:
     def test_one_that_fails_does_not_hurt_the_others(self, model):
         scheduler = Scheduler(model)
         banned = self.options(bad_words_ids=[[i] for i in range(211)])
-        bad = start_sequence(model, [1], banned, ())
-        good = start_sequence(model, [1], self.options(), ())
+        bad = start_sequence(model, Request([1], banned))
+        good = start_sequence(model, Request([1], self.options()))
         scheduler.add(bad)
         scheduler.add(good)
         assert scheduler.step() == [bad]
@@ -291,7 +282,7 @@ class TestSharedPrompt:
         options = GenerationOptions(max_new_tokens=12, **given)
         sequences = []
         for seed in range(n):
-            sequence = start_sequence(model, [9, 8, 7, 6, 5] * 4, options, ())
+            sequence = start_sequence(model, Request([9, 8, 7, 6, 5] * 4, options))
             sequences.append(sequence)
             sequence.rng = type(sequence.rng)(seed)
         share_prefix(sequences)
@@ -335,12 +326,12 @@ class TestWindow:
     @pytest.mark.parametrize("window", [1, 7, 47, 48])
     def test_equals_a_fresh_forward_of_that_window(self, model, window):
         options = GenerationOptions(max_new_tokens=120, temperature=0, window=window)
-        sequence = start_sequence(model, [4, 5, 6], options, ())
+        sequence = start_sequence(model, Request([4, 5, 6], options))
         seen, choose = [], RunningSequence.choose
 
         def watched(logits):
             first = sequence.context_start
-            seen.append(([*sequence.prompt, *sequence.ids][first:], logits))
+            seen.append(([*sequence.request.ids, *sequence.ids][first:], logits))
             return choose(sequence, logits)
 
         sequence.choose = watched
@@ -356,8 +347,8 @@ class TestWindow:
     def test_of_a_prompt_longer_than_the_context(self, model):
         prompt = np.random.default_rng(3).integers(0, 211, 5000).tolist()
         options = GenerationOptions(max_new_tokens=10, temperature=0, window=30)
-        sequence = start_sequence(model, prompt, options, ())
-        fresh = start_sequence(model, prompt[-30:], options, ())
+        sequence = start_sequence(model, Request(prompt, options))
+        fresh = start_sequence(model, Request(prompt[-30:], options))
         for running in (sequence, fresh):
             while running.finish_reason is None:
                 decode_step(model, [running])
@@ -365,4 +356,4 @@ class TestWindow:
 
     def test_larger_than_the_context(self, model):
         with pytest.raises(InvalidArgumentError, match=r"window is 49, more than .* of 48"):
-            start_sequence(model, [1], GenerationOptions(window=49), ())
+            start_sequence(model, Request([1], GenerationOptions(window=49)))

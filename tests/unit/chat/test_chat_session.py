@@ -34,7 +34,7 @@ def computed(session):
     stream = session.say("And then?")
     count = len(stream.sequence.pending_ids())
     finished(session, stream)
-    return count, len(stream.sequence.prompt)
+    return count, len(stream.sequence.request.ids)
 
 
 class TestAnswers:
@@ -98,7 +98,7 @@ class TestAnswers:
             answer(session, f"Number {number}: " + "word " * 120)
         assert 0 < session.left_out < 3
         stream = session.say("short")
-        prompt = lm.tokenizer.decode(stream.sequence.prompt)
+        prompt = lm.tokenizer.decode(stream.sequence.request.ids)
         first = f"<|im_start|>user\nNumber {session.left_out}"
         assert prompt.startswith(f"<|im_start|>system\nSys.<|im_end|>\n{first}")
         session.finish(stream)
@@ -142,7 +142,7 @@ class TestAnswers:
         again = session.say("")
         assert again.sequence.cache.length == session.n_reused > 10
         options |= {"seed": 2, "window": 256}
-        fresh = lm.generate(again.sequence.prompt, **options)
+        fresh = lm.generate(again.sequence.request.ids, **options)
         assert finished(session, again) == fresh.text
 
     def test_that_spell_a_special_token_count_up_to_it(self, lm, template):
@@ -153,7 +153,7 @@ class TestAnswers:
         assert session.cut_at == "<|endoftext|>"
         session.options = {"max_new_tokens": 3}
         stream = session.say("And then?")
-        assert lm.tokenizer.eos_token_id not in stream.sequence.prompt
+        assert lm.tokenizer.eos_token_id not in stream.sequence.request.ids
         finished(session, stream)
         assert session.cut_at is None
 
@@ -196,7 +196,7 @@ class TestRefusals:
             session.say("next")
         session = ChatSession(lm)  # a base model has no turns
         assert run_command(session, f"/load {tmp_path / 'x.json'}").startswith("2 messages")
-        assert lm.tokenizer.eos_token_id not in session.say("next").sequence.prompt
+        assert lm.tokenizer.eos_token_id not in session.say("next").sequence.request.ids
 
     def test_a_template_that_refuses(self, lm, tmp_path, bundled):
         folder = chat_model(tmp_path / "m", bundled, LLAMA_2)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers.near_ties import assert_fell_otherwise, watch
 
-from gpt2np import GPT2, InvalidArgumentError, LanguageModel, Tokenizer
-from gpt2np.generation import Scheduler
+from gpt2np import GPT2, GenerationOptions, InvalidArgumentError, LanguageModel, Tokenizer
+from gpt2np.generation import Request, Scheduler
 from gpt2np.generation.model_draft import ModelDraft, best_length
 from gpt2np.generation.ngram_draft import NgramDraft
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
@@ -295,7 +295,8 @@ class TestNgramDraft:
 class Listed:
     """A sequence whose proposal is given, for the distribution of free rows."""
 
-    prompt, ids, length, tokens_left, vocab_size = [1], [], 1, 100, 100
+    ids, length, tokens_left, vocab_size = [], 1, 100, 100
+    request = Request([1], GenerationOptions())
 
     def __init__(self, *probabilities):
         self.speculation = NgramDraft(lambda: None)

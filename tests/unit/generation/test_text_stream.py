@@ -6,7 +6,7 @@ import pytest
 import regex
 
 from gpt2np import GenerationOptions, Tokenizer
-from gpt2np.generation.streaming import StreamingDetokenizer
+from gpt2np.generation.detokenizer import StreamingDetokenizer
 
 PIECES = "é中😀 \n.aeüñ—“”𝕏"
 
@@ -63,17 +63,16 @@ def run(tokenizer, ids, stops, patterns):
     detokenizer = StreamingDetokenizer(
         tokenizer, GenerationOptions(stop=stops, stop_regex=patterns)
     )
-    pieces, stopped = [], None
+    stopped = None
     for n, token_id in enumerate(ids, 1):
-        start, detokenizer = detokenizer.n_pieces, detokenizer.push(token_id)
-        pieces.append(detokenizer.text_from(start))
+        detokenizer.push(token_id)
         if detokenizer.is_stopped:
             stopped = n
             break
-    start, detokenizer = detokenizer.n_pieces, detokenizer.finish()
-    pieces.append(detokenizer.text_from(start))
-    assert detokenizer.text == "".join(pieces)
-    return pieces, stopped
+    n_pushed = len(detokenizer.pieces)
+    detokenizer.finish()
+    assert len(detokenizer.pieces) == n_pushed + (stopped is None)
+    return [*detokenizer.pieces, ""][: n_pushed + 1], stopped
 
 
 def random_stops(rng, text):
@@ -143,5 +142,5 @@ def test_silent_ids(tokenizer):
         tokenizer, GenerationOptions(stop_token_ids=[70]), eos_token_ids={80}
     )
     for token_id in (80, 65, 70, 66):
-        detokenizer = detokenizer.push(token_id)
+        detokenizer.push(token_id)
     assert detokenizer.text == tokenizer.decode([65, 66])

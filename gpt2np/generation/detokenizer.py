@@ -1,0 +1,75 @@
+"""Streaming text: token ids are decoded as they arrive, up to a stop text.
+
+A stop text is a stop string or the match of a stop regex.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.stopping import StopStrings
+from gpt2np.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gpt2np.generation.stop_regex import StopPatterns
+
+
+class StreamingDetokenizer:
+    """The text of the token ids so far, up to a stop text.
+
+    Text that may be the beginning of a stop text is held back.
+
+    Attributes:
+        pieces: the text of each token id that is not skipped, and of the end. A piece ends at a
+            character boundary, and may be empty.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, options: GenerationOptions, eos_token_ids: Collection[int] = ()
+    ) -> None:
+        """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`."""
+        self._decoder = tokenizer.streaming_decoder()
+        self._stop_token_ids = options.stop_token_ids
+        self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
+        self._stops: StopStrings | StopPatterns
+        if options.stop_regex:
+            from gpt2np.generation.stop_regex import StopPatterns  # most texts need no regex
+
+            self._stops = StopPatterns(options.stop, options.stop_regex)
+        else:
+            self._stops = StopStrings(options.stop)
+        self.pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self.pieces)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the text has reached a stop text."""
+        return self.stop_text is not None
+
+    @property
+    def stop_text(self) -> str | None:
+        """The stop text that the text has reached, if any."""
+        return self._stops.matched
+
+    def stop_reason(self, reason: str | None, ids: Sequence[int]) -> str | int | None:
+        """Return `Completion.stop_reason` of a text with a finish reason and these ids."""
+        if reason != "stop" or self.stop_text is not None:
+            return self.stop_text
+        return ids[-1] if ids[-1] in self._stop_token_ids else None
+
+    def push(self, token_id: int) -> None:
+        """Add the text of a token id."""
+        if token_id not in self._skipped_ids:
+            self.pieces.append(self._stops.push(self._decoder.push(token_id)))
+
+    def finish(self) -> None:
+        """End the text: add the text held back, up to a stop text."""
+        if not self.is_stopped:
+            rest = self._stops.push(self._decoder.finish())
+            self.pieces.append(rest if self.is_stopped else rest + self._stops.finish())
