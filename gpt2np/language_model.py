@@ -538,9 +538,9 @@ class LanguageModel:
         options: GenerationOptions | None = None,
         **changes: Unpack[GenerateArguments],
     ) -> Request:
-        """Return what `start` or `beam_search` needs to continue a prompt.
+        """Resolve the arguments of `generate` into a request, for `start` or `beam_search`.
 
-        Takes the arguments of `generate`, and raises the same errors for them.
+        Raises the same errors as `generate` for its arguments.
         """
         given, callbacks, prefix = split_arguments(changes)
         chosen = self.resolve_options(options, **given)
