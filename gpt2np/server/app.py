@@ -19,7 +19,13 @@ from starlette.middleware.cors import CORSMiddleware
 
 from gpt2np import __version__
 from gpt2np.chat.template import ChatTemplate, find_special_token, read_chat_template
-from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError, short_repr
+from gpt2np.errors import (
+    ContextLengthError,
+    GPT2NPError,
+    InvalidArgumentError,
+    ModelNotFoundError,
+    short_repr,
+)
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.server.completions import events, respond, start_job
 from gpt2np.server.engine import Engine, Job, QueueFullError, RequestTimeoutError
@@ -129,8 +135,7 @@ class Server:
             return next(iter(self.engines.values()))
         if model not in self.engines:
             names = ", ".join(self.engines)
-            message = f"there is no model {short_repr(model)}; there are: {names}"
-            raise HTTPException(404, message)
+            raise ModelNotFoundError(f"there is no model {short_repr(model)}; there are: {names}")
         return self.engines[model]
 
 
@@ -178,7 +183,8 @@ def _add_generation(app: FastAPI, server: Server) -> None:
         async def start() -> Job:
             return await start_job(engine, body, prompts)
 
-        return await _answer(request, server, start, CompletionReply(body, engine.lm), body.stream)
+        reply = CompletionReply(body, engine.lm, request.scope["request_id"])
+        return await _answer(request, server, start, reply, body.stream)
 
     @app.post(
         "/v1/chat/completions",
@@ -194,7 +200,8 @@ def _add_generation(app: FastAPI, server: Server) -> None:
             render = partial(_chat_prompt, server, engine.lm, body)
             return await start_job(engine, body, [render])
 
-        return await _answer(request, server, start, ChatReply(body, engine.lm), body.stream)
+        reply = ChatReply(body, engine.lm, request.scope["request_id"])
+        return await _answer(request, server, start, reply, body.stream)
 
 
 def _success(model: type) -> dict[int | str, dict[str, Any]]:
@@ -332,17 +339,12 @@ def _add_status(app: FastAPI, server: Server) -> None:
     async def list_models() -> Json:
         """List the models."""
         server.engine(None)
-        models = [
-            {
-                "id": name,
-                "object": "model",
-                "created": 0,
-                "owned_by": "gpt2np",
-                "max_model_len": engine.lm.model.config.n_positions,
-            }
-            for name, engine in server.engines.items()
-        ]
-        return {"object": "list", "data": models}
+        return {"object": "list", "data": [_model(engine) for engine in server.engines.values()]}
+
+    @app.get("/v1/models/{name:path}")  # a name may be a path, or OWNER/NAME
+    async def describe_model(name: str) -> Json:
+        """Describe one model."""
+        return _model(server.engine(name))
 
     @app.get("/health")
     async def health() -> Json:
@@ -361,10 +363,20 @@ def _add_status(app: FastAPI, server: Server) -> None:
         return PlainTextResponse(server.metrics.text())
 
 
+def _model(engine: Engine) -> Json:
+    return {
+        "id": engine.lm.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "gpt2np",
+        "max_model_len": engine.lm.model.config.n_positions,
+    }
+
+
 def _add_error_handlers(app: FastAPI) -> None:
     async def handle(request: Request, error: Exception) -> Response:
         status, body = _error(error)
-        headers = {"Retry-After": "1"} if status == 503 else {}
+        headers = {"Retry-After": "1"} if status == 503 else getattr(error, "headers", None)
         return JSONResponse(body, status, headers)
 
     openapi = app.openapi
@@ -395,8 +407,9 @@ def _error(error: Exception) -> tuple[int, ErrorResponse]:
         what = deepest["msg"].removeprefix("Value error, ")
         return 400, error_body(f"{name or 'the body'}: {what}", _INVALID, param=name or None)
     if isinstance(error, HTTPException):
-        code = "model_not_found" if error.status_code == 404 else None
-        return error.status_code, error_body(str(error.detail), _INVALID, code)
+        return error.status_code, error_body(str(error.detail), _INVALID)
+    if isinstance(error, ModelNotFoundError):
+        return 404, error_body(str(error), _INVALID, "model_not_found", "model")
     if isinstance(error, QueueFullError):
         return 503, error_body(str(error), "service_unavailable_error")
     if isinstance(error, RequestTimeoutError):

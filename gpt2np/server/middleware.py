@@ -8,8 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
+from uuid import uuid4
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,9 +39,18 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        request_id = uuid4().hex
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
         if refusal := self._refuse(scope["method"], scope["path"], Headers(scope=scope)):
-            await refusal(scope, receive, send)
+            await refusal(scope, receive, send_with_id)
             return
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn omits the body
+        scope = {**scope, "method": method, "request_id": request_id}
         n_bytes, is_read = 0, False
         deadline = time.monotonic() + limits().max_body_seconds
 
@@ -58,7 +68,7 @@ class Guard:
                 raise HTTPException(413, _too_large())
             return message
 
-        await self._app(scope, limited_receive, send)
+        await self._app(scope, limited_receive, send_with_id)
 
     def _refuse(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
         """Return the response to a request that is refused unread, if it is."""
@@ -67,7 +77,7 @@ class Guard:
             return _error(403, message)
         if not _is_open(path) and not self._has_key(headers):
             message = "missing or wrong API key; send Authorization: Bearer KEY"
-            return _error(401, message, "invalid_api_key")
+            return _error(401, message, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
         if "transfer-encoding" in headers and "content-length" in headers:
             message = (
                 "send either Transfer-Encoding or Content-Length"  # proxies may see another end

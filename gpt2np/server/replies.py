@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 
+from gpt2np import __version__
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.streaming import Completion
 from gpt2np.language_model import LanguageModel
@@ -32,13 +32,14 @@ class Reply(ABC):
     chunk_name: str
     id_prefix: str
 
-    def __init__(self, request: GenerationRequest, lm: LanguageModel) -> None:
+    def __init__(self, request: GenerationRequest, lm: LanguageModel, request_id: str) -> None:
         self._request, self._lm = request, lm
-        self.id = f"{self.id_prefix}-{uuid.uuid4().hex}"
+        self.id = f"{self.id_prefix}-{request_id}"
         self._head = {
             "id": self.id,
             "created": int(time.time()),
             "model": request.model or lm.name,
+            "system_fingerprint": f"gpt2np-{__version__}",
         }
 
     @abstractmethod
@@ -117,8 +118,8 @@ class CompletionReply(Reply):
     object_name = chunk_name = "text_completion"
     id_prefix = "cmpl"
 
-    def __init__(self, request: CompletionRequest, lm: LanguageModel) -> None:
-        super().__init__(request, lm)
+    def __init__(self, request: CompletionRequest, lm: LanguageModel, request_id: str) -> None:
+        super().__init__(request, lm, request_id)
         self._completion_request = request
         n_top, as_ids = request.logprobs or 0, request.return_tokens_as_token_ids
         new_writer = partial(CompletionLogprobs, lm.tokenizer, n_top, as_ids)
@@ -187,8 +188,8 @@ class ChatReply(Reply):
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
     id_prefix = "chatcmpl"
 
-    def __init__(self, request: ChatCompletionRequest, lm: LanguageModel) -> None:
-        super().__init__(request, lm)
+    def __init__(self, request: ChatCompletionRequest, lm: LanguageModel, request_id: str) -> None:
+        super().__init__(request, lm, request_id)
         self._writer = ChatLogprobs(lm.tokenizer) if request.logprobs else None
 
     def choice(self, index: int, completion: Completion) -> Json:

@@ -56,6 +56,7 @@ class CompletionResponse(TypedDict):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+    system_fingerprint: str
 
 
 class AnswerMessage(TypedDict):
@@ -86,6 +87,7 @@ class ChatCompletionResponse(TypedDict):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    system_fingerprint: str
 
 
 class ErrorDetail(TypedDict):

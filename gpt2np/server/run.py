@@ -6,6 +6,7 @@ import asyncio
 import copy
 import os
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 
@@ -18,8 +19,10 @@ from gpt2np.server.app import Server, create_app
 from gpt2np.server.connections import Connection, raise_file_limit
 from gpt2np.server.engine import QueueFullError
 
+_POLL = 0.05  # seconds
 _GRACE = 5.0  # seconds to send the error events of requests that were ended
 _BACKLOG = 128  # connections that wait to be accepted; asyncio accepts as many at a time
+_SWITCH_INTERVAL = 0.0005  # seconds
 _MAX_UNREAD = 60.0  # seconds until a client that reads nothing is disconnected
 
 
@@ -52,6 +55,9 @@ def serve(
         seconds = min(_MAX_UNREAD, server.options.timeout)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
     raise_file_limit()
+    # By default, a thread that computes in Python keeps the others waiting for 5 ms at a time, and
+    # a decode step waits after each product of matrices.
+    sys.setswitchinterval(_SWITCH_INTERVAL)
     logging = copy.deepcopy(LOGGING_CONFIG)
     logging["handlers"]["access"]["stream"] = "ext://sys.stderr"
     config = uvicorn.Config(
@@ -65,7 +71,7 @@ def serve(
         backlog=_BACKLOG,
         # uvicorn trusts X-Forwarded-For of 127.0.0.1, unless this variable names the proxies.
         proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
-        timeout_graceful_shutdown=round(shutdown_timeout + _GRACE),
+        timeout_graceful_shutdown=1,  # `_UvicornServer` has waited for the requests
     )
     with listener:
         name = f"[{host}]" if ":" in host else host
@@ -110,10 +116,19 @@ class _UvicornServer(uvicorn.Server):
         """
         if not self._server.engines:
             os._exit(0)  # nothing can interrupt a download in another thread
-        if self.should_exit:
-            self.force_exit = True
-        self.should_exit = self._server.is_ending = True
-        error = QueueFullError("the server is shutting down")
+        if self._server.is_ending:
+            self.force_exit = self.should_exit = True
+            return
+        self._server.is_ending = True
+        error, loop = QueueFullError("the server is shutting down"), asyncio.get_running_loop()
         for engine in self._server.engines.values():
-            loop = asyncio.get_running_loop()
             loop.call_later(self._shutdown_timeout, engine.cancel_all, error)
+        self._exit_when_idle(loop.time() + self._shutdown_timeout + _GRACE)
+
+    def _exit_when_idle(self, deadline: float) -> None:
+        """Exit once no request runs; until then, new requests and /health get status 503."""
+        loop = asyncio.get_running_loop()
+        if self.server_state.tasks and loop.time() < deadline:
+            loop.call_later(_POLL, self._exit_when_idle, deadline)
+        else:
+            self.should_exit = True
