@@ -4,8 +4,10 @@
     python benchmarks/tokenizer.py
 
 Every measurement has its own process, which encodes one text once, with GPT-2's vocabulary and one
-thread. The engines take turns; the tables have medians. Cold: the first text after loading the
-vocabulary. Warm: after 20 MB of other stories. GPT2NP_TEST_DATA names the folder of the test data.
+thread. The engines take turns; the tables have medians of processor time, which other programs
+disturb less than elapsed time. Cold: the first text after loading the vocabulary. Warm: after 20 MB
+of other stories. GPT2NP_TEST_DATA names the folder of the test data; by default, shared/data in or
+beside the checkout.
 """
 
 import argparse
@@ -20,12 +22,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+CHECKOUT = Path(__file__).resolve().parents[1]
+_SHARED = [folder / "shared" / "data" for folder in (CHECKOUT, CHECKOUT.parent)]
 DATA = Path(
-    os.environ.get("GPT2NP_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")
-)
+    os.environ.get("GPT2NP_TEST_DATA", next(filter(Path.is_dir, _SHARED), _SHARED[1]))
+).resolve()
 FILES = (DATA / "gpt2-tokenizer" / "vocab.json", DATA / "gpt2-tokenizer" / "merges.txt")
 PROMPT = "GPT2 was created by OpenAI"
 START = f"from gpt2np import Tokenizer; Tokenizer.load({str(FILES[0].parent)!r}).encode"
+ENVIRONMENT = {
+    **os.environ,
+    "GPT2NP_TEST_DATA": str(DATA),
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")])),
+}
 Encode = Callable[[str], list[int]]
 
 
@@ -106,12 +115,12 @@ def measure(engine: str, task: str) -> dict[str, float | str]:
         text = stories(float(start), float(megabytes))
         if kind == "warm":
             encode(stories(10, 20))
-    before = time.perf_counter()
+    before = time.process_time()
     try:
         encode(text)
     except ValueError as error:
         return {"error": str(error)}
-    seconds = time.perf_counter() - before
+    seconds = time.process_time() - before
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"seconds": seconds, "characters": len(text), "peak": peak}
 
@@ -124,7 +133,9 @@ def measure_in_turns(
     for _ in range(rounds):
         for engine in engines:
             command = [sys.executable, __file__, "--measure", engine, task]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, text=True, check=True, env=ENVIRONMENT
+            )
             results[engine].append(json.loads(done.stdout))
     return results
 
@@ -165,7 +176,7 @@ def print_start(rounds: int) -> None:
     for _ in range(rounds):
         for code, times in seconds.items():
             before = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True)
+            subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
             times.append(time.perf_counter() - before)
     bare, full = (statistics.median(times) * 1000 for times in seconds.values())
     print(
@@ -176,15 +187,24 @@ def print_start(rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5, help="rounds on stories (default: 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
+    choices = ("start", "stories", "hard")
+    parser.add_argument(
+        "--only", choices=choices, help="measure only the start, stories or hard inputs"
+    )
     parser.add_argument("--measure", nargs=2, metavar=("ENGINE", "TASK"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
         print(json.dumps(measure(*args.measure)))
         return
-    print_start(20)
-    print_speeds(args.rounds)
-    print_hard_inputs(3)
+    if not FILES[0].is_file():
+        sys.exit(f"{FILES[0]} does not exist; set GPT2NP_TEST_DATA to the folder of the test data")
+    if args.only in (None, "start"):
+        print_start(4 * args.rounds)
+    if args.only in (None, "stories"):
+        print_speeds(args.rounds)
+    if args.only in (None, "hard"):
+        print_hard_inputs(args.rounds)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from gpt2np.data.files import as_path
 from gpt2np.errors import InvalidArgumentError, TokenizerError, check_argument
-from gpt2np.tokenizer.bpe import BoundedCache, merge_pairs
+from gpt2np.tokenizer.bpe import (
+    BoundedCache,
+    JoinablePairs,
+    find_joinable_pairs,
+    merge_pairs,
+    split_at_unjoinable,
+)
 from gpt2np.tokenizer.formats import read_tiktoken, read_vocabulary, write_vocabulary
 from gpt2np.tokenizer.normalizer import (
     NormalizedPart,
@@ -42,7 +48,9 @@ if TYPE_CHECKING:
     Special = Literal["all"] | Collection[str]
 
 _BATCH_CHARACTERS = 1 << 18
-_PIECE_CACHE_BYTES = 16 << 20
+_SHORT_PIECE = 16  # characters; longer pieces rarely repeat as a whole
+_PART_CACHE_BYTES = 4 << 20
+_PIECE_CACHE_BYTES = 12 << 20
 _WORD_CACHE_BYTES = 48 << 20  # there are more distinct words than pieces
 
 
@@ -92,6 +100,7 @@ class Tokenizer:
         self._splits_whitespace = pattern in WHITESPACE_SPLITTING_PATTERNS
         self._ids = vocabulary.ids
         self._takes_whole_pieces = vocabulary.ignore_merges or vocabulary.self_encoding
+        self._part_cache = BoundedCache(self._merge_part, _PART_CACHE_BYTES)
         self._piece_cache = BoundedCache(self._encode_piece, _PIECE_CACHE_BYTES)
         self._word_cache = BoundedCache(self._encode_word, _WORD_CACHE_BYTES)
 
@@ -418,6 +427,16 @@ class Tokenizer:
         spelled = self.vocabulary.spell(piece)
         if self._takes_whole_pieces and (whole := self._ids.get(spelled)) is not None:
             return (whole,)
+        if len(spelled) <= _SHORT_PIECE:
+            return self._merge_part(spelled)
+        parts = split_at_unjoinable(spelled, self._joinable_pairs)
+        return tuple(chain.from_iterable(map(self._part_cache.__getitem__, parts)))
+
+    @cached_property
+    def _joinable_pairs(self) -> JoinablePairs:
+        return find_joinable_pairs(self.vocabulary.ranks)
+
+    def _merge_part(self, spelled: str) -> tuple[int, ...]:
         tokens = merge_pairs(spelled, self.vocabulary.ranks)
         if self.vocabulary.byte_level:
             return tuple([self._ids[token] for token in tokens])

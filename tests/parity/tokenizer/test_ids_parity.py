@@ -11,10 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 from tokenizers import ByteLevelBPETokenizer
+from tokenizers import Tokenizer as Rust
+from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from gpt2np import Tokenizer
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, make_pre_tokenizer
+from gpt2np.tokenizer.vocabulary import Vocabulary
 
 PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -197,6 +200,46 @@ def test_much_white_space(ours, rust_gpt2, white, count):
 def test_random_letters_without_any_space(ours, tiktoken_gpt2):
     text = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=50_000))
     assert ours.encode(text) == tiktoken_gpt2.encode(text)
+
+
+def test_long_pieces(data, ours, tiktoken_gpt2):
+    """Texts without spaces, in which every piece is long, or none repeats."""
+    rng = random.Random(0)
+    base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    emoji = ["😀", "👍🏽", "👩‍👩‍👧", "🇩🇪", "❤️", "🤖", "🏳️‍🌈", "①"]
+    english = (data / "stories" / "valid.txt").read_text(encoding="utf-8")[:100_000]
+    texts = [
+        "".join(rng.choices(base64, k=50_000)),
+        "".join(rng.choices(emoji, k=5_000)),
+        "".join(filter(str.isalpha, english)),
+        json.dumps([{"id": n, "x": n * 0.37} for n in range(1_000)], separators=(",", ":")),
+        "".join(rng.choices("aeinost", k=50_000)),
+        *("我非常渴望与人工智能一起工作" * 500, "สวัสดีชาวโลก" * 500, "αβγδεζ" * 500, "=-" * 10_000),
+    ]
+    for text in texts:
+        assert ours.encode(text) == tiktoken_gpt2.encode(text), text[:20]
+
+
+@pytest.mark.parametrize("ignore_merges", [False, True])
+@pytest.mark.parametrize("count", [100, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_long_texts_with_merges_that_no_trainer_would_learn(count, ignore_merges):
+    """A part of a piece may equal a token that no merge makes: only whole pieces become it."""
+    rng = random.Random(0)
+    for _ in range(count):
+        tokens, merges = list("abcde"), {}
+        while len(merges) < 30:
+            left, right = rng.choices(tokens, k=2)
+            if len(left + right) < 12:
+                merges[left, right] = None
+                tokens.append(left + right)
+        order = rng.sample(list(merges), len(merges))
+        unmade = ["".join(rng.choices("abcde", k=3)) for _ in range(20)]
+        ids = {token: number for number, token in enumerate(dict.fromkeys([*tokens, *unmade]))}
+        rust = Rust(BPE(ids, order, ignore_merges=ignore_merges))
+        ranks = {f"{left} {right}": rank for rank, (left, right) in enumerate(order)}
+        ours = Tokenizer(Vocabulary(ids, ranks, patterns=(), ignore_merges=ignore_merges))
+        for text in [*unmade, *("".join(rng.choices("abcde", k=k)) for k in (20, 70, 500))]:
+            assert ours.encode(text) == rust.encode(text).ids, (text, order)
 
 
 def test_bytes_that_are_not_utf_8_decode_as_python_does(ours, data):

@@ -4,14 +4,21 @@ import json
 import random
 import tracemalloc
 from base64 import b64encode
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
-from gpt2np.tokenizer import gpt2_files
-from gpt2np.tokenizer.bpe import _merge_by_heap, _merge_by_scanning, merge_pairs
+from gpt2np.tokenizer import bpe, gpt2_files
+from gpt2np.tokenizer.bpe import (
+    _merge_by_heap,
+    _merge_by_scanning,
+    find_joinable_pairs,
+    merge_pairs,
+    split_at_unjoinable,
+)
 from gpt2np.tokenizer.formats import read_vocabulary
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, make_pre_tokenizer
 from gpt2np.tokenizer.trace import merge_steps
@@ -94,7 +101,7 @@ class TestMerge:
         ],
     )
     def test_by_hand(self, tokens, merged):
-        assert merge_pairs(list(tokens), RANKS) == merged
+        assert merge_pairs(tokens, RANKS) == merged
 
     @pytest.mark.parametrize("merge", [_merge_by_scanning, _merge_by_heap])
     def test_short_and_long_against_the_definition(self, merge):
@@ -102,14 +109,38 @@ class TestMerge:
         rng = random.Random(0)
         for _ in range(300):
             ranks = any_ranks(rng)
-            tokens = rng.choices("abc", k=rng.randrange(40))
-            assert merge(tokens, ranks) == list(merge_steps(tokens, ranks)[-1].tokens)
+            text = "".join(rng.choices("abc", k=rng.randrange(40)))
+            assert merge(text, ranks) == list(merge_steps(list(text), ranks)[-1].tokens)
 
-    def test_nothing_is_done_to_the_argument(self):
-        for length in (3, 300):
-            tokens = ["a"] * length
-            merge_pairs(tokens, RANKS)
-            assert tokens == ["a"] * length
+    @pytest.mark.parametrize("chunk", [1, 3, 16, 64])
+    def test_chunks_of_long_texts_against_the_definition(self, chunk, monkeypatch):
+        monkeypatch.setattr(bpe, "_CHUNK", chunk)
+        rng = random.Random(chunk)
+        for _ in range(200):
+            ranks = any_ranks(rng)
+            text = "".join(rng.choices("abc", k=rng.randrange(150)))
+            assert merge_pairs(text, ranks) == list(merge_steps(list(text), ranks)[-1].tokens)
+
+    def test_cuts_between_characters_that_no_merge_joins(self):
+        rng, n_cuts = random.Random(0), 0
+        for _ in range(300):
+            ranks = any_ranks(rng)
+            text = "".join(rng.choices("abc", k=rng.randrange(1, 40)))
+            parts = list(split_at_unjoinable(text, find_joinable_pairs(ranks)))
+            merged = [token for part in parts for token in merge_pairs(part, ranks)]
+            assert "".join(parts) == text
+            assert merged == list(merge_steps(list(text), ranks)[-1].tokens)
+            n_cuts += len(parts) - 1
+        assert n_cuts > 300
+
+    def test_the_end_of_a_long_text_may_change_all_tokens(self):
+        """Of the pairs in a row of characters, the last one has the lowest rank."""
+        characters = [chr(0x4E00 + n) for n in range(20_001)]
+        pairs = [f"{left} {right}" for left, right in pairwise(characters)]
+        ranks = {pair: rank for rank, pair in enumerate(reversed(pairs))}
+        for length in (20_000, 20_001):
+            tokens = merge_pairs("".join(characters[:length]), ranks)
+            assert [*map(len, tokens)] == [1] * (length % 2) + [2] * (length // 2)
 
 
 def any_ranks(rng):
@@ -271,7 +302,7 @@ class TestOpenAIsFiles:
 
     def test_every_token_is_what_its_text_is_merged_to(self, known):
         for token in known.ids:
-            assert merge_pairs(list(token), known.ranks) == [token]
+            assert merge_pairs(token, known.ranks) == [token]
 
     def test_one_changed_merge_is_noticed(self, gpt2_vocabulary, tmp_path):
         for name in ("vocab.json", "merges.txt"):
