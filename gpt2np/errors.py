@@ -36,6 +36,7 @@ __all__ = [
     "TokenizerError",
 ]
 
+_MAX_WORD = 300  # characters of a path or value in a message
 _MAX_LENGTH = 2000  # characters of a message; a tensor name in a file can have a million
 
 _repr = Repr()
@@ -50,6 +51,19 @@ def short_repr(value: object) -> str:
 def printable(text: str) -> str:
     """Return `text` on one line, with control characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def shortened(text: str) -> str:
+    """Return `text` with long words, such as a value without spaces, cut in the middle."""
+    return " ".join(
+        word if len(word) <= _MAX_WORD else f"{word[: _MAX_WORD // 2]}…{word[-_MAX_WORD // 2 :]}"
+        for word in text.split(" ")
+    )
+
+
+def error_reason(error: BaseException) -> str:
+    """Return an error's reason without number and file name, such as "Permission denied"."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -134,7 +148,7 @@ class GPT2NPError(Exception):
         if values or self.arguments:
             shown = {n: _Argument(n, value, notation) for n, value in self.arguments.items()}
             text = text.format(*values, **shown)
-        text = f"{self.place}{text}"
+        text = shortened(f"{self.place}{text}")
         if len(text) > _MAX_LENGTH:
             text = f"{text[: _MAX_LENGTH // 2]} … {text[-_MAX_LENGTH // 2 :]}"
         return printable(text)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -24,6 +23,7 @@ from gpt2np.errors import (
     GPT2NPError,
     InvalidArgumentError,
     check_argument,
+    is_integer,
 )
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments, split_arguments
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
@@ -708,7 +708,7 @@ class LanguageModel:
                 self._check_length(prompt)
             return prompt, self.encode_prompt(prompt)
         is_list = isinstance(prompt, (Sequence, np.ndarray)) and not isinstance(prompt, bytes)
-        is_list = is_list and all(isinstance(token_id, Integral) for token_id in prompt)
+        is_list = is_list and all(map(is_integer, prompt))
         check_argument(is_list, "prompt", prompt, "a text or a list of ids")
         ids = [int(token_id) for token_id in prompt]
         decoder = self.tokenizer.streaming_decoder()

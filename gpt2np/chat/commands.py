@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpt2np.chat.session import UNSUPPORTED_OPTIONS, read_conversation
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, error_reason
 from gpt2np.generation.sampling import new_seed
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def run_command(session: ChatSession, line: str) -> str:
     try:
         return function if isinstance(function, str) else function(session, text.strip())
     except OSError as error:
-        raise InvalidArgumentError(f"/{name} {text}: {error.strerror}") from error
+        raise InvalidArgumentError(f"/{name} {text}: {error_reason(error)}") from error
 
 
 def _set(session: ChatSession, text: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.chat.template import ChatTemplate, check_message, find_special_token
 from gpt2np.data.files import atomic_write_text, read_json_object
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
 from gpt2np.generation.sampling import new_seed
 from gpt2np.limits import limits
 
@@ -78,7 +78,7 @@ class Conversation:
         try:
             atomic_write_text(path, content + "\n")
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
+            reason = error_reason(error)
             raise InvalidArgumentError(f"cannot write {path}: {reason}") from error
         return len(messages)
 

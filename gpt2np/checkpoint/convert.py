@@ -20,6 +20,7 @@ from gpt2np.checkpoint.load import Checkpoint, read_checkpoint
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.checkpoint.safetensors_file import DTYPES, NUMPY_DTYPES, write_safetensors
 from gpt2np.data.files import errors_name, read_json_object
+from gpt2np.data.resumable import output_folder, work_folder, write_task
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, shard_name
 from gpt2np.limits import limits
@@ -139,19 +140,23 @@ def check_new_folder(target: Path) -> None:
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which is renamed to `target` at the end."""
+    """Yield a temporary folder, which is renamed to `target` at the end.
+
+    The folder is in `target`.partial: after a kill, the next run removes its files.
+    """
     check_new_folder(target)
-    resolved = target.resolve()
-    temporary = resolved.with_name(f".{resolved.name}.{os.getpid()}.tmp")
-    try:
-        with errors_name(target):
-            temporary.mkdir(parents=True)
-            yield temporary
-            if resolved.exists():
-                resolved.rmdir()
-            temporary.rename(resolved)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with work_folder(target.resolve()) as folder:
+        try:
+            write_task(folder, {"target": f"{target}"}, {})
+            yield (temporary := output_folder(folder))
+            if target.exists():
+                target.rmdir()
+            temporary.rename(target.resolve())
+        except OSError as error:
+            if error.filename and not Path(os.fsdecode(error.filename)).is_relative_to(folder):
+                raise  # of a file that is read
+            with errors_name(target):
+                raise
 
 
 def _write(

@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.data.files import reject_duplicate_keys
-from gpt2np.errors import CheckpointError
+from gpt2np.errors import CheckpointError, error_reason
 from gpt2np.limits import limits
 from gpt2np.progress import progress_bar
 
@@ -115,9 +115,9 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                 pass
             header = json.loads(file.read(size).decode(), object_pairs_hook=reject_duplicate_keys)
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+        raise CheckpointError(f"cannot read {path}: {error_reason(error)}") from error
     except MemoryError as error:
-        raise CheckpointError(f"cannot map {path} into memory: {error}") from error
+        raise CheckpointError(f"cannot map {path} into memory: {error_reason(error)}") from error
     except (SafetensorError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
     header.pop("__metadata__", None)
@@ -178,7 +178,7 @@ def _map_file(path: Path) -> NDArray[np.uint8]:
         with path.open("rb") as file:
             return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except (OSError, ValueError) as error:  # ValueError: the file has become empty
-        raise CheckpointError(f"cannot map {path} into memory: {error}") from error
+        raise CheckpointError(f"cannot map {path} into memory: {error_reason(error)}") from error
 
 
 def read_ahead(array: NDArray[Any]) -> None:
@@ -253,7 +253,7 @@ def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
                     chunk = (chunk.astype(np.uint32) << 16).view(np.float32)
                 yield chunk
     except OSError as error:
-        raise CheckpointError(f"cannot read {tensor.path}: {error.strerror}") from error
+        raise CheckpointError(f"cannot read {tensor.path}: {error_reason(error)}") from error
 
 
 def write_safetensors(

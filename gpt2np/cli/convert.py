@@ -108,7 +108,7 @@ def _convert(
 
     total = 2 * checkpoint.n_parameters  # every parameter is written and read back
     showing = progress(total=total, desc="converting", unit_scale=True, delay=0.5)
-    with write_errors(target), showing as bar:
+    with write_errors(target, check_filename=True), showing as bar:
         return convert(checkpoint, target, options, companions=COMPANIONS, on_progress=bar.update)
 
 

@@ -21,8 +21,10 @@ from gpt2np.errors import (
     InvalidArgumentError,
     Notation,
     did_you_mean,
+    error_reason,
     printable,
     short_repr,
+    shortened,
 )
 
 COMMANDS = (
@@ -43,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="help", help="Show this message and exit")
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print a message. If stdout cannot be written, raise the error that argparse ignores."""
@@ -121,7 +123,8 @@ def _describe(error: OSError) -> str:
     if error.errno == errno.EBADF:
         return "standard output is closed"
     if error.filename is not None:
-        return printable(f"cannot access {os.fsdecode(error.filename)}: {error.strerror}")
+        name = shortened(os.fsdecode(error.filename))
+        return printable(f"cannot access {name}: {error_reason(error)}")
     return f"cannot write standard output: {error.strerror}" if error.errno else str(error)
 
 
@@ -141,7 +144,9 @@ def _dispatch(
                 hint = "; give all arguments together, before or after the options"
         kind = "option" if is_option else "argument"
         parser.exit(
-            2, f"{program}: error: unrecognized {kind} {first!r}{hint} (try {program} --help)\n"
+            2,
+            f"{program}: error: unrecognized {kind} {shortened(repr(first))}{hint} "
+            f"(try {program} --help)\n",
         )
     if args.command is None:
         parser.print_help()

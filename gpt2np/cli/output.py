@@ -68,7 +68,7 @@ def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
     With `check_filename`, a BrokenPipeError (from stderr) and errors about files whose paths do not
     start with `path` stay unchanged.
     """
-    from gpt2np.errors import GPT2NPError
+    from gpt2np.errors import GPT2NPError, error_reason
 
     try:
         yield
@@ -77,7 +77,7 @@ def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
         is_foreign = isinstance(error, BrokenPipeError) or (name and not name.startswith(str(path)))
         if check_filename and is_foreign:
             raise
-        raise GPT2NPError(f"cannot write {path}: {error.strerror or error}") from error
+        raise GPT2NPError(f"cannot write {path}: {error_reason(error)}") from error
 
 
 def check_not_hidden(target: Path, names: Iterable[str]) -> None:

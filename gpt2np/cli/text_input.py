@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from gpt2np.cli.output import print_stderr
 from gpt2np.data.text import decode_utf8
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, error_reason
 from gpt2np.limits import how_to_raise, limits
 
 
@@ -91,7 +91,7 @@ def read_text_file(file: Path) -> str:
         with file.open("rb") as stream:
             data = _read(stream, str(file))
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read --file {file}: {error.strerror}") from error
+        raise InvalidArgumentError(f"cannot read --file {file}: {error_reason(error)}") from error
     return decode_utf8(data, str(file))
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
 from gpt2np.cli.text_input import check_field, spool_stdin
-from gpt2np.errors import InvalidArgumentError, TokenizerError
+from gpt2np.errors import InvalidArgumentError, TokenizerError, error_reason
 
 if TYPE_CHECKING:
     from gpt2np.data.corpus import CorpusOptions, TextPart
@@ -140,7 +140,7 @@ def _check_writable(folder: Path) -> None:
     try:
         TemporaryDirectory(dir=nearest).cleanup()
     except OSError as error:
-        raise TokenizerError(f"cannot write to --out {folder}: {error.strerror}") from error
+        raise TokenizerError(f"cannot write to --out {folder}: {error_reason(error)}") from error
 
 
 def _train(

@@ -23,7 +23,7 @@ from gpt2np.data import END_OF_TEXT
 from gpt2np.data.files import read_lines
 from gpt2np.data.parquet import read_rows
 from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text, is_utf16
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
 from gpt2np.limits import how_to_raise, limits
 
 _READ_SIZE = 1 << 20  # bytes to read at once; minimum characters in a part of a document
@@ -231,7 +231,7 @@ def _errors_of(file: Path) -> Iterator[None]:
     except InvalidArgumentError as error:
         raise UnreadableFileError(str(error)) from error
     except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = error_reason(error)
         raise UnreadableFileError(f"cannot read {file}: {reason}") from error
 
 

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument, error_reason
 from gpt2np.limits import how_to_raise, limits
 
 TYPE_CHECKING = False
@@ -61,7 +61,7 @@ def check_output_file(
     try:
         TemporaryFile(dir=followed(path).parent).close()  # os.access would be wrong for root
     except OSError as error:
-        raise GPT2NPError(f"cannot write {path}: {error.strerror}") from error
+        raise GPT2NPError(f"cannot write {path}: {error_reason(error)}") from error
 
 
 def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = None) -> bytes:
@@ -75,7 +75,7 @@ def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = 
             raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")
         return path.read_bytes()
     except OSError as problem:
-        raise error(f"cannot read {path}: {problem.strerror}") from problem
+        raise error(f"cannot read {path}: {error_reason(problem)}") from problem
 
 
 def read_lines(file: BinaryIO, name: object) -> Iterator[bytes]:
@@ -208,5 +208,4 @@ def errors_name(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         # NumPy's error has no number, and tells only how much of an array was written.
-        number, reason = error.errno or errno.EIO, error.strerror or str(error)
-        raise OSError(number, reason, str(path)) from error
+        raise OSError(error.errno or errno.EIO, error_reason(error), str(path)) from error

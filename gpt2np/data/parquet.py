@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint, short_repr
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, error_reason, install_hint, short_repr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ def read_rows(
         for batch in file.iter_batches(_ROWS_PER_BATCH, columns=columns, use_threads=False):
             yield from batch.to_pylist()
     except (arrow.ArrowException, OSError) as error:
-        raise InvalidArgumentError(f"cannot read {name} as Parquet: {error}") from error
+        raise InvalidArgumentError(
+            f"cannot read {name} as Parquet: {error_reason(error)}"
+        ) from error
 
 
 def count_rows(stream: BinaryIO, name: object) -> int:
@@ -54,7 +56,9 @@ def count_rows(stream: BinaryIO, name: object) -> int:
     try:
         count: int = parquet.ParquetFile(stream).metadata.num_rows
     except (arrow.ArrowException, OSError) as error:
-        raise InvalidArgumentError(f"cannot read {name} as Parquet: {error}") from error
+        raise InvalidArgumentError(
+            f"cannot read {name} as Parquet: {error_reason(error)}"
+        ) from error
     return count
 
 

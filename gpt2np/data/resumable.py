@@ -214,7 +214,7 @@ def work_folder(out: Path) -> Iterator[Path]:
 
 
 def output_folder(folder: Path) -> Path:
-    """Return a new folder for the output within a work folder."""
+    """Return a new folder for the output within a work folder, which must have a task."""
     shutil.rmtree(folder / _OUTPUT, ignore_errors=True)  # of a run that was killed
     (folder / _OUTPUT).mkdir()
     return folder / _OUTPUT
@@ -306,14 +306,19 @@ def _resume(folder: Path, job: Job, callbacks: JobCallbacks, force: bool) -> Seq
         changes.append(f"{damaged[0].name} is damaged, or the part before it is missing")
     for path in reversed(_part_paths(folder)[len(valid) :]):
         path.unlink()
-    content = {"format": _FORMAT, "settings": job.settings, "fingerprints": job.fingerprints}
-    _write(folder / _TASK, json.dumps(content, default=repr).encode())
+    write_task(folder, job.settings, job.fingerprints)
     if changes:
         plain = {name: name for name in names}
         callbacks.on_restart([change.format(**plain) for change in changes])
     if last.done:
         callbacks.on_resume(last.done)
     return valid
+
+
+def write_task(folder: Path, settings: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+    """Write task.json, which tells later runs that the files in the folder are gpt2np's."""
+    content = {"format": _FORMAT, "settings": settings, "fingerprints": digests}
+    _write(folder / _TASK, json.dumps(content, default=repr).encode())
 
 
 def _changes(task: Mapping[str, Mapping[str, Any]], job: Job) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from gpt2np.data.corpus import parse_records, text_field
 from gpt2np.data.files import check_is_file
 from gpt2np.data.text import decode_utf8
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, error_reason
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
 Errors = Literal["strict", "replace"]
@@ -28,7 +28,7 @@ def read_text(file: Path, errors: Errors = "strict") -> str:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read {file}: {error.strerror}") from error
+        raise InvalidArgumentError(f"cannot read {file}: {error_reason(error)}") from error
     return decode_utf8(data, file, errors=errors)
 
 

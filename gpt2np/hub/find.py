@@ -5,7 +5,13 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt2np.errors import InvalidArgumentError, ModelNotFoundError, did_you_mean, short_repr
+from gpt2np.errors import (
+    InvalidArgumentError,
+    ModelNotFoundError,
+    did_you_mean,
+    error_reason,
+    short_repr,
+)
 from gpt2np.hub.model_files import (
     INDEX_FILE,
     MODEL_FILES,
@@ -104,7 +110,9 @@ def _existing_path(name: str) -> Path | None:
         path = Path(name).expanduser()
         return path if path.exists() else None
     except (OSError, RuntimeError) as error:
-        raise ModelNotFoundError(f"cannot look up the folder {name}: {error}") from error
+        raise ModelNotFoundError(
+            f"cannot look up the folder {name}: {error_reason(error)}"
+        ) from error
 
 
 def _local_folder(name: str) -> Path | None:

@@ -16,7 +16,7 @@ from gpt2np.data.files import read_lines as bounded_lines
 from gpt2np.data.files import reject_duplicate_keys
 from gpt2np.data.parquet import read_rows
 from gpt2np.data.text import is_utf16
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
 from gpt2np.generation import Options
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
@@ -48,7 +48,7 @@ def count_lines(path: Path) -> int:
     try:
         n_lines = sum(1 for _ in _raw_lines(path))
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
+        raise InvalidArgumentError(f"cannot read {path}: {error_reason(error)}") from error
     if not n_lines:
         raise InvalidArgumentError(f"{path} is empty; there is no prompt to continue")
     return n_lines

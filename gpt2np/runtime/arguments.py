@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument
+from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument, is_integer
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.runtime.kv_cache import KVCache
 
@@ -34,7 +34,7 @@ def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[Int
             raise InvalidArgumentError(
                 f"id {invalid} is not in the model's vocabulary of {vocab_size}"
             )
-    return arrays
+    return [ids.astype(np.int64) for ids in arrays]
 
 
 def check_caches(
@@ -82,7 +82,7 @@ def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
         raise InvalidArgumentError(
             f"logits_indices must be among the {n} tokens of all sequences, 0 … {n - 1}"
         )
-    return indices
+    return indices.astype(np.int64)
 
 
 def last_token_indices(sequences: Sequence[Sequence[int] | Array]) -> IntArray:
@@ -95,6 +95,10 @@ def last_token_indices(sequences: Sequence[Sequence[int] | Array]) -> IntArray:
 
 def _integers(values: ArrayLike, name: str) -> IntArray:
     array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+    is_valid = not array.size or array.dtype.kind in "iu"
+    if array.dtype.kind in "fO":  # perhaps integers beyond 64 bits
+        array = np.asarray(values, object)
+        is_valid = all(map(is_integer, array))
+    if array.ndim != 1 or not is_valid:
         raise InvalidArgumentError(f"{name} must be a list of integers")
-    return array.astype(np.int64)
+    return array

@@ -13,7 +13,7 @@ from types import FrameType
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, error_reason
 from gpt2np.language_model import LanguageModel
 from gpt2np.server.app import Server, create_app
 from gpt2np.server.connections import Connection, raise_file_limit
@@ -49,7 +49,7 @@ def serve(
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = error_reason(error)
         raise InvalidArgumentError(f"cannot listen at {host}, port {port}: {reason}") from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit the option
         seconds = min(_MAX_UNREAD, server.options.timeout)

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpt2np.data.files import atomic_write_text, read_bytes
-from gpt2np.errors import TokenizerError, short_repr
+from gpt2np.errors import TokenizerError, error_reason, short_repr
 from gpt2np.limits import limits
 from gpt2np.tokenizer import gpt2_files
 from gpt2np.tokenizer.pre_tokenizer import (
@@ -55,7 +55,9 @@ def read_vocabulary(path: Path) -> Vocabulary:
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:
-        raise TokenizerError(f"cannot look for a vocabulary at {path}: {error.strerror}") from error
+        raise TokenizerError(
+            f"cannot look for a vocabulary at {path}: {error_reason(error)}"
+        ) from error
     if is_folder:
         return _read_folder(path)
     if not exists:

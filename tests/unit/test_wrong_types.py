@@ -139,6 +139,20 @@ def test_error_names_the_argument(
         call(lm)
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64, -(2**70)])
+def test_ids_beyond_64_bits(lm: LanguageModel, number: int) -> None:
+    for call in (lm.generate, lm.prefix, lm.score, lambda ids: lm.model.forward([ids])):
+        with pytest.raises(InvalidArgumentError, match=f"id {number} is not in the .*vocabulary"):
+            call([5, number])
+
+
+@pytest.mark.parametrize("ids", [[True], [5, True], [5.0]])
+def test_prompts_that_are_no_ids(lm: LanguageModel, ids: list[object]) -> None:
+    for call in (lm.generate, lm.prefix):
+        with pytest.raises(InvalidArgumentError, match="it must be a text or a list of ids"):
+            call(ids)
+
+
 def test_cache_of_another_model(lm: LanguageModel) -> None:
     config = replace(lm.model.config, layer_norm_epsilon=1e-3)
     other = GPT2(config, dict(lm.model.weights))

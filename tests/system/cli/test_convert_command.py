@@ -112,10 +112,38 @@ def test_interrupted_it_leaves_nothing(tmp_path, kind, code):
     process = subprocess.Popen(
         [*slow_conversion(), "convert", "bundled", str(tmp_path / "b")], stderr=subprocess.PIPE
     )
-    while not list(tmp_path.glob(".b.*.tmp/*")):
+    while not list(tmp_path.glob("b.partial/output/*")):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(kind)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == code and b"Traceback" not in stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_run_leaves_nothing_to_the_next(tmp_path):
+    command = [*slow_conversion(), "convert", "bundled", str(tmp_path / "b")]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    while not list(tmp_path.glob("b.partial/output/*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    other = run("convert", "bundled", tmp_path / "b")
+    assert other.returncode == 1 and "another process is writing to" in other.stderr
+    process.kill()
+    process.wait()
+    assert [path.name for path in tmp_path.iterdir()] == ["b.partial"]
+    assert run("convert", "bundled", tmp_path / "b").returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+@pytest.mark.permissions
+def test_a_source_that_cannot_be_read_is_named(tmp_path, bundled):
+    (tmp_path / "a").mkdir()
+    for file in bundled.iterdir():
+        if file.is_file():
+            (tmp_path / "a" / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "a" / "vocab.json").chmod(0)
+    result = run("convert", tmp_path / "a", tmp_path / "b")
+    assert result.returncode == 1 and f"{tmp_path / 'a' / 'vocab.json'}" in result.stderr
+    assert "cannot write" not in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

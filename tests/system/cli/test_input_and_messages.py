@@ -107,3 +107,27 @@ def test_errors_name_options_not_arguments(tmp_path):
 
 def test_install_hint_is_true_in_a_checkout():
     assert install_hint("chat").endswith("in a checkout: pip install '.[chat]'")
+
+
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("generate", "a", "--model", LONG),
+        ("generate", "a", "--dtype", LONG),
+        ("generate", "a", "-n", LONG),
+        ("generate", "a", f"--{LONG}"),
+        ("encode", LONG, "o.bin"),
+        ("score", "p.jsonl", "--out", LONG),
+        ("convert", LONG, "d"),
+        ("convert", "bundled", "d", "--max-shard-size", LONG),
+        ("eval", LONG),
+    ],
+)
+def test_long_values_are_shortened(arguments, tmp_path):
+    result = run_here(*arguments, folder=tmp_path)
+    *_, last = result.stderr.splitlines()
+    assert result.returncode in (1, 2) and "xxx…xxx" in last.replace("...", "…")
+    assert len(last) < 600 and "[Errno" not in last

@@ -2,7 +2,9 @@
 
 import json
 import os
+import pickle
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +23,13 @@ from helpers.kills import contents, run_to_the_end
 import gpt2np.distributed
 from gpt2np import GPT2NPError, InvalidArgumentError, LanguageModel
 from gpt2np.distributed import Cluster
-from gpt2np.distributed.jobs import ModelSource, continue_on_ray, encode_on_ray, score_on_ray
+from gpt2np.distributed.jobs import (
+    ModelSource,
+    continue_on_ray,
+    encode_on_ray,
+    language_model_fingerprint,
+    score_on_ray,
+)
 from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
 from gpt2np.prompts.job import continue_file
 from gpt2np.tokenizer.dataset import encode_dataset
@@ -152,6 +160,55 @@ def test_datasets(local_cluster, lm):
         assert np.array_equal(row["ids"], lm.tokenizer.encode(text))
         completion = lm.generate(text, seed=7 + row["index"], max_new_tokens=3)
         assert list(row["completion_ids"]) == completion.ids
+
+
+def write_other_files(monkeypatch, tmp_path):
+    """Write files of one name to two folders, of which the second becomes the current one."""
+    for folder, text in (("ray", "A fox."), ("here", "The king.")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "t.txt").write_text(text)
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def test_relative_paths_are_those_of_the_command(monkeypatch, tmp_path):
+    """Workers run elsewhere, and read the file of the command or raise an error."""
+    write_other_files(monkeypatch, tmp_path)
+    shutil.copytree(LanguageModel.load("bundled").folder, "m")
+    fingerprint = language_model_fingerprint(LanguageModel.load("m"))
+    source, found = ModelSource("m", fingerprint=fingerprint), []
+
+    def map_here(readers, make_function, cluster):
+        sent = pickle.dumps((readers, make_function))
+        monkeypatch.chdir(tmp_path / "ray")
+        readers, make_function = pickle.loads(sent)
+        function = make_function()
+        found.extend((item, function(item)) for reader in readers for item in reader())
+        return iter(found)
+
+    monkeypatch.setattr("gpt2np.distributed.jobs.map_in_order", map_here)
+    run = score_on_ray(source, ScoreOptions(), Cluster())
+    [(batch, results)] = run([Path("t.txt")], (0, 0))
+    assert batch.items[0].text == "The king." and b'"file": "t.txt"' in results.contents[0]
+
+
+def test_another_file_or_model_on_a_worker(monkeypatch, tmp_path):
+    write_other_files(monkeypatch, tmp_path)
+    readers = []
+
+    def keep_readers(given, make_function, cluster):
+        readers.extend(given)
+        return iter(())
+
+    monkeypatch.setattr("gpt2np.distributed.jobs.map_in_order", keep_readers)
+    list(score_on_ray(SOURCE, ScoreOptions(), Cluster())([Path("t.txt")], (0, 0)))
+    Path("t.txt").write_text("The fox..")
+    with pytest.raises(GPT2NPError, match=r"here/t\.txt on .* differs from the command's file"):
+        list(readers[0]())
+    Path("t.txt").unlink()
+    with pytest.raises(GPT2NPError, match=r"here/t\.txt on .* is missing"):
+        list(readers[0]())
+    with pytest.raises(GPT2NPError, match=r"the worker on .* loads another model, bundled in"):
+        replace(SOURCE, fingerprint="other").load()
 
 
 def start_nodes():
