@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -185,9 +186,9 @@ def process_logits(
 
 def add_logit_bias(logits: Array, bias: Collection[tuple[int, float]]) -> Array:
     """Add a bias to the logits (V,) of the given token ids, like OpenAI's `logit_bias`."""
+    ids, values = zip(*bias, strict=True)
     biased = logits.copy()
-    for token_id, value in bias:
-        biased[token_id] += value
+    np.add.at(biased, list(ids), np.array(values, logits.dtype))
     return biased
 
 
@@ -214,7 +215,18 @@ def presence_and_frequency_penalty(
 
 def ban_words(logits: Array, history: TokenHistory, words: Collection[Sequence[int]]) -> Array:
     """Forbid each next id that would complete one of `words`, which are sequences of ids."""
-    return ban(logits, [last for *start, last in words if history.last(len(start)) == start])
+    starts = _last_ids(tuple(words))
+    lasts = (starts[n].get(tuple(history.last(n)), ()) for n in starts)
+    return ban(logits, [token_id for ids in lasts for token_id in ids])
+
+
+@lru_cache(64)
+def _last_ids(words: tuple[tuple[int, ...], ...]) -> dict[int, dict[tuple[int, ...], list[int]]]:
+    """Map the length of a word's start, and then the start itself, to the ids that complete it."""
+    starts: dict[int, dict[tuple[int, ...], list[int]]] = {}
+    for *start, last in words:
+        starts.setdefault(len(start), {}).setdefault(tuple(start), []).append(last)
+    return starts
 
 
 def ban(logits: Array, ids: Collection[int]) -> Array:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt2np.generation import GenerationOptions
-from gpt2np.generation.logits_processors import TokenHistory, process_logits
+from gpt2np.generation.logits_processors import TokenHistory, add_logit_bias, process_logits
 
 VOCAB_SIZE = 50
 OPTIONS = {
@@ -76,3 +76,25 @@ def test_by_hand():
     assert replace(history, draft=[]).followers(2) == {3}
     assert replace(history, draft=[1]).followers(1) == {2}
     assert replace(history, draft=[]).followers(0) == {1, 2, 3}
+
+
+def test_many_banned_words_cost_no_more():
+    words = [[int(i) % 50, int(i) // 50 % 50, 7] for i in range(2500)]
+    history = TokenHistory(CountingList([3, 4] * 5), CountingList([1, 2]))
+    n_reads = []
+    for n in (1, 2500):
+        options = GenerationOptions(bad_words_ids=[*words[-n:], [1, 2, 5]])
+        history.generated.n_reads = 0
+        logits = process_logits(np.zeros(VOCAB_SIZE, np.float32), options, history, ())
+        n_reads.append(history.generated.n_reads)
+        assert np.isneginf(logits).nonzero()[0].tolist() == ([5] if n == 1 else [5, 7])
+    assert n_reads[0] == n_reads[1]
+
+
+def test_a_bias_adds_up_in_the_type_of_the_logits():
+    logits = np.linspace(-1, 1, VOCAB_SIZE, dtype=np.float32)
+    expected = logits.copy()
+    for token_id, value in ((3, 0.1), (7, -1e-3), (3, 0.3)):
+        expected[token_id] += value
+    bias = add_logit_bias(logits, ((3, 0.1), (7, -1e-3), (3, 0.3)))
+    np.testing.assert_array_equal(bias, expected)
