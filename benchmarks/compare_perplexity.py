@@ -39,8 +39,8 @@ def gpt2np_pass(folder: str) -> tuple[Pass, int]:
     context = model.config.n_positions
 
     def score(ids: Ids) -> tuple[float, int]:
-        [result] = score_texts(model, [ids], (), context, context)
-        return result.total, int(np.isfinite(result.log_probabilities).sum())
+        [result] = score_texts(model, [ids], None, context, context)
+        return result.total, int(np.isfinite(result.logprobs).sum())
 
     return score, context
 

@@ -420,7 +420,7 @@ class LanguageModel:
         given: Prompt = ...,
         context: int | None = ...,
         stride: int | None = ...,
-        from_end_of_text: bool = ...,
+        from_end_of_text: bool | None = ...,
         progress: bool | None = ...,
         interventions: Hook | Sequence[Hook] | None = ...,
     ) -> TextScore: ...
@@ -433,7 +433,7 @@ class LanguageModel:
         given: Prompt = ...,
         context: int | None = ...,
         stride: int | None = ...,
-        from_end_of_text: bool = ...,
+        from_end_of_text: bool | None = ...,
         progress: bool | None = ...,
         interventions: Hook | Sequence[Hook] | None = ...,
     ) -> list[TextScore]: ...
@@ -442,27 +442,35 @@ class LanguageModel:
         self,
         text: Prompt | list[str] | list[list[int]],
         *,
-        given: Prompt = (),
+        given: Prompt = "",
         context: int | None = None,
         stride: int | None = None,
-        from_end_of_text: bool = False,
+        from_end_of_text: bool | None = None,
         progress: bool | None = None,
         interventions: Hook | Sequence[Hook] | None = None,
     ) -> TextScore | list[TextScore]:
         """Compute the log probability of each token of a text, given the tokens before it.
 
+            >>> good, bad = lm.score(["These foxes are here.", "This foxes are here."])
+            >>> good.total > bad.total
             >>> lm.score(" was not there", given="The king").total
-            >>> pandas.DataFrame(lm.score("The king was not there").words())
+            >>> pandas.DataFrame(lm.score("The king was not there").by_word())
 
         A list of texts gives a list of scores; the texts share forward passes. `given` is a text,
         or a list of ids, before each text. `given` is encoded separately and not scored, so a space
         between `given` and `text` belongs to `text`.
 
-        A text longer than `context` is scored in windows that start every `stride` tokens; see
-        `gpt2np.generation.scoring.score_texts`. `from_end_of_text` puts an end-of-text id before
-        `given` and the text. Without `from_end_of_text` and `given`, the first token's log
-        probability is NaN. For `progress`, see `generate_batch`. `interventions` edit each pass;
-        position 0 is the first token of the window, including `given`.
+        A text with nothing before it follows the end-of-text id, like an empty prompt of
+        `generate`, so that its first token is scored. `from_end_of_text` changes this rule: True
+        also puts the id before a `given` text, and False puts it nowhere. Without a preceding
+        token, the log probability of the first token is NaN. Ids that begin with the end-of-text
+        id get no second one.
+
+        If `text` has more than `context` tokens, windows start every `stride` tokens; if only
+        `given` is too long, `given` loses its first tokens. See
+        `gpt2np.generation.scoring.strided_spans`. For `progress`, see `generate_batch`.
+        `interventions` edit each pass; position 0 is the first token of the window, including the
+        tokens before the text.
 
         Raises:
             InvalidArgumentError: a token id, context or stride is out of its range, or the model
@@ -470,25 +478,47 @@ class LanguageModel:
         """
         from gpt2np.generation.scoring import score_texts
 
-        if from_end_of_text and self.bos_token_id is None:
-            raise InvalidArgumentError(f"{self.name} has no end-of-text to put before the text")
+        check_argument(
+            from_end_of_text is None or isinstance(from_end_of_text, bool),
+            "from_end_of_text",
+            from_end_of_text,
+            "True, False or None",
+        )
         is_list = isinstance(text, (list, tuple)) and all(
             isinstance(item, (str, list, tuple, np.ndarray)) for item in text[:1]
         )
         texts: list[Any] = list(text) if is_list else [text]
         inputs = [self._encode_plain(item) for item in texts]
-        prefix = [self.bos_token_id] if from_end_of_text and self.bos_token_id is not None else []
-        prefix += list(self._encode_plain(given))
+        given_ids = list(self._encode_plain(given))
+        prefixes = [self._scoring_prefix(ids, given_ids, from_end_of_text) for ids in inputs]
         _, callbacks, _ = split_arguments({"interventions": interventions})
         hook = callbacks.interventions
         with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
-            scores = score_texts(self.model, inputs, prefix, context, stride, bar.update, hook)
+            scores = score_texts(self.model, inputs, prefixes, context, stride, bar.update, hook)
         table = self.tokenizer.vocabulary.token_bytes
         scores = [
             replace(score, token_bytes=tuple(table.get(i, b"") for i in score.ids.tolist()))
             for score in scores
         ]
         return scores if is_list else scores[0]
+
+    def _scoring_prefix(
+        self, ids: Sequence[int], given: list[int], from_end_of_text: bool | None
+    ) -> list[int]:
+        """Return the ids before a text to score; the arguments are those of `score`."""
+        bos_token_id = self.bos_token_id
+        if from_end_of_text is None:
+            from_end_of_text = not given and not (len(ids) and ids[0] == bos_token_id)
+        if not from_end_of_text:
+            return given
+        if bos_token_id is None:
+            raise InvalidArgumentError(
+                "{0} has no end-of-text token to put before a text; set "
+                "{from_end_of_text.setting}, which leaves the first token unscored",
+                self.name,
+                from_end_of_text=False,
+            )
+        return [bos_token_id, *given]
 
     def _encode_plain(self, text: Prompt) -> Sequence[int]:
         """Encode a text, with special tokens as plain characters. Token ids stay as they are."""

@@ -77,6 +77,8 @@ class _FlagNotation(Notation):
     def setting(self, argument: str, value: object) -> str:
         if argument not in self._flags:
             return super().setting(argument, value)
+        if value is False:
+            return self._flags[argument].replace("--", "--no-", 1)
         text = f"{value.start}:{value.stop}" if isinstance(value, slice) else f"{value}"
         return self._flags[argument] if value is True else f"{self._flags[argument]} {text}"
 

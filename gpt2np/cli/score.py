@@ -8,16 +8,17 @@ has one document per line, a .parquet file one per row. In a text file,
 The file --out has a row for each document, in the order of the documents:
 
 file, document        the file, and the line, row or position in the file
-tokens, counted       tokens of the document, and those that are scored
+tokens, counted       tokens of the document, and scored tokens
 characters, bytes     size of the document, the bytes in UTF-8
 log_probability       sum over the scored tokens, in nats
 perplexity            per token
 bits_per_character    of the whole document, as in gpt2np eval perplexity
 bits_per_byte         likewise
 
-The windows and all definitions are those of gpt2np eval perplexity. A document
-that cannot be read is reported by its number and skipped; the exit code is then
-1. Run an interrupted command again to resume.
+The windows and all definitions are those of gpt2np eval perplexity with
+--from-end-of-text: the first token is scored, too. A document that cannot be
+read is reported by its number and skipped; the exit code is then 1. Run an
+interrupted command again to resume.
 """
 
 import argparse
@@ -48,8 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--context", type=int, metavar="K", help="Tokens per window (default: the model's context)")
     stride = "Tokens from the start of a window to the start of the next (default: --context / 2)"
     add("--stride", type=int, metavar="S", help=stride)
-    insert = "Insert <|endoftext|> before each document, to score also the document's first token"
-    add("--from-end-of-text", action="store_true", help=insert)
+    insert = (
+        "Insert <|endoftext|> before each document (default), or leave the document's first token "
+        "unscored"
+    )
+    boolean = argparse.BooleanOptionalAction
+    add("--from-end-of-text", action=boolean, default=True, help=insert)
     output = parser.add_argument_group("Output").add_argument
     out = "File for the scores: .jsonl or .parquet"
     output("--out", type=Path, metavar="FILE", required=True, help=out)

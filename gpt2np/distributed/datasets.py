@@ -29,7 +29,7 @@ def score(
     field: str = "text",
     context: int | None = None,
     stride: int | None = None,
-    from_end_of_text: bool = False,
+    from_end_of_text: bool = True,
     tokens: bool = False,
 ) -> Dataset:
     """Add the measures of `gpt2np score` to each row of a dataset with a text in column `field`.

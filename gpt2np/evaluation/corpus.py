@@ -17,7 +17,7 @@ from gpt2np.data.corpus import CorpusOptions, Document, read_numbered_documents
 from gpt2np.data.corpus_job import Batch, RunBatches, corpus_job, read_batches
 from gpt2np.data.resumable import JobCallbacks, Outcome, Results, run_job
 from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
-from gpt2np.evaluation.loglikelihood import require_bos_token_id
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.perplexity import Perplexity
 from gpt2np.generation.scoring import TextScore, check_window, score_texts
 from gpt2np.language_model import LanguageModel
@@ -53,7 +53,7 @@ class ScoreOptions:
     field: str = "text"  # field of a .jsonl line, or .parquet column, that holds the document
     context: int | None = None  # tokens in a window
     stride: int | None = None  # tokens from the start of a window to the start of the next
-    from_end_of_text: bool = False  # put an end-of-text token before each document
+    from_end_of_text: bool = True  # so that the document's first token is scored
     tokens: bool = False  # add the score of each token
 
 
@@ -113,8 +113,13 @@ def score_corpus(
 def check_options(lm: LanguageModel, options: ScoreOptions) -> None:
     """Raise InvalidArgumentError if an option is invalid for the model."""
     check_window(lm.model, options.context, options.stride)
-    if options.from_end_of_text:
-        require_bos_token_id(lm)
+    if options.from_end_of_text and lm.bos_token_id is None:
+        raise InvalidArgumentError(
+            "{0} has no end-of-text token to put before a document; set "
+            "{from_end_of_text.setting}, which leaves the first token unscored",
+            lm.name,
+            from_end_of_text=False,
+        )
 
 
 def read_corpus(
@@ -148,11 +153,14 @@ def score_documents(
     Texts of similar length share forward passes. A measure is None if no token is scored.
     """
     context, stride = check_window(lm.model, options.context, options.stride)
-    prefix = [require_bos_token_id(lm)] if options.from_end_of_text else []
+    prefix = [lm.bos_token_id] if options.from_end_of_text and lm.bos_token_id is not None else []
     inputs = [lm.tokenizer.encode_to_numpy(text, disallowed_special=()) for text in texts]
     order = sorted(range(len(texts)), key=lambda i: len(inputs[i]))
     shortest_first = [inputs[i] for i in order]
-    scores = score_texts(lm.model, shortest_first, prefix, context, stride, details=options.tokens)
+    prefixes = [prefix] * len(texts)
+    scores = score_texts(
+        lm.model, shortest_first, prefixes, context, stride, details=options.tokens
+    )
     rows: list[dict[str, Any]] = [{}] * len(texts)
     for i, score in zip(order, scores, strict=True):
         rows[i] = _measures(texts[i], score, context, stride)
@@ -162,7 +170,6 @@ def score_documents(
 
 
 def _measures(text: str, score: TextScore, context: int, stride: int) -> dict[str, Any]:
-    counted = int(np.count_nonzero(~np.isnan(score.log_probabilities)))
     result = Perplexity(
         documents=1,
         tokens=len(score.ids),
@@ -171,12 +178,12 @@ def _measures(text: str, score: TextScore, context: int, stride: int) -> dict[st
         bytes=len(text.encode()),
         context=context,
         stride=stride,
-        counted=counted,
+        counted=score.n_scored,
         log_probability=score.total,
         guide_mean=np.nan,
     )
     names = (*_COUNTS, *_MEASURES)
-    known = names if counted else _COUNTS
+    known = names if score.n_scored else _COUNTS
     return {name: getattr(result, name) if name in known else None for name in names}
 
 
@@ -184,7 +191,7 @@ def _token_rows(lm: LanguageModel, score: TextScore) -> list[dict[str, Any]]:
     assert score.ranks is not None and score.entropies is not None
     table = lm.tokenizer.vocabulary.token_bytes
     ids = score.ids.tolist()
-    tokens = replace(score, token_bytes=tuple(table.get(i, b"") for i in ids)).tokens()
+    tokens = replace(score, token_bytes=tuple(table.get(i, b"") for i in ids)).by_token()
     details = zip(ids, tokens, score.ranks.tolist(), score.entropies.tolist(), strict=True)
     rows = []
     for token_id, token, rank, entropy in details:

@@ -141,7 +141,7 @@ def lambada(
         target = window.ids[window.first :]
         correct += bool((scored.best == target).all())
         filtered += bool((scored.best_allowed == target).all())
-        total += float(scored.log_probabilities.sum())
+        total += float(scored.logprobs.sum())
         metrics = {"accuracy": correct / done, "perplexity": exp_or_inf(-total / done)}
         on_progress(done, len(passages), metrics)
     return Lambada(definition, len(passages), correct, filtered if by_paper else None, total)

@@ -185,7 +185,9 @@ def perplexity(
     n_tokens = sum(len(ids) - len(prefix) for ids in encoded)
     if not n_tokens:
         raise InvalidArgumentError("there is no text; give a file that is not empty")
-    counted, log_probability, guide_mean = _score(lm, encoded, context, stride, on_progress)
+    counted, log_probability, guide_mean = _score(
+        lm, encoded, len(prefix), context, stride, on_progress
+    )
     return Perplexity(
         documents=len(documents),
         tokens=n_tokens,
@@ -203,12 +205,17 @@ def perplexity(
 def _score(
     lm: LanguageModel,
     texts: Sequence[IntArray],
+    n_prefix: int,
     context: int,
     stride: int,
     on_progress: ProgressCallback,
 ) -> tuple[int, float, float]:
-    """Score texts. Returns the number and log probability of scored tokens, and `guide_mean`."""
-    total = sum(strided_count(len(ids), context, stride) for ids in texts)
+    """Score texts that begin with `n_prefix` unscored tokens.
+
+    Returns the number and log probability of scored tokens, and `guide_mean`.
+    """
+    sizes = context, stride, n_prefix
+    total = sum(strided_count(len(ids), *sizes) for ids in texts)
     if not total:
         raise InvalidArgumentError(
             "no token has a token before it; give a longer text, or put an end-of-text token "
@@ -217,13 +224,13 @@ def _score(
         )
 
     def all_spans() -> Iterator[tuple[IntArray, Span]]:  # lazy: a small stride gives many spans
-        return ((ids, span) for ids in texts for span in strided_spans(len(ids), context, stride))
+        return ((ids, span) for ids in texts for span in strided_spans(len(ids), *sizes))
 
     windows = (window for ids, span in all_spans() for window in windows_of(ids, [span]))
     done, log_probability, guide_mean, weights = 0, 0.0, 0.0, 0
     scores = score_windows(lm.model, windows)
     for (_, span), scored in zip(all_spans(), scores, strict=True):
-        count, nats = span.stop - span.first, float(scored.log_probabilities.sum())
+        count, nats = span.stop - span.first, float(scored.logprobs.sum())
         done, log_probability = done + count, log_probability + nats
         weight = count if span.start == 0 or stride == context else count - 1
         guide_mean, weights = guide_mean - nats / count * weight, weights + weight

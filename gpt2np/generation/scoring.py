@@ -57,7 +57,7 @@ class Window:
 class WindowScore(NamedTuple):
     """The scores of a window's n ids from index `first` on. Every array is (n - first,)."""
 
-    log_probabilities: NDArray[np.float64]  # natural logarithms
+    logprobs: NDArray[np.float64]  # natural logarithms
     best: IntArray  # the most likely id at each position; ties go to the lowest id
     best_allowed: IntArray  # the most likely id outside `excluded` of `score_windows`
     ranks: IntArray  # 1 + the number of more likely ids; empty without `details`
@@ -82,35 +82,44 @@ class ScoredText(NamedTuple):
 class TextScore:
     """The log probability of each token of a text, given the preceding tokens.
 
-    Every array is (T,) for T tokens. Log probabilities are natural logarithms. `best` is the most
-    likely id at each position. Tokens that are not scored (see `strided_spans`) have log
-    probability NaN and `best` -1. If a LanguageModel scored the text, `token_bytes` has the bytes
-    of each token. With `details`, `ranks` has 1 + the number of more likely ids (-1 if not scored).
-    `entropies` then has the entropies of the predicted distributions, in nats (NaN if not scored).
+    Every array is (T,) for T tokens. `logprobs` are natural logarithms. `best` is the most likely
+    id at each position. Tokens that are not scored (see `strided_spans`) have log probability NaN
+    and `best` -1. If a LanguageModel scored the text, `token_bytes` has the bytes of each token.
+    With `details`, `ranks` has 1 + the number of more likely ids (-1 if not scored). `entropies`
+    then has the entropies of the predicted distributions, in nats (NaN if not scored).
     """
 
     ids: IntArray
-    log_probabilities: NDArray[np.float64]
+    logprobs: NDArray[np.float64]
     best: IntArray
     token_bytes: tuple[bytes, ...] = ()
     ranks: IntArray | None = None
     entropies: NDArray[np.float64] | None = None
 
-    def tokens(self) -> list[ScoredText]:
+    @property
+    def tokens(self) -> list[str]:
+        r"""The text of each token, as in `Completion.tokens`.
+
+        Bytes of an incomplete character are escaped, as in "\\xf0".
+        """
+        self._check_bytes()
+        return [token.decode("utf-8", "backslashreplace") for token in self.token_bytes]
+
+    def by_token(self) -> list[ScoredText]:
         """Return each token with its span and surprisal.
 
         The span of a token that ends within a character includes the whole character.
         """
         _, characters = self._characters()
         result, start = [], 0
-        for token, logprob in zip(self.token_bytes, self.log_probabilities.tolist(), strict=True):
+        scored = zip(self.tokens, self.token_bytes, self.logprobs.tolist(), strict=True)
+        for text, token, logprob in scored:
             first, start = int(characters[start]), start + len(token)
             stop = int(characters[start - 1]) + 1 if token else first
-            text = token.decode("utf-8", "backslashreplace")
             result.append(_scored(text, first, stop, logprob))
         return result
 
-    def words(self) -> list[ScoredText]:
+    def by_word(self) -> list[ScoredText]:
         """Return each word with its span and surprisal.
 
         A word is a maximal run of characters that are not white space; its log probability is the
@@ -124,7 +133,7 @@ class TextScore:
         token_starts = characters[np.cumsum(sizes) - sizes]
         words = np.searchsorted([stop for _, stop in spans], token_starts, side="right")
         totals = np.zeros(len(spans))
-        np.add.at(totals, np.minimum(words, len(spans) - 1), self.log_probabilities)
+        np.add.at(totals, np.minimum(words, len(spans) - 1), self.logprobs)
         return [
             _scored(text[start:stop], start, stop, total)
             for (start, stop), total in zip(spans, totals.tolist(), strict=True)
@@ -135,37 +144,48 @@ class TextScore:
 
         Each byte that is not UTF-8 becomes one U+FFFD.
         """
-        if len(self.token_bytes) != len(self.ids):
-            raise InvalidArgumentError("words and tokens need a score from LanguageModel.score")
+        self._check_bytes()
         text = b"".join(self.token_bytes).decode("utf-8", "surrogateescape")
         sizes = [len(character.encode("utf-8", "surrogateescape")) for character in text]
         characters = np.append(np.repeat(np.arange(len(text)), sizes), len(text))
         return re.sub("[\udc80-\udcff]", "\ufffd", text), characters
 
+    def _check_bytes(self) -> None:
+        if len(self.token_bytes) != len(self.ids):
+            raise InvalidArgumentError("words and tokens need a score from LanguageModel.score")
+
     def __repr__(self) -> str:
+        n_tokens, n_unscored = len(self.ids), len(self.ids) - self.n_scored
+        unscored = f" ({n_unscored} not scored)" if n_unscored else ""
         return (
-            f"<TextScore of {len(self.ids)} tokens: log probability {self.total:.2f}, perplexity "
-            f"{self.perplexity:.2f}>"
+            f"<TextScore of {n_tokens} tokens{unscored}: log probability {self.total:.2f}, "
+            f"perplexity {self.perplexity:.2f}>"
         )
 
     def _repr_html_(self) -> str:
         """Return the text for notebooks, with tokens colored by probability."""
-        tokens = [token.decode("utf-8", "backslashreplace") for token in self.token_bytes]
-        tokens = tokens or [f"[{token_id}]" for token_id in self.ids]
-        return colored_tokens("", tokens, self.log_probabilities.tolist())
+        tokens = self.tokens if self.token_bytes else [f"[{token_id}]" for token_id in self.ids]
+        return colored_tokens("", tokens, self.logprobs.tolist())
 
     __eq__ = equal_fields
 
     @property
+    def n_scored(self) -> int:
+        """The number of scored tokens."""
+        return int(np.count_nonzero(~np.isnan(self.logprobs)))
+
+    @property
     def total(self) -> float:
-        """The sum of the scored tokens' log probabilities, in nats."""
-        return float(np.nansum(self.log_probabilities))
+        """The sum of the scored tokens' log probabilities, in nats; NaN if no token is scored."""
+        return float(np.nansum(self.logprobs)) if self.n_scored else math.nan
 
     @property
     def perplexity(self) -> float:
         """exp of the mean negative log probability; NaN if no token is scored."""
-        known = self.log_probabilities[~np.isnan(self.log_probabilities)]
-        return float(np.exp(-known.mean())) if len(known) else float("nan")
+        try:
+            return math.exp(-self.total / self.n_scored) if self.n_scored else math.nan
+        except OverflowError:
+            return math.inf
 
 
 def _scored(text: str, start: int, stop: int, logprob: float) -> ScoredText:
@@ -177,26 +197,36 @@ def windows_of(ids: IntArray, spans: Iterable[Span]) -> Iterator[Window]:
     return (Window(ids[span.start : span.stop], span.first - span.start) for span in spans)
 
 
-def strided_spans(length: int, context: int, stride: int) -> Iterator[Span]:
+def strided_spans(length: int, context: int, stride: int, n_prefix: int = 0) -> Iterator[Span]:
     """Yield windows of `context` tokens that start every `stride` tokens.
 
     Each token is scored once, in the first window that contains the token, as in Hugging Face's
     guide "Perplexity of fixed-length models". Tokens without a preceding token are not scored: the
     first token of the text and, with stride = context, the first token of each window.
+
+    The first `n_prefix` of the `length` tokens are a prefix, which is not scored. If the model can
+    predict all other tokens in one pass, that pass is the only window, and the prefix loses its
+    first tokens, as in lm-evaluation-harness.
     """
-    n_seen = 1
+    if n_prefix and length - n_prefix <= context:
+        if n_prefix < length:
+            yield Span(max(0, length - context - 1), n_prefix, length)
+        return
+    n_seen = max(1, n_prefix)
     for start in range(0, length, stride):
         stop = min(start + context, length)
         first = max(n_seen, start + 1)
         if first < stop:
             yield Span(start, first, stop)
-        n_seen = stop
+        n_seen = max(n_seen, stop)
         if stop == length:
             return
 
 
-def strided_count(length: int, context: int, stride: int) -> int:
-    """Return the number of tokens that `strided_spans` scores."""
+def strided_count(length: int, context: int, stride: int, n_prefix: int = 0) -> int:
+    """Return the number of tokens that `strided_spans` scores; `n_prefix` is at most 1."""
+    if n_prefix and length - n_prefix <= context:
+        return length - n_prefix
     n_unscored = -(-length // context) if stride == context else min(length, 1)
     return length - n_unscored
 
@@ -204,7 +234,7 @@ def strided_count(length: int, context: int, stride: int) -> int:
 def score_texts(
     model: GPT2,
     texts: Sequence[ArrayLike],
-    prefix: Sequence[int] = (),
+    prefixes: Sequence[Sequence[int]] | None = None,
     context: int | None = None,
     stride: int | None = None,
     on_progress: Callable[[int], object] = lambda n_tokens: None,
@@ -213,37 +243,32 @@ def score_texts(
 ) -> list[TextScore]:
     """Compute the log probability of each token of several texts, given the tokens before it.
 
-    Each text follows the ids `prefix`, which are not scored. Windows have `context` tokens and
-    start every `stride` tokens; by default, `context` is the model's, and `stride` half of it.
-    Short texts share a forward pass. `on_progress` receives the number of tokens scored since its
-    last call. With a `hook`, each window has a forward pass of its own. `details` adds ranks and
-    entropies.
+    `prefixes` has the ids before each text, which are not scored (default: none). Windows have
+    `context` tokens and start every `stride` tokens; by default, `context` is the model's, and
+    `stride` half of it. See `strided_spans` for texts that need only one window. Short texts share
+    a forward pass. `on_progress` receives the number of tokens scored since its last call. With a
+    `hook`, each window has a forward pass of its own. `details` adds ranks and entropies.
 
     Raises:
         InvalidArgumentError: a token id, context or stride is out of its range.
     """
     context, stride = check_window(model, context, stride)
+    prefixes = [()] * len(texts) if prefixes is None else prefixes
     inputs, spans_by_text = [], []
-    for ids in texts:
+    for ids, prefix in zip(texts, prefixes, strict=True):
         parts = [part for part in (prefix, ids) if np.size(part)]
         checked = check_sequences(parts, model.config.vocab_size) if parts else []
         inputs.append(np.concatenate([np.empty(0, np.int64), *checked]).astype(np.int64))
-        spans_by_text.append(
-            [
-                span._replace(first=max(span.first, len(prefix)))
-                for span in strided_spans(len(inputs[-1]), context, stride)
-                if span.stop > len(prefix)
-            ]
-        )
+        spans_by_text.append([*strided_spans(len(inputs[-1]), context, stride, len(prefix))])
     windows = map(windows_of, inputs, spans_by_text)
     scores = score_windows(model, chain.from_iterable(windows), hook=hook, details=details)
     results = []
-    for ids, spans in zip(inputs, spans_by_text, strict=True):
-        log_probabilities, best = np.full(len(ids), np.nan), np.full(len(ids), -1)
+    for ids, prefix, spans in zip(inputs, prefixes, spans_by_text, strict=True):
+        logprobs, best = np.full(len(ids), np.nan), np.full(len(ids), -1)
         n_details = len(ids) if details else 0
         ranks, entropies = np.full(n_details, -1), np.full(n_details, np.nan)
         for span, score in zip(spans, scores, strict=False):
-            log_probabilities[span.first : span.stop] = score.log_probabilities
+            logprobs[span.first : span.stop] = score.logprobs
             best[span.first : span.stop] = score.best
             if details:
                 ranks[span.first : span.stop] = score.ranks
@@ -251,7 +276,7 @@ def score_texts(
             on_progress(span.stop - span.first)
         text = slice(len(prefix), None)
         added = (ranks[text], entropies[text]) if details else (None, None)
-        results.append(TextScore(ids[text], log_probabilities[text], best[text], (), *added))
+        results.append(TextScore(ids[text], logprobs[text], best[text], (), *added))
     return results
 
 
@@ -376,7 +401,7 @@ def _score_logits(
     model: GPT2, logits: Array, targets: IntArray, excluded: Sequence[int], details: bool
 ) -> WindowScore:
     """Compute WindowScore's fields from logits (R, V) and actual ids (R,). Overwrites logits."""
-    log_probabilities = np.empty(len(targets))
+    logprobs = np.empty(len(targets))
     best = np.empty(len(targets), np.int64)
     best_allowed = np.empty(len(targets), np.int64)
     n_details = len(targets) if details else 0
@@ -400,13 +425,13 @@ def _score_logits(
         np.exp(chunk, out=chunk)
         sums = chunk.sum(-1).astype(np.float64)
         log_sum = np.log(sums)
-        log_probabilities[rows] = target.astype(np.float64) - maximum - log_sum
+        logprobs[rows] = target.astype(np.float64) - maximum - log_sum
         if details:  # -Σ p log p, where log p = shifted - log_sum
             shifted *= chunk
             entropies[rows] = log_sum - shifted.sum(-1).astype(np.float64) / sums
 
     with np.errstate(invalid="ignore"):
         parallel_for(score_rows, even_slices(len(targets), python_threads()), python_threads())
-    if not np.isfinite(log_probabilities).all():
+    if not np.isfinite(logprobs).all():
         raise logits_error(model)
-    return WindowScore(log_probabilities, best, best_allowed, ranks, entropies)
+    return WindowScore(logprobs, best, best_allowed, ranks, entropies)

@@ -7,7 +7,9 @@ from gpt2np import trace
 from gpt2np.interp import attention_summary, attribution, lens_table
 
 MAKERS = {
-    "score": lambda lm, text: lm.score(text),  # its first log probability is NaN
+    "score": lambda lm, text: lm.score(
+        text, from_end_of_text=False
+    ),  # its first log probability is NaN
     "trace": trace,
     "lens": lambda lm, text: lens_table(lm.model, trace(lm, text), 2),
     "attribution": lambda lm, text: attribution(lm.model, trace(lm, text), [5, 6]),

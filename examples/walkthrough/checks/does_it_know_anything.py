@@ -20,9 +20,9 @@ def bits_per_character(answer: Callable[[LanguageModel, str], float]) -> str | N
     for text in (story(2)[:300], "A fox.", "Café"):
         result = answer(lm, text)
         if result is None:
-            return "Sum -log_probabilities; divide by ln 2 and by the number of characters."
+            return "Sum -logprobs; divide by ln 2 and by the number of characters."
         if np.isnan(result):
-            return "The first token has no probability without from_end_of_text=True."
+            return "No token is scored with from_end_of_text=False."
         expected = perplexity(lm, [text], from_end_of_text=True).bits_per_character
         if abs(result - expected) > 1e-4:
             mistakes = {
@@ -49,10 +49,10 @@ def most_surprising_token(answer: Callable[[LanguageModel, str], int]) -> str | 
         result = answer(bundled(), text)
         if result is None:
             return "Find the token with the lowest log probability."
-        score = bundled().score(text, from_end_of_text=True)
-        expected = int(score.log_probabilities.argmin())
+        score = bundled().score(text)
+        expected = int(score.logprobs.argmin())
         if result != expected:
-            nan = " Use from_end_of_text=True; otherwise the first entry is NaN."
+            nan = " With from_end_of_text=False, the first entry is NaN."
             return f"For one text, expected token {expected}, got {result}.{'' if result else nan}"
     return None
 

@@ -11,18 +11,18 @@ from gpt2np.model import Hook
 
 
 def bits_per_character(lm: LanguageModel, text: str) -> float:
-    return -lm.score(text, from_end_of_text=True).total / math.log(2) / len(text)
+    return -lm.score(text).total / math.log(2) / len(text)
 
 
 def most_surprising_token(lm: LanguageModel, text: str) -> int:
-    return int(lm.score(text, from_end_of_text=True).log_probabilities.argmin())
+    return int(lm.score(text).logprobs.argmin())
 
 
 def more_likely(lm: LanguageModel, prompt: str, first: str, second: str) -> str:
     def log_probability(ending: str) -> float:
         ids = lm.tokenizer.encode(ending)
         score = lm.score([*lm.tokenizer.encode(prompt), *ids])
-        return float(score.log_probabilities[-len(ids) :].sum())
+        return float(score.logprobs[-len(ids) :].sum())
 
     return max(first, second, key=log_probability)
 

@@ -53,7 +53,8 @@ def test_as_transformers(lm, bundled, data, tmp_path, count, show):
     documents = mixed_documents(data, count)
     lines = (json.dumps({"text": text}) for text in documents)
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
-    score_corpus(lm, [tmp_path / "texts.jsonl"], tmp_path / "o.jsonl")
+    options = ScoreOptions(from_end_of_text=False)
+    score_corpus(lm, [tmp_path / "texts.jsonl"], tmp_path / "o.jsonl", options)
     rows = [json.loads(line) for line in (tmp_path / "o.jsonl").open()]
     reference = load_reference(bundled)
     context = lm.model.config.n_positions
@@ -68,7 +69,7 @@ def test_as_transformers(lm, bundled, data, tmp_path, count, show):
 
 @pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
 def test_as_the_harness(lm, bundled, data, tmp_path, count, show):
-    """With --from-end-of-text, a document of one window is scored like by loglikelihood_rolling.
+    """A document of one window is scored like by loglikelihood_rolling.
 
     Longer documents have other windows there: without overlap, with one token of context.
     """
@@ -81,12 +82,11 @@ def test_as_the_harness(lm, bundled, data, tmp_path, count, show):
     documents = [
         text
         for text in mixed_documents(data, 2 * count)
-        if len(lm.tokenizer.encode(text, disallowed_special=())) < context
+        if len(lm.tokenizer.encode(text, disallowed_special=())) <= context
     ][:count]
     lines = (json.dumps({"text": text}) for text in documents)
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
-    options = ScoreOptions(from_end_of_text=True)
-    score_corpus(lm, [tmp_path / "texts.jsonl"], tmp_path / "o.jsonl", options)
+    score_corpus(lm, [tmp_path / "texts.jsonl"], tmp_path / "o.jsonl")
     found = [json.loads(line)["log_probability"] for line in (tmp_path / "o.jsonl").open()]
     peer = HFLM(pretrained=str(bundled), dtype="float32", device="cpu", batch_size=1)
     requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in documents]

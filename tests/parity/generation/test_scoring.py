@@ -34,6 +34,22 @@ class TestStridedSpans:
     def test_by_hand(self, length, context, stride, spans):
         assert list(strided_spans(length, context, stride)) == spans
 
+    @pytest.mark.parametrize(
+        ("length", "n_prefix", "spans"),
+        [
+            (1, 1, []),
+            (3, 1, [(0, 1, 3)]),
+            (5, 1, [(0, 1, 5)]),  # the model reads 4 tokens
+            (6, 1, [(0, 1, 4), (2, 4, 6)]),
+            (4, 3, [(0, 3, 4)]),
+            (9, 8, [(4, 8, 9)]),
+            (9, 5, [(4, 5, 9)]),
+            (9, 4, [(2, 4, 6), (4, 6, 8), (6, 8, 9)]),
+        ],
+    )
+    def test_with_a_prefix(self, length, n_prefix, spans):
+        assert list(strided_spans(length, 4, 2, n_prefix)) == spans
+
 
 @pytest.fixture(scope="module")
 def tiny_model(tiny):
@@ -61,31 +77,31 @@ class TestScoreText:
     @pytest.mark.parametrize(("context", "stride"), [(None, None), (48, 48), (20, 7)])
     def test_as_transformers_in_float64(self, tiny_model, reference, length, context, stride):
         ids = random_ids(length, seed=length)
-        [score] = score_texts(tiny_model, [ids], (), context, stride)
+        [score] = score_texts(tiny_model, [ids], None, context, stride)
         expected, best = np.full(length, np.nan), np.full(length, -1)
         for start, first, stop in strided_spans(length, context or 48, stride or 24):
             table = reference(ids[start : stop - 1])[first - 1 - start :]
             expected[first:stop] = table[np.arange(stop - first), ids[first:stop]]
             best[first:stop] = table.argmax(-1)
         assert score.ids.tolist() == ids.tolist()
-        assert score.log_probabilities == pytest.approx(expected, abs=2e-6, nan_ok=True)
+        assert score.logprobs == pytest.approx(expected, abs=2e-6, nan_ok=True)
         assert score.best.tolist() == best.tolist()
         assert score.total == pytest.approx(np.nansum(expected), rel=1e-6)
         assert score.perplexity == pytest.approx(math.exp(-np.nanmean(expected)), rel=1e-6)
 
     def test_an_id_before_the_text(self, tiny_model, reference):
         ids = random_ids(30)
-        [score] = score_texts(tiny_model, [ids], [7])
+        [score] = score_texts(tiny_model, [ids], [[7]])
         table = reference([7, *ids[:-1]])
         assert score.ids.tolist() == ids.tolist()
-        assert score.log_probabilities == pytest.approx(table[np.arange(30), ids], abs=2e-6)
+        assert score.logprobs == pytest.approx(table[np.arange(30), ids], abs=2e-6)
 
     @pytest.mark.parametrize("ids", [[], [5], np.array([5], np.uint16)])
     def test_nothing_to_predict(self, tiny_model, ids):
         [score] = score_texts(tiny_model, [ids])
-        assert len(score.ids) == len(score.log_probabilities) == len(ids)
-        assert np.isnan(score.log_probabilities).all() and math.isnan(score.perplexity)
-        assert score.total == 0 and (score.best == -1).all()
+        assert len(score.ids) == len(score.logprobs) == len(ids)
+        assert np.isnan(score.logprobs).all() and math.isnan(score.perplexity)
+        assert math.isnan(score.total) and score.n_scored == 0 and (score.best == -1).all()
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -117,11 +133,11 @@ class TestScoreWindows:
         assert len(batched) == 60
         for window, score in zip(windows, batched, strict=True):
             (alone,) = score_windows(tiny_model, [window])
-            assert len(score.log_probabilities) == len(window.ids) - window.first
+            assert len(score.logprobs) == len(window.ids) - window.first
             assert alone.best.tolist() == score.best.tolist()
             if small_kernels():
-                assert alone.log_probabilities.tolist() == score.log_probabilities.tolist()
-            assert alone.log_probabilities == pytest.approx(score.log_probabilities, abs=1e-5)
+                assert alone.logprobs.tolist() == score.logprobs.tolist()
+            assert alone.logprobs == pytest.approx(score.logprobs, abs=1e-5)
 
     def test_excluded_ids(self, tiny_model, reference):
         ids = random_ids(40)
@@ -129,7 +145,7 @@ class TestScoreWindows:
         excluded = sorted(set(table.argmax(-1).tolist()))[:20]
         (plain,) = score_windows(tiny_model, [Window(ids, 1)])
         (score,) = score_windows(tiny_model, [Window(ids, 1)], excluded)
-        assert score.log_probabilities.tolist() == plain.log_probabilities.tolist()
+        assert score.logprobs.tolist() == plain.logprobs.tolist()
         assert score.best.tolist() == plain.best.tolist() == table.argmax(-1).tolist()
         table[:, excluded] = -np.inf
         assert score.best_allowed.tolist() == table.argmax(-1).tolist() != plain.best.tolist()
@@ -170,11 +186,36 @@ class TestLanguageModel:
         text = "The little fox ran home."
         score = lm.score(text)
         assert score.ids.tolist() == lm.tokenizer.encode(text)
-        assert np.isnan(score.log_probabilities[0]) and (score.log_probabilities[1:] < 0).all()
-        again = lm.score(lm.tokenizer.encode(text))
-        assert again.log_probabilities.tolist()[1:] == score.log_probabilities.tolist()[1:]
-        begun = lm.score(text, from_end_of_text=True)
-        assert not np.isnan(begun.log_probabilities).any()
+        assert (score.logprobs < 0).all() and score.n_scored == len(score.ids)
+        assert lm.score(lm.tokenizer.encode(text)) == score
+        assert score.tokens == lm.tokenizer.token_texts(score.ids)
+
+    def test_the_first_token_follows_the_end_of_text(self, lm):
+        good, bad = lm.score(["These foxes are here.", "This foxes are here."])
+        assert good.total > bad.total
+        one = lm.score("The", given="")
+        logits = lm.model.forward([[lm.bos_token_id]])[0].astype(float)
+        expected = logits[one.ids[0]] - np.logaddexp.reduce(logits)
+        assert one.total == one.logprobs[0] == pytest.approx(expected, abs=1e-5)
+        assert lm.score("The", from_end_of_text=True) == one
+
+    def test_ids_that_begin_with_the_end_of_text_get_no_second_one(self, lm):
+        plain = lm.score("The little fox ran home.")
+        begun, again = lm.score([[lm.bos_token_id, *plain.ids], plain.ids])
+        assert np.isnan(begun.logprobs[0])
+        assert again.total == pytest.approx(plain.total, rel=1e-6)
+        assert begun.total == pytest.approx(plain.total, rel=1e-6)
+        twice = lm.score([lm.bos_token_id, *plain.ids], from_end_of_text=True)
+        assert not np.isnan(twice.logprobs).any()
+
+    def test_without_a_token_before_the_text_the_first_is_not_scored(self, lm):
+        score = lm.score("The little fox", from_end_of_text=False)
+        assert np.isnan(score.logprobs[0]) and score.n_scored == len(score.ids) - 1
+        assert repr(score).startswith("<TextScore of 3 tokens (1 not scored): log probability -")
+        assert math.isnan(lm.score("The", from_end_of_text=False).total)
+        assert math.isnan(lm.score("").total)
+        with pytest.raises(InvalidArgumentError, match="from_end_of_text is 'no'"):
+            lm.score("The", from_end_of_text="no")
 
     def test_special_tokens_are_plain_text(self, lm):
         assert len(lm.score("<|endoftext|>").ids) > 1
@@ -185,28 +226,34 @@ class TestLanguageModel:
         logits = reference_logits(to_float64(load_reference(bundled)), ids[:-1])
         expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         expected = expected[np.arange(len(ids) - 1), ids[1:]]
-        assert lm.score(ids).log_probabilities[1:] == pytest.approx(expected, abs=1e-5)
+        assert lm.score(ids, from_end_of_text=False).logprobs[1:] == pytest.approx(
+            expected, abs=1e-5
+        )
 
     def test_given_is_the_text_before(self, lm):
         whole, text = (
-            lm.score("The little fox ran home."),
+            lm.score("The little fox ran home.", from_end_of_text=False),
             lm.score(" ran home.", given="The little fox"),
         )
         n = len(text.ids)
         assert text.ids.tolist() == whole.ids[-n:].tolist()
-        assert text.log_probabilities == pytest.approx(whole.log_probabilities[-n:], abs=1e-6)
+        assert text.logprobs == pytest.approx(whole.logprobs[-n:], abs=1e-6)
         ids = lm.tokenizer.encode("The little fox")
         assert lm.score(" ran home.", given=ids).total == text.total
         begun = lm.score(" ran home.", given="The little fox", from_end_of_text=True)
         assert begun.total != text.total
-        assert np.isnan(lm.score("The", given="").log_probabilities[0])
 
-    def test_given_that_is_longer_than_the_context(self, lm):
-        long = " The little fox ran home and" * 150
-        whole, text = lm.score(long + " slept."), lm.score(" slept.", given=long)
-        assert text.total == pytest.approx(
-            whole.log_probabilities[-len(text.ids) :].sum(), abs=1e-5
-        )
+    @pytest.mark.parametrize("n_given", [1, 505, 508, 509, 510, 511, 512, 513, 700, 1500])
+    def test_a_long_given_text_loses_its_first_tokens(self, lm, n_given):
+        """All tokens of a choice see the same context, as long as possible: as in the harness."""
+        given = (lm.tokenizer.encode(" The little fox ran home and") * 300)[:n_given]
+        choices = [lm.tokenizer.encode(text) for text in (" slept.", " ate a big red apple.")]
+        for ids, score in zip(choices, lm.score(choices, given=given), strict=True):
+            inputs = [*given, *ids][-513:-1]
+            logits = lm.model.forward([inputs])[-len(ids) :].astype(float)
+            expected = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+            expected = expected[np.arange(len(ids)), ids]
+            assert score.logprobs == pytest.approx(expected, abs=1e-5)
 
     def test_a_list_of_texts(self, lm):
         texts = ["The little fox", "", "Once upon a time there was", "x"]
@@ -215,35 +262,36 @@ class TestLanguageModel:
         for score, again, text in zip(scores, lm.score(ids, given="Oh! "), texts, strict=True):
             alone = lm.score(text, given="Oh! ")
             assert score.ids.tolist() == alone.ids.tolist() == again.ids.tolist()
-            assert score.log_probabilities == pytest.approx(alone.log_probabilities, abs=1e-5)
+            assert score.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
 
     @pytest.mark.parametrize(
         "text", ["The  little\n\nfox\u00a0ran. ", "Hé 🦊 \n x \n", " ", "", "漢字 é"]
     )
     def test_words_and_tokens(self, lm, text):
-        score = lm.score(text, from_end_of_text=True)
-        words, tokens = score.words(), score.tokens()
+        score = lm.score(text)
+        words, tokens = score.by_word(), score.by_token()
         assert [word.text for word in words] == text.split()
         assert all(text[word.start : word.stop] == word.text for word in words)
         if words:
             assert sum(word.logprob for word in words) == pytest.approx(score.total)
         assert all(word.surprisal == pytest.approx(-word.logprob / math.log(2)) for word in words)
-        assert [token.logprob for token in tokens] == score.log_probabilities.tolist()
+        assert [token.logprob for token in tokens] == score.logprobs.tolist()
         for token in tokens:
             assert token.text.startswith("\\x") or text[token.start : token.stop] == token.text
 
     def test_a_words_surprisal_is_the_sum_over_its_tokens(self, lm):
-        score = lm.score("The unbelievable fox", from_end_of_text=True)
-        _, word, _ = score.words()
-        inside = [t.logprob for t in score.tokens() if word.start - 1 <= t.start < word.stop]
+        score = lm.score("The unbelievable fox")
+        _, word, _ = score.by_word()
+        inside = [t.logprob for t in score.by_token() if word.start - 1 <= t.start < word.stop]
         assert len(inside) > 1 and word.logprob == pytest.approx(sum(inside))
 
     def test_words_need_the_texts_of_tokens(self, tiny_model):
         with pytest.raises(InvalidArgumentError, match=r"LanguageModel\.score"):
-            score_texts(tiny_model, [[1, 2]])[0].words()
+            score_texts(tiny_model, [[1, 2]])[0].by_word()
 
     def test_no_end_of_text(self, lm):
         without = LanguageModel(lm.model, lm.tokenizer, name="mine")
         without.bos_token_id = None
         with pytest.raises(InvalidArgumentError, match="mine has no end-of-text"):
-            without.score("The", from_end_of_text=True)
+            without.score("The")
+        assert np.isnan(without.score("The", from_end_of_text=False).logprobs).all()

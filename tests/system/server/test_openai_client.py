@@ -73,8 +73,8 @@ def test_echo_and_logprobs(client, lm):
     logprobs = answer.choices[0].logprobs
     assert logprobs.tokens[:2] == ["The", " king"]
     assert logprobs.token_logprobs[0] is None
-    score = lm.score("The king")
-    assert logprobs.token_logprobs[1] == pytest.approx(score.log_probabilities[1])
+    score = lm.score("The king", from_end_of_text=False)
+    assert logprobs.token_logprobs[1] == pytest.approx(score.logprobs[1])
     assert len(logprobs.top_logprobs[1]) in (3, 4)
 
 

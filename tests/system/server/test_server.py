@@ -143,10 +143,8 @@ class TestCompletions:
         logprobs = choice["logprobs"]
         assert {len(values) for values in logprobs.values()} == {len(ids) + 1}
         assert logprobs["token_logprobs"][0] is None
-        score = lm.score(ids)
-        assert logprobs["token_logprobs"][1:-1] == pytest.approx(
-            score.log_probabilities[1:].tolist()
-        )
+        score = lm.score(ids, from_end_of_text=False)
+        assert logprobs["token_logprobs"][1:-1] == pytest.approx(score.logprobs[1:].tolist())
         assert all(
             logprob <= max(top.values()) and logprob in top.values()
             for logprob, top in zip(

@@ -96,7 +96,7 @@ def test_the_three_accuracies(lm):
         sums = []
         for choice in question.choices:
             ids = [*context, *lm.tokenizer.encode(f" {choice}")]
-            sums.append(lm.score(ids).log_probabilities[len(context) :].sum())
+            sums.append(lm.score(ids, from_end_of_text=False).logprobs[len(context) :].sum())
         lengths = [
             [1] * len(sums),
             [len(choice) for choice in question.choices],

@@ -78,14 +78,34 @@ def test_tokens(lm, files, tmp_path):
     tokens = row["token_scores"]
     assert [token["id"] for token in tokens] == lm.tokenizer.encode("Good.")
     assert "".join(token["text"] for token in tokens) == "Good."
-    assert (tokens[0]["logprob"], tokens[0]["rank"], tokens[0]["entropy"]) == (None, None, None)
-    logits = lm.model.forward([np.array([token["id"] for token in tokens])])
-    for token, row_of_logits in zip(tokens[1:], logits.astype(float), strict=False):
+    logits = lm.model.forward([[lm.bos_token_id, *(token["id"] for token in tokens)]])
+    for token, row_of_logits in zip(tokens, logits.astype(float), strict=False):
         logprobs = row_of_logits - np.logaddexp.reduce(row_of_logits)
         assert token["logprob"] == pytest.approx(logprobs[token["id"]], rel=1e-5)
         assert token["rank"] == 1 + (logprobs > logprobs[token["id"]]).sum()
         assert token["entropy"] == pytest.approx(-(np.exp(logprobs) * logprobs).sum(), rel=1e-5)
-    assert row["log_probability"] == pytest.approx(sum(t["logprob"] for t in tokens[1:]))
+    assert row["log_probability"] == pytest.approx(sum(t["logprob"] for t in tokens))
+    options = ScoreOptions(tokens=True, from_end_of_text=False)
+    [row] = score(lm, files[2:], tmp_path / "without.jsonl", options)[0][:1]
+    first = row["token_scores"][0]
+    assert (first["logprob"], first["rank"], first["entropy"]) == (None, None, None)
+
+
+def test_minimal_pairs_are_compared_with_their_first_tokens(lm, tmp_path):
+    lines = ['{"text": "These foxes are here."}', '{"text": "This foxes are here."}']
+    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
+    good, bad = score(lm, [tmp_path / "pairs.jsonl"], tmp_path / "o.jsonl")[0]
+    assert good["log_probability"] > bad["log_probability"]
+    assert good["tokens"] == good["counted"] > 0
+
+
+def test_a_model_without_end_of_text(lm, files, tmp_path):
+    without = LanguageModel(lm.model, lm.tokenizer, name="mine")
+    without.bos_token_id = None
+    with pytest.raises(InvalidArgumentError, match=r"mine has no end-of-text .*_text=False"):
+        score(without, files, tmp_path / "o.jsonl")
+    rows, _ = score(without, files, tmp_path / "o.jsonl", ScoreOptions(from_end_of_text=False))
+    assert rows[0]["counted"] == rows[0]["tokens"] - 1
 
 
 def test_after_any_batch_the_file_is_the_same(lm, files, tmp_path, monkeypatch):

@@ -61,8 +61,8 @@ MISTAKES = {  # one likely mistake per exercise
     "cache_bytes": lambda config, tokens: config.n_layer * config.n_embd * tokens * 4,
     "tokens_per_second": lambda config, bandwidth, itemsize: bandwidth / 4,
     "generate_greedily": generate_without_cache,
-    "bits_per_character": lambda lm, text: -lm.score(text).total / math.log(2) / len(text),
-    "most_surprising_token": lambda lm, text: int(np.nanargmax(lm.score(text).log_probabilities)),
+    "bits_per_character": lambda lm, text: -lm.score(text).total / len(text),
+    "most_surprising_token": lambda lm, text: int(np.argmax(lm.score(text).logprobs)),
     "more_likely": lambda lm, prompt, first, second: first,
     "most_important_head": lambda loss, layer, heads: 0,
 }
@@ -89,7 +89,7 @@ def by_tokens(choose):
         def value(ending):
             ids = lm.tokenizer.encode(ending)
             score = lm.score([*lm.tokenizer.encode(prompt), *ids])
-            return choose(score.log_probabilities[-len(ids) :])
+            return choose(score.logprobs[-len(ids) :])
 
         return max(first, second, key=value)
 
@@ -140,7 +140,7 @@ def first_merge_if_true(tokenizer, piece):
 
 
 def total_bits(lm, text):
-    return -lm.score(text, from_end_of_text=True).total / math.log(2)
+    return -lm.score(text).total / math.log(2)
 
 
 MORE_MISTAKES = [  # name, answer, words of the hint
@@ -198,7 +198,7 @@ MORE_MISTAKES = [  # name, answer, words of the hint
     ),
     (
         "most_surprising_token",
-        lambda lm, text: int(lm.score(text).log_probabilities.argmin()),
+        lambda lm, text: int(lm.score(text, from_end_of_text=False).logprobs.argmin()),
         "the first entry is NaN",
     ),
     ("more_likely", by_tokens(np.mean), "sum over all tokens"),

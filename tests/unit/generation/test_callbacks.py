@@ -225,11 +225,11 @@ def test_interventions_act_on_scores(lm):
         logits = lm.model.forward([ids], hook=hook)[-len(score.ids) - 1 : -1].astype(np.float64)
         logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         expected = logprobs[np.arange(len(score.ids)), score.ids]
-        np.testing.assert_allclose(score.log_probabilities, expected, atol=1e-4)
+        np.testing.assert_allclose(score.logprobs, expected, atol=1e-4)
     assert lm.score(texts[0], given="Oh!").total != scores[0].total
     assert lm.score(texts[0], given="Oh!", interventions=[hook]) == scores[0]
     long = lm.score("The fox ran. " * 140, interventions=hook)
-    assert np.isfinite(long.log_probabilities[1:]).all()
+    assert np.isfinite(long.logprobs[1:]).all()
 
 
 @pytest.mark.parametrize("options", [{"window": 20}, {"prompt_logprobs": 1}])

@@ -59,7 +59,7 @@ def test_many_prompts_and_continuations_share_a_prefix(lm, counted):
 def test_prompt_logprobs_include_the_prefix(lm):
     prefix = lm.prefix(STORY)
     result = lm.generate(" The", prefix=prefix, max_new_tokens=2, prompt_logprobs=0, seed=0)
-    expected = lm.score(result.prompt_ids).log_probabilities
+    expected = lm.score(result.prompt_ids, from_end_of_text=False).logprobs
     found = [token.logprob for token in result.prompt_logprobs[1:]]
     np.testing.assert_allclose(found, expected[1:], atol=1e-4)
 
