@@ -222,7 +222,9 @@ def _convert(name: str, tensor: TensorInfo, dtype: DTypeLike) -> NDArray[Any]:
         raise CheckpointError(f"{tensor.path}: not enough memory for {name}: {error}") from error
     done = 0
     try:
-        with np.errstate(over="raise", invalid="ignore"):  # NaN is reported with the logits
+        with np.errstate(
+            over="raise", under="ignore", invalid="ignore"
+        ):  # NaN is reported with the logits
             for chunk in read_chunks(tensor):
                 array[done : done + len(chunk)] = chunk
                 done += len(chunk)
@@ -284,7 +286,7 @@ def write_safetensors(
 
 def _encode(name: str, chunk: NDArray[Any], dtype: str) -> NDArray[Any]:
     try:
-        with np.errstate(over="raise"):
+        with np.errstate(over="raise", under="ignore", invalid="ignore"):
             if dtype != "BF16":
                 return np.ascontiguousarray(chunk, NUMPY_DTYPES[dtype])
             return _to_bfloat16(np.ascontiguousarray(chunk, np.float32))

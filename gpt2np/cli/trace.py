@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     points = select_hook_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
     for message in messages:
         print_stderr(message)
-    with np.errstate(over="ignore", invalid="ignore"):  # NaN and infinity raise an error later
+    with np.errstate(all="ignore"):  # NaN and infinity raise an error later
         trace = _run_trace(lm, ids, points)
         if args.npz:
             saved = trace.subset(points)

@@ -109,7 +109,7 @@ def run_prompt(
     if not ids:
         raise InvalidArgumentError("the prompt is empty; give a text of at least one token")
     window = _resolve_window(ids, window, lm.model.config)
-    with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises an error instead
+    with np.errstate(all="ignore"):  # check_finite raises an error instead
         arrays = trace(lm.model, ids[window])
     check_finite(arrays["logits"], lm.model)
     focus = _choose_focus(lm.model.config, arrays, layer, head, position)

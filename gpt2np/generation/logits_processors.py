@@ -40,7 +40,7 @@ def compute_logits(
     Raises:
         CheckpointError: the logits are infinite or NaN.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises an error instead
+    with np.errstate(all="ignore"):  # check_finite raises an error instead
         logits = model.forward(sequences, caches, logits_indices=logits_indices)
     check_finite(logits, model)
     return logits
@@ -134,6 +134,7 @@ def _bincount(ids: Sequence[int], vocab_size: int) -> IntArray:
     return np.bincount(np.asarray(ids, np.int64), minlength=vocab_size)
 
 
+@np.errstate(all="ignore")  # the maximum is checked at the end
 def process_logits(
     logits: Array,
     options: GenerationOptions,
@@ -236,6 +237,7 @@ def ban(logits: Array, ids: Collection[int]) -> Array:
     return banned
 
 
+@np.errstate(over="ignore", under="ignore")
 def apply_temperature(logits: Array, temperature: float) -> Array:
     """Divide logits (…, V) by a temperature, which must be above 0.
 
@@ -243,8 +245,7 @@ def apply_temperature(logits: Array, temperature: float) -> Array:
     overflow at tiny temperatures.
     """
     shifted = (logits - logits.max(-1, keepdims=True)).astype(np.float64)
-    with np.errstate(over="ignore"):
-        scaled: Array = (shifted / temperature).astype(logits.dtype)
+    scaled: Array = (shifted / temperature).astype(logits.dtype)
     return scaled
 
 
@@ -256,6 +257,7 @@ def top_k_filter(logits: Array, k: int) -> Array:
     return np.where(logits < kth, -math.inf, logits)
 
 
+@np.errstate(under="ignore")
 def top_p_filter(logits: Array, p: float) -> Array:
     """Keep the smallest set of most likely tokens with total probability p.
 
@@ -274,6 +276,7 @@ def top_p_filter(logits: Array, p: float) -> Array:
     return np.where(removed, -math.inf, logits)
 
 
+@np.errstate(under="ignore")
 def min_p_filter(logits: Array, p: float) -> Array:
     """Keep the tokens that are at least p times as likely as the most likely token.
 
@@ -284,6 +287,7 @@ def min_p_filter(logits: Array, p: float) -> Array:
     return np.where(probabilities < threshold.astype(logits.dtype), -math.inf, logits)
 
 
+@np.errstate(under="ignore", invalid="ignore")  # 0 × -inf for forbidden tokens
 def typical_filter(logits: Array, p: float) -> Array:
     """Keep tokens in the order of |surprisal - entropy| until their total probability reaches p.
 
@@ -292,8 +296,7 @@ def typical_filter(logits: Array, p: float) -> Array:
     """
     shifted = logits - logits.max(-1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    with np.errstate(invalid="ignore"):  # 0 × -inf for forbidden tokens
-        entropy = -np.nansum(np.exp(log_p) * log_p, -1, keepdims=True)
+    entropy = -np.nansum(np.exp(log_p) * log_p, -1, keepdims=True)
     distance = np.abs(-log_p - entropy)
     order = np.argsort(distance, axis=-1, kind="stable")
     probabilities = softmax(np.take_along_axis(logits, order, -1))

@@ -51,6 +51,7 @@ class RandomGenerator:
         return float(self._numbers[index])
 
 
+@np.errstate(under="ignore")
 def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
     """Compute the probabilities of the next token from logits (…, V). Returns (…, V), float64.
 
@@ -77,6 +78,7 @@ def filter_logits(logits: Array, options: GenerationOptions) -> Array:
     return logits
 
 
+@np.errstate(under="ignore")
 def next_id(logits: Array, options: GenerationOptions, random: Callable[[], float]) -> int:
     """Select the next token id from logits (V,).
 
@@ -125,6 +127,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
+@np.errstate(under="ignore")
 def log_softmax(logits: Array) -> Array:
     """Compute log probabilities from logits (…, V). Returns (…, V), float64."""
     shifted = logits.astype(np.float64)

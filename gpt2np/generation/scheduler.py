@@ -75,6 +75,7 @@ class Scheduler:
         check_argument(isinstance(sequence, RunningSequence), "sequence", sequence, expected)
         self.waiting.append(sequence)
 
+    @np.errstate(all="ignore")  # check_finite finds infinity and NaN
     def step(self) -> list[RunningSequence]:
         """Run one decode step: each running sequence gets one token, or more with draft tokens.
 
@@ -110,10 +111,9 @@ class Scheduler:
                 if is_last_chunk:
                     logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
             caches = [sequence.cache for sequence in batch]
-            with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises instead
-                logits = self._model.forward(
-                    inputs, caches, logits_indices=logits_indices, hook=batch[0].hook
-                )
+            logits = self._model.forward(
+                inputs, caches, logits_indices=logits_indices, hook=batch[0].hook
+            )
             check_finite(logits, self._model)
             start = 0
             for sequence, draft in zip(batch, drafts, strict=True):

@@ -393,7 +393,7 @@ def _forward(
         if len(chunk):
             new.append(chunk)
             used_caches.append(cache)
-    with np.errstate(over="ignore", invalid="ignore"):  # _score_logits raises an error instead
+    with np.errstate(all="ignore"):  # _score_logits raises an error instead
         return model.forward(new, used_caches, logits_indices=rows - span[0], hook=hook)
 
 
@@ -430,7 +430,7 @@ def _score_logits(
             shifted *= chunk
             entropies[rows] = log_sum - shifted.sum(-1).astype(np.float64) / sums
 
-    with np.errstate(invalid="ignore"):
+    with np.errstate(all="ignore"):
         parallel_for(score_rows, even_slices(len(targets), python_threads()), python_threads())
     if not np.isfinite(logprobs).all():
         raise logits_error(model)

@@ -235,6 +235,7 @@ class GPT2:
         """
         return self._group.tuner.choices() if self._group and self._group.tuner else []
 
+    @np.errstate(under="ignore")
     def forward(
         self,
         sequences: Sequence[ArrayLike],
@@ -293,6 +294,7 @@ class GPT2:
             roll_back(caches, lengths)
             raise
 
+    @np.errstate(under="ignore")
     def unembed(self, x: Array) -> Array:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
         w = self.weights.for_pass(short=False).lm_head

@@ -14,7 +14,13 @@ from gpt2np.kernels.matmul import row_sums
 
 _GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
+# A result too small for the dtype becomes 0, whatever the caller's np.seterr.
+_allow_underflow = np.errstate(under="ignore")
+# exp → inf, and x / inf is the right limit, 0
+_allow_overflow = np.errstate(over="ignore", under="ignore")
 
+
+@_allow_underflow
 def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     """Normalize each row to mean 0 and variance 1, then multiply by `weight` and add `bias`.
 
@@ -29,6 +35,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     return centered
 
 
+@_allow_underflow
 def softmax(x: Array) -> Array:
     """Return the softmax of each row of x (…, n). A value of -inf gives exactly 0."""
     y: Array = x - x.max(-1, keepdims=True)
@@ -37,6 +44,7 @@ def softmax(x: Array) -> Array:
     return y
 
 
+@_allow_underflow
 def causal_softmax(scores: Array, mask: BoolArray) -> Array:
     """Turn scores (h, n, T) into the attention pattern, in place.
 
@@ -57,7 +65,7 @@ def causal_mask(n: int, n_keys: int) -> BoolArray:
     return np.arange(n_keys) > np.arange(n_keys - n, n_keys)[:, None]
 
 
-@np.errstate(over="ignore")  # exp → inf, and x / inf is the right limit, 0
+@_allow_overflow
 def gelu_new(x: Array) -> Array:
     """Return GELU in the tanh form that GPT-2 uses (Hendrycks & Gimpel 2016, section 2).
 
@@ -74,6 +82,7 @@ def gelu_new(x: Array) -> Array:
     return y
 
 
+@_allow_underflow
 def gelu(x: Array) -> Array:
     """Return exact GELU, x·Φ(x), where Φ is the normal distribution's cumulative function.
 
@@ -101,7 +110,7 @@ def gelu(x: Array) -> Array:
     return y
 
 
-@np.errstate(over="ignore")  # exp → inf, and x / inf is the right limit, 0
+@_allow_overflow
 def silu(x: Array) -> Array:
     """Return x / (1 + exp(-x)), also called swish (Elfwing et al. 2017)."""
     y: Array = np.negative(x)
@@ -117,6 +126,7 @@ def relu(x: Array) -> Array:
     return y
 
 
+@_allow_underflow
 def tanh(x: Array) -> Array:
     """Return the hyperbolic tangent."""
     y: Array = np.tanh(x)

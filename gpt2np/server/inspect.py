@@ -132,7 +132,7 @@ def inspect(lm: LanguageModel, body: InspectRequest) -> Json:
 
     hooks = [scale(each.point, each.factor, heads=each.heads) for each in body.interventions]
     points = [*_POINTS, *body.points]
-    with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises an error instead
+    with np.errstate(all="ignore"):  # check_finite raises an error instead
         traced = trace(lm, ids, points, interventions=[*hooks, keep_last_row])
         residuals = np.stack([traced[name][-1] for name in traced.require(RESIDUALS)])
         logits = logit_lens(lm, residuals)  # (layers + 1, V)
