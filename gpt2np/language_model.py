@@ -36,7 +36,6 @@ from gpt2np.hub import find_model
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
 from gpt2np.progress import progress_bar
-from gpt2np.runtime.arguments import check_sequences
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -369,20 +368,23 @@ class LanguageModel:
         `gpt2np.kernels.blas.small_kernels()` are the same.
 
         Raises:
-            InvalidArgumentError: `state` is not the state of a stream, or an argument is no
-                callback.
+            InvalidArgumentError: `state` is not the state of a stream, contradicts itself or the
+                model, or an argument is no callback.
         """
         given, functions, prefix = split_arguments(callbacks)
         if given or prefix:
             name = next(iter(given), "prefix")
             raise InvalidArgumentError(f"resume takes callbacks only; {name} is part of the state")
+        from gpt2np.generation.stream_state import check_constraint, check_state
+
+        config = self.model.config
         try:
             options = GenerationOptions(**state["options"])
             options = replace(options, num_return_sequences=1, best_of=None)
+            check_state(state, options, self.eos_token_ids, config.n_positions, config.vocab_size)
             prompt = state["prompt"], list(state["prompt_ids"])
             [stream] = self.start(self._complete_request(prompt, options, functions))
-            if state["ids"]:
-                check_sequences([state["ids"]], self.model.config.vocab_size)
+            check_constraint(state["ids"], stream.sequence.request.constraint)
             stream.restore(state)
         except (KeyError, TypeError) as error:
             raise InvalidArgumentError(f"not the state of a TextStream: {error!r}") from error

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.generation.options import Options
 from gpt2np.generation.sampling import TokenLogprob
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, real_array
 from gpt2np.runtime.hooked_context import Chain, Hook, after_prompt
 
 if TYPE_CHECKING:
@@ -76,20 +76,21 @@ class Callbacks:
         """Apply the logits processors to logits (V,).
 
         Raises:
-            InvalidArgumentError: a processor returned no logits (V,), NaN or +inf, or forbids every
-                token.
+            InvalidArgumentError: a processor returned no logits (V,), NaN, +inf or values too large
+                for the logits' dtype, or forbids every token.
         """
         if not self.logits_processor:
             return logits
         is_forbidden = np.isneginf(logits)
         for processor in self.logits_processor:
-            result = np.asarray(processor(list(ids), logits.copy()))
-            if result.shape != logits.shape or result.dtype.kind not in "fiu":
-                returned = f"{type(result.item()).__name__}" if result.ndim == 0 else result.shape
-                raise _processor_error(processor, f"returned {returned}, not logits {logits.shape}")
+            try:
+                result = real_array(processor(list(ids), logits.copy()), logits)
+            except ValueError as error:
+                problem = f"returned {error}, not logits {logits.shape}"
+                raise _processor_error(processor, problem) from error
             if np.isnan(result).any() or np.isposinf(result).any():
                 raise _processor_error(processor, "returned NaN or +inf")
-            logits = result.astype(logits.dtype, copy=False)
+            logits = result
         logits = np.where(is_forbidden, -np.inf, logits)
         if np.isneginf(logits.max()):
             raise _processor_error(processor, "forbids every token that the options allow")

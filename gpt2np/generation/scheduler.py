@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpt2np.errors import check_argument
+from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.sequence import RunningSequence
@@ -70,9 +70,18 @@ class Scheduler:
         return max(0, self._max_running - len(self.running) - len(self.waiting))
 
     def add(self, sequence: RunningSequence) -> None:
-        """Add a sequence to the queue."""
+        """Add a sequence to the queue.
+
+        Raises:
+            InvalidArgumentError: the sequence is another model's.
+        """
         expected = "a RunningSequence, such as stream.sequence"
         check_argument(isinstance(sequence, RunningSequence), "sequence", sequence, expected)
+        weights = self._model.weights
+        if not sequence.cache.is_from(weights, weights.version):
+            raise InvalidArgumentError(
+                "the sequence is another model's, or a weight was changed since its last step"
+            )
         self.waiting.append(sequence)
 
     @np.errstate(all="ignore")  # check_finite finds infinity and NaN

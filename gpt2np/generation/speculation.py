@@ -119,7 +119,7 @@ def _extend_drafts(unfinished: Sequence[_Drafting]) -> list[_Drafting]:
         return remaining
     inputs = [drafting.pending_ids() for drafting in batch]
     caches = [drafting.source.cache for drafting in batch]
-    with np.errstate(over="ignore", invalid="ignore"):  # a damaged draft model gives no draft
+    with np.errstate(all="ignore"):  # a damaged draft model gives no draft
         logits = model.forward(inputs, caches, logits_indices=last_token_indices(inputs))
     for drafting, row in zip(batch, logits, strict=True):
         token_id = _draft_id(drafting.sequence, drafting.draft, row)

@@ -20,7 +20,7 @@ from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hook_points import all_names, select_hook_points
-from gpt2np.runtime.hooked_context import Hook, resolve_hook
+from gpt2np.runtime.hooked_context import Hook, call_hook, resolve_hook
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -189,7 +189,7 @@ def _record(
 
     def record(name: str, array: Array) -> Array:
         for hook in hooks:
-            array = hook(name, array)
+            array = call_hook(hook, name, array)
         if name in names:
             arrays[name] = np.array(array)
         if len(arrays) == len(names):

@@ -1,4 +1,4 @@
-"""Type aliases for NumPy arrays, and the equality of dataclasses that hold arrays."""
+"""Type aliases for NumPy arrays, checks of arrays, and the equality of dataclasses with arrays."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,6 +10,30 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+
+def real_array(value: object, like: Array) -> Array:
+    """Return what the caller's code returned as an array with the shape and dtype of `like`.
+
+    Raises:
+        ValueError: the value is something else, which the message names.
+    """
+    if np.ma.isMaskedArray(value):
+        raise ValueError("a masked array")
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise ValueError("lists of different lengths") from None
+    if array.shape != like.shape:
+        name = "None" if value is None else type(value).__name__
+        raise ValueError(f"an array of shape {array.shape}" if array.ndim else name)
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"an array of {array.dtype}")
+    with np.errstate(all="ignore"):
+        result: Array = array.astype(like.dtype, copy=False)
+    if result is not array and not (np.isfinite(result) | ~np.isfinite(array)).all():
+        raise ValueError(f"values too large for {like.dtype}")
+    return result
 
 
 def equal_fields(a: Any, b: Any) -> bool:

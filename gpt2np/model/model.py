@@ -171,7 +171,9 @@ class GPT2:
     def new_cache(self) -> KVCache:
         """Return an empty KV cache for one sequence."""
         group = self._group
-        return KVCache(self.config, self.dtype, group.allocate if group else private_zeros)
+        cache = KVCache(self.config, self.dtype, group.allocate if group else private_zeros)
+        cache.bind(self.weights, self.weights.version)
+        return cache
 
     @property
     def processes(self) -> int | Literal["auto"]:
@@ -277,7 +279,9 @@ class GPT2:
         new = check_sequences(sequences, self.config.vocab_size)
         if caches is None:
             caches = [self.new_cache() for _ in new]
-        check_caches(caches, new, self.config, self.weights.dtype)
+        check_caches(caches, new, self.config, self.weights)
+        for cache in caches:
+            cache.bind(self.weights, self.weights.version)
         n_tokens = sum(map(len, new))
         indices = check_logits_indices(logits_indices, n_tokens)
         # A short first pass takes less time than packing the weights for the workers.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,6 +11,7 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument, is_integer
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.runtime.kv_cache import KVCache
+from gpt2np.runtime.packed_weights import PackedWeights
 
 
 def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[IntArray]:
@@ -41,13 +41,14 @@ def check_caches(
     caches: Sequence[KVCache],
     sequences: Sequence[IntArray],
     config: GPT2Config,
-    dtype: np.dtype[Any],
+    weights: PackedWeights,
 ) -> None:
     """Check that each sequence has its own KV cache, and that its new ids fit the context.
 
     Raises:
         ContextLengthError: a sequence would exceed n_positions tokens.
-        InvalidArgumentError: a cache is missing, used twice, from another model, or not in `dtype`.
+        InvalidArgumentError: a cache is missing, used twice, from another model, from before a
+            weight was changed, or not in the model's dtype.
     """
     is_list = isinstance(caches, Sequence) and all(isinstance(c, KVCache) for c in caches)
     check_argument(is_list, "caches", caches, "a list, one KVCache per sequence, as in [cache]")
@@ -55,10 +56,16 @@ def check_caches(
         raise InvalidArgumentError(f"{len(sequences)} sequences need as many caches, all different")
     for cache in caches:
         store = cache.store
-        if store.keys.dtype != dtype:
-            raise InvalidArgumentError(f"caches must be {dtype}, like the model: model.new_cache()")
-        if store.config is not config and store.config != config:
-            raise InvalidArgumentError("a cache is another model's; make it by model.new_cache()")
+        if store.keys.dtype != weights.dtype:
+            raise InvalidArgumentError(
+                f"caches must be {weights.dtype}, like the model: model.new_cache()"
+            )
+        is_own = store.config is config or store.config == config
+        if not (is_own and cache.is_from(weights, weights.version)):
+            raise InvalidArgumentError(
+                "a cache is another model's, or from before a weight was changed; make it by "
+                "model.new_cache()"
+            )
     for ids, cache in zip(sequences, caches, strict=True):
         if cache.length + ids.size > config.n_positions:
             raise ContextLengthError(

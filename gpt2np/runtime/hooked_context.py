@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, real_array
 from gpt2np.runtime.batch import Batch
 from gpt2np.runtime.context import Context
 
 Hook = Callable[[str, Array], Array]
 """A function hook(name, array) → array, called at every hook point. The result replaces the array,
-and must have the array's shape. If a hook has a method `for_layers`, each pass calls the hook that
-`for_layers(n_layer)` returns."""
+and must be real numbers in the array's shape. If a hook has a method `for_layers`, each pass calls
+the hook that `for_layers(n_layer)` returns."""
 
 
 def resolve_hook(hook: Hook, n_layer: int) -> Hook:
@@ -53,8 +51,24 @@ class Chain:
     def __call__(self, name: str, array: Array) -> Array:
         """Pass the array through all hooks; return the result."""
         for hook in self.hooks:
-            array = hook(name, array)
+            array = call_hook(hook, name, array)
         return array
+
+
+def call_hook(hook: Hook, name: str, array: Array) -> Array:
+    """Call the hook with an array; return the result in the array's dtype.
+
+    Raises:
+        InvalidArgumentError: the result is no array of real numbers with the array's shape, is
+            masked, or has values too large for the dtype.
+    """
+    try:
+        return real_array(hook(name, array), array)
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"the hook returned {error} at {name}; it must return an array of real numbers of "
+            f"shape {array.shape}"
+        ) from error
 
 
 def apply_hook(hook: Hook, name: str, array: Array, layer: int | None = None) -> None:
@@ -63,18 +77,11 @@ def apply_hook(hook: Hook, name: str, array: Array, layer: int | None = None) ->
     The hook gets the name blocks.{layer}.{name}, or just `name` without a layer.
 
     Raises:
-        InvalidArgumentError: the result does not have the array's shape.
+        InvalidArgumentError: see `call_hook`.
     """
     if layer is not None:
         name = f"blocks.{layer}.{name}"
-    result = hook(name, array.copy())
-    if result is None or np.shape(result) != array.shape:
-        returned = "None" if result is None else f"an array of shape {np.shape(result)}"
-        raise InvalidArgumentError(
-            f"the hook returned {returned} at {name}; it must return an array of shape "
-            f"{array.shape}"
-        )
-    array[...] = result
+    array[...] = call_hook(hook, name, array.copy())
 
 
 class HookedContext(Context):

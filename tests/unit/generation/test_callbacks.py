@@ -1,5 +1,6 @@
 """The caller's code in the decode loop: processors, criteria, callbacks, interventions."""
 
+import copy
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.errors import BatchError
 from gpt2np.generation.callbacks import GeneratedToken
+from gpt2np.generation.scheduler import Scheduler
 from gpt2np.interp import chain, patch_from, trace, zero, zero_head
 
 PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3, 1, 2", ""]
@@ -83,9 +85,17 @@ def test_forbidden_tokens_stay_forbidden(lm):
 @pytest.mark.parametrize(
     ("processor", "message"),
     [
-        (lambda ids, logits: None, "returned NoneType"),
-        (lambda ids, logits: logits[:5], r"returned \(5,\), not logits \(4096,\)"),
+        (lambda ids, logits: None, "returned None, not logits"),
+        (
+            lambda ids, logits: logits[:5],
+            r"returned an array of shape \(5,\), not logits \(4096,\)",
+        ),
         (lambda ids, logits: logits * np.nan, "returned NaN"),
+        (lambda ids, logits: logits.astype(float) + 1e300, "returned values too large for float32"),
+        (lambda ids, logits: logits + 0j, "returned an array of complex64, not logits"),
+        (lambda ids, logits: logits.astype(object), "returned an array of object, not logits"),
+        (lambda ids, logits: [[1], [1, 2]], "returned lists of different lengths, not logits"),
+        (lambda ids, logits: np.ma.masked_less(logits, 0), "returned a masked array, not logits"),
         (lambda ids, logits: np.full(len(logits), np.inf), r"\+inf"),
         (lambda ids, logits: np.full(len(logits), -np.inf), "forbids every token"),
     ],
@@ -274,3 +284,35 @@ def test_each_prompt_of_a_batch_can_have_its_own_callbacks(lm):
 def test_a_misspelled_callback_is_suggested(lm):
     with pytest.raises(TypeError, match=r"did you mean .logits_processor"):
         lm.generate("x", logits_processors=shift_by_length)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda array: array + 0j, "returned an array of complex64 at embed"),
+        (lambda array: np.ma.masked_less(array, 0), "returned a masked array at embed"),
+        (lambda array: array.astype(str), "returned an array of <U"),
+        (lambda array: array.astype(float) + 1e300, "returned values too large for float32"),
+        (lambda array: [[1], [1, 2]], "returned lists of different lengths at embed"),
+    ],
+)
+@pytest.mark.parametrize("use", ["forward", "chain", "trace", "generate"])
+def test_what_a_hook_returns_is_checked(lm, change, message, use):
+    def hook(name, array):
+        return change(array) if name == "embed" else array
+
+    calls = {
+        "forward": lambda: lm.model.forward([[5, 6]], hook=hook),
+        "chain": lambda: lm.model.forward([[5, 6]], hook=chain(hook, lambda name, array: array)),
+        "trace": lambda: trace(lm, [5, 6], "embed", interventions=hook),
+        "generate": lambda: lm.generate("The", max_new_tokens=1, interventions=hook),
+    }
+    with pytest.raises(InvalidArgumentError, match=message):
+        calls[use]()
+
+
+def test_a_sequence_of_another_model_is_refused(lm):
+    stream = lm.stream("The king", max_new_tokens=2)
+    with pytest.raises(InvalidArgumentError, match="the sequence is another model's"):
+        Scheduler(copy.deepcopy(lm.model)).add(stream.sequence)
+    Scheduler(lm.model).add(stream.sequence)

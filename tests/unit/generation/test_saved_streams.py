@@ -7,7 +7,15 @@ import pickle
 import numpy as np
 import pytest
 
-from gpt2np import GPT2, BatchError, InvalidArgumentError, KVCache, LanguageModel, trace
+from gpt2np import (
+    GPT2,
+    BatchError,
+    GPT2NPError,
+    InvalidArgumentError,
+    KVCache,
+    LanguageModel,
+    trace,
+)
 from gpt2np.interp import mean_ablate, patch_from, scale, zero_head
 
 SETTINGS = [
@@ -82,6 +90,74 @@ def test_callbacks_can_be_given_again(lm):
 def test_other_states_are_refused(lm, state):
     with pytest.raises(InvalidArgumentError, match="not the state of a TextStream"):
         lm.resume(state)
+
+
+def values(content):
+    """Yield (container, key) for every value in a JSON value."""
+    for key in content if isinstance(content, dict) else range(len(content)):
+        yield content, key
+        if isinstance(content[key], (dict, list)):
+            yield from values(content[key])
+
+
+WRONG = [None, True, -1, 10**30, 2**63, 0.5, float("nan"), "5", "", [], [[]], {}, [None], [True]]
+
+
+@pytest.mark.parametrize("options", SETTINGS[1:], ids=[str(list(s)[-1]) for s in SETTINGS[1:]])
+def test_a_tampered_state_gives_no_other_exception(lm, options):
+    """Each value of a state is dropped, or replaced by others; only a GPT2NPError may follow."""
+    stream = lm.stream("Once upon a time", **{"max_new_tokens": 8, **options})
+    for _ in range(3):
+        stream.step()
+    state = json.dumps(stream.state)
+    n_refused = 0
+    for index in range(len(list(values(json.loads(state))))):
+        for wrong in [*WRONG, "drop"]:
+            content = json.loads(state)
+            container, key = list(values(content))[index]
+            if wrong == "drop":
+                del container[key]
+            else:
+                container[key] = wrong
+            try:
+                resumed = lm.resume(content)
+                if index % 10 == 0:
+                    "".join(resumed)
+            except GPT2NPError:
+                n_refused += 1
+    assert n_refused > 100
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"context_start": 1}, "context_start of the state is 1; it must be 0"),
+        ({"ids": [5] * 9}, "ids of the state is .* shorter than max_new_tokens"),
+        ({"ids": [5, 4096]}, "ids of the state: ids must be from 0 to 4095"),
+        ({"ids": [256, 5, 6]}, "without an end before the last id"),
+        ({"finish_reason": "tired"}, "finish_reason of the state is 'tired'; it must be None"),
+        ({"n_read": 100}, "n_read of the state is 100; it must be from 0 to"),
+        ({"logprobs": [5]}, "logprobs of the state"),
+        ({"prompt": 5}, "prompt of the state is 5; it must be a text"),
+    ],
+)
+def test_a_state_that_contradicts_itself(lm, change, message):
+    stream = lm.stream("Once upon a time", max_new_tokens=8, seed=1)
+    stream.step()
+    with pytest.raises(InvalidArgumentError, match=message):
+        lm.resume(stream.state | change)
+
+
+def test_a_shifted_window_and_forbidden_ids(lm):
+    stream = lm.stream("The fox " * 300, window=20, max_new_tokens=8, seed=1)
+    stream.step()
+    state = stream.state
+    assert state["context_start"] > 0
+    with pytest.raises(InvalidArgumentError, match="context_start of the state"):
+        lm.resume(state | {"context_start": state["context_start"] + 1})
+    stream = lm.stream("The fox", choices=[" ran", " sat"], seed=1)
+    with pytest.raises(InvalidArgumentError, match="the constraint forbids 5"):
+        lm.resume(stream.state | {"ids": [5]})
 
 
 def test_a_model_in_files_is_pickled_as_a_reference(lm):
