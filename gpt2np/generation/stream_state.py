@@ -59,7 +59,9 @@ def check_state(
 
 def check_constraint(ids: Sequence[int], constraint: Constraint | None) -> None:
     """Check that a constraint allows the ids of a state."""
-    for token_id in ids if constraint else ():
+    for token_id in ids:
+        if constraint is None:
+            return
         if not constraint.allowed()[token_id]:
             raise InvalidArgumentError(f"ids of the state: the constraint forbids {token_id}")
         constraint = constraint.advance(token_id)
