@@ -3,12 +3,12 @@
 This module does not import NumPy, because BLAS reads its thread count when NumPy is imported.
 """
 
+import contextvars
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -73,7 +73,7 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
     task = _Task(function, items)
     try:
         for _ in range(min(threads, len(items)) - 1):
-            queue.put((copy_context(), task.help))
+            queue.put((contextvars.copy_context(), task.help))
         errors = task.run()
         while len(errors) < len(items):
             errors.append(task.outcomes.get())
@@ -156,7 +156,7 @@ class _Task:
                 self.outcomes.get(timeout=0.05)
 
 
-_WorkerQueue = SimpleQueue[tuple[Context, Callable[[], None]]]
+_WorkerQueue = SimpleQueue[tuple[contextvars.Context, Callable[[], None]]]
 _lock = threading.Lock()
 _queue: _WorkerQueue | None = None
 
@@ -187,10 +187,10 @@ def _work(queue: _WorkerQueue) -> None:
         del context, task  # both hold arrays
 
 
-def _reset_after_fork() -> None:
+def _forget_workers() -> None:
     global _lock, _queue
     _lock, _queue = threading.Lock(), None
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has no worker threads
-    os.register_at_fork(after_in_child=_reset_after_fork)
+    os.register_at_fork(after_in_child=_forget_workers)

@@ -45,7 +45,8 @@ time; D = C / H channels of a head; F = n_inner; V = vocab_size. A hook sees who
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.model.ops import causal_softmax
 from gpt2np.model.weights import BlockWeights, ModelWeights
-from gpt2np.runtime.context import Context, KVView
+from gpt2np.runtime.context import Context
+from gpt2np.runtime.kv_view import KVView
 
 
 def gpt2(ctx: Context, w: ModelWeights) -> Array:

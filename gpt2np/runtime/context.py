@@ -18,7 +18,7 @@ from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.packed_matrix import round_up
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.runtime.batch import Batch
-from gpt2np.runtime.kv_view import KVView as KVView
+from gpt2np.runtime.kv_view import KVView
 from gpt2np.runtime.query_blocks import QueryBlock
 
 Attend = Callable[[Array, KVView, BoolArray], Array]
@@ -28,8 +28,8 @@ Attend = Callable[[Array, KVView, BoolArray], Array]
 class Context:
     """One rank's forward pass over a batch: the operations that a model's forward function calls.
 
-    `gpt2np.model.gpt2` says what each operation computes. A context has no state that changes
-    during a pass; keys and values are in the batch's KV caches.
+    `gpt2np.model.gpt2` says what each operation computes. Without a hook, `hook` does nothing, and
+    attention skips the hook points of queries, keys and values.
 
     Attributes:
         token_ids: (N,), the ids of the batch's tokens.
