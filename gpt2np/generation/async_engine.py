@@ -1,26 +1,83 @@
-"""Streams that share one batch: a background thread runs all streams of one model."""
+"""The engine of one model: a thread that runs all sequences in one batch, with queues of updates.
+
+`async for`, `LanguageModel.agenerate` and the server read from such queues.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler
+from gpt2np.generation.sequence import FinishReason, RunningSequence
 from gpt2np.model import GPT2
 
-if TYPE_CHECKING:
-    from gpt2np.generation.streaming import TextStream
-
 _PREFILL_CHUNK = 256  # tokens; larger chunks are hardly faster
-_Notify = Callable[["TextStream"], object]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a decode step has added to a sequence.
+
+    Attributes:
+        sequence: the sequence.
+        text: new text; ends at a character boundary.
+        ids: new token ids.
+        logprobs: the log probability of each of `ids`, if requested.
+        finish_reason: why the sequence has ended; None while the sequence runs.
+    """
+
+    sequence: RunningSequence
+    text: str
+    ids: list[int]
+    logprobs: list[TokenLogprob]
+    finish_reason: FinishReason | None
+
+    @property
+    def index(self) -> int:
+        """The index of the continuation; see `Request.index`."""
+        return self.sequence.request.index
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """See `Completion.stop_reason`."""
+        return self.sequence.stop_reason
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """The queue of a reader, and the event loop in whose thread the queue may change."""
+
+    loop: asyncio.AbstractEventLoop
+    queue: asyncio.Queue[list[Update]]
+    every_step: bool
+
+
+@dataclass
+class _Entry:
+    """A sequence of the engine, and the number of its ids that the reader knows."""
+
+    sequence: RunningSequence
+    reader: _Reader
+    n_ids: int
+
+    def new_update(self) -> Update | None:
+        """Return what is new since the last call; None for nothing."""
+        sequence, start = self.sequence, self.n_ids
+        reason, ids = sequence.finish_reason, sequence.ids[start:]
+        if not (ids or reason):
+            return None
+        self.n_ids += len(ids)
+        return Update(sequence, sequence.new_text(), ids, sequence.logprobs[start:], reason)
 
 
 class AsyncEngine:
-    """Runs the streams of one model on a background thread, which ends when no stream is left.
+    """Runs the sequences of one model on a thread of its own, which ends when none is left.
 
     The methods may be called from any thread.
     """
@@ -29,98 +86,115 @@ class AsyncEngine:
         self,
         max_running: int = 16,
         cache_bytes: int | None = None,
-        on_step: Callable[[Scheduler], object] | None = None,
+        on_step: Callable[[Scheduler, Sequence[Update]], object] | None = None,
     ) -> None:
-        """Create an engine that runs up to `max_running` streams at a time.
+        """Create an engine that runs up to `max_running` sequences at a time.
 
-        `cache_bytes` limits the streams' KV caches; see `Scheduler`. `on_step` is called on the
-        engine's thread after each decode step and its notifications.
+        `cache_bytes` limits the KV caches; see `Scheduler`. `on_step` is called on the engine's
+        thread after each decode step, with the step's updates, before their readers get them.
         """
         self._max_running = max_running
         self._cache_bytes = cache_bytes
         self._on_step = on_step
         self._lock = threading.Lock()
-        self._new: deque[tuple[TextStream, _Notify]] = deque()
-        self._cancelled: deque[tuple[TextStream, Exception | None]] = deque()
+        self._new: deque[_Entry] = deque()
+        self._cancelled: deque[tuple[RunningSequence, Exception | None]] = deque()
         self._thread_runs = False
 
-    def add(self, stream: TextStream, notify: _Notify) -> None:
-        """Start a stream. `notify` is called on the engine's thread after each decode step.
+    async def run(
+        self, model: GPT2, sequences: Sequence[RunningSequence], every_step: bool = True
+    ) -> AsyncIterator[list[Update]]:
+        """Run sequences of the engine's model; yield the updates since the last time.
 
-        The last call comes when the stream has ended.
+        Without `every_step`, each sequence has one update, at its end. Sequences that still run
+        when the caller stops reading are cancelled.
+
+        Raises:
+            Exception: the error of a sequence.
         """
-        with self._lock:
-            self._new.append((stream, notify))
-            if not self._thread_runs:
-                self._thread_runs = True
-                threading.Thread(
-                    target=self._run, args=[stream.model], name="gpt2np-engine", daemon=True
-                ).start()
+        queue = asyncio.Queue[list[Update]]()
+        reader = _Reader(asyncio.get_running_loop(), queue, every_step)
+        self._add(model, [_Entry(sequence, reader, len(sequence.ids)) for sequence in sequences])
+        n_running = len(sequences)
+        try:
+            while n_running:
+                updates = await queue.get()
+                while not queue.empty():
+                    updates += queue.get_nowait()
+                n_running -= sum(update.finish_reason is not None for update in updates)
+                yield updates
+                for update in updates:
+                    if update.finish_reason and update.sequence.error:
+                        raise update.sequence.error
+        finally:
+            self.cancel(sequences)
 
-    def cancel(self, stream: TextStream, error: Exception | None = None) -> None:
-        """End a stream before the next decode step, with an error if one is given."""
-        self._cancelled.append((stream, error))
+    def cancel(self, sequences: Sequence[RunningSequence], error: Exception | None = None) -> None:
+        """End `sequences` before the next decode step, with an error if one is given."""
+        for sequence in sequences:
+            if sequence.finish_reason is None:
+                self._cancelled.append((sequence, error))
+
+    def _add(self, model: GPT2, entries: Sequence[_Entry]) -> None:
+        with self._lock:
+            self._new += entries
+            if entries and not self._thread_runs:
+                self._thread_runs = True
+                thread = threading.Thread(
+                    target=self._run, args=[model], name="gpt2np-engine", daemon=True
+                )
+                thread.start()
 
     def _new_scheduler(self, model: GPT2) -> Scheduler:
         return Scheduler(model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK)
 
     def _run(self, model: GPT2) -> None:
-        scheduler = self._new_scheduler(model)
-        listeners: dict[TextStream, _Notify] = {}
+        scheduler, entries = self._new_scheduler(model), list[_Entry]()
         while True:
             with self._lock:
                 while self._new:
-                    stream, notify = self._new.popleft()
-                    listeners[stream] = notify
-                    scheduler.add(stream.sequence)
-                if not listeners:
+                    entries.append(self._new.popleft())
+                    scheduler.add(entries[-1].sequence)
+                if not entries:
                     self._thread_runs = False
                     return
             while self._cancelled:
-                stream, error = self._cancelled.popleft()
-                stream.sequence.end("cancelled", error)
+                sequence, error = self._cancelled.popleft()
+                sequence.end("cancelled", error)
             try:
                 scheduler.step()
-            except Exception as failure:  # of the model: no stream can go on
-                for stream in listeners:
-                    stream.sequence.end("cancelled", failure)
+            except Exception as failure:  # of the model: no sequence can go on
+                for entry in entries:
+                    entry.sequence.end("cancelled", failure)
                 scheduler = self._new_scheduler(model)
-            for stream, notify in list(listeners.items()):
-                notify(stream)
-                if not stream.running:
-                    del listeners[stream]
+            new = [(entry, update) for entry in entries if (update := entry.new_update())]
+            ended = {id(update.sequence) for _, update in new if update.finish_reason}
+            entries = [entry for entry in entries if id(entry.sequence) not in ended]
             if self._on_step:
-                self._on_step(scheduler)
+                self._on_step(scheduler, [update for _, update in new])
+            _deliver(new)
+
+
+def _deliver(new: Sequence[tuple[_Entry, Update]]) -> None:
+    """Put the updates of a step in the readers' queues; wake each event loop once."""
+    by_loop = defaultdict[asyncio.AbstractEventLoop, dict[_Reader, list[Update]]](dict)
+    for entry, update in new:
+        reader = entry.reader
+        if update.finish_reason or reader.every_step:
+            by_loop[reader.loop].setdefault(reader, []).append(update)
+    for loop, by_reader in by_loop.items():
+        if not loop.is_closed():  # the program may have ended
+            loop.call_soon_threadsafe(_put, by_reader)
+
+
+def _put(by_reader: Mapping[_Reader, list[Update]]) -> None:
+    for reader, updates in by_reader.items():
+        reader.queue.put_nowait(updates)
 
 
 _engines: WeakKeyDictionary[GPT2, AsyncEngine] = WeakKeyDictionary()
 
 
-async def run_async(stream: TextStream) -> AsyncIterator[str]:
-    """Yield the pieces of a stream's text. The stream is cancelled if the caller stops early."""
-    loop = asyncio.get_running_loop()
-    pieces: asyncio.Queue[str | None] = asyncio.Queue()
-    engine = _engines.setdefault(stream.model, AsyncEngine())
-
-    def deliver(stream: TextStream) -> None:
-        piece, is_last = stream.new_text(), not stream.running
-        for item in [piece] * bool(piece) + [None] * is_last:
-            call_in(loop, pieces.put_nowait, item)
-
-    engine.add(stream, deliver)
-    try:
-        while (piece := await pieces.get()) is not None:
-            yield piece
-        if stream.sequence.error:
-            raise stream.sequence.error
-    finally:
-        if stream.running:
-            engine.cancel(stream)
-
-
-def call_in(
-    loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object
-) -> None:
-    """Call a function in the thread of an event loop, unless the loop has been closed."""
-    if not loop.is_closed():  # the program may have ended
-        loop.call_soon_threadsafe(function, *args)
+def engine_of(model: GPT2) -> AsyncEngine:
+    """Return the engine that all asyncio streams of a model share."""
+    return _engines.setdefault(model, AsyncEngine())

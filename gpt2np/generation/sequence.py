@@ -59,6 +59,7 @@ class RunningSequence:
         prompt_logprobs: log probabilities of the prompt's ids from the second on, if requested.
         context_start: index, in prompt + ids, of the first token in the context.
         seconds: time from the start to the latest token id.
+        n_read: number of pieces of the text that `new_text` has returned.
         error: the error that ended the sequence, if any.
         finish_reason: None while the sequence runs; "eos" after one of `eos_token_ids`; "length" at
             `max_new_tokens` or when the context is full; "stop" after a stop id or a stop text, or
@@ -80,6 +81,7 @@ class RunningSequence:
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     context_start: int = 0
     seconds: float = 0.0
+    n_read: int = 0
     finish_reason: FinishReason | None = None
     error: Exception | None = None
 
@@ -122,6 +124,25 @@ class RunningSequence:
     def length(self) -> int:
         """Number of token ids, including the prompt."""
         return len(self.request.ids) + len(self.ids)
+
+    @property
+    def text(self) -> str:
+        """The text of `ids`, up to a stop text; "" without a tokenizer."""
+        return self.detokenizer.text if self.detokenizer else ""
+
+    def new_text(self) -> str:
+        """Return the text added since the last call; may be empty."""
+        pieces = self.detokenizer.pieces[self.n_read :] if self.detokenizer else []
+        text = "".join(pieces)
+        self.n_read += len(pieces)
+        return text
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """See `Completion.stop_reason`."""
+        if self.detokenizer is None:
+            return None
+        return self.detokenizer.stop_reason(self.finish_reason, self.ids)
 
     @property
     def hook(self) -> Hook | None:

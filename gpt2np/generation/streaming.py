@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 from gpt2np.display import colored_tokens
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import Callbacks
-from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob
@@ -101,19 +101,12 @@ class TextStream(Iterator[str]):
         self.model = model
         self._resume = resume
         self._lock = threading.Lock()  # held by the reader
-        self._n_read = 0  # pieces
         # Keep the KV cache at the end, because a chat reuses it for the next answer.
         self._scheduler = Scheduler(model, free_caches=False)
 
-    @property
-    def _detokenizer(self) -> StreamingDetokenizer:
-        detokenizer = self.sequence.detokenizer
-        assert detokenizer is not None  # the request has a tokenizer
-        return detokenizer
-
     def __repr__(self) -> str:
         state = self.sequence.finish_reason or "running"
-        text = self.sequence.request.text + self._detokenizer.text
+        text = self.sequence.request.text + self.sequence.text
         end = text if len(text) <= 60 else f"…{text[-59:]}"
         return f"<TextStream of {len(self.sequence.ids)} new tokens, {state}: {end!r}>"
 
@@ -138,7 +131,7 @@ class TextStream(Iterator[str]):
             "prompt_logprobs": [asdict(token) for token in sequence.prompt_logprobs],
             "context_start": sequence.context_start,
             "finish_reason": sequence.finish_reason,
-            "n_read": self._n_read,
+            "n_read": sequence.n_read,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -149,7 +142,7 @@ class TextStream(Iterator[str]):
         sequence.prompt_logprobs = [_logprob(token) for token in state["prompt_logprobs"]]
         sequence.context_start = state["context_start"]
         sequence.finish_reason = state["finish_reason"]
-        self._n_read = state["n_read"]
+        sequence.n_read = state["n_read"]
 
     @property
     def running(self) -> bool:
@@ -159,7 +152,7 @@ class TextStream(Iterator[str]):
     @property
     def stop_reason(self) -> str | int | None:
         """See `Completion.stop_reason`."""
-        return self._detokenizer.stop_reason(self.sequence.finish_reason, self.sequence.ids)
+        return self.sequence.stop_reason
 
     @property
     def completion(self) -> Completion:
@@ -171,7 +164,7 @@ class TextStream(Iterator[str]):
         return Completion(
             prompt=request.text,
             prompt_ids=list(request.ids),
-            text=self._detokenizer.text,
+            text=sequence.text,
             ids=list(sequence.ids),
             finish_reason=sequence.finish_reason,
             seed=options.seed or 0,
@@ -181,7 +174,7 @@ class TextStream(Iterator[str]):
             prompt_logprobs=None if options.prompt_logprobs is None else [*unknown, *known],
             prompt_tokens=request.tokenizer.token_texts(request.ids),
             tokens=request.tokenizer.token_texts(sequence.ids),
-            stop_reason=self.stop_reason,
+            stop_reason=sequence.stop_reason,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -227,18 +220,18 @@ class TextStream(Iterator[str]):
         raise StopIteration
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        from gpt2np.generation.async_engine import run_async
+        from gpt2np.generation.async_engine import engine_of
 
+        updates = engine_of(self.model).run(self.model, [self.sequence])
         with self._reading():
-            async for piece in run_async(self):
-                yield piece
+            async with aclosing(updates):
+                async for new in updates:
+                    for update in filter(lambda update: update.text, new):
+                        yield update.text
 
     def new_text(self) -> str:
         """Return the text added since the last call; may be empty."""
-        pieces = self._detokenizer.pieces[self._n_read :]
-        text = "".join(pieces)
-        self._n_read += len(pieces)
-        return text
+        return self.sequence.new_text()
 
     def cancel(self) -> str:
         """End the generation; return the text added since the last call of `new_text`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,7 +61,8 @@ async def start_job(
         if request.use_beam_search:
             job.searches.append(partial(lm.beam_search, resolved))
         else:
-            job.streams += [lm.start(resolved) for _ in range(n_copies)]
+            for _ in range(n_copies):
+                job.streams.append(lm.start(replace(resolved, index=len(job.all_streams))))
 
     try:
         check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)

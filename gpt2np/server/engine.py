@@ -1,4 +1,4 @@
-"""Requests for one model: places in the queue, generation on the engine's thread, updates."""
+"""Requests for one model: places in the queue, timeouts, generation, metrics."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
-from gpt2np.generation.async_engine import AsyncEngine, call_in
-from gpt2np.generation.sampling import TokenLogprob
+from gpt2np.generation.async_engine import AsyncEngine, Update
 from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.sequence import FinishReason, RunningSequence
 from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel, Prompt
@@ -24,27 +22,6 @@ class QueueFullError(GPT2NPError):
 
 class RequestTimeoutError(GPT2NPError):
     """A request took longer than the server allows."""
-
-
-@dataclass(frozen=True)
-class Update:
-    """What a decode step has added to one of the streams of a request.
-
-    Attributes:
-        index: the stream's index in the request.
-        text: new text; ends at a character boundary.
-        ids: new token ids.
-        logprobs: the log probability of each of `ids`, if requested.
-        finish_reason: why the stream has ended; None while the stream runs.
-        stop_reason: see `Completion.stop_reason`.
-    """
-
-    index: int
-    text: str
-    ids: list[int]
-    logprobs: list[TokenLogprob]
-    finish_reason: FinishReason | None
-    stop_reason: str | int | None
 
 
 @dataclass(eq=False)
@@ -79,17 +56,26 @@ class Job:
     def cancel(self, error: Exception) -> None:
         """End the streams or the beam search with an error, before the next decode step."""
         self.error = error
-        self.engine.cancel(self.all_streams, error)
+        self.engine.cancel(self, error)
 
     def raise_if_cancelled(self, _: list[int], logits: Array) -> Array:
         """Return `logits`: a logits processor, so that a beam search can be cancelled.
 
         Raises:
-            Exception: the error with which the request was cancelled.
+            Exception: the error with which the job was cancelled.
         """
         if self.error:
             raise self.error
         return logits
+
+
+@dataclass
+class _Times:
+    """When a sequence was submitted, and when it got its latest tokens."""
+
+    submitted: float
+    latest: float
+    is_waiting: bool = True
 
 
 class Engine:
@@ -118,30 +104,36 @@ class Engine:
         self._max_sequences = max_running + max_queued
         self._timeout = timeout
         self._jobs: set[Job] = set()  # changed in the event loop's thread only
-        self._submitted: dict[int, float] = {}  # times of waiting sequences, by id()
-        self._loop: asyncio.AbstractEventLoop  # that of the requests, which set it
+        self._times: dict[int, _Times] = {}  # of sequences, by id()
         self._step_start = 0.0
-        self._step_updates: list[tuple[Callable[[Update], None], Update]] = []  # with receivers
         self._runner = AsyncEngine(max_running, cache_bytes, self._on_step)
 
-    def _on_step(self, scheduler: Scheduler) -> None:
-        """Deliver the updates of a decode step together: waking the event loop takes time.
-
-        Also record the step; a sequence that now runs waited until the step began.
-        """
-        updates, self._step_updates = self._step_updates, []
-        if updates:
-            call_in(self._loop, _deliver, updates)
+    def _on_step(self, scheduler: Scheduler, updates: Sequence[Update]) -> None:
+        """Record a decode step; a sequence that now runs waited until the step began."""
+        now = time.perf_counter()
+        for sequence in (*scheduler.running, *(update.sequence for update in updates)):
+            times = self._times[id(sequence)]
+            if times.is_waiting:
+                times.is_waiting = False
+                seconds = max(0.0, self._step_start - times.submitted)
+                self._metrics.observe_queue(self.lm.name, seconds)
+        for update in updates:
+            self._record(update, now)
         self._metrics.observe_step(self.lm, scheduler)
-        for sequence in scheduler.running:
-            self._record_start(sequence)
         self._step_start = time.perf_counter()
 
-    def _record_start(self, sequence: RunningSequence) -> None:
-        submitted = self._submitted.pop(id(sequence), None)
-        if submitted is not None:
-            seconds = max(0.0, self._step_start - submitted)
-            self._metrics.observe_queue(self.lm.name, seconds)
+    def _record(self, update: Update, now: float) -> None:
+        sequence, name = update.sequence, self.lm.name
+        times, n_new = self._times[id(sequence)], len(sequence.ids)
+        if n := len(update.ids):
+            self._metrics.observe_tokens(name, n, n == n_new, now - times.latest)
+        times.latest = now
+        if update.finish_reason:
+            outcome = "error" if sequence.error else update.finish_reason
+            self._metrics.observe_end(
+                name, len(sequence.request.ids), n_new, outcome, now - times.submitted
+            )
+            del self._times[id(sequence)]
 
     def start(self, n_sequences: int) -> Job:
         """Take places in the queue for a new job; `end` frees them.
@@ -175,13 +167,11 @@ class Engine:
             job.timer.cancel()
         self._metrics.observe_prompts(self.lm.name, job.n_prompt_tokens)
         job.error = job.error or GPT2NPError("the request has ended")
-        self.cancel(job.all_streams, None)
+        self.cancel(job, None)
 
-    def cancel(self, streams: Sequence[TextStream], error: Exception | None) -> None:
-        """End streams before the next decode step, with an error if one is given."""
-        for stream in streams:
-            if stream.running:
-                self._runner.cancel(stream, error)
+    def cancel(self, job: Job, error: Exception | None) -> None:
+        """End a job's streams before the next decode step, with an error if one is given."""
+        self._runner.cancel([stream.sequence for stream in job.all_streams], error)
 
     def cancel_all(self, error: Exception) -> None:
         """End all jobs with an error."""
@@ -206,55 +196,10 @@ class Engine:
         """
         if job.error:
             raise job.error
-        streams, self._loop = job.all_streams, asyncio.get_running_loop()
-        arrived, wake, submitted = list[Update](), asyncio.Event(), time.perf_counter()
-
-        def add(update: Update) -> None:
-            arrived.append(update)
-            wake.set()
-
-        def listen(index: int, stream: TextStream) -> None:
-            n_ids, last = 0, submitted
-
-            def notify(stream: TextStream) -> None:  # on the engine's thread
-                nonlocal n_ids, last
-                sequence, name = stream.sequence, self.lm.name
-                ids, is_last = sequence.ids[n_ids:], not stream.running
-                if not (ids or is_last):
-                    return
-                now = time.perf_counter()
-                if ids:
-                    self._metrics.observe_tokens(name, len(ids), n_ids == 0, now - last)
-                if is_last:
-                    self._record_start(sequence)
-                    n_prompt, n_new = len(sequence.request.ids), len(sequence.ids)
-                    outcome = "error" if sequence.error else sequence.finish_reason
-                    self._metrics.observe_end(name, n_prompt, n_new, outcome, now - submitted)
-                last = now
-                if every_step or is_last:
-                    logprobs, text = sequence.logprobs[n_ids:], stream.new_text()
-                    reasons = sequence.finish_reason, stream.stop_reason
-                    update = Update(index, text, ids, logprobs, *reasons)
-                    self._step_updates.append((add, update))
-                n_ids += len(ids)
-
-            self._submitted[id(stream.sequence)] = submitted
-            self._runner.add(stream, notify)
-
-        for index, stream in enumerate(streams):
-            listen(index, stream)
-        n_running = len(streams)
-        while n_running:
-            await wake.wait()
-            wake.clear()
-            updates, arrived[:] = arrived[:], []
-            n_running -= sum(update.finish_reason is not None for update in updates)
-            for stream in streams:
-                if not stream.running and stream.sequence.error:
-                    raise stream.sequence.error
+        sequences, now = [s.sequence for s in job.all_streams], time.perf_counter()
+        self._times |= {id(sequence): _Times(now, now) for sequence in sequences}
+        async for updates in self._runner.run(self.lm.model, sequences, every_step):
+            for update in updates:
+                if update.finish_reason and update.sequence.error:
+                    raise update.sequence.error
             yield updates
-
-
-def _deliver(updates: Sequence[tuple[Callable[[Update], None], Update]]) -> None:
-    for receive, update in updates:
-        receive(update)

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from gpt2np import __version__
+from gpt2np.generation.async_engine import Update
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.streaming import Completion
 from gpt2np.language_model import LanguageModel
-from gpt2np.server.engine import Update
 from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
 from gpt2np.server.responses import (
     ChatLogprobs,

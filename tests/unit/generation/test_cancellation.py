@@ -1,6 +1,7 @@
 """A cancelled sequence, running or waiting, frees its place before the next decode step."""
 
-from threading import Event
+import asyncio
+from threading import Thread
 
 import pytest
 
@@ -59,20 +60,60 @@ def test_an_interrupted_step_returns_the_sequences_later(lm, monkeypatch):
 
 
 def test_the_engine_cancels_between_two_steps(lm):
-    first, second = (lm.stream("The fox", max_new_tokens=5, seed=1, draft="none") for _ in range(2))
-    steps, ended = [], Event()
+    first, second = (
+        lm.stream("The fox", max_new_tokens=5, seed=1, draft="none").sequence for _ in range(2)
+    )
+    steps = []
 
-    def on_step(scheduler):
-        steps.append((len(first.sequence.ids), len(second.sequence.ids)))
+    def on_step(scheduler, updates):
+        steps.append((len(first.ids), len(second.ids)))
+        if len(first.ids) == 3:
+            engine.cancel([first])
 
-    def notify(stream):
-        if len(first.sequence.ids) == 3:
-            engine.cancel(first)
-        if not second.running:
-            ended.set()
+    async def read():
+        return [
+            update async for updates in engine.run(lm.model, [first, second]) for update in updates
+        ]
 
     engine = AsyncEngine(max_running=1, on_step=on_step)
-    engine.add(first, notify)
-    engine.add(second, notify)
-    assert ended.wait(60)
+    updates = asyncio.run(read())
     assert steps == [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4), (3, 5)]
+    for sequence in (first, second):
+        mine = [update for update in updates if update.sequence is sequence]
+        assert [i for update in mine for i in update.ids] == sequence.ids
+        assert "".join(update.text for update in mine) == sequence.text
+        assert [update.finish_reason for update in mine if update.finish_reason] == [
+            sequence.finish_reason
+        ]
+
+
+def test_readers_of_several_event_loops_share_the_engine(lm):
+    expected = lm.generate("The fox", max_new_tokens=6, seed=1).text
+    engine, texts = AsyncEngine(), []
+
+    async def read():
+        sequence = lm.stream("The fox", max_new_tokens=6, seed=1).sequence
+        reader = engine.run(lm.model, [sequence])
+        texts.append("".join([u.text async for updates in reader for u in updates]))
+
+    threads = [Thread(target=asyncio.run, args=[read()]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert texts == [expected] * 4
+
+
+def test_a_reader_that_stops_early_cancels_its_sequences(lm):
+    engine = AsyncEngine()
+    sequence = lm.stream("The fox", max_new_tokens=100, seed=1).sequence
+
+    async def read_one():
+        updates = engine.run(lm.model, [sequence])
+        await anext(updates)
+        await updates.aclose()
+        while sequence.finish_reason is None:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(asyncio.wait_for(read_one(), 60))
+    assert sequence.finish_reason == "cancelled"
