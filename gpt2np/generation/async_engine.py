@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -103,7 +103,7 @@ class AsyncEngine:
 
     async def run(
         self, model: GPT2, sequences: Sequence[RunningSequence], every_step: bool = True
-    ) -> AsyncIterator[list[Update]]:
+    ) -> AsyncGenerator[list[Update], None]:
         """Run sequences of the engine's model; yield the updates since the last time.
 
         Without `every_step`, each sequence has one update, at its end. Sequences that still run
