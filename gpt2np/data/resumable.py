@@ -141,8 +141,10 @@ def run_job(
     check_output_file(out, overwrite=force)
     with work_folder(out) as folder:
         check_output_file(out, overwrite=force)  # the last run with the lock may have written it
-        n_tokens = _run(folder, job, _resume(folder, job, callbacks, force), callbacks)
+        n_parts, n_tokens = _run(folder, job, _resume(folder, job, callbacks, force), callbacks)
         parts, _ = _read_parts(folder)
+        if len(parts) != n_parts:
+            raise GPT2NPError(f"files in {folder} have changed meanwhile; run the job again")
         output = output_folder(folder) / out.name
         with errors_name(output):
             result = job.assemble(lambda stream: (part.read(stream) for part in parts), output)
@@ -353,8 +355,10 @@ def _read_task(folder: Path) -> dict[str, dict[str, Any]] | None:
     return None
 
 
-def _run(folder: Path, job: Job, parts: Sequence[_Part], callbacks: JobCallbacks) -> int:
-    """Compute and write what follows `parts`; return the number of new tokens."""
+def _run(
+    folder: Path, job: Job, parts: Sequence[_Part], callbacks: JobCallbacks
+) -> tuple[int, int]:
+    """Compute and write what follows `parts`; return the number of parts and of new tokens."""
     unsaved, n_tokens = _UnsavedPart(len(parts)), 0
     try:
         for position, results in job.steps(parts[-1].position if parts else Position()):
@@ -377,7 +381,7 @@ def _run(folder: Path, job: Job, parts: Sequence[_Part], callbacks: JobCallbacks
         unsaved.write(folder)
         raise
     unsaved.write(folder)
-    return n_tokens
+    return unsaved.number + bool(unsaved.steps), n_tokens
 
 
 @dataclass

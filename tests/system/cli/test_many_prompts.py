@@ -14,7 +14,7 @@ import time
 import pytest
 from helpers.command_line import run_here
 from helpers.parts import part_paths
-from helpers.patched_cli import slow_model, small_parts
+from helpers.patched_cli import slow_model, small_parts, wait_for_stdin
 
 from gpt2np.cli.model_options import load_with_fingerprint
 
@@ -200,6 +200,21 @@ class TestInterruption:
         other = generate(*arguments, "--force")
         assert seed in other.stderr and "discarding unfinished work: " in other.stderr
         assert [line["prompt"] for line in written(tmp_path / "o.jsonl")] == ["another"]
+
+    def test_ctrl_c_before_the_first_results(self, tmp_path):
+        (tmp_path / "p.txt").write_text("The king\n")
+        arguments = [*self.arguments(tmp_path, "o.jsonl"), "-n", "400", "--ignore-eos"]
+        command = [*wait_for_stdin(), *COMMAND, *arguments]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+        while not (tmp_path / "o.jsonl.partial" / "task.json").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 130
+        assert b"interrupted before the first results; run the same command again" in stderr
+        assert [path.name for path in tmp_path.iterdir()] == ["p.txt"]
 
     def test_a_second_process_keeps_off(self, tmp_path):
         short_prompts(tmp_path / "p.txt", 300)

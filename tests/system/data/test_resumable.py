@@ -278,9 +278,46 @@ class TestDamage:
             assert "is damaged, or the part before it is missing" in told[0][0]
         assert told[1:] == [damaged][: damaged and is_noticed] or not is_noticed
 
-    def test_a_part_that_could_not_be_written_twice(self, out, interrupted):
-        """A part that is interrupted while it is written, and written again, counts once."""
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_a_part_that_vanishes_while_the_job_runs(self, out, interrupted, number):
+        """The output would lack results."""
+
+        def remove(*_):
+            part_paths(interrupted)[number].unlink(missing_ok=True)
+
+        with pytest.raises(GPT2NPError, match=r"files in .*x\.partial have changed meanwhile"):
+            run_job(make_job(), out, JobCallbacks(on_progress=remove))
+        assert not out.exists()
+        assert resume(out)[-1] == number
+
+    def test_a_part_that_was_written_in_half(self, out, interrupted):
         (interrupted / "new").write_bytes(b"half of it")
+        assert resume(out) == [3]
+
+    @pytest.mark.parametrize("after_rename", [True, False])
+    def test_an_interruption_while_a_part_is_written(self, out, monkeypatch, after_rename):
+        """The part is written again, under the same name, before the run ends."""
+        monkeypatch.setattr(resumable, "PART_SECONDS", 0)
+        calls, write = [], resumable._write
+
+        def interrupt(path, content):
+            calls.append(path)
+            if len(calls) == 3 and not after_rename:
+                raise Interrupted
+            write(path, content)
+            if len(calls) == 3:
+                raise Interrupted
+
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            patch.setattr(resumable, "_write", interrupt)
+            run_job(make_job(), out)
+        assert calls[2] == calls[3] and len(part_paths(partial_folder(out))) == 2
+        assert resume(out) == [2]
+
+    def test_an_interruption_writes_the_results_so_far(self, out):
+        with pytest.raises(Interrupted):
+            run_job(make_job(stop=3), out)
+        assert len(part_paths(partial_folder(out))) == 1
         assert resume(out) == [3]
 
 
