@@ -47,6 +47,17 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Convert the strings of an argument; the value of `--stop=--` is "--".
+
+        Before Python 3.12.5, argparse drops this value, and then fails for the lack of a value.
+        """
+        if not action.option_strings or arg_strings != ["--"]:
+            return super()._get_values(action, arg_strings)
+        value = self._get_value(action, "--")
+        self._check_value(action, value)
+        return value if action.nargs in (None, argparse.OPTIONAL) else [value]
+
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print a message. If stdout cannot be written, raise the error that argparse ignores."""
         if file is sys.stdout:

@@ -1,0 +1,51 @@
+"""The value "--" of every option of every command, on each supported version of Python."""
+
+import argparse
+from importlib import import_module
+
+import pytest
+
+from gpt2np.cli.main import COMMANDS, _create_parser
+
+MODULES = {name: import_module(f"gpt2np.cli.{name.replace('-', '_')}") for name in COMMANDS}
+
+
+def parsers(parser, path=()):
+    """Yield each command's words and parser, with those of subcommands such as `eval lambada`."""
+    yield path, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, child in action.choices.items():
+                yield from parsers(child, (*path, name))
+
+
+CASES = [
+    (path, option)
+    for path, parser in parsers(_create_parser(MODULES))
+    for action in parser._actions
+    for option in action.option_strings
+    if option.startswith("--")
+]
+
+
+@pytest.mark.parametrize(("path", "option"), CASES, ids=[" ".join((*p, o)) for p, o in CASES])
+def test_two_dashes_are_a_value_or_a_wrong_value(path, option, capsys):
+    """The value is accepted, or there is an error of one line; no other exception."""
+    parser = dict(parsers(_create_parser(MODULES)))[path]
+    for action in parser._actions:
+        action.required = False
+        if not action.option_strings:
+            action.nargs = "*"
+    action = parser._option_string_actions[option]
+    try:
+        args, _ = parser.parse_known_args([f"{option}=--"])
+    except SystemExit as end:
+        assert end.code in (0, 2)
+        assert capsys.readouterr().err.count("\n") <= 1
+    else:
+        assert f"{getattr(args, action.dest)}" in ("--", "['--']")
+
+
+def test_two_dashes_can_stop_a_text():
+    args = _create_parser(MODULES).parse_args(["generate", "The", "--stop=--", "--stop", "x"])
+    assert args.stop == ["--", "x"]
