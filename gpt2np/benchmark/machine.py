@@ -23,16 +23,16 @@ _MATMUL_SIZE = 2048
 
 
 @dataclass(frozen=True)
-class Limits:
+class SpeedLimits:
     """Speed limits of the machine, measured with the model's dtype and number of threads."""
 
     bytes_per_second: float  # memory bandwidth when reading `bytes_read` repeatedly
     bytes_read: int  # per repetition; equals the weights read per token, for equal cache effects
     flops_per_second: float  # throughput of a product of two large square matrices
 
-    def best_of(self, other: Limits) -> Limits:
+    def best_of(self, other: SpeedLimits) -> SpeedLimits:
         """Combine two measurements: return the higher value of each limit."""
-        return Limits(
+        return SpeedLimits(
             max(self.bytes_per_second, other.bytes_per_second),
             self.bytes_read,
             max(self.flops_per_second, other.flops_per_second),
@@ -74,7 +74,7 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
-def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) -> Limits:
+def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) -> SpeedLimits:
     """Measure memory bandwidth and matmul throughput.
 
     The bandwidth tests read `nbytes` bytes, at most _MAX_READ_BYTES. `effort` applies to each of
@@ -82,7 +82,7 @@ def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) 
     """
     matrix = np.ones((_MATMUL_SIZE, _MATMUL_SIZE), dtype)
     data = np.ones(max(1, min(nbytes, _MAX_READ_BYTES) // matrix.itemsize), dtype)
-    return Limits(
+    return SpeedLimits(
         read_bandwidth(data, threads, effort), data.nbytes, matmul_flops(matrix, matrix, effort)
     )
 

@@ -9,7 +9,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.distributed.jobs import ModelSource
+    from gpt2np.distributed.jobs import ModelArguments
     from gpt2np.distributed.workers import Cluster
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer import Tokenizer
@@ -99,12 +99,12 @@ def load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str
     return lm, vocabulary + input_digests(sorted(files))[-1]
 
 
-def model_source(args: argparse.Namespace, lm: "LanguageModel") -> "ModelSource":
+def model_source(args: argparse.Namespace, lm: "LanguageModel") -> "ModelArguments":
     """Return what the workers of a cluster need to load the model `lm`, which `args` specify."""
-    from gpt2np.distributed.jobs import ModelSource, language_model_fingerprint
+    from gpt2np.distributed.jobs import ModelArguments, language_model_fingerprint
 
     fingerprint = language_model_fingerprint(lm)
-    return ModelSource(args.model, args.dtype, args.tokenizer, args.weights, fingerprint)
+    return ModelArguments(args.model, args.dtype, args.tokenizer, args.weights, fingerprint)
 
 
 def add_max_rows_argument(add: Callable[..., object]) -> None:

@@ -26,7 +26,7 @@ from gpt2np.cli.output import (
     write_errors,
 )
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument, install_hint
-from gpt2np.training.options import TrainingOptions
+from gpt2np.training.options import TrainerOptions
 
 if TYPE_CHECKING:
     from gpt2np.training.trainer import Trainer
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vocabulary_argument(parser)
     titles = ("Architecture", "Training", "Performance", "Output")
     groups = {title: parser.add_argument_group(title) for title in titles}
-    for field in fields(TrainingOptions):
+    for field in fields(TrainerOptions):
         option, help_text = f"--{field.name.replace('_', '-')}", _HELP[field.name]
         if field.name in _PERFORMANCE_OPTIONS:
             groups["Performance"].add_argument(option, action="store_true", help=help_text)
@@ -91,8 +91,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("save_steps", "logging_steps"):
         value = getattr(args, name)
         check_argument(value >= 1, name, value, "at least 1")
-    names = [field.name for field in fields(TrainingOptions)]
-    options = TrainingOptions(**{name: getattr(args, name) for name in names})
+    names = [field.name for field in fields(TrainerOptions)]
+    options = TrainerOptions(**{name: getattr(args, name) for name in names})
     try:
         from gpt2np.training.trainer import Trainer
     except ModuleNotFoundError as error:

@@ -19,7 +19,7 @@ Item = TypeVar("Item", bound="tuple[Any, ...]")
 
 
 @dataclass(frozen=True)
-class Batch(Generic[Item]):
+class DocumentBatch(Generic[Item]):
     """Consecutive documents of a file, or parts of documents."""
 
     file: int  # index of the file
@@ -34,7 +34,9 @@ class Batch(Generic[Item]):
         return sum(len(c.encode()) if isinstance(c, str) else c.nbytes for c in contents)
 
 
-RunBatches = Callable[[Sequence[Path], tuple[int, int]], Iterator[tuple[Batch[Any], Results]]]
+RunBatches = Callable[
+    [Sequence[Path], tuple[int, int]], Iterator[tuple[DocumentBatch[Any], Results]]
+]
 """`run(files, start)` yields each batch from `start` on (see `read_batches`) with its results."""
 
 
@@ -45,7 +47,7 @@ def read_batches(
     *,
     skip_errors: bool = False,
     start: tuple[int, int] = (0, 0),
-) -> Iterator[Batch[Item]]:
+) -> Iterator[DocumentBatch[Item]]:
     """Yield the documents of `files` in batches, which are the same in every call.
 
     A batch ends with the document that reaches `batch_size` characters (or token ids). `start` is
@@ -60,22 +62,24 @@ def read_batches(
             if skip_errors:
                 deque(read(files[index]), maxlen=0)
         except UnreadableFileError as error:
-            yield Batch(index, [], True, error)
+            yield DocumentBatch(index, [], True, error)
             continue
         batches = _file_batches(index, read(files[index]), batch_size)
         yield from islice(batches, first_batch if index == first_file else 0, None)
 
 
-def _file_batches(file: int, items: Iterable[Item], batch_size: int) -> Iterator[Batch[Item]]:
+def _file_batches(
+    file: int, items: Iterable[Item], batch_size: int
+) -> Iterator[DocumentBatch[Item]]:
     pending: list[Item] = []
     size = 0
     for item in items:
         pending.append(item)
         size += len(item[0])
         if size >= batch_size:
-            yield Batch(file, pending, False)
+            yield DocumentBatch(file, pending, False)
             pending, size = [], 0
-    yield Batch(file, pending, True)
+    yield DocumentBatch(file, pending, True)
 
 
 def corpus_job(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.distributed.jobs import ModelSource
+from gpt2np.distributed.jobs import ModelArguments
 from gpt2np.distributed.workers import Cluster
 from gpt2np.evaluation.corpus import ScoreOptions, check_options, score_documents
 from gpt2np.prompts.prompt_file import PromptLine
@@ -38,14 +38,14 @@ def score(
     name or folder that every node can load.
     """
     options = ScoreOptions(field, context, stride, from_end_of_text, tokens)
-    return _add_columns(ds, partial(_make_scorer, ModelSource(model), options), cluster)
+    return _add_columns(ds, partial(_make_scorer, ModelArguments(model), options), cluster)
 
 
 def encode(
     ds: Dataset, model: str | None = None, *, cluster: Cluster | None = None, field: str = "text"
 ) -> Dataset:
     """Add the column "ids", the token ids of the text in column `field`, to each row."""
-    return _add_columns(ds, partial(_make_encoder, ModelSource(model).model, field), cluster)
+    return _add_columns(ds, partial(_make_encoder, ModelArguments(model).model, field), cluster)
 
 
 def generate(
@@ -63,7 +63,7 @@ def generate(
     The seed of a row is `seed` + the row's number in column `index`, so that the texts do not
     depend on how rows are distributed. `options` are keyword arguments of `LanguageModel.generate`.
     """
-    made = partial(_make_generator, ModelSource(model), {**options, "seed": seed}, field, index)
+    made = partial(_make_generator, ModelArguments(model), {**options, "seed": seed}, field, index)
     return _add_columns(ds, made, cluster)
 
 
@@ -95,7 +95,7 @@ class _RowWorker:
         return table
 
 
-def _make_scorer(source: ModelSource, options: ScoreOptions) -> Callable[[Rows], Rows]:
+def _make_scorer(source: ModelArguments, options: ScoreOptions) -> Callable[[Rows], Rows]:
     lm = source.load()
     check_options(lm, options)
     return lambda rows: score_documents(lm, [row[options.field] for row in rows], options)
@@ -112,7 +112,7 @@ def _make_encoder(model: str | None, field: str) -> Callable[[Rows], Rows]:
 
 
 def _make_generator(
-    source: ModelSource, options: dict[str, Any], field: str, index: str
+    source: ModelArguments, options: dict[str, Any], field: str, index: str
 ) -> Callable[[Rows], Rows]:
     from gpt2np.prompts.job import PromptRunner
 

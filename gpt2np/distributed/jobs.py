@@ -17,9 +17,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from gpt2np.data.corpus_job import Batch, RunBatches, read_batches
+from gpt2np.data.corpus_job import DocumentBatch, RunBatches, read_batches
 from gpt2np.data.resumable import Results
-from gpt2np.distributed.workers import Cluster, map_in_order
+from gpt2np.distributed.workers import Cluster, map_on_cluster
 from gpt2np.errors import GPT2NPError
 from gpt2np.evaluation.corpus import ScoreOptions, read_corpus, score_batch
 from gpt2np.generation.prefix import model_fingerprint
@@ -35,7 +35,7 @@ _SAMPLE_BYTES = 1 << 16  # at both ends of a file
 
 
 @dataclass(frozen=True)
-class ModelSource:
+class ModelArguments:
     """The arguments with which each worker loads the model; existing paths become absolute."""
 
     model: str | None
@@ -72,12 +72,14 @@ def language_model_fingerprint(lm: LanguageModel) -> str:
     return model_fingerprint(lm.model) + lm.tokenizer.fingerprint
 
 
-def score_on_ray(source: ModelSource, options: ScoreOptions, cluster: Cluster) -> RunBatches:
+def score_on_ray(source: ModelArguments, options: ScoreOptions, cluster: Cluster) -> RunBatches:
     """Return the argument `run` of `score_corpus`."""
 
-    def run(files: Sequence[Path], start: tuple[int, int]) -> Iterator[tuple[Batch[Any], Results]]:
+    def run(
+        files: Sequence[Path], start: tuple[int, int]
+    ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
         readers = _readers(files, start, partial(read_corpus, options=options))
-        return map_in_order(readers, partial(_make_scorer, source, options, files), cluster)
+        return map_on_cluster(readers, partial(_make_scorer, source, options, files), cluster)
 
     return run
 
@@ -88,17 +90,19 @@ def encode_on_ray(
     """Return the argument `run` of `encode_dataset`."""
     read = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=field)
 
-    def run(files: Sequence[Path], start: tuple[int, int]) -> Iterator[tuple[Batch[Any], Results]]:
+    def run(
+        files: Sequence[Path], start: tuple[int, int]
+    ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
         size = batches.BATCH_SIZE
         read_files = partial(read_batches, read=read, batch_size=size, skip_errors=skip_errors)
         readers = _readers(files, start, read_files)
-        return map_in_order(readers, partial(_make_encoder, tokenizer), cluster)
+        return map_on_cluster(readers, partial(_make_encoder, tokenizer), cluster)
 
     return run
 
 
 def continue_on_ray(
-    source: ModelSource,
+    source: ModelArguments,
     prompts: Path,
     to_json: Callable[[LanguageModel], ToJson],
     options: dict[str, Any],
@@ -110,7 +114,7 @@ def continue_on_ray(
         file = prompts.absolute()
         readers = [partial(_read_checked, file, _sample(file), partial(_read_prompts, file, after))]
         make = partial(_make_runner, source, to_json, options, f"{prompts}")
-        for lines, results in map_in_order(readers, make, cluster):
+        for lines, results in map_on_cluster(readers, make, cluster):
             yield lines[-1], results
 
     return run
@@ -119,12 +123,12 @@ def continue_on_ray(
 def _readers(
     files: Sequence[Path],
     start: tuple[int, int],
-    read: Callable[..., Iterator[Batch[Any]]],
-) -> list[Callable[[], Iterator[Batch[Any]]]]:
+    read: Callable[..., Iterator[DocumentBatch[Any]]],
+) -> list[Callable[[], Iterator[DocumentBatch[Any]]]]:
     """Return a reader for each file from `start` on; `read(files, start=…)` is `read_batches`."""
     files = [file.absolute() for file in files]
     first_file, first_batch = start
-    readers: list[Callable[[], Iterator[Batch[Any]]]] = []
+    readers: list[Callable[[], Iterator[DocumentBatch[Any]]]] = []
     for i in range(first_file, len(files)):
         begin = (i, first_batch if i == first_file else 0)
         read_file = partial(read, files[: i + 1], start=begin)
@@ -154,13 +158,13 @@ def _sample(file: Path) -> str:
 
 
 def _make_scorer(
-    source: ModelSource, options: ScoreOptions, files: Sequence[Path]
-) -> Callable[[Batch[Any]], Results]:
+    source: ModelArguments, options: ScoreOptions, files: Sequence[Path]
+) -> Callable[[DocumentBatch[Any]], Results]:
     lm = source.load()
     return lambda batch: score_batch(lm, batch, options, files[batch.file])
 
 
-def _make_encoder(tokenizer: Tokenizer) -> Callable[[Batch[Any]], Results]:
+def _make_encoder(tokenizer: Tokenizer) -> Callable[[DocumentBatch[Any]], Results]:
     return partial(batches.encode_batch, tokenizer=tokenizer)
 
 
@@ -171,7 +175,7 @@ def _read_prompts(prompts: Path, after: int) -> Iterator[list[PromptLine]]:
 
 
 def _make_runner(
-    source: ModelSource,
+    source: ModelArguments,
     to_json: Callable[[LanguageModel], ToJson],
     options: dict[str, Any],
     name: str,

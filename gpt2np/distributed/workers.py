@@ -113,7 +113,7 @@ class Cluster:
         }
 
 
-def map_in_order(
+def map_on_cluster(
     readers: Sequence[Callable[[], Iterable[Item]]],
     make_function: Callable[[], Callable[[Item], Result]],
     cluster: Cluster,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpt2np.data.corpus import CorpusOptions, Document, read_numbered_documents
-from gpt2np.data.corpus_job import Batch, RunBatches, corpus_job, read_batches
+from gpt2np.data.corpus_job import DocumentBatch, RunBatches, corpus_job, read_batches
 from gpt2np.data.resumable import JobCallbacks, Outcome, Results, run_job
 from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
 from gpt2np.errors import InvalidArgumentError
@@ -89,7 +89,7 @@ def score_corpus(
 
     def run_here(
         files: Sequence[Path], start: tuple[int, int]
-    ) -> Iterator[tuple[Batch[Any], Results]]:
+    ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
         for batch in read_corpus(files, options, start):
             yield batch, score_batch(lm, batch, options, files[batch.file])
 
@@ -124,14 +124,14 @@ def check_options(lm: LanguageModel, options: ScoreOptions) -> None:
 
 def read_corpus(
     files: Sequence[Path], options: ScoreOptions, start: tuple[int, int] = (0, 0)
-) -> Iterator[Batch[Document]]:
+) -> Iterator[DocumentBatch[Document]]:
     """Yield the documents of `files` in batches; `start` is that of `read_batches`."""
     read = partial(read_numbered_documents, options=CorpusOptions(field=options.field))
     return read_batches(files, read, BATCH_SIZE, start=start)
 
 
 def score_batch(
-    lm: LanguageModel, batch: Batch[Document], options: ScoreOptions, source: object
+    lm: LanguageModel, batch: DocumentBatch[Document], options: ScoreOptions, source: object
 ) -> Results:
     """Score the documents of a batch; `source` is the name of their file in the results."""
     readable = [document for document in batch.items if document.problem is None]

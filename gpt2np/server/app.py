@@ -28,7 +28,7 @@ from gpt2np.errors import (
 )
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.server.completions import events, respond, start_job
-from gpt2np.server.engine import Engine, Job, QueueFullError, RequestTimeoutError
+from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError, RunningRequest
 from gpt2np.server.inspect import add_inspection
 from gpt2np.server.metrics import Metrics
 from gpt2np.server.middleware import Guard
@@ -180,7 +180,7 @@ def _add_generation(app: FastAPI, server: Server) -> None:
         body = await read_json(request, CompletionRequest)
         engine, prompts = server.engine(body.model), body.prompts()
 
-        async def start() -> Job:
+        async def start() -> RunningRequest:
             return await start_job(engine, body, prompts)
 
         reply = CompletionReply(body, engine.lm, request.scope["request_id"])
@@ -196,7 +196,7 @@ def _add_generation(app: FastAPI, server: Server) -> None:
         body = await read_json(request, ChatCompletionRequest)
         engine = server.engine(body.model)
 
-        async def start() -> Job:
+        async def start() -> RunningRequest:
             render = partial(_chat_prompt, server, engine.lm, body)
             return await start_job(engine, body, [render])
 
@@ -212,7 +212,7 @@ def _success(model: type) -> dict[int | str, dict[str, Any]]:
 async def _answer(
     request: Request,
     server: Server,
-    start: Callable[[], Awaitable[Job]],
+    start: Callable[[], Awaitable[RunningRequest]],
     reply: Reply,
     is_stream: bool,
 ) -> Response:

@@ -13,7 +13,7 @@ from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.streaming import TextStream, pick_best
 from gpt2np.language_model import Prompt
 from gpt2np.limits import how_to_raise, limits
-from gpt2np.server.engine import Engine, Job
+from gpt2np.server.engine import Engine, RunningRequest
 from gpt2np.server.protocol import GenerationRequest, check_ids
 from gpt2np.server.replies import Reply
 from gpt2np.server.responses import DONE, event
@@ -26,7 +26,7 @@ async def start_job(
     engine: Engine,
     request: GenerationRequest,
     prompts: Sequence[Prompt | Callable[[], Prompt]],
-) -> Job:
+) -> RunningRequest:
     """Take places in the queue, then encode the prompts and create the streams.
 
     A prompt may be a function that renders a chat template.
@@ -126,7 +126,7 @@ def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions:
         )
 
 
-async def respond(job: Job, reply: Reply) -> bytes:
+async def respond(job: RunningRequest, reply: Reply) -> bytes:
     """Run a job to its end and return the response's JSON."""
     try:
         async for _ in job.engine.updates(job, every_step=False):
@@ -142,7 +142,7 @@ async def respond(job: Job, reply: Reply) -> bytes:
     return reply.response(choices, job.n_prompt_tokens, sum(len(c.ids) for c in completions))
 
 
-async def events(job: Job, reply: Reply) -> AsyncGenerator[bytes, None]:
+async def events(job: RunningRequest, reply: Reply) -> AsyncGenerator[bytes, None]:
     """Run a job and yield the server-sent events of its streams, several at a time."""
     streams = job.all_streams
     try:

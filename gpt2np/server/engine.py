@@ -25,7 +25,7 @@ class RequestTimeoutError(GPT2NPError):
 
 
 @dataclass(eq=False)
-class Job:
+class RunningRequest:
     """A request in progress.
 
     Attributes:
@@ -103,7 +103,7 @@ class Engine:
         self._metrics = metrics
         self._max_sequences = max_running + max_queued
         self._timeout = timeout
-        self._jobs: set[Job] = set()  # changed in the event loop's thread only
+        self._jobs: set[RunningRequest] = set()  # changed in the event loop's thread only
         self._times: dict[int, _Times] = {}  # of sequences, by id()
         self._step_start = 0.0
         self._runner = AsyncEngine(max_running, cache_bytes, self._on_step)
@@ -135,7 +135,7 @@ class Engine:
             )
             del self._times[id(sequence)]
 
-    def start(self, n_sequences: int) -> Job:
+    def start(self, n_sequences: int) -> RunningRequest:
         """Take places in the queue for a new job; `end` frees them.
 
         Raises:
@@ -153,14 +153,14 @@ class Engine:
                 f"the server is busy: {n_taken} of {self._max_sequences} places are taken, and "
                 f"this request needs {n_sequences}"
             )
-        job = Job(self, n_sequences)
+        job = RunningRequest(self, n_sequences)
         error = RequestTimeoutError(f"the request took more than {self._timeout:g} seconds")
         loop = asyncio.get_running_loop()
         job.timer = loop.call_later(self._timeout, job.cancel, error)
         self._jobs.add(job)
         return job
 
-    def end(self, job: Job) -> None:
+    def end(self, job: RunningRequest) -> None:
         """Free the places of a job; cancel what still runs."""
         self._jobs.discard(job)
         if job.timer:
@@ -169,7 +169,7 @@ class Engine:
         job.error = job.error or GPT2NPError("the request has ended")
         self.cancel(job, None)
 
-    def cancel(self, job: Job, error: Exception | None) -> None:
+    def cancel(self, job: RunningRequest, error: Exception | None) -> None:
         """End a job's streams before the next decode step, with an error if one is given."""
         self._runner.cancel([stream.sequence for stream in job.all_streams], error)
 
@@ -186,7 +186,9 @@ class Engine:
             reason = found.finish_reason or "stop"
             self._metrics.observe_end(self.lm.name, n_prompt, n_new, reason, found.seconds)
 
-    async def updates(self, job: Job, every_step: bool = True) -> AsyncIterator[list[Update]]:
+    async def updates(
+        self, job: RunningRequest, every_step: bool = True
+    ) -> AsyncIterator[list[Update]]:
         """Run the streams of a job; yield the updates that have arrived since the last time.
 
         Without `every_step`, each stream has one update, at its end.

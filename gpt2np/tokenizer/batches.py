@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_parts
-from gpt2np.data.corpus_job import Batch
+from gpt2np.data.corpus_job import DocumentBatch
 from gpt2np.data.resumable import Results
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
@@ -75,7 +75,7 @@ def _check_ids(array: Any, vocab_size: int, source: str) -> None:
         )
 
 
-def encode_batch(batch: Batch[Part], tokenizer: Tokenizer) -> Results:
+def encode_batch(batch: DocumentBatch[Part], tokenizer: Tokenizer) -> Results:
     """Encode a batch to the token ids, and to PART_DTYPE records of the documents' lengths."""
     ids, records = bytearray(), []
     end = np.array([tokenizer.eos_token_id], tokenizer.encode_to_numpy("").dtype)

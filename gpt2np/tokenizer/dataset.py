@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.data import END_OF_TEXT
-from gpt2np.data.corpus_job import Batch, RunBatches, corpus_job, read_batches
+from gpt2np.data.corpus_job import DocumentBatch, RunBatches, corpus_job, read_batches
 from gpt2np.data.files import check_output_file
 from gpt2np.data.parquet import check_pyarrow
 from gpt2np.data.resumable import JobCallbacks, ReadStream, Results, run_job
@@ -125,7 +125,7 @@ def encode_dataset(
 
     def run_here(
         files: Sequence[Path], start: tuple[int, int]
-    ) -> Iterator[tuple[Batch[Any], Results]]:
+    ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
         read = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=options.field)
         size, skip_errors = batches.BATCH_SIZE, options.skip_errors
         items = read_batches(files, read, size, skip_errors=skip_errors, start=start)

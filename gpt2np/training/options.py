@@ -8,7 +8,7 @@ from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainerOptions:
     """Hyperparameters of a model and of its training.
 
     The learning rate rises linearly for `warmup_steps` steps, stays at `learning_rate`, and falls

@@ -27,7 +27,7 @@ from gpt2np.data.files import atomic_path
 from gpt2np.data.resumable import input_digests, partial_folder
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.tokenizer import Tokenizer
-from gpt2np.training.options import TrainingOptions
+from gpt2np.training.options import TrainerOptions
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -51,7 +51,7 @@ class Trainer:
         corpus: Path,
         out: Path,
         tokenizer: Tokenizer,
-        options: TrainingOptions,
+        options: TrainerOptions,
         *,
         force: bool = False,
     ) -> None:
@@ -206,7 +206,7 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
     return ids
 
 
-def draw_sequences(ids: NDArray[Any], step: int, options: TrainingOptions) -> NDArray[np.int64]:
+def draw_sequences(ids: NDArray[Any], step: int, options: TrainerOptions) -> NDArray[np.int64]:
     """Draw the training sequences of a step. Returns (batch, n_positions + 1) token ids."""
     rng = np.random.default_rng([options.seed, step])
     starts = rng.integers(

@@ -145,8 +145,8 @@ def test_limits_of_a_machine():
     limits = machine.measure_limits(1_000_003, 2, np.float32, ONCE)
     assert limits.bytes_read == 1_000_000 and limits.bytes_per_second > 1e6
     assert limits.flops_per_second > 1e6
-    better = limits.best_of(machine.Limits(1.0, 5, 1e20))
-    assert better == machine.Limits(limits.bytes_per_second, 1_000_000, 1e20)
+    better = limits.best_of(machine.SpeedLimits(1.0, 5, 1e20))
+    assert better == machine.SpeedLimits(limits.bytes_per_second, 1_000_000, 1e20)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4095, 4097])

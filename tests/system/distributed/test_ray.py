@@ -24,7 +24,7 @@ import gpt2np.distributed
 from gpt2np import GPT2NPError, InvalidArgumentError, LanguageModel
 from gpt2np.distributed import Cluster
 from gpt2np.distributed.jobs import (
-    ModelSource,
+    ModelArguments,
     continue_on_ray,
     encode_on_ray,
     language_model_fingerprint,
@@ -36,7 +36,7 @@ from gpt2np.tokenizer.dataset import encode_dataset
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install gpt2np[ray]")
 
-SOURCE = ModelSource("bundled")
+SOURCE = ModelArguments("bundled")
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_relative_paths_are_those_of_the_command(monkeypatch, tmp_path):
     write_other_files(monkeypatch, tmp_path)
     shutil.copytree(LanguageModel.load("bundled").folder, "m")
     fingerprint = language_model_fingerprint(LanguageModel.load("m"))
-    source, found = ModelSource("m", fingerprint=fingerprint), []
+    source, found = ModelArguments("m", fingerprint=fingerprint), []
 
     def map_here(readers, make_function, cluster):
         sent = pickle.dumps((readers, make_function))
@@ -315,7 +315,7 @@ def test_two_nodes_and_a_killed_worker(lm, tmp_path, monkeypatch):
     """Each item that names a new marker file kills its worker once; Ray repeats only this item."""
     from ray.cluster_utils import Cluster as LocalNodes
 
-    from gpt2np.distributed.workers import map_in_order
+    from gpt2np.distributed.workers import map_on_cluster
 
     ray.shutdown()
     nodes = LocalNodes(initialize_head=True, head_node_args={"num_cpus": 1})
@@ -337,7 +337,7 @@ def test_two_nodes_and_a_killed_worker(lm, tmp_path, monkeypatch):
             return work
 
         readers = [partial(range, 0, 6), partial(range, 6, 12)]
-        found = list(map_in_order(readers, make, cluster))
+        found = list(map_on_cluster(readers, make, cluster))
         assert [(item, square) for item, (square, _) in found] == [(i, i * i) for i in range(12)]
         expected = sorted([*range(12), 3, 7])
         assert sorted(map(int, (tmp_path / "log").read_text().split())) == expected
