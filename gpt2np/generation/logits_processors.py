@@ -74,7 +74,7 @@ _BANS = ["bad_words", "no_repeat_ngram_size", "min_new_tokens", "ignore_eos", "c
 class TokenHistory:
     """The token ids so far, with the counts and n-gram index that penalties and bans need.
 
-    Each id is counted and indexed once, even if a call is repeated after Ctrl-C.
+    Each id is counted and indexed once.
 
     Attributes:
         prompt: the ids of the prompt.

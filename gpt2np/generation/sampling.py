@@ -45,8 +45,7 @@ class RandomGenerator:
     def number(self, index: int) -> float:
         """Return random number `index`, counted from 0."""
         if index >= len(self._numbers):
-            # From the beginning: Ctrl-C between two draws would lose a number. The import of
-            # numpy.random takes 20 ms, and greedy decoding does not need it.
+            # The import of numpy.random takes 20 ms, and greedy decoding does not need it.
             self._numbers = np.random.default_rng(self._seed).random(2 * index + 64)
         return float(self._numbers[index])
 

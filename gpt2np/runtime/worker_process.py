@@ -34,24 +34,7 @@ class Worker:
 
     def __init__(self, socket: socket.socket) -> None:
         self.socket = socket
-        self._pid: int | None = None
-
-    @property
-    def pid(self) -> int:
-        """The process id, from the worker's first message; 0 if the worker ended without one."""
-        if self._pid is None:
-            from socket import MSG_PEEK
-
-            # The message stays in the socket, in case Ctrl-C comes before the assignment.
-            self._pid = int(self._receive(MSG_PEEK) or 0)
-        return self._pid
-
-    def _receive(self, flags: int = 0) -> bytes:
-        """Return the worker's next message; b"" if the worker has ended without one."""
-        for _ in range(2):  # if the worker has left a message unread, the first attempt fails
-            with suppress(OSError):
-                return self.socket.recv(MAX_MESSAGE, flags)
-        return b""
+        self.pid = 0  # until the process has been forked
 
     def send(self, message: bytes) -> None:
         """Send a message to the worker. An ended worker is noticed only at the next barrier.
@@ -74,10 +57,11 @@ class Worker:
 
         if not self.has_ended():
             return ""
-        error = self._receive(MSG_DONTWAIT).decode()
-        if error.isdigit():  # the first message, the process id
-            error = self._receive(MSG_DONTWAIT).decode()
-        return ": ".join(filter(None, ["another rank's process has ended", error]))
+        error = b""
+        for _ in range(2):  # if the worker has left a message unread, the first attempt fails
+            with suppress(OSError):
+                error = error or self.socket.recv(MAX_MESSAGE, MSG_DONTWAIT)
+        return ": ".join(filter(None, ["another rank's process has ended", error.decode()]))
 
     def has_ended(self) -> bool:
         """Tell whether the worker process has ended."""
@@ -123,8 +107,7 @@ def is_fork_safe() -> bool:
 def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -> None:
     """Fork a worker process that calls serve(socket), and append its handle to `workers`.
 
-    The socket receives the messages that `Worker.send` sends. The handle is appended before the
-    fork, so that Ctrl-C can't lose the worker.
+    The socket receives the messages that `Worker.send` sends.
 
     Raises:
         RankFailedError: the system can't fork, or too many files are open.
@@ -137,7 +120,8 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
         raise RankFailedError(f"cannot connect to another rank: {error}") from error
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MAX_MESSAGE)
     ours.settimeout(None)  # overrides the default timeout of the program
-    workers.append(Worker(ours))
+    worker = Worker(ours)
+    workers.append(worker)
     with theirs, _signals_handled_later(), warnings.catch_warnings():
         # Python warns of a fork with several threads; the worker needs none of the other threads.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -145,7 +129,8 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
         try:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             _fork.is_worker = True
-            if not os.fork():
+            worker.pid = os.fork()
+            if not worker.pid:
                 _serve_and_exit(serve, theirs)
         except OSError as error:
             raise RankFailedError(f"cannot fork another rank: {error}") from error
@@ -180,7 +165,6 @@ def _signals_handled_later() -> Iterator[None]:
 
 def _serve_and_exit(serve: Callable[[socket.socket], None], socket: socket.socket) -> NoReturn:
     try:
-        socket.send(str(os.getpid()).encode())
         socket = _detach(socket)
         serve(socket)
         os._exit(0)

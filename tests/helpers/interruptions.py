@@ -2,12 +2,15 @@
 
 CPython runs signal handlers at three kinds of points: after a call of a C function, at a jump
 backwards, and at the start of a function. `BytecodeInterrupter` raises at random ones of these
-points, each as likely as the others; `TimerInterrupter` at random times, by a real signal.
+points, each as likely as the others; `TimerInterrupter` at random times, by a real signal;
+`InjectingInterrupter` at random times from another thread, as tools that stop a thread do.
 """
 
+import ctypes
 import dis
 import signal
 import sys
+import threading
 import time
 from collections import defaultdict
 from functools import cache
@@ -137,3 +140,44 @@ class TimerInterrupter(Interrupter):
         self.is_armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         return time.perf_counter() - self.started
+
+
+class InjectingInterrupter(Interrupter):
+    """Interrupts at a random time, by an exception that another thread injects."""
+
+    first_size = 0.01
+
+    def start(self, point):
+        self.started, self.is_over = time.perf_counter(), threading.Event()
+        arguments = [threading.get_ident(), point, self.is_over]
+        self.thread = threading.Thread(target=self.inject, args=arguments)
+        self.thread.start()
+
+    def inject(self, target, point, is_over):
+        is_over.wait(max(point, 1e-6))
+        # Python delivers the exception where the target waits now; not in the tests' own code.
+        while not is_over.is_set() and not _is_in_package(sys._current_frames()[target]):
+            is_over.wait(1e-4)
+        if not is_over.is_set():
+            error = ctypes.py_object(Interruption)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(target), error)
+
+    def stop(self):
+        self.is_over.set()
+        seconds = time.perf_counter() - self.started
+        try:
+            self.thread.join()
+            for _ in range(100):  # an exception that is under way arrives here
+                pass
+        except Interruption:
+            self.thread.join()
+        return seconds
+
+
+def _is_in_package(frame):
+    """Tell whether a frame of the package runs, and none of the tests has been called by it."""
+    while frame and not frame.f_code.co_filename.startswith(_TESTS):
+        if frame.f_code.co_filename.startswith(_FOLDER):
+            return True
+        frame = frame.f_back
+    return False

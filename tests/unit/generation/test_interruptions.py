@@ -4,12 +4,13 @@ import pickle
 import random
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 import pytest
 from helpers.equal_results import assert_equal_results
-from helpers.interruptions import BytecodeInterrupter, TimerInterrupter
+from helpers.interruptions import BytecodeInterrupter, InjectingInterrupter, TimerInterrupter
 from helpers.random_models import random_model
 
 from gpt2np import LanguageModel, Tokenizer
@@ -200,6 +201,13 @@ def test_at_random_bytecodes(lm, restored, count):
 @pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.slow)])
 def test_by_signals_at_random_times(lm, restored, count):
     run_checks(lm, TimerInterrupter(random.Random(count)), count)
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(5000, marks=pytest.mark.slow)])
+def test_injected_into_a_thread_at_random_times(lm, count):
+    with ThreadPoolExecutor(1) as thread:
+        interrupt = InjectingInterrupter(random.Random(count))
+        thread.submit(run_checks, lm, interrupt, count).result()
 
 
 @pytest.mark.skipif(max_processes() == 1, reason="one process only")
