@@ -203,10 +203,10 @@ def work_folder(out: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
+        shutil.rmtree(folder / _OUTPUT, ignore_errors=True)
+        (folder / _NEW).unlink(missing_ok=True)
         if not _part_paths(folder):
-            shutil.rmtree(folder / _OUTPUT, ignore_errors=True)
-            for name in (_NEW, _TASK):
-                (folder / name).unlink(missing_ok=True)
+            (folder / _TASK).unlink(missing_ok=True)
             if sys.platform == "win32":
                 lock.release()  # Windows can't remove an open file
             with suppress(OSError):  # foreign files, or another job has started to use the folder

@@ -180,6 +180,20 @@ class TestInterruption:
         return True
 
 
+@pytest.mark.parametrize("attempt", range(2))
+def test_two_runs_started_together(corpus, tmp_path, attempt):
+    """One writes the output; the other one is told, and replaces nothing."""
+    command = [*COMMAND, str(corpus), str(tmp_path / "x.bin"), "--model", "bundled"]
+    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    messages = [run.communicate(timeout=120)[1].splitlines()[-1] for run in runs]
+    (first, written), (second, refused) = sorted(
+        (run.returncode, message) for run, message in zip(runs, messages, strict=True)
+    )
+    assert first == 0 and second in (1, 2) and written.startswith("3 documents, ")
+    assert "another process is writing to" in refused or "x.bin exists already" in refused
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "x.bin"]
+
+
 class TestBadInput:
     def check(self, result, code, *words):
         line = result.stderr.splitlines()[-1]

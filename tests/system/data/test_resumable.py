@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -158,6 +159,20 @@ class TestOutput:
         out.unlink()
         assert resume(out) == ([4] if appears == "end" else [])
         assert not partial_folder(out).exists()
+
+    def test_a_disk_that_is_full_at_the_end(self, out):
+        """The parts stay, the unfinished output does not, and the next run only joins them."""
+
+        def assemble(read, path):
+            path.write_bytes(b"".join(read(0)))
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with pytest.raises(OSError, match=r"No space left on device: .*x") as error:
+            run_job(replace(make_job(), assemble=assemble), out)
+        assert error.value.filename.startswith(f"{out}")
+        names = [path.name for path in partial_folder(out).iterdir() if path.name[:5] != "part-"]
+        assert sorted(names) == ["lock", "task.json"]
+        assert resume(out) == [4]
 
     def test_killed_when_the_output_was_in_place(self, out, monkeypatch):
         def stop(*arguments, **options):
