@@ -24,7 +24,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -324,15 +324,23 @@ def write_task(folder: Path, settings: Mapping[str, Any], digests: Mapping[str, 
 
 
 def _changes(task: Mapping[str, Mapping[str, Any]], job: Job) -> Iterator[str]:
-    """Describe each difference between a stored task and that of `job`; `{name}` is a setting."""
+    """Describe each difference between a stored task and that of `job`."""
     before, after = task["fingerprints"], job.fingerprints
     for name in {**before, **after}:
         if before.get(name) != after.get(name):
             yield f"{name} has changed"
-    before, after = task["settings"], json.loads(json.dumps(job.settings, default=repr))
+    settings = json.loads(json.dumps(job.settings, default=repr))
+    harmless = {name for name, value in job.harmless.items() if settings.get(name) == value}
+    yield from setting_changes(task["settings"], settings, harmless)
+
+
+def setting_changes(
+    before: Mapping[str, Any], after: Mapping[str, Any], harmless: Collection[str] = ()
+) -> Iterator[str]:
+    """Describe each change of a setting, as a template in which `{name}` is the setting's name."""
     for name in {**before, **after}:
         old, new = before.get(name), after.get(name)
-        if old != new and (name not in job.harmless or job.harmless[name] != new):
+        if old != new and name not in harmless:
             yield f"{{{name}}} was {_show(old)}, is {_show(new)}"
 
 

@@ -24,7 +24,7 @@ from transformers import AttentionInterface, GPT2LMHeadModel
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.convert import write_checkpoint
 from gpt2np.data.files import atomic_path
-from gpt2np.data.resumable import input_digests, partial_folder
+from gpt2np.data.resumable import input_digests, partial_folder, setting_changes
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.training.options import TrainerOptions
@@ -75,8 +75,10 @@ class Trainer:
         self._ids = read_corpus(corpus, tokenizer.vocab_size)
         if len(self._ids) <= options.n_positions:
             raise InvalidArgumentError(
-                f"{corpus} has {len(self._ids):,} ids; training needs more than n_positions, "
-                f"{options.n_positions}"
+                "{0} has {1:,} ids; training needs more than {n_positions}, {n_positions.value}",
+                corpus,
+                len(self._ids),
+                n_positions=options.n_positions,
             )
         self._settings: dict[str, Any] = {
             **asdict(options),
@@ -142,22 +144,16 @@ class Trainer:
                 reason,
                 force=True,
             ) from error
-        changes = [
-            f"the {name} has changed"
-            if name in ("corpus", "vocabulary")
-            else f"{name} was {saved.get(name)}, is {value}"
-            for name, value in self._settings.items()
-            if saved.get(name) != value
-        ]
+        files = [name for name in ("corpus", "vocabulary") if saved[name] != self._settings[name]]
+        changes = [f"the {name} has changed" for name in files]
+        changes += setting_changes(saved, self._settings, harmless=("corpus", "vocabulary"))
         if changes:
-            raise InvalidArgumentError(
-                "{0} has {1} steps of a training with other options: {2}; undo the change to go "
-                "on, or give {force.setting} to start over",
-                self.folder,
-                state["step"],
-                "; ".join(changes),
-                force=True,
+            message = (
+                f"{{0}} has {{1}} steps of a training with other options: {'; '.join(changes)}"
             )
+            message += "; undo the change to go on, or give {force.setting} to start over"
+            names = {**saved, **self._settings}
+            raise InvalidArgumentError(message, self.folder, state["step"], force=True, **names)
         self.step = state["step"]
         self._model.load_state_dict(state["model"])
         for optimizer, content in zip(self._optimizers, state["optimizers"], strict=True):
