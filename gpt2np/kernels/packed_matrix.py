@@ -1,4 +1,8 @@
-"""Matrices stored as panels, as in BLIS: in the order in which small products read the numbers."""
+"""Matrices cut into panels, and stored in the order in which products read the numbers.
+
+Small-matrix kernels read one panel after another, as in BLIS. Any other BLAS multiplies by many
+columns at once (`gpt2np.kernels.linear`), so there the panels stay side by side in rows.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.kernels.blas import python_threads
+from gpt2np.kernels.blas import python_threads, small_kernels
 from gpt2np.kernels.matmul import LANES
 from gpt2np.kernels.threads import even_slices, parallel_for
 
@@ -18,11 +22,12 @@ _MIN_SHARED_SIZE = 100_000  # numbers; copying fewer takes less time than waking
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """A matrix [in, out] cut into panels that are contiguous in memory.
+    """A matrix [in, out] cut into panels.
 
-    The product of a few rows and one panel is small (`gpt2np.kernels.matmul`) and reads the panel
-    sequentially. Zeros pad the last panel of each axis, and the width of each panel to a multiple
-    of LANES.
+    With small-matrix kernels, each panel is contiguous: the product of a few rows and one panel is
+    small (`gpt2np.kernels.matmul`) and reads the panel sequentially. Otherwise the rows of each
+    group of inputs are contiguous, and `joined` panels are a matrix. Zeros pad the last panel of
+    each axis, and the width of each panel to a multiple of LANES.
 
     A matrix of int8 is quantized: each column of a panel has a scale, and a weight is its integer
     times the scale (`quantize`).
@@ -44,7 +49,10 @@ class PackedMatrix:
         cls, buffer: Array, shape: tuple[int, int], panel_shape: tuple[int, int]
     ) -> PackedMatrix:
         """Return a matrix stored in a flat buffer of `packed_size(shape, panel_shape)` numbers."""
-        return cls(buffer.reshape(_data_shape(shape, panel_shape)), shape, panel_shape)
+        i, p, k, m = _data_shape(shape, panel_shape)
+        if small_kernels():
+            return cls(buffer.reshape(i, p, k, m), shape, panel_shape)
+        return cls(buffer.reshape(i, k, p, m).swapaxes(1, 2), shape, panel_shape)
 
     def quantized(self, dtype: np.dtype[Any]) -> PackedMatrix:
         """Return this matrix of int8 with scales of a floating-point dtype, for `fill` to set."""
@@ -55,8 +63,8 @@ class PackedMatrix:
     def of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix:
         """Cut a matrix [in, out] into panels.
 
-        The result is a view if the matrix needs no padding and its rows are contiguous. Products
-        with a view are slower, because its panels are not contiguous.
+        The result is a view if the matrix needs no padding and its rows are contiguous. For
+        small-matrix kernels, products with a view are slower: its panels are not contiguous.
         """
         i, p, k, m = _data_shape(matrix.shape, panel_shape)
         if (i * k, p * m) == matrix.shape and matrix.strides[1] == matrix.itemsize:
@@ -114,6 +122,12 @@ class PackedMatrix:
             columns = columns * self.scale[:, p, j].T[..., None]
         n, groups, k = columns.shape
         return columns.reshape(n, groups * k)[:, : self.shape[0]]
+
+
+def joined(panels: Array) -> Array:
+    """Return panels (…, P, k, m) that are stored side by side as one matrix (…, k, P·m), a view."""
+    *stack, p, k, m = panels.shape
+    return panels.swapaxes(-3, -2).reshape(*stack, k, p * m)
 
 
 def quantize(matrix: Array) -> tuple[Array, Array]:
