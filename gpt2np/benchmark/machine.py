@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 from gpt2np import __version__
 from gpt2np.benchmark.timing import Effort, repeat
 from gpt2np.kernels.array import Array
+from gpt2np.kernels.blas import describe_kernels
 
 _MAX_READ_BYTES = 512_000_000  # far more than any CPU cache; reading more is not slower per byte
 _MATRIX_COLUMNS = 4096  # in the test of vector-matrix products; about as many as in a model
@@ -49,6 +50,7 @@ def describe_machine(threads: int) -> dict[str, Any]:
         "numpy": np.__version__,
         "gpt2np": __version__,
         "blas": blas_name(),
+        "kernels": describe_kernels(),
         "threads": threads,
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the last minute
     }

@@ -204,6 +204,7 @@ def _header(results: Mapping[str, Any]) -> Iterator[str]:
     yield f"machine   {machine['cpu']}, {cpus}, {machine['system']}{load}"
     yield "software  gpt2np {gpt2np}, Python {python}, NumPy {numpy}".format(**machine)
     yield f"BLAS      {machine['blas']}, {threads}"
+    yield f"kernels   {machine['kernels']}"
     yield (
         f"limits    reads {limits['bytes_per_second'] / 1e9:.1f} GB/s "
         f"({limits['bytes_read'] / 1e6:,.1f} MB, repeatedly), "

@@ -1,4 +1,4 @@
-"""NumPy's BLAS library: its thread count, and whether it has small-matrix kernels.
+"""NumPy's BLAS library: its thread count, its kernels, and how matrices are stored for them.
 
 The thread count of OpenBLAS and MKL can be set. Any other library keeps its thread count, and
 products run on one Python thread.
@@ -19,11 +19,8 @@ from pathlib import Path
 
 from gpt2np.kernels.threads import thread_count
 
-_WITH_SMALL_KERNELS = {
-    "skylakex",
-    "cooperlake",
-    "sapphirerapids",
-}  # OpenBLAS's names of AVX-512 cores
+_WITH_SMALL_KERNELS = {"SkylakeX", "Cooperlake", "SapphireRapids"}  # OpenBLAS's AVX-512 cores
+_MEASURED = {*_WITH_SMALL_KERNELS, "Haswell", "Zen"}  # docs/internals/processors.md
 _OPENBLAS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 
 
@@ -33,14 +30,20 @@ class Blas:
 
     Attributes:
         get_threads, set_threads: read or set the number of threads per product in this process.
-        small_kernels: whether the library has small-matrix kernels. They compute products of up to
-            a million multiplications, and read their operands in place. OpenBLAS has such kernels
-            for AVX-512, in float32 and float64.
+        core: the processor type that OpenBLAS selects its kernels by, or "MKL".
     """
 
     get_threads: Callable[[], int]
     set_threads: Callable[[int], object]
-    small_kernels: bool
+    core: str
+
+    @property
+    def small_kernels(self) -> bool:
+        """Whether the library has small-matrix kernels, in float32 and float64.
+
+        They compute products of up to a million multiplications, and read their operands in place.
+        """
+        return self.core in _WITH_SMALL_KERNELS
 
 
 @cache
@@ -51,7 +54,7 @@ def blas() -> Blas | None:
             for pattern in _OPENBLAS:
                 if openblas := _openblas(library, pattern):
                     return openblas
-        return Blas(library.MKL_Get_Max_Threads, library.MKL_Set_Num_Threads, small_kernels=False)
+        return Blas(library.MKL_Get_Max_Threads, library.MKL_Set_Num_Threads, "MKL")
     return None
 
 
@@ -72,7 +75,7 @@ def _openblas(library: ctypes.CDLL, pattern: str) -> Blas | None:
         return Blas(
             getattr(library, pattern.format("get_num_threads")),
             getattr(library, pattern.format("set_num_threads")),
-            core_name().decode().lower() in _WITH_SMALL_KERNELS,
+            core_name().decode(),
         )
     return None
 
@@ -82,6 +85,14 @@ def small_kernels() -> bool:
     """Tell whether BLAS has small-matrix kernels, which compute each row independently."""
     library = blas()
     return library is not None and library.small_kernels
+
+
+def describe_kernels() -> str:
+    """Describe the kernels of NumPy's BLAS, and how matrices are stored for them."""
+    library = blas()
+    core = library.core if library else "unknown BLAS"
+    layout = "panels, small-matrix kernels" if small_kernels() else "whole matrices, GEMV and GEMM"
+    return f"{core}: {layout}{'' if core in _MEASURED else ' (speed not yet measured here)'}"
 
 
 @cache

@@ -4,6 +4,9 @@ With few rows, reading the matrix takes most of the time, so threads share the m
 With many rows, threads share the rows (`by_rows`). Each thread then computes several layers for
 one chunk of rows, so that the activations between the layers stay in one core's cache.
 
+With small-matrix kernels, a product's second factor is a stack of panels. With any other kernels,
+the panels of each group of inputs are joined, and BLAS multiplies by all columns in one call.
+
 Shape letters: n rows; I groups of k inputs by P panels of m outputs in a packed matrix.
 """
 
@@ -16,11 +19,13 @@ from functools import partial
 import numpy as np
 
 from gpt2np.kernels.array import Array
-from gpt2np.kernels.blas import python_threads
+from gpt2np.kernels.blas import python_threads, small_kernels
 from gpt2np.kernels.matmul import SMALL_BATCH, matmul
+from gpt2np.kernels.packed_matrix import joined
 from gpt2np.kernels.threads import even_slices, parallel_for
 
 _MAX_CHUNK = 64  # rows
+_MAX_GEMM_CHUNK = 256  # rows; GEMM copies its matrix once per chunk
 
 
 @dataclass(frozen=True)
@@ -77,9 +82,13 @@ def linear(x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = No
     if c < groups * k:
         x = _pad_channels(x, groups * k)
     x = x.reshape(n, groups, 1, k).transpose(1, 2, 0, 3)
-    partials = matmul(x, w.panels)  # (I, P, n, m)
-    if w.scale is not None:
-        partials *= w.scale[:, :, None]
+    panels, scale = w.panels, w.scale
+    if not small_kernels():
+        panels = joined(panels)[:, None]
+        scale = None if scale is None else scale.reshape(groups, 1, -1)
+    partials = matmul(x, panels)  # (I, P, n, m), or (I, 1, n, P·m)
+    if scale is not None:
+        partials *= scale[:, :, None]
     y = sum_partials(partials.swapaxes(1, 2)).reshape(n, n_panels * m)
     if w.bias is not None:
         y += w.bias
@@ -101,11 +110,16 @@ def unembed(x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
 
 def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D)."""
-    (n, c), (groups, _, _, k, _) = x.shape, w.panels.shape
+    panels = w.panels[:, :, heads]
+    (n, c), (groups, _, h, k, d) = x.shape, panels.shape
     if c < groups * k:
         x = _pad_channels(x, groups * k)
     x = x.reshape(n, groups, 1, 1, k).transpose(1, 2, 3, 0, 4)
-    qkv = matmul(x, w.panels[:, :, heads])  # (I, 3, h, N, D)
+    if small_kernels():
+        qkv = matmul(x, panels)  # (I, 3, h, N, D)
+    else:
+        qkv = matmul(x[:, :, 0], joined(panels))  # (I, 3, N, h·D)
+        qkv = qkv.reshape(groups, 3, n, h, d).swapaxes(2, 3)
     if w.scale is not None:
         qkv *= w.scale[:, :, heads, None]
     qkv = sum_partials(qkv)
@@ -144,5 +158,6 @@ def by_rows(function: Callable[..., Array], *arrays: Array, width: int | None = 
     def run_chunk(rows: slice) -> None:
         y[rows] = function(*[array[rows] for array in arrays])
 
-    parallel_for(run_chunk, even_slices(n, max(threads, -(-n // _MAX_CHUNK))), threads)
+    max_chunk = _MAX_CHUNK if small_kernels() else _MAX_GEMM_CHUNK
+    parallel_for(run_chunk, even_slices(n, max(threads, -(-n // max_chunk))), threads)
     return y

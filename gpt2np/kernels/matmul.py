@@ -1,11 +1,12 @@
-"""Matrix products in which a row of the result has the same bits for any number of rows.
+"""Matrix products, in which each row has the same bits for any number of rows where BLAS can.
 
 BLAS multiplies a single row with GEMV, several rows with GEMM, which first packs its operands. The
 last bits of the results differ, and two rows take three times as long as one row.
 
 OpenBLAS on AVX-512 also has small-matrix kernels, which read the operands in place. They sum over k
 in ascending order, independently of other rows and columns (tests/unit/kernels/test_matmul.py).
-Therefore this module splits every product into small products.
+There, this module splits every product into small products. With any other kernels, products are
+as large as possible, and the bits of a row can depend on the number of rows.
 
 Matrices of int8 are converted to the dtype of the rows, a few panels at a time: BLAS multiplies no
 int8, and the converted panels stay in the cache until their product.
@@ -28,6 +29,12 @@ SMALL_BATCH = 64
 
 _MAX_SMALL_PRODUCT = 1_000_000  # the largest n·k·m of one call of the small-matrix kernel
 _MAX_SMALL_ROWS = 32  # more rows in one call are not faster
+MAX_SPLIT_ROWS = 7
+"""The most rows for which some columns of a product have the same bits as in the whole product.
+
+This holds for OpenBLAS on x86; with small-matrix kernels, for any number of rows."""
+
+_MAX_GEMV_ROWS = 3  # without small-matrix kernels, one GEMV per row is faster than GEMM
 
 MIN_SHARED_WORK = 15_000_000
 """The fewest multiplications that threads share. Fewer take less time than waking a thread."""
@@ -52,60 +59,102 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     """
     if w.dtype == np.int8:
         return _matmul_int8(x, w, out)
+    if not small_kernels():
+        return _matmul_of_any_blas(x, w, out)
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
     is_cheap = n * w.size <= MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
     if is_cheap and 1 < n <= _MAX_SMALL_ROWS:  # most products of a decode step
         return np.matmul(x, w, out=out)
-    is_small, max_rows = True, n
-    if small_kernels():
-        if n == 1:  # BLAS would use GEMV; the small-matrix kernels need two rows
-            multiply = np.matmul if 2 * w.size <= MIN_SHARED_WORK else matmul
-            y = multiply(x.repeat(2, -2), w)[..., :1, :]
-            if out is None:
-                return y
-            out[...] = y
-            return out
-        is_small = n <= 2 or (n <= _MAX_SMALL_ROWS and n * k * m <= _MAX_SMALL_PRODUCT)
-    is_shared = w.ndim > 2 and n <= SMALL_BATCH and n * w.size > MIN_SHARED_WORK
+    if n == 1:  # BLAS would use GEMV; the small-matrix kernels need two rows
+        multiply = np.matmul if 2 * w.size <= MIN_SHARED_WORK else matmul
+        y = multiply(x.repeat(2, -2), w)[..., :1, :]
+        if out is None:
+            return y
+        out[...] = y
+        return out
+    is_small = n <= 2 or (n <= _MAX_SMALL_ROWS and n * k * m <= _MAX_SMALL_PRODUCT)
+    is_shared = _is_shared(n, w)
     if is_small and not is_shared:
         return np.matmul(x, w, out=out)
-    if small_kernels():
-        max_rows = min(_MAX_SMALL_ROWS, max(2, _MAX_SMALL_PRODUCT // (k * m)))
+    max_rows = min(_MAX_SMALL_ROWS, max(2, _MAX_SMALL_PRODUCT // (k * m)))
     if out is None:
-        stack = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
-        out = np.empty((*stack, n, m), x.dtype)
+        out = _empty_product(x, w)
     (_matmul_on_threads if is_shared else _matmul_in_row_chunks)(x, w, out, max_rows)
     return out
 
 
-def _matmul_int8(x: Array, w: Array, out: Array | None) -> Array:
-    """Multiply x (…, n, k) by w (…, P, k, m) of int8. Threads share the panels."""
-    *stack, n_panels, k, m = w.shape
-    n = x.shape[-2]
-    rows = np.broadcast_to(x, (*stack, n_panels, n, k))
-    y = np.empty((*stack, n_panels, n, m), x.dtype) if out is None else out
+def _matmul_of_any_blas(x: Array, w: Array, out: Array | None) -> Array:
+    """Multiply x (…, n, k) by w (…, k, m) without small-matrix kernels. Threads share columns."""
+    n, m = x.shape[-2], w.shape[-1]
+    if 1 < n <= _MAX_GEMV_ROWS:  # one GEMV per row
+        out = _empty_product(x, w) if out is None else out
+        matmul(x[..., :, None, :], w[..., None, :, :], out=out[..., :, None, :])
+        return out
+    if not _is_shared(n, w):
+        return np.matmul(x, w, out=out)
+    y = _empty_product(x, w) if out is None else out
 
-    def multiply(share: slice) -> None:
+    def multiply(columns: slice) -> None:
+        np.matmul(x, w[..., columns], out=y[..., columns])
+
+    parallel_for(multiply, _lane_slices(m, python_threads()), python_threads())
+    return y
+
+
+def _is_shared(n: int, w: Array) -> bool:
+    """Tell whether threads share the product of n rows and w (…, k, m)."""
+    return w.ndim > 2 and n <= SMALL_BATCH and n * w.size > MIN_SHARED_WORK
+
+
+def _empty_product(x: Array, w: Array) -> Array:
+    stack = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
+    return np.empty((*stack, x.shape[-2], w.shape[-1]), x.dtype)
+
+
+def _lane_slices(m: int, parts: int) -> list[slice]:
+    """Split m columns into at most `parts` slices of nearly equal width, multiples of LANES."""
+    slices = even_slices(m // LANES, parts)
+    return [slice(s.start * LANES, s.stop * LANES) for s in slices]
+
+
+def _matmul_int8(x: Array, w: Array, out: Array | None) -> Array:
+    """Multiply x (…, n, k) by w (…, k, m) of int8. Threads share panels, or else columns."""
+    *stack, k, m = w.shape
+    n = x.shape[-2]
+    rows = np.broadcast_to(x, (*stack, n, k))
+    y = np.empty((*stack, n, m), x.dtype) if out is None else out
+
+    def multiply_panels(share: slice) -> None:
         panels = (..., share, slice(None), slice(None))
         _convert_and_multiply(rows[panels], w[panels], y[panels])
 
+    def multiply_columns(columns: slice) -> None:
+        _convert_and_multiply(rows, w[..., columns], y[..., columns])
+
     is_shared = n <= SMALL_BATCH and (n + _CONVERSION_WORK) * w.size > MIN_SHARED_WORK
     threads = python_threads() if is_shared else 1
-    parallel_for(multiply, even_slices(n_panels, threads), threads)
+    if small_kernels():
+        parallel_for(multiply_panels, even_slices(stack[-1], threads), threads)
+    else:
+        parallel_for(multiply_columns, _lane_slices(m, threads), threads)
     return y
 
 
 def _convert_and_multiply(x: Array, w: Array, out: Array) -> None:
     """Write x (…, n, k) times w (…, k, m) of int8 to `out`, at most _MAX_CONVERTED weights at once.
 
-    Matrices are not divided.
+    LANES columns of a matrix are not divided.
     """
-    if w.size <= _MAX_CONVERTED or w.ndim == 2:
+    parts = -(-w.size // _MAX_CONVERTED)
+    if parts <= 1 or w.shape[1:] == (LANES,):
         matmul(x, w.astype(x.dtype), out=out)
+    elif w.ndim == 2:
+        for columns in _lane_slices(w.shape[1], parts):
+            _convert_and_multiply(x, w[:, columns], out[:, columns])
     elif len(w) == 1:
         _convert_and_multiply(x[0], w[0], out[0])
     else:
-        for part in even_slices(len(w), -(-w.size // _MAX_CONVERTED)):
+        for part in even_slices(len(w), parts):
             _convert_and_multiply(x[part], w[part], out[part])
 
 

@@ -10,6 +10,7 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.blas import small_kernels
 from gpt2np.kernels.linear import PackedHeads, PackedLinear
 from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
@@ -22,6 +23,7 @@ from gpt2np.runtime.packed_weights import (
 
 _PANEL_WIDTH = 64  # outputs
 _MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
+_MAX_GEMM_GROUP = 384  # inputs of one panel without small-matrix kernels: GEMM halves the group
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def pack_weights(
     return PackedWeights(
         {name: arrays[name] for name in names},
         arrays[WTE].dtype,
-        _packings(config, names),
+        _packings(config, names, quantize),
         partial(_arrange, config, LM_HEAD if LM_HEAD in arrays else WTE),
         quantize=quantize,
     )
@@ -113,7 +115,7 @@ def pack_weights(
 
 def int8_nbytes(config: GPT2Config, shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Return the bytes of a model's weights of these shapes, with its matrices as int8."""
-    return quantized_nbytes(shapes, _packings(config, shapes))
+    return quantized_nbytes(shapes, _packings(config, shapes, quantize=True))
 
 
 def _kind(name: str) -> str:
@@ -121,13 +123,15 @@ def _kind(name: str) -> str:
     return name.split(".", 2)[-1] if name.startswith("h.") else name
 
 
-def _packings(config: GPT2Config, names: Iterable[str]) -> dict[str, Packing]:
+def _packings(config: GPT2Config, names: Iterable[str], quantize: bool) -> dict[str, Packing]:
     """Return how each matrix among the names is cut into panels; a bias is cut like its matrix.
 
     A panel of c_attn computes the queries, keys or values of one head. A product is summed over
-    groups of inputs (split-K): short sums round less (docs/internals/accuracy.md).
+    groups of inputs (split-K): short sums round less (docs/internals/accuracy.md). Integers are the
+    same on every machine, so their groups are, too.
     """
-    c, f = _group_size(config.n_embd), _group_size(config.n_inner)
+    max_group = _MAX_GROUP if quantize or small_kernels() else _MAX_GEMM_GROUP
+    c, f = _group_size(config.n_embd, max_group), _group_size(config.n_inner, max_group)
     d = config.n_embd // config.n_head
     unembedding = Packing((c, _PANEL_WIDTH), is_transposed=True)
     packings = {WTE: unembedding, LM_HEAD: unembedding}
@@ -142,9 +146,9 @@ def _packings(config: GPT2Config, names: Iterable[str]) -> dict[str, Packing]:
     return {name: packings[kind] for name in names if (kind := _kind(name)) in packings}
 
 
-def _group_size(n: int) -> int:
+def _group_size(n: int, max_group: int) -> int:
     """Return the number of inputs per split-K group, for n inputs; preferably a divisor of n."""
-    groups = -(-n // _MAX_GROUP)
+    groups = -(-n // max_group)
     even = [i for i in range(groups, 2 * groups + 1) if n % i == 0]
     return n // even[0] if even else -(-n // groups)
 

@@ -17,7 +17,7 @@ from gpt2np.kernels.blas import Blas, blas, single_threaded_blas
 def counted(monkeypatch):
     """A library of 5 threads that remembers what it was set to."""
     settings = [5]
-    library = Blas(lambda: settings[-1], settings.append, small_kernels=False)
+    library = Blas(lambda: settings[-1], settings.append, core="Haswell")
     monkeypatch.setattr(module, "blas", lambda: library)
     return settings
 
@@ -64,7 +64,7 @@ def test_a_signal_handler_or_finalizer_may_interrupt_the_change(monkeypatch):
             return settings[0]
 
     monkeypatch.setattr(module, "_lock", type(module._lock)())
-    library = Blas(get_threads, settings.append, small_kernels=False)
+    library = Blas(get_threads, settings.append, core="Haswell")
     monkeypatch.setattr(module, "blas", lambda: library)
     thread = threading.Thread(target=get_threads, daemon=True)
     thread.start()

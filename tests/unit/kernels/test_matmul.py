@@ -1,13 +1,16 @@
 """Matrix products with any number of rows: correct, and each row with the same bits."""
 
+import platform
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np.kernels import matmul as module
-from gpt2np.kernels.blas import small_kernels
+from gpt2np.kernels.blas import blas, single_threaded_blas, small_kernels
 from gpt2np.kernels.matmul import matmul, row_sums
+from gpt2np.kernels.threads import even_slices
 
 needs_small_kernels = pytest.mark.skipif(
     not small_kernels(), reason="this machine's BLAS has no small-matrix kernels"
@@ -122,6 +125,22 @@ def test_threads_make_no_difference(monkeypatch):
     for threads in (1, 2, 3, 5):
         monkeypatch.setattr(module, "python_threads", lambda threads=threads: threads)
         np.testing.assert_array_equal(matmul(x, w), one)
+
+
+@pytest.mark.parametrize("k", [130, 192, 384])
+def test_a_share_of_the_columns_has_the_bits_of_the_whole_product_of_few_rows(k):
+    """So the number of ranks, which `auto` measures, does not change the text of one sequence."""
+    if not blas() or blas().core == "MKL" or platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("not known of this BLAS")
+    rng = np.random.default_rng(k)
+    for m in (48, 768, 2304):
+        w = rng.normal(size=(k, m)).astype(np.float32)
+        for n in range(1, module.MAX_SPLIT_ROWS + 1):
+            x = rng.normal(size=(n, k)).astype(np.float32)
+            with single_threaded_blas():
+                whole = matmul(x, w)
+                parts = [matmul(x, w[:, cut]) for cut in even_slices(m, 3)]
+            np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
