@@ -330,18 +330,33 @@ def commit_of(checkout: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
+def cpu_name() -> str:
+    """Return the processor's name, with the numbers that tell its generation."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor()
+    cpu = dict(map(str.strip, line.partition(":")[::2]) for line in lines)
+    name, family, model = (cpu.get(key, "?") for key in ("model name", "cpu family", "model"))
+    return f"{name} (family {family}, model {model})"
+
+
+def kernels(args: argparse.Namespace) -> str:
+    """Return gpt2np's description of its kernels on this processor."""
+    code = "from gpt2np.kernels.blas import describe_kernels as d; print(d())"
+    command, env = [sys.executable, "-c", code], environment(args, "gpt2np")
+    return subprocess.run(command, capture_output=True, text=True, env=env).stdout.strip()
+
+
 def facts(args: argparse.Namespace) -> dict[str, Any]:
     """Describe the machine, the versions and the options of the run."""
     import numpy as np
 
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    try:
-        cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("model name\t: ")[1]
-    except (OSError, IndexError):
-        cpu = platform.processor()
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
-        "cpu": cpu.split("\n")[0],
+        "cpu": cpu_name(),
+        "kernels": kernels(args),
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),

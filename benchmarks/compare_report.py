@@ -124,7 +124,7 @@ def speed_table(results: Results) -> list[str]:
         + [cell(results.values[engine].get(work.name), work.digits) for engine in engines]
         for work in measured_workloads(results)
     ]
-    return table(["median (min–max)", *engines], rows)
+    return table([f"{results.facts['cpu']}: median (min–max)", *engines], rows)
 
 
 def ratio_table(results: Results) -> list[str]:
@@ -139,7 +139,7 @@ def ratio_table(results: Results) -> list[str]:
                 pairs = zip(ours[work.name], theirs, strict=False)
                 row.append(cell([a / b for a, b in pairs], 2))
             rows.append(row)
-    return table(["gpt2np ÷", *peers], rows)
+    return table([f"{results.facts['cpu']}: gpt2np ÷", *peers], rows)
 
 
 def limits(shape: str, bandwidth: float, peak: float) -> dict[str, float]:
@@ -171,7 +171,8 @@ def limit_table(results: Results, shape: str) -> list[str]:
         if any(medians):
             shares = [f"{statistics.median(m) / limit:.0%}" if m else "–" for m in medians]
             rows.append([f"{name} (limit {limit:.0f} tokens/s)", *shares])
-    return table(["share of the limit", *engines], rows) if rows else []
+    head = f"{results.facts['cpu']}: share of the limit"
+    return table([head, *engines], rows) if rows else []
 
 
 def memory_line(results: Results, shape: str) -> list[str]:
@@ -230,7 +231,8 @@ def report(results: Results) -> str:
         f"# GPT-2 {shape}, float32, {f['threads']} threads",
         "",
         f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}, Python {f['python']}, NumPy "
-        f"{f['numpy']}; gpt2np at {f['commit']}{old}; {versions}. Rounds: {f['rounds']}; engines "
+        f"{f['numpy']}, kernels {f['kernels']}; gpt2np at {f['commit']}{old}; {versions}. "
+        f"Rounds: {f['rounds']}; engines "
         f"take turns.{listed('Variables', f['environment'])}"
         f"{listed('Variables of the shell left out', f['left out'])}",
         "",
