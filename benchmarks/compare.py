@@ -336,7 +336,8 @@ def cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     except OSError:
         return platform.processor()
-    cpu = dict(map(str.strip, line.partition(":")[::2]) for line in lines)
+    pairs = (line.partition(":") for line in lines)
+    cpu = {key.strip(): value.strip() for key, _, value in pairs}
     name, family, model = (cpu.get(key, "?") for key in ("model name", "cpu family", "model"))
     return f"{name} (family {family}, model {model})"
 

@@ -16,6 +16,7 @@ from helpers.random_models import random_model
 
 from gpt2np import Tokenizer
 from gpt2np.benchmark.suite import as_text
+from gpt2np.kernels.blas import describe_kernels
 from gpt2np.kernels.cpus import usable_cpus
 from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count
 from gpt2np.runtime.ranks import max_processes
@@ -42,6 +43,7 @@ def test_the_table(content):
     lines = as_text(content).splitlines()
     assert lines[0] == "bundled: 5.9 million parameters, float32, context 512"
     assert any(line.startswith("BLAS ") and line.endswith("1 thread") for line in lines)
+    assert f"kernels   {describe_kernels()}" in lines
     assert any(re.fullmatch(r"limits    reads .* GB/s .*, multiplies .* GFLOP/s", x) for x in lines)
     names = "prefill|decode|batch|one call|text|start|memory"
     table = [line for line in lines if re.match(f"({names})  ", line)]
@@ -59,6 +61,7 @@ class TestJson:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:\d\d", content["date"])
         machine = content["machine"]
         assert machine["threads"] == 1 and machine["cpus"] >= 1
+        assert machine["kernels"] == describe_kernels()
         assert all(machine[name] for name in ("cpu", "system", "python", "numpy", "gpt2np", "blas"))
 
     def test_limits(self, content):
