@@ -87,6 +87,13 @@ def small_kernels() -> bool:
     return library is not None and library.small_kernels
 
 
+@cache
+def halves_long_sums() -> bool:
+    """Tell whether GEMM cuts sums of 321 to 640 products into two halves (OpenBLAS on AVX2)."""
+    library = blas()
+    return library is not None and library.core in ("Haswell", "Zen") and not small_kernels()
+
+
 def describe_kernels() -> str:
     """Describe the kernels of NumPy's BLAS, and how matrices are stored for them."""
     library = blas()

@@ -10,7 +10,7 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.kernels.blas import small_kernels
+from gpt2np.kernels.blas import halves_long_sums
 from gpt2np.kernels.linear import PackedHeads, PackedLinear
 from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
@@ -23,7 +23,7 @@ from gpt2np.runtime.packed_weights import (
 
 _PANEL_WIDTH = 64  # outputs
 _MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
-_MAX_GEMM_GROUP = 384  # inputs of one panel without small-matrix kernels: GEMM halves the group
+_MAX_UNDIVIDED_SUM = 320  # products; GEMM cuts longer sums (`halves_long_sums`)
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,9 @@ def _packings(config: GPT2Config, names: Iterable[str], quantize: bool) -> dict[
     groups of inputs (split-K): short sums round less (docs/internals/accuracy.md). Integers are the
     same on every machine, so their groups are, too.
     """
-    max_group = _MAX_GROUP if quantize or small_kernels() else _MAX_GEMM_GROUP
-    c, f = _group_size(config.n_embd, max_group), _group_size(config.n_inner, max_group)
+    c, f = _group_size(config.n_embd), _group_size(config.n_inner)
+    if halves_long_sums() and not quantize:
+        c, f = _joined_groups(config.n_embd, c), _joined_groups(config.n_inner, f)
     d = config.n_embd // config.n_head
     unembedding = Packing((c, _PANEL_WIDTH), is_transposed=True)
     packings = {WTE: unembedding, LM_HEAD: unembedding}
@@ -146,11 +147,16 @@ def _packings(config: GPT2Config, names: Iterable[str], quantize: bool) -> dict[
     return {name: packings[kind] for name in names if (kind := _kind(name)) in packings}
 
 
-def _group_size(n: int, max_group: int) -> int:
+def _group_size(n: int) -> int:
     """Return the number of inputs per split-K group, for n inputs; preferably a divisor of n."""
-    groups = -(-n // max_group)
+    groups = -(-n // _MAX_GROUP)
     even = [i for i in range(groups, 2 * groups + 1) if n % i == 0]
     return n // even[0] if even else -(-n // groups)
+
+
+def _joined_groups(n: int, size: int) -> int:
+    """Return the inputs of two groups if they divide n and GEMM halves them, else of one group."""
+    return 2 * size if 2 * size > _MAX_UNDIVIDED_SUM and n % (2 * size) == 0 else size
 
 
 def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: bool) -> ModelWeights:
