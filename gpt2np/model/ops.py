@@ -28,6 +28,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     x (…, C), weight (C,) and bias (C,).
     """
     centered: Array = x - np.add.reduce(x, -1, keepdims=True) / x.shape[-1]
+    centered -= np.add.reduce(centered, -1, keepdims=True) / x.shape[-1]  # the mean's rounding
     variance = np.add.reduce(centered * centered, -1, keepdims=True) / x.shape[-1]
     centered /= np.sqrt(variance + epsilon)
     centered *= weight
