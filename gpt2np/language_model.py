@@ -33,6 +33,7 @@ from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import share_prefix
 from gpt2np.generation.streaming import Completion, TextStream, pick_best, run_streams
 from gpt2np.hub import find_model
+from gpt2np.kernels.array import as_list
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
 from gpt2np.progress import progress_bar
@@ -116,6 +117,7 @@ class LanguageModel:
         processes: int | Literal["auto"] = 1,
         tokenizer: str | Path | Tokenizer | None = None,
         weights: Literal["int8"] | None = None,
+        device: Literal["cpu"] = "cpu",
     ) -> LanguageModel:
         """Find and load a model.
 
@@ -130,12 +132,14 @@ class LanguageModel:
             tokenizer: a vocabulary to use instead of the model's own; see `Tokenizer.load`.
             weights: "int8" quantizes the matrices to 8 bits, which takes a quarter of the memory
                 and changes results slightly; see `GPT2.from_folder`.
+            device: "cpu"; there is no other.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
             InvalidArgumentError: the draft model or table has a different vocabulary, or
                 `processes` is below 1.
         """
+        check_argument(device == "cpu", "device", device, '"cpu": gpt2np has no code for GPUs')
         source = find_model(model)
         if source.fallback_reason:
             warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
@@ -458,9 +462,9 @@ class LanguageModel:
             >>> lm.score(" was not there", given="The king").total
             >>> pandas.DataFrame(lm.score("The king was not there").by_word())
 
-        A list of texts gives a list of scores; the texts share forward passes. `given` is a text,
-        or a list of ids, before each text. `given` is encoded separately and not scored, so a space
-        between `given` and `text` belongs to `text`.
+        A list, array or Series of texts gives a list of scores; the texts share forward passes.
+        `given` is a text, or a list of ids, before each text. `given` is encoded separately and not
+        scored, so a space between `given` and `text` belongs to `text`.
 
         A text with nothing before it follows the end-of-text id, like an empty prompt of
         `generate`, so that its first token is scored. `from_end_of_text` changes this rule: True
@@ -486,10 +490,9 @@ class LanguageModel:
             from_end_of_text,
             "True, False or None",
         )
-        is_list = isinstance(text, (list, tuple)) and all(
-            isinstance(item, (str, list, tuple, np.ndarray)) for item in text[:1]
-        )
-        texts: list[Any] = list(text) if is_list else [text]
+        items = as_list(text)
+        is_list = items is not None and not (items and is_integer(items[0]))
+        texts: list[Any] = items if is_list and items is not None else [text]
         inputs = [self._encode_plain(item) for item in texts]
         given_ids = list(self._encode_plain(given))
         prefixes = [self._scoring_prefix(ids, given_ids, from_end_of_text) for ids in inputs]
@@ -526,9 +529,9 @@ class LanguageModel:
         """Encode a text, with special tokens as plain characters. Token ids stay as they are."""
         if isinstance(text, str):
             return self.tokenizer.encode(text, disallowed_special=())
-        is_list = isinstance(text, (Sequence, np.ndarray))
-        check_argument(is_list, "text", text, "a text or a list of ids")
-        return text
+        ids = as_list(text)
+        check_argument(ids is not None, "text", text, "a text or a list of ids")
+        return ids or []
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Encode a prompt; an empty prompt becomes `bos_token_id`.
@@ -739,10 +742,10 @@ class LanguageModel:
             if not window:
                 self._check_length(prompt)
             return prompt, self.encode_prompt(prompt)
-        is_list = isinstance(prompt, (Sequence, np.ndarray)) and not isinstance(prompt, bytes)
-        is_list = is_list and all(map(is_integer, prompt))
+        items = as_list(prompt)
+        is_list = items is not None and all(map(is_integer, items))
         check_argument(is_list, "prompt", prompt, "a text or a list of ids")
-        ids = [int(token_id) for token_id in prompt]
+        ids = [int(token_id) for token_id in items or ()]
         decoder = self.tokenizer.streaming_decoder()
         return "".join(map(decoder.push, ids)) + decoder.finish(), ids or self.encode_prompt("")
 

@@ -124,8 +124,12 @@ def _generate(
     lm: "LanguageModel", messages: list[str], prompt: str, options: Any, args: argparse.Namespace
 ) -> int:
     """Generate and print texts that continue one prompt; return the exit code."""
+    from gpt2np.generation.streaming import prompt_notice
+
     if not prompt:
         messages = [*messages, "the prompt is empty; the text starts from the end-of-text token"]
+    if notice := prompt_notice(prompt):
+        messages = [*messages, notice]
     beam_search = lm.resolve_options(**options).num_beams > 1
     check_beam_options(args, beam_search=beam_search)
     if beam_search:

@@ -101,6 +101,9 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     gc.set_threshold(50_000)  # by default, GC takes longer than reading a vocabulary
     # Import only the named command's module; import all of them for `--help`.
+    if arguments and arguments[0] in ("help", "version"):
+        word, *rest = arguments
+        arguments = [*rest, "--help"] if word == "help" else ["--version", *rest]
     is_named = bool(arguments) and arguments[0] in COMMANDS
     if arguments and not is_named and not arguments[0].startswith("-"):
         hint = did_you_mean(arguments[0], COMMANDS)

@@ -18,8 +18,11 @@ def check_ids(name: str, ids: object, vocab_size: int) -> list[int]:
     """Check and return a list of token ids in a state."""
     if not isinstance(ids, (list, tuple)) or not all(map(is_integer, ids)):
         raise _problem(name, ids, "a list of integers")
-    if not all(0 <= token_id < vocab_size for token_id in ids):
-        raise InvalidArgumentError(f"{name} of the state: ids must be from 0 to {vocab_size - 1}")
+    if invalid := [token_id for token_id in ids if not 0 <= token_id < vocab_size]:
+        raise InvalidArgumentError(
+            f"{name} of the state: id {short_repr(invalid[0])} is not in the model's vocabulary of "
+            f"{vocab_size}"
+        )
     return list(ids)
 
 

@@ -20,6 +20,13 @@ from gpt2np.generation.sequence import FinishReason, start_sequence
 from gpt2np.model import GPT2
 
 
+def prompt_notice(prompt: str) -> str | None:
+    """Return advice if a prompt ends in a space: tokens such as " time" begin with their space."""
+    if not prompt.endswith(" "):
+        return None
+    return "the prompt ends in a space; GPT-2's words begin with their space, so leave it out"
+
+
 @dataclass(frozen=True)
 class Completion:
     """The result of a generation. Nothing changes it, so threads can share it.
@@ -66,6 +73,11 @@ class Completion:
             return colored_tokens(self.prompt, [self.text])
         logprobs = [token.logprob for token in self.logprobs]
         return colored_tokens(self.prompt, self.tokens, logprobs)
+
+    @property
+    def notice(self) -> str | None:
+        """Advice about the prompt, if any; see `prompt_notice`."""
+        return prompt_notice(self.prompt)
 
     @property
     def tokens_per_second(self) -> float:

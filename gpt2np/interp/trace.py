@@ -15,11 +15,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.data.files import as_path, atomic_path
 from gpt2np.display import table
-from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError, check_argument
-from gpt2np.kernels.array import Array, IntArray, equal_fields
+from gpt2np.errors import (
+    ContextLengthError,
+    GPT2NPError,
+    InvalidArgumentError,
+    check_argument,
+    did_you_mean,
+    is_integer,
+)
+from gpt2np.kernels.array import Array, IntArray, as_list, equal_fields
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
-from gpt2np.model.hook_points import all_names, select_hook_points
+from gpt2np.model.hook_points import all_names, hook_point_names, select_hook_points
 from gpt2np.runtime.hooked_context import Hook, call_hook, resolve_hook
 
 
@@ -45,7 +52,10 @@ class Trace(Mapping[str, Array]):
         for kept in self.arrays:
             if name in all_names(kept, self.config.n_layer):
                 return self.arrays[kept]
-        raise KeyError(f"{name} is not in this trace; select it with gpt2np.trace(…, points=…)")
+        known = hook_point_names(self.config.n_layer)
+        hint = "; select it with gpt2np.trace(…, points=…)" if name in known else ""
+        hint = hint or did_you_mean(f"{name}", self.arrays)
+        raise KeyError(f"{name} is not in this trace{hint}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.arrays)
@@ -172,7 +182,11 @@ def trace(
     check_argument(is_list, "interventions", hooks, "a function or a list of functions")
     hooks = [resolve_hook(hook, gpt2.config.n_layer) for hook in hooks]
     if not isinstance(prompt, str):
-        ids = prompt
+        items = as_list(prompt)
+        is_list = items is not None and all(map(is_integer, items))
+        expected = "a text or a list of ids; call trace once for each text"
+        check_argument(is_list, "prompt", prompt, expected)
+        ids = items or []
     elif isinstance(model, LanguageModel):
         ids = encode_prompt(model, prompt)
     else:

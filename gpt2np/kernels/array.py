@@ -1,6 +1,6 @@
 """Type aliases for NumPy arrays, checks of arrays, and the equality of dataclasses with arrays."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -34,6 +34,19 @@ def real_array(value: object, like: Array) -> Array:
     if result is not array and not (np.isfinite(result) | ~np.isfinite(array)).all():
         raise ValueError(f"values too large for {like.dtype}")
     return result
+
+
+def as_list(value: object) -> list[Any] | None:
+    """Return the items of a list, tuple, array or Series; None for another value, such as a text.
+
+    The items of arrays are Python numbers and strings, or lists for more than one dimension.
+    """
+    if isinstance(value, (str, bytes, bytearray)):
+        return None
+    if hasattr(value, "__array__"):
+        items = np.asarray(value).tolist()
+        return items if isinstance(items, list) else None
+    return list(value) if isinstance(value, Sequence) else None
 
 
 def equal_fields(a: Any, b: Any) -> bool:

@@ -133,7 +133,7 @@ def test_a_tampered_state_gives_no_other_exception(lm, options):
     [
         ({"context_start": 1}, "context_start of the state is 1; it must be 0"),
         ({"ids": [5] * 9}, "ids of the state is .* shorter than max_new_tokens"),
-        ({"ids": [5, 4096]}, "ids of the state: ids must be from 0 to 4095"),
+        ({"ids": [5, 4096]}, "ids of the state: id 4096 is not in the model"),
         ({"ids": [4095, 5, 6]}, "without an end before the last id"),
         ({"finish_reason": "tired"}, "finish_reason of the state is 'tired'; it must be None"),
         ({"n_read": 100}, "n_read of the state is 100; it must be from 0 to"),

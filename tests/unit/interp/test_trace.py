@@ -138,7 +138,7 @@ class TestContent:
         [
             ([], InvalidArgumentError, "no ids"),
             ([211], InvalidArgumentError, "id 211"),
-            ([1.5], InvalidArgumentError, "must be a list of integers"),
+            ([1.5], InvalidArgumentError, "must be a text or a list of ids"),
             ([1] * 49, ContextLengthError, "49 tokens"),
         ],
     )

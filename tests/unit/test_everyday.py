@@ -1,0 +1,75 @@
+"""What people try first: arrays and Series, other names, another device."""
+
+import re
+
+import numpy as np
+import pytest
+from helpers.command_line import run_here
+from helpers.paths import CHECKOUT
+
+import gpt2np
+from gpt2np.errors import InvalidArgumentError
+
+
+class Series:
+    """What gpt2np needs of a Series of pandas or polars."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype or object)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, Series])
+def test_arrays_and_series_of_texts_and_ids(lm, kind):
+    texts, ids = ["The fox", "A king ran"], [5, 6, 7]
+    for found, text in zip(lm.score(kind(texts)), texts, strict=True):
+        assert found.total == pytest.approx(lm.score(text).total, rel=1e-5)
+    assert lm.score(kind(ids)) == lm.score(ids)
+    assert lm.score(" ran", given=kind(ids)) == lm.score(" ran", given=ids)
+    assert len(lm.score(kind([kind(ids)] if kind is list else [ids]))) == 1
+    options = {"max_new_tokens": 2, "seed": 1}
+    assert lm.generate(kind(ids), **options) == lm.generate(ids, **options)
+    assert np.array_equal(gpt2np.trace(lm, kind(ids), "embed").ids, ids)
+
+
+@pytest.mark.parametrize("text", [b"abc", 5, None, [1.5], ["a", 5], {"a": 1}, np.float32(1)])
+def test_no_texts(lm, text):
+    with pytest.raises(InvalidArgumentError, match="text"):
+        lm.score(text)
+
+
+def test_messages(lm):
+    with pytest.raises(InvalidArgumentError, match="call trace once for each text"):
+        gpt2np.trace(lm, ["a", "b"])
+    trace = gpt2np.trace(lm, "The fox", "blocks.0.attn.*")
+    with pytest.raises(KeyError, match=re.escape("did you mean 'blocks.0.attn.out'?")):
+        trace["blocks.0.atn.out"]
+    with pytest.raises(KeyError, match="select it with"):
+        trace["embed"]
+    with pytest.raises(InvalidArgumentError, match="device is 'cuda'; it must be \"cpu\": gpt2np"):
+        gpt2np.load("bundled", device="cuda")
+
+
+def test_help_and_version_are_commands():
+    assert run_here("version").stdout == f"gpt2np {gpt2np.__version__}\n"
+    assert run_here("help").stdout == run_here("--help").stdout
+    assert run_here("help", "score").stdout == run_here("score", "--help").stdout != ""
+
+
+def test_a_prompt_that_ends_in_a_space(lm):
+    assert lm.generate("Once upon a", max_new_tokens=1).notice is None
+    assert "ends in a space" in lm.generate("Once upon a ", max_new_tokens=1).notice
+    result = run_here("generate", "Once upon a ", "--model", "bundled", "-n", "1")
+    assert result.stderr.count("the prompt ends in a space") == 1
+    result = run_here("generate", "Once upon a", "--model", "bundled", "-n", "1")
+    assert "space" not in result.stderr
+
+
+def test_the_signature_of_load_in_the_documentation():
+    import inspect
+
+    page = (CHECKOUT / "docs/reference/api/gpt2np.md").read_text(encoding="utf-8")
+    [signature] = re.findall(r"function:: load\((.*)\)", page)
+    assert re.findall(r"(\w+)=", signature) == list(inspect.signature(gpt2np.load).parameters)
