@@ -7,7 +7,6 @@ python docs/generate.py --check    exits with 1 if a page is out of date
 from __future__ import annotations
 
 import argparse
-import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,9 @@ from importlib import import_module
 from pathlib import Path
 
 from gpt2np.cli import main as cli
+from gpt2np.cli.declared_options import parser_flags
 from gpt2np.generation import GenerationOptions
+from gpt2np.options import meaning, options_of
 
 REFERENCE = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by docs/generate.py; do not edit. -->\n"
@@ -81,15 +82,10 @@ def commands_page() -> str:
 
 
 def options_page() -> str:
-    """Return the page of the generation options, made from `GenerationOptions` and the parser."""
+    """Return the page of the generation options, made from their declarations."""
     parser = argparse.ArgumentParser(add_help=False)
     import_module("gpt2np.cli.generate").add_arguments(parser)
-    options = {
-        action.dest: [o for o in action.option_strings if o.startswith("--")][:1]
-        for action in parser._actions
-    }
-    text = inspect.cleandoc(GenerationOptions.__doc__ or "").partition("Attributes:\n")[2]
-    attributes, _, rest = text.partition("\n\nLog prob")
+    flags = {name: flag for name, flag in parser_flags(parser).items() if name != "draft"}
     lines = [
         "# Options of generation",
         NOTE.strip(),
@@ -99,17 +95,19 @@ def options_page() -> str:
         "names the option and its range. `stop_strings` is understood as `stop`, and "
         "`do_sample=False` as `temperature=0`.",
     ]
-    for entry in re.split(r"\n(?= {2}[A-Z]| {4}\w+:)", "\n" + attributes.rstrip()):
-        name, _, meaning = " ".join(entry.split()).partition(":")
-        if re.match(r"\n? {2}\w", entry):
-            lines.append(f"## {name}")
-        elif name:
-            default = GenerationOptions.__dataclass_fields__[name].default
-            flag = "".join(f", `{option}`" for option in options.get(name, []))
-            text = escape(meaning.strip())
-            lines.append(f"`{name} = {default!r}`{flag}\n: {text[0].upper()}{text[1:]}")
-    note = "Log prob" + rest.partition("\n\n")[0]
-    return "\n\n".join([*lines, escape(" ".join(note.split()))]) + "\n"
+    group = ""
+    for name, option in options_of(GenerationOptions).items():
+        if option.group != group:
+            group = option.group
+            lines.append(f"## {group}")
+        flag = f", `{flags[name]}`" if name in flags else ""
+        text = escape(meaning(GenerationOptions, name))
+        lines.append(f"`{name} = {option.default!r}`{flag}\n: {text}")
+    note = (
+        "Log probabilities come from the unprocessed logits, before penalties, filters and "
+        "temperature."
+    )
+    return "\n\n".join([*lines, note]) + "\n"
 
 
 PAGES = {"commands.md": commands_page, "options.md": options_page}

@@ -17,19 +17,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import llm
 from llm.parts import TextPart
-from pydantic import BeforeValidator, Field, Json
+from pydantic import BeforeValidator, Field, Json, create_model
 
 from gpt2np.errors import GPT2NPError
+from gpt2np.generation.options import ONE_TEXT_ONLY, Biases, GenerationOptions, IdLists, Ids
+from gpt2np.options import (
+    Flag,
+    Integer,
+    Number,
+    OneOf,
+    Range,
+    Text,
+    Texts,
+    help_text,
+    options_of,
+)
 
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession, ChatTemplate
     from gpt2np.language_model import LanguageModel
 
 _PREFIX = "gpt2np/"
-
-
-def _option(description: str) -> Any:
-    return Field(None, description=description)
 
 
 def _text_list(value: object) -> object:
@@ -42,7 +50,31 @@ def _text_list(value: object) -> object:
     return [value]
 
 
-_Texts = Annotated[list[str] | None, BeforeValidator(_text_list)]
+def _option_type(values: Range) -> Any:
+    """Return the type of an option; `GenerationOptions` checks the values."""
+    if isinstance(values, (Integer, Number)):
+        return int if isinstance(values, Integer) else float
+    if isinstance(values, Texts):
+        return Annotated[list[str], BeforeValidator(_text_list)]
+    if isinstance(values, (Text, OneOf)):
+        return str
+    kind = {Flag: bool, Ids: list[int], IdLists: list[list[int]], Biases: dict[int, float]}
+    plain = kind[type(values)]
+    return plain if plain is bool else Json[plain] | plain  # type: ignore[valid-type]
+
+
+_PluginOptions: Any = create_model(
+    "Options",
+    __base__=llm.Options,
+    **{
+        name: (
+            _option_type(option.range) | None,
+            Field(None, description=help_text(GenerationOptions, option.help)),
+        )
+        for name, option in options_of(GenerationOptions).items()
+        if option.group not in ONE_TEXT_ONLY
+    },
+)
 
 
 @llm.hookimpl
@@ -64,39 +96,7 @@ class GPT2NPModel(llm.Model):
 
     can_stream = True
 
-    class Options(llm.Options):
-        """The options of `GenerationOptions` that fit one text; that class checks the values."""
-
-        temperature: float | None = _option("Sampling temperature; 0 selects the likeliest token")
-        top_k: int | None = _option("Sample from the k most likely tokens; 0 for all")
-        top_p: float | None = _option("Sample from the likeliest tokens with this probability")
-        min_p: float | None = _option("Exclude tokens this much less likely than the likeliest")
-        typical_p: float | None = _option("Locally typical sampling with this probability")
-        seed: int | None = _option("Random seed; the same seed gives the same text")
-        repetition_penalty: float | None = _option("Divides the logits of tokens in the text")
-        presence_penalty: float | None = _option("Subtracted from logits of generated tokens")
-        frequency_penalty: float | None = _option("Subtracted once per occurrence of a token")
-        no_repeat_ngram_size: int | None = _option("Forbid repeated n-grams of this size")
-        logit_bias: Json[dict[int, float]] | dict[int, float] | None = _option(
-            'Added to the logits of tokens, as in {"50256": -5}'
-        )
-        bad_words: _Texts = _option("Texts that are never generated; a text or a JSON list")
-        bad_words_ids: Json[list[list[int]]] | list[list[int]] | None = _option(
-            "Sequences of token ids that are never generated, as in [[5], [6, 7]]"
-        )
-        max_new_tokens: int | None = _option("Maximum number of new tokens")
-        min_new_tokens: int | None = _option("Forbid the end of the text before this many tokens")
-        max_time: float | None = _option("End the output after this many seconds")
-        ignore_eos: bool | None = _option("Never generate the end-of-text token")
-        stop: _Texts = _option("Texts that end the output; a text or a JSON list")
-        stop_token_ids: Json[list[int]] | list[int] | None = _option(
-            "Token ids that end the output, as in [13, 50256]"
-        )
-        stop_regex: _Texts = _option("Regular expressions that end the output")
-        window: int | None = _option("Continue from this many tokens when the context is full")
-        draft: str | None = _option("Speculative decoding: auto or none; the text is the same")
-        choices: _Texts = _option("Generate one of these texts; a JSON list")
-        regex: str | None = _option("Generate a text that matches this regular expression")
+    Options = _PluginOptions
 
     def __init__(self, model: str) -> None:
         """Create the model that `gpt2np.load` would load; `model` is a folder or a name."""

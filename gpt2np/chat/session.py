@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.chat.template import ChatTemplate, check_message, find_special_token
 from gpt2np.data.files import atomic_write_text, read_json_object
 from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
+from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions
 from gpt2np.generation.sampling import new_seed
 from gpt2np.limits import limits
+from gpt2np.options import options_of
 
 if TYPE_CHECKING:
-    from gpt2np.generation import GenerationOptions
     from gpt2np.generation.streaming import TextStream
     from gpt2np.language_model import LanguageModel
     from gpt2np.model import KVCache
 
 
-UNSUPPORTED_OPTIONS = (
-    *("num_return_sequences", "best_of", "num_beams", "length_penalty", "early_stopping"),
-    *("logprobs", "prompt_logprobs"),
-)
+UNSUPPORTED_OPTIONS = [
+    name for name, o in options_of(GenerationOptions).items() if o.group in ONE_TEXT_ONLY
+]
 """Options of `LanguageModel.generate` that a chat does not support."""
 
 

@@ -26,6 +26,7 @@ from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, strip_newline
 from gpt2np.data.text import decode_utf8
 from gpt2np.errors import GPT2NPError
+from gpt2np.generation.options import ONE_TEXT_ONLY
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--system", metavar="TEXT", help="System message; needs a chat template")
     template = "Jinja file to use instead of the model's chat template"
     add("--chat-template", type=Path, metavar="FILE", help=template)
-    add_generation_arguments(parser, multiple=False)
+    add_generation_arguments(parser, omit=ONE_TEXT_ONLY)
     performance = add_model_arguments(parser)
     add_processes_argument(performance.add_argument)
     add_draft(performance.add_argument)

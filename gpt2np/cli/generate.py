@@ -18,7 +18,7 @@ prompt has changed, the command fails and names the change; --force starts over.
 import argparse
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Continue each line of a .txt file, or of a .jsonl file with strings or objects such "
         'as {"prompt": "...", "max_new_tokens": 9}, or each row of a .parquet file; needs --out',
     )
-    add_generation_arguments(parser)
-    _add_output_arguments(parser)
+    groups = add_generation_arguments(parser)
+    _add_output_arguments(groups["Output"].add_argument)
     performance = add_model_arguments(parser)
     add_processes_argument(performance.add_argument)
     add_draft(performance.add_argument)
@@ -79,16 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Values in the model's generation_config.json replace these defaults."
 
 
-def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("Output").add_argument
+def _add_output_arguments(add: Callable[..., object]) -> None:
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
     add("--json", action="store_true", help="Print each text as a JSON object, after generation")
-    logprobs = (
-        "Add to the JSON the log probability of each token, and of the K most likely tokens at "
-        "its position"
-    )
-    add("--logprobs", type=int, metavar="K", help=logprobs)
-    add("--prompt-logprobs", type=int, metavar="K", help="Like --logprobs, for the prompt's tokens")
     add(
         "--out",
         type=Path,

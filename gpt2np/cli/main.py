@@ -14,12 +14,12 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from gpt2np import __version__
+from gpt2np.cli.declared_options import FlagNotation, parser_flags
 from gpt2np.cli.output import discard_stdout, prepare_streams, print_stderr
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
     InvalidArgumentError,
-    Notation,
     did_you_mean,
     error_reason,
     printable,
@@ -66,34 +66,6 @@ class _Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
-class _FlagNotation(Notation):
-    """Arguments in messages as on the command line: `--top-k`, `--force`, `--window 0:5`."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._flags: dict[str, str] = {}
-        self._add(parser)
-
-    def _add(self, parser: argparse.ArgumentParser) -> None:
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for command in action.choices.values():
-                    self._add(command)
-            flags = [option for option in action.option_strings if option.startswith("--")]
-            for name in (action.dest, *(flag[2:].replace("-", "_") for flag in flags)):
-                self._flags.update(dict.fromkeys([name], flags[0]) if flags else {})
-
-    def name(self, argument: str) -> str:
-        return self._flags.get(argument, argument)
-
-    def setting(self, argument: str, value: object) -> str:
-        if argument not in self._flags:
-            return super().setting(argument, value)
-        if value is False:
-            return self._flags[argument].replace("--", "--no-", 1)
-        text = f"{value.start}:{value.stop}" if isinstance(value, slice) else f"{value}"
-        return self._flags[argument] if value is True else f"{self._flags[argument]} {text}"
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run the subcommand that `arguments` name and return the exit code."""
     prepare_streams()
@@ -119,7 +91,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _dispatch(parser, arguments, modules)
     except GPT2NPError as error:
-        print_stderr(f"{program}: error: {error.text(_FlagNotation(parser))}")
+        notation = FlagNotation(parser_flags(parser))
+        print_stderr(f"{program}: error: {error.text(notation)}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""

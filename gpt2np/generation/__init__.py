@@ -9,20 +9,27 @@ stopping, stop_regex           stop strings and stop regexes
 streaming                      streams of text, and results
 beam_search, speculation       beam search; speculative decoding
 scoring                        log probabilities of given texts
+
+Each name is imported on first use: the command line reads the options before it imports NumPy.
 """
 
-from gpt2np.generation.logits_processors import (
-    apply_temperature,
-    min_p_filter,
-    top_k_filter,
-    top_p_filter,
-    typical_filter,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from gpt2np.generation.options import GenerationOptions, Options
-from gpt2np.generation.request import Request
-from gpt2np.generation.sampling import RandomGenerator, next_id, next_probabilities
-from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.sequence import RunningSequence, start_sequence
+
+if TYPE_CHECKING:
+    from gpt2np.generation.logits_processors import (
+        apply_temperature,
+        min_p_filter,
+        top_k_filter,
+        top_p_filter,
+        typical_filter,
+    )
+    from gpt2np.generation.request import Request
+    from gpt2np.generation.sampling import RandomGenerator, next_id, next_probabilities
+    from gpt2np.generation.scheduler import Scheduler
+    from gpt2np.generation.sequence import RunningSequence, start_sequence
 
 __all__ = [
     "GenerationOptions",
@@ -40,3 +47,13 @@ __all__ = [
     "top_p_filter",
     "typical_filter",
 ]
+
+_MODULES = ("logits_processors", "request", "sampling", "scheduler", "sequence")
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for module in _MODULES:
+            if hasattr(contents := import_module(f"{__name__}.{module}"), name):
+                return getattr(contents, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

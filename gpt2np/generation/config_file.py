@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,9 @@ from gpt2np.data.files import read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError, short_repr
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.limits import limits
+from gpt2np.options import options_of
 
 GENERATION_CONFIG_FILE = "generation_config.json"
-
-# Options that are not read from the file, because they belong to a call and not to a model.
-_PER_CALL = {
-    *("seed", "stop", "stop_token_ids", "stop_regex", "window", "ignore_eos", "choices", "regex"),
-    *("num_return_sequences", "best_of", "draft", "logprobs", "prompt_logprobs"),
-    *("logit_bias", "bad_words", "bad_words_ids"),  # bad_words_ids is read by _bad_words_ids
-    *("presence_penalty", "frequency_penalty"),  # not in transformers
-}
 
 # Unsupported key of transformers → values that have no effect there.
 _UNSUPPORTED: dict[str, tuple[object, ...]] = {
@@ -62,8 +55,11 @@ def read_generation_config(folder: Path) -> GenerationConfig:
         if content.get(name) is not None and content[name] not in harmless
     ]
     eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id"), str(path)))
-    names = {option.name for option in fields(GenerationOptions)} - _PER_CALL
-    options = {name: content[name] for name in names if content.get(name) is not None}
+    options = {
+        name: content[name]
+        for name, option in options_of(GenerationOptions).items()
+        if option.is_model_default and content.get(name) is not None
+    }
     if content.get("do_sample") is False:
         options["temperature"] = 0.0
     if banned := _bad_words_ids(content, str(path), eos_token_ids):

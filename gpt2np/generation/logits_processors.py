@@ -11,10 +11,10 @@ Shape letters: V vocabulary, R rows of logits.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -304,3 +304,26 @@ def typical_filter(logits: Array, p: float) -> Array:
     last = np.minimum((cumulative < p).sum(-1, keepdims=True), logits.shape[-1] - 1)
     farthest = np.take_along_axis(distance, np.take_along_axis(order, last, -1), -1)
     return np.where(distance > farthest, -math.inf, logits)
+
+
+FILTERS: dict[str, tuple[float, Callable[[Array, Any], Array]]] = {
+    "top_k": (0, top_k_filter),
+    "top_p": (1, top_p_filter),
+    "min_p": (0, min_p_filter),
+    "typical_p": (1, typical_filter),
+}
+"""Option → the value that switches the filter off, and the filter; in the order of `transformers`.
+A filter takes logits (…, V) after the temperature, and the option's value."""
+
+
+def active_filters(options: GenerationOptions) -> list[str]:
+    """Return the names of the filters that are not switched off."""
+    return [name for name, (neutral, _) in FILTERS.items() if getattr(options, name) != neutral]
+
+
+def filter_logits(logits: Array, options: GenerationOptions) -> Array:
+    """Apply the temperature, then the active filters, to logits (…, V)."""
+    logits = apply_temperature(logits, options.temperature)
+    for name in active_filters(options):
+        logits = FILTERS[name][1](logits, getattr(options, name))
+    return logits

@@ -1,17 +1,31 @@
-"""Generation options, and checks of their values."""
+"""Generation options: their declarations, and checks of their values."""
 
-import math
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
-from gpt2np.errors import InvalidArgumentError, check_argument, did_you_mean, is_integer
+from gpt2np.errors import InvalidArgumentError, did_you_mean, is_integer
 from gpt2np.limits import limits, variable
+from gpt2np.options import (
+    Flag,
+    Integer,
+    Number,
+    OneOf,
+    Range,
+    Text,
+    Texts,
+    attributes_text,
+    check_no_array,
+    check_options,
+    is_number,
+    option,
+    options_of,
+)
 
 EarlyStopping = bool | Literal["never"]
 Draft = Literal["auto", "none"]
-Predicate = Callable[[Any], bool]
 
 
 class Options(TypedDict, total=False):
@@ -72,7 +86,8 @@ def option_fields(options: Options) -> dict[str, Any]:
         TypeError: an option does not exist.
     """
     given: dict[str, Any] = dict(options)
-    _check_no_arrays(given)
+    for name, value in given.items():
+        check_no_array(name, value)
     if "stop_strings" in given:
         if "stop" in given:
             raise InvalidArgumentError(
@@ -82,7 +97,7 @@ def option_fields(options: Options) -> dict[str, Any]:
             )
         given["stop"] = given.pop("stop_strings")
     if (do_sample := given.pop("do_sample", None)) is not None:
-        check_argument(_is_bool(do_sample), "do_sample", do_sample, "True or False")
+        Flag().check("do_sample", do_sample)
         temperature = given.get("temperature")
         if temperature is not None and bool(temperature) != do_sample:
             raise InvalidArgumentError(
@@ -93,7 +108,7 @@ def option_fields(options: Options) -> dict[str, Any]:
             )
         if not do_sample:
             given["temperature"] = 0.0
-    names = list(GenerationOptions.__dataclass_fields__)
+    names = list(options_of(GenerationOptions))
     if unknown := sorted(set(given) - set(names)):
         name = unknown[0]
         if name == "max_length":
@@ -103,120 +118,384 @@ def option_fields(options: Options) -> dict[str, Any]:
     return given
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _is_id(value: Any) -> bool:
+    return is_integer(value) and bool(value >= 0)
+
+
+class Ids(Range):
+    """A list of token ids."""
+
+    item_type = int
+
+    def words(self) -> str:
+        return "a list of ids, integers from 0"
+
+    def is_valid(self, value: Any) -> bool:
+        return _is_list(value) and all(map(_is_id, value))
+
+    def normalize(self, value: Any) -> Any:
+        return tuple(map(int, value))
+
+
+class IdLists(Range):
+    """A list of lists of token ids."""
+
+    def words(self) -> str:
+        return "a list of non-empty lists of ids, as in [[5], [6, 7]]"
+
+    def is_valid(self, value: Any) -> bool:
+        return _is_list(value) and all(
+            _is_list(word) and word and all(map(_is_id, word)) for word in value
+        )
+
+    def normalize(self, value: Any) -> Any:
+        return tuple(tuple(map(int, word)) for word in value)
+
+
+class Biases(Range):
+    """A mapping from token ids to numbers, or the pairs; ids may be strings, like keys in JSON."""
+
+    def words(self) -> str:
+        return 'ids with numbers from -10000 to 10000, as in {7: -5}, in JSON {"7": -5}'
+
+    def is_valid(self, value: Any) -> bool:
+        def is_key(key: Any) -> bool:
+            is_digits = isinstance(key, str) and key.isascii() and key.isdecimal()
+            return (is_digits and len(key) < 20) or _is_id(key)
+
+        pairs = tuple(value.items()) if isinstance(value, Mapping) else value
+        return isinstance(pairs, tuple) and all(
+            _is_list(pair)
+            and len(pair) == 2
+            and is_key(pair[0])
+            and is_number(pair[1])
+            and abs(pair[1]) <= 10_000
+            for pair in pairs
+        )
+
+    def normalize(self, value: Any) -> Any:
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return tuple((int(token_id), float(bias)) for token_id, bias in pairs)
+
+
+class Choices(Texts):
+    """Texts, limited in number and size before they take memory."""
+
+    def check(self, name: str, value: Any) -> Any:
+        if _is_list(value):
+            limit = limits().max_choices_characters
+            if len(value) > limit or sum(len(t) for t in value if isinstance(t, str)) > limit:
+                raise InvalidArgumentError(
+                    f"{{choices}} have more than {limit:,} characters; give fewer or shorter "
+                    f"texts, or set {variable('max_choices_characters')}",
+                    choices=value,
+                )
+            if isinstance(value, list) and not value:  # () is the default
+                raise InvalidArgumentError(
+                    "{choices} is an empty list; give at least one text", choices=value
+                )
+        return super().check(name, value)
+
+
+class Patterns(Texts):
+    """Regular expressions from strangers."""
+
+    def normalize(self, value: Any) -> Any:
+        patterns: tuple[str, ...] = super().normalize(value)
+        if patterns:
+            from gpt2np.data.untrusted_regex import check_sizes
+            from gpt2np.generation.stop_regex import compile_stop_regex
+
+            check_sizes(patterns, "stop_regex")
+            for pattern in patterns:
+                compile_stop_regex(pattern)
+        return patterns
+
+
+_PROBABILITY = Number(0, 1, is_open=True)
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
     """The options of a generation: how to continue a prompt.
 
-    Immutable, so threads can share them.
-
-    Attributes:
-      Sampling:
-        temperature: divides the logits; 0 selects the most likely token (greedy).
-        top_k: sample from the k most likely tokens; 0 for all.
-        top_p: sample from the smallest set of most likely tokens with this total probability,
-            0 < p ≤ 1.
-        min_p: sample from the tokens that are at least min_p times as likely as the most likely
-            token, 0 … 1.
-        typical_p: sample from the tokens whose surprisal is nearest to the entropy, up to this
-            total probability, 0 < p ≤ 1 (Meister et al. 2022).
-        seed: seed of the random numbers; None for an unpredictable seed.
-
-      Penalties:
-        repetition_penalty: divides positive and multiplies negative logits of the tokens in prompt
-            and continuation, 0.001 … 1000 (Keskar et al. 2019).
-        presence_penalty: subtracted from the logits of generated tokens, -2 … 2.
-        frequency_penalty: subtracted from the logits of generated tokens once per occurrence,
-            -2 … 2. Presence and frequency penalty are those of OpenAI's API.
-        no_repeat_ngram_size: forbid repeated n-grams of this size in prompt and continuation; 0
-            allows them.
-        logit_bias: maps token ids to numbers to add to the logits, -10,000 … 10,000, as in
-            {50256: -5.0}. Ids may be strings, like the keys of a JSON object.
-        bad_words: texts whose token sequence, with or without a leading space, is never generated.
-        bad_words_ids: sequences of token ids that are never generated.
-
-      Stopping:
-        max_new_tokens: maximum number of new tokens, at least 1.
-        min_new_tokens: forbid the end-of-text token before this many new tokens.
-        max_time: end after this many seconds, counted from the call, with the text so far; None for
-            no limit. The decode step in progress is completed.
-        ignore_eos: never generate the end-of-text token.
-        stop: one or more texts that end the generation; the result's text ends before the match.
-        stop_token_ids: ids that end the generation; the result's text excludes them.
-        stop_regex: one or more regular expressions whose match ends the generation; the result's
-            text ends before the match. A match that further text may undo, as with `cat\\b` or
-            `foo(?!bar)`, counts as soon as it can't be undone.
-        window: when the context is full, continue from the last `window` tokens; 0 ends the
-            generation.
-
-      Search:
-        num_beams: number of beams, at most 64; 1 for no beam search.
-        length_penalty: a beam's score is its log probability divided by its length to this power.
-        early_stopping: when beam search stops after `num_beams` continuations have ended. True: at
-            once. False: when no running beam has a higher score than the worst ended continuation.
-            "never": when no running beam can still reach a higher score.
-        draft: "auto" uses the draft tokens of `LanguageModel.draft`; "none" switches speculative
-            decoding off. The result is the same.
-
-      Constraints:
-        choices: the continuation is one of these texts.
-        regex: the whole continuation matches this regular expression; a leading `^` and a
-            trailing `$` are allowed. See `gpt2np.constraints.syntax`.
-
-      Output:
-        num_return_sequences: number of continuations, at most 1000; continuation j, from 0, has the
-            seed `seed + j`.
-        best_of: sample this many continuations, at most 1000; return the `num_return_sequences`
-            with the highest mean log probability.
-        logprobs: return the log probabilities of each generated token and of the `logprobs` most
-            likely tokens at each position, 0 … 1000; None for no log probabilities.
-        prompt_logprobs: like `logprobs`, for the prompt's tokens.
-
-    Log probabilities come from the unprocessed logits, before penalties, filters and temperature.
+    Immutable, so threads can share them. Log probabilities come from the unprocessed logits, before
+    penalties, filters and temperature.
 
     Raises:
         InvalidArgumentError: a value is out of its range, or two values contradict each other.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    seed: int | None = None
+    temperature: float = option(
+        0.8,
+        Number(0, note="0 is greedy"),
+        "Sampling temperature; 0 selects the most likely token",
+        group="Sampling",
+        metavar="T",
+        is_model_default=True,
+    )
+    top_k: int = option(
+        40,
+        Integer(0, note="0 for no limit"),
+        "Sample only from this many most likely tokens; 0 for all",
+        group="Sampling",
+        metavar="K",
+        is_model_default=True,
+    )
+    top_p: float = option(
+        1.0,
+        _PROBABILITY,
+        "Sample from the smallest set of most likely tokens with this total probability",
+        group="Sampling",
+        metavar="P",
+        is_model_default=True,
+    )
+    min_p: float = option(
+        0.0,
+        Number(0, 1),
+        "Exclude tokens less than this many times as likely as the most likely token",
+        group="Sampling",
+        metavar="P",
+        is_model_default=True,
+    )
+    typical_p: float = option(
+        1.0,
+        _PROBABILITY,
+        "Locally typical sampling: sample from the tokens with surprisal closest to the entropy, "
+        "with this total probability",
+        details="See Meister et al. 2022.",
+        group="Sampling",
+        metavar="P",
+        is_model_default=True,
+    )
+    seed: int | None = option(
+        None,
+        Integer(0, is_optional=True),
+        "Random seed; the same seed gives the same text",
+        group="Sampling",
+        metavar="SEED",
+        default_text="random",
+    )
 
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    no_repeat_ngram_size: int = 0
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    bad_words: tuple[str, ...] = ()
-    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    num_beams: int = option(
+        1,
+        Integer(1, 64),
+        "Use beam search with this many beams, at most 64, instead of sampling; 1 for no beam "
+        "search",
+        group="Beam search",
+        metavar="N",
+        json_name="use_beam_search",
+        is_model_default=True,
+    )
+    length_penalty: float = option(
+        1.0,
+        Number(-100, 100),
+        "Divide the log probability of a beam by its length to this power; a higher power favors "
+        "longer texts",
+        group="Beam search",
+        metavar="X",
+        is_model_default=True,
+    )
+    early_stopping: EarlyStopping = option(
+        False,
+        OneOf(True, False, "never"),
+        "After {num_beams} beams have ended, stop the search at once (true), when no running beam "
+        "scores higher than the worst of them (false), or when no running beam can score higher "
+        "(never)",
+        group="Beam search",
+        is_model_default=True,
+    )
 
-    max_new_tokens: int = 200
-    min_new_tokens: int = 0
-    max_time: float | None = None
-    ignore_eos: bool = False
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    stop_regex: tuple[str, ...] = ()
-    window: int = 0
+    repetition_penalty: float = option(
+        1.0,
+        Number(0.001, 1000, note="1 for none"),
+        "Penalize tokens that are in the prompt or the generated text; above 1 discourages "
+        "repetition",
+        details="Divides positive and multiplies negative logits (Keskar et al. 2019).",
+        group="Penalties",
+        metavar="X",
+        is_model_default=True,
+    )
+    presence_penalty: float = option(
+        0.0,
+        Number(-2, 2),
+        "Subtract this number from the logit of each token that has been generated",
+        details="As in OpenAI's API.",
+        group="Penalties",
+        metavar="X",
+    )
+    frequency_penalty: float = option(
+        0.0,
+        Number(-2, 2),
+        "Subtract this number from the logit of a token for each time that it has been generated",
+        details="As in OpenAI's API.",
+        group="Penalties",
+        metavar="X",
+    )
+    no_repeat_ngram_size: int = option(
+        0,
+        Integer(0, note="0 for none"),
+        "Forbid n-grams of this many tokens that prompt or text already contain; 0 allows them",
+        group="Penalties",
+        metavar="N",
+        is_model_default=True,
+    )
+    logit_bias: tuple[tuple[int, float], ...] = option(
+        (),
+        Biases(),
+        "Add a number from -10,000 to 10,000 to the logit of a token id",
+        details="As in `{{50256: -5.0}}`. Ids may be strings, like the keys of a JSON object.",
+        group="Penalties",
+        metavar="ID=X",
+    )
+    bad_words: tuple[str, ...] = option(
+        (),
+        Texts(),
+        "Never generate this text, with or without a space before it",
+        group="Penalties",
+        flags=("--bad-word",),
+        metavar="TEXT",
+    )
+    bad_words_ids: tuple[tuple[int, ...], ...] = option(
+        (), IdLists(), "Never generate these sequences of token ids", group="Penalties"
+    )
 
-    num_beams: int = 1
-    length_penalty: float = 1.0
-    early_stopping: EarlyStopping = False
-    draft: Draft = "auto"
+    max_new_tokens: int = option(
+        200,
+        Integer(1),
+        "Maximum number of tokens to generate",
+        group="Stopping",
+        flags=("-n", "--max-new-tokens"),
+        metavar="N",
+        json_name="max_tokens",
+        is_model_default=True,
+    )
+    min_new_tokens: int = option(
+        0,
+        Integer(0),
+        "Generate at least this many tokens before the end-of-text token",
+        group="Stopping",
+        metavar="N",
+        json_name="min_tokens",
+        is_model_default=True,
+    )
+    max_time: float | None = option(
+        None,
+        Number(0, is_open=True, note="in seconds", is_optional=True),
+        "End the output after this many seconds, with the text so far",
+        details="The time counts from the call; the decode step in progress is completed.",
+        group="Stopping",
+        metavar="S",
+        default_text="no limit",
+        is_model_default=True,
+    )
+    ignore_eos: bool = option(
+        False, Flag(), "Never generate the end-of-text token", group="Stopping"
+    )
+    stop: tuple[str, ...] = option(
+        (),
+        Texts(is_single=True),
+        "End the output before this text",
+        group="Stopping",
+        metavar="TEXT",
+    )
+    stop_token_ids: tuple[int, ...] = option(
+        (),
+        Ids(),
+        "End the output before the token with this id",
+        group="Stopping",
+        flags=("--stop-id", "--stop-token-id"),
+        metavar="ID",
+    )
+    stop_regex: tuple[str, ...] = option(
+        (),
+        Patterns(is_single=True),
+        "End the output before a match of this regular expression",
+        details="A match that further text may undo, as with `cat\\b` or `foo(?!bar)`, counts as "
+        "soon as it can't be undone.",
+        group="Stopping",
+        metavar="PATTERN",
+    )
+    window: int = option(
+        0,
+        Integer(0, note="0 to end when the context is full"),
+        "When the context is full, continue from only this many last tokens; 0 ends the output",
+        group="Stopping",
+        metavar="K",
+    )
 
-    choices: tuple[str, ...] = ()
-    regex: str | None = None
+    choices: tuple[str, ...] = option(
+        (),
+        Choices(),
+        "Generate exactly one of these texts",
+        group="Constraints",
+        flags=("--choice",),
+        metavar="TEXT",
+        json_name="structured_outputs.choice",
+    )
+    regex: str | None = option(
+        None,
+        Text(is_optional=True),
+        "Generate a text that fully matches this regular expression; look-around, back-references "
+        "and inner anchors are not supported",
+        details="See `gpt2np.constraints.syntax`.",
+        group="Constraints",
+        metavar="PATTERN",
+        json_name="structured_outputs.regex",
+    )
 
-    num_return_sequences: int = 1
-    best_of: int | None = None
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    num_return_sequences: int = option(
+        1,
+        Integer(1, 1000),
+        "Number of texts, at most 1000: samples with consecutive seeds, or the best texts of a "
+        "beam search",
+        details="Text j, from 0, has the seed `seed + j`.",
+        group="Output",
+        flags=("--samples", "--num-return-sequences"),
+        metavar="N",
+        json_name="n",
+    )
+    best_of: int | None = option(
+        None,
+        Integer(1, 1000, is_optional=True),
+        "Sample this many texts, at most 1000, and return the {num_return_sequences} best by mean "
+        "log probability",
+        group="Output",
+        metavar="N",
+    )
+    logprobs: int | None = option(
+        None,
+        Integer(0, 1000, is_optional=True),
+        "Return the log probability of each token, and of this many most likely tokens at its "
+        "position",
+        group="Output",
+        metavar="K",
+    )
+    prompt_logprobs: int | None = option(
+        None,
+        Integer(0, 1000, is_optional=True),
+        "Like {logprobs}, for the prompt's tokens",
+        group="Output",
+        metavar="K",
+    )
+
+    draft: Draft = option(
+        "auto",
+        OneOf("auto", "none"),
+        "Use the model's draft tokens (auto) or none; they save time and do not change the text",
+        group="Performance",
+    )
 
     def __post_init__(self) -> None:
-        for name, value in _normalize(vars(self)).items():
-            object.__setattr__(self, name, value)
+        check_options(self)
+        values = vars(self)
+        for is_contradiction, names, message in _CONTRADICTIONS:
+            if is_contradiction(values):
+                raise InvalidArgumentError(message, **{name: values[name] for name in names})
 
     @property
     def n_drawn(self) -> int:
@@ -224,175 +503,12 @@ class GenerationOptions:
         return self.best_of or self.num_return_sequences
 
 
-def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check all options. Returns list options as hashable tuples."""
-    _check_no_arrays(options)
-    for name, (is_valid, expected) in _RANGES.items():
-        check_argument(is_valid(options[name]), name, options[name], expected)
-    if isinstance(options["choices"], list) and not options["choices"]:  # () is the default
-        raise InvalidArgumentError("{choices} is an empty list; give at least one text", choices=[])
-    normalized: dict[str, Any] = {
-        **{name: _texts(name, options[name]) for name in _TEXT_OPTIONS},
-        "bad_words_ids": _id_lists(options["bad_words_ids"]),
-        "stop_token_ids": _ids(options["stop_token_ids"]),
-        "logit_bias": _logit_bias(options["logit_bias"]),
-    }
-    if normalized["stop_regex"]:
-        from gpt2np.data.untrusted_regex import check_sizes
-        from gpt2np.generation.stop_regex import compile_stop_regex
+GenerationOptions.__doc__ = f"{GenerationOptions.__doc__}\n{attributes_text(GenerationOptions)}"
 
-        check_sizes(normalized["stop_regex"], "stop_regex")
-        for pattern in normalized["stop_regex"]:
-            compile_stop_regex(pattern)
-    for is_contradiction, names, message in _CONTRADICTIONS:
-        if is_contradiction(options):
-            raise InvalidArgumentError(message, **{name: options[name] for name in names})
-    return normalized
+ONE_TEXT_ONLY = ("Beam search", "Output")
+"""Groups of options that a conversation, which is one text, does not have."""
 
-
-def _check_no_arrays(options: Mapping[str, Any]) -> None:
-    """Raise InvalidArgumentError for an array, which has no truth value and no single equality."""
-    for name, value in options.items():
-        check_argument(not getattr(value, "ndim", 0), name, value, "a Python value, not an array")
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a real number, not a bool, with an absolute value below 1e300."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return False
-    if not isinstance(value, Integral):
-        value = float(value)  # NumPy's float32 cannot be compared with 1e300
-    return bool(abs(value) < 1e300)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
-
-
-def _is_id(value: Any) -> bool:
-    return is_integer(value) and value >= 0
-
-
-def _integer(at_least: int, at_most: float = math.inf) -> Predicate:
-    return lambda value: is_integer(value) and at_least <= value <= at_most
-
-
-def _number(low: float, high: float) -> Predicate:
-    return lambda value: _is_number(value) and low <= value <= high
-
-
-def _is_positive(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
-def _is_probability(value: Any) -> bool:
-    return _is_positive(value) and value <= 1
-
-
-def _or_none(is_valid: Predicate) -> Predicate:
-    return lambda value: value is None or is_valid(value)
-
-
-_RANGES: dict[str, tuple[Predicate, str]] = {
-    "temperature": (_number(0, math.inf), "0 (greedy) or above, and finite"),
-    "top_k": (_integer(0), "an integer, at least 1, or 0 for no limit"),
-    "top_p": (_is_probability, "above 0 and at most 1"),
-    "min_p": (_number(0, 1), "from 0 to 1"),
-    "typical_p": (_is_probability, "above 0 and at most 1"),
-    "seed": (_or_none(_integer(0)), "an integer, at least 0"),
-    "repetition_penalty": (_number(0.001, 1000), "from 0.001 to 1000; 1 for none"),
-    "presence_penalty": (_number(-2, 2), "from -2 to 2"),
-    "frequency_penalty": (_number(-2, 2), "from -2 to 2"),
-    "no_repeat_ngram_size": (_integer(0), "an integer, at least 1, or 0 for none"),
-    "max_new_tokens": (_integer(1), "an integer, at least 1"),
-    "min_new_tokens": (_integer(0), "an integer, at least 0"),
-    "max_time": (_or_none(_is_positive), "a number of seconds above 0, or None"),
-    "ignore_eos": (_is_bool, "True or False"),
-    "window": (_integer(0), "an integer, at least 1, or 0 to end when the context is full"),
-    "num_beams": (_integer(1, 64), "an integer from 1 to 64"),
-    "length_penalty": (_number(-100, 100), "from -100 to 100"),
-    "early_stopping": (lambda value: _is_bool(value) or value == "never", "True, False or 'never'"),
-    "draft": (lambda value: value in ("auto", "none"), "'auto' or 'none'"),
-    "regex": (_or_none(lambda value: isinstance(value, str) and value != ""), "a non-empty text"),
-    "num_return_sequences": (_integer(1, 1000), "an integer from 1 to 1000"),
-    "best_of": (_or_none(_integer(1, 1000)), "an integer from 1 to 1000"),
-    "logprobs": (_or_none(_integer(0, 1000)), "an integer from 0 to 1000"),
-    "prompt_logprobs": (_or_none(_integer(0, 1000)), "an integer from 0 to 1000"),
-}
-
-
-# Options that are lists of texts, with the description of a valid value.
-_TEXT_OPTIONS = {
-    "stop": "a non-empty text or a list of them",
-    "stop_regex": "a non-empty text or a list of them",
-    "choices": "a list of non-empty texts",
-    "bad_words": "a list of non-empty texts",
-}
-
-
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    """Check a list of texts. Returns a tuple; a stop option may also be a single text."""
-    is_single = isinstance(value, str) and name.startswith("stop")
-    texts = (value,) if is_single else value
-    if name == "choices" and _is_list(texts):
-        _check_choices(texts)
-    is_valid = _is_list(texts) and all(isinstance(text, str) and text for text in texts)
-    check_argument(is_valid, name, value, _TEXT_OPTIONS[name])
-    return tuple(texts)
-
-
-def _check_choices(texts: Sequence[Any]) -> None:
-    """Refuse too many or too long choices before they take memory."""
-    limit = limits().max_choices_characters
-    if len(texts) > limit or sum(len(text) for text in texts if isinstance(text, str)) > limit:
-        raise InvalidArgumentError(
-            f"{{choices}} have more than {limit:,} characters; give fewer or shorter texts, or set "
-            f"{variable('max_choices_characters')}",
-            choices=texts,
-        )
-
-
-def _ids(value: Any) -> tuple[int, ...]:
-    is_valid = _is_list(value) and all(map(_is_id, value))
-    check_argument(is_valid, "stop_token_ids", value, "a list of ids, integers from 0")
-    return tuple(map(int, value))
-
-
-def _id_lists(value: Any) -> tuple[tuple[int, ...], ...]:
-    is_valid = _is_list(value) and all(
-        _is_list(word) and word and all(map(_is_id, word)) for word in value
-    )
-    expected = "a list of non-empty lists of ids, as in [[5], [6, 7]]"
-    check_argument(is_valid, "bad_words_ids", value, expected)
-    return tuple(tuple(map(int, word)) for word in value)
-
-
-def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
-    """Check a logit bias. Returns (token id, bias) pairs; ids may be strings, like keys in JSON."""
-
-    def is_key(key: Any) -> bool:
-        is_digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 20
-        return is_digits or _is_id(key)
-
-    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
-    is_valid = isinstance(pairs, tuple) and all(
-        _is_list(pair)
-        and len(pair) == 2
-        and is_key(pair[0])
-        and _is_number(pair[1])
-        and abs(pair[1]) <= 10_000
-        for pair in pairs
-    )
-    expected = 'ids with numbers from -10000 to 10000, as in {7: -5}, in JSON {"7": -5}'
-    check_argument(is_valid, "logit_bias", value, expected)
-    return tuple((int(i), float(b)) for i, b in pairs)
-
-
-_CONTRADICTIONS: tuple[tuple[Predicate, tuple[str, ...], str], ...] = (
+_CONTRADICTIONS: tuple[tuple[Callable[[Any], Any], tuple[str, ...], str], ...] = (
     (
         lambda o: o["num_beams"] > 1 and o["temperature"] > 0,
         ("num_beams", "temperature"),

@@ -11,14 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt2np.generation.logits_processors import (
-    apply_temperature,
-    compute_logits,
-    min_p_filter,
-    top_k_filter,
-    top_p_filter,
-    typical_filter,
-)
+from gpt2np.generation.logits_processors import active_filters, compute_logits, filter_logits
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2, KVCache
@@ -63,21 +56,6 @@ def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
     return softmax(filter_logits(logits, options).astype(np.float64))
 
 
-def filter_logits(logits: Array, options: GenerationOptions) -> Array:
-    """Apply temperature, top-k, top-p, min-p and typical filter to logits (…, V), in this order."""
-    logits = apply_temperature(logits, options.temperature)
-    if options.top_k:
-        logits = top_k_filter(logits, options.top_k)
-    if options.top_p < 1:
-        logits = top_p_filter(logits, options.top_p)
-    if options.min_p:
-        logits = min_p_filter(logits, options.min_p)
-    if options.typical_p < 1:
-        logits = typical_filter(logits, options.typical_p)
-    return logits
-
-
-@np.errstate(under="ignore")
 def next_id(logits: Array, options: GenerationOptions, random: Callable[[], float]) -> int:
     """Select the next token id from logits (V,).
 
@@ -85,7 +63,7 @@ def next_id(logits: Array, options: GenerationOptions, random: Callable[[], floa
     """
     if options.temperature == 0:
         return int(logits.argmax())
-    if options.top_k and not (options.top_p < 1 or options.min_p or options.typical_p < 1):
+    if active_filters(options) == ["top_k"]:
         candidates = top_k_candidates(logits, options.top_k)
         return int(candidates[_sample(logits[candidates], options, random)])
     return _sample(logits, options, random)

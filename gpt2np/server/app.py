@@ -37,6 +37,7 @@ from gpt2np.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
+    JsonNotation,
     TokenizeRequest,
     check_ids,
 )
@@ -415,9 +416,12 @@ def _error(error: Exception) -> tuple[int, ErrorResponse]:
     if isinstance(error, RequestTimeoutError):
         return 504, error_body(str(error), "timeout_error")
     if isinstance(error, ContextLengthError):
-        return 400, error_body(str(error), _INVALID, "context_length_exceeded", "prompt")
+        text = error.text(JsonNotation())
+        return 400, error_body(text, _INVALID, "context_length_exceeded", "prompt")
     if isinstance(error, InvalidArgumentError):
-        return 400, error_body(str(error), _INVALID)
+        notation, names = JsonNotation(), [*error.arguments]
+        param = notation.name(names[0]) if len(names) == 1 else None
+        return 400, error_body(error.text(notation), _INVALID, param=param)
     if isinstance(error, GPT2NPError):
         return 500, error_body(str(error), "server_error")
     return 500, error_body(f"internal error: {type(error).__name__}", "server_error")

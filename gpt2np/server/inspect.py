@@ -17,7 +17,7 @@ from gpt2np.explain import explain
 from gpt2np.explain.block import active_neurons
 from gpt2np.explain.markup import array_json
 from gpt2np.explain.run import MAX_TOKENS
-from gpt2np.generation import GenerationOptions, next_probabilities
+from gpt2np.generation import next_probabilities
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sampling import log_softmax
 from gpt2np.interp import Trace, attribution, hook_points_nbytes, logit_lens, scale, trace
@@ -185,13 +185,7 @@ def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
 
 def _next_tokens(logits: Array, followed: Sequence[int], body: InspectRequest) -> Json:
     """Return the likely next tokens with their probabilities before and after the filters."""
-    options = GenerationOptions(
-        temperature=body.temperature,
-        top_k=max(0, body.top_k),
-        top_p=body.top_p,
-        min_p=body.min_p,
-    )
-    logprobs, sampled = log_softmax(logits), next_probabilities(logits, options)
+    logprobs, sampled = log_softmax(logits), next_probabilities(logits, body.sampling_options())
     listed = dict.fromkeys([*top_k(logits, body.n).tolist(), *followed])
     is_kept = sampled > 0
     return {

@@ -5,15 +5,19 @@ Unknown fields are ignored. A field that asks for something that gpt2np lacks is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, Notation, short_repr
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
+from gpt2np.generation.options import Biases, GenerationOptions, Ids
 from gpt2np.kernels.array import Array
 from gpt2np.limits import limits
+from gpt2np.options import Flag, Integer, Number, Range, Texts, help_text, options_of
 
 
 def _check_unicode(text: str) -> str:
@@ -43,8 +47,6 @@ AnyText = Annotated[str, AfterValidator(_check_unicode)]
 Text = Annotated[AnyText, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 LogitBias = Annotated[dict[str, float], BeforeValidator(_check_logit_bias)]
-Penalty = Annotated[float, Field(ge=-2, le=2)]
-Probability = Annotated[float, Field(gt=0, le=1)]
 
 
 class _Request(BaseModel):
@@ -74,35 +76,90 @@ class ResponseFormat(_Request):
     type: Literal["text", "json_object", "json_schema", "structural_tag"] = "text"
 
 
-class GenerationRequest(_Request):
+_NOT_SERVED = {
+    "early_stopping": "neither OpenAI nor vLLM has such a field",
+    "stop_regex": "neither OpenAI nor vLLM has such a field",
+    "bad_words_ids": "bad_words takes texts",
+    "window": "truncate_prompt_tokens shortens a prompt, and a full context ends a text",
+    "max_time": "the server limits the time of a request",
+    "draft": "the server chooses; the text is the same",
+}
+"""Options of `GenerationOptions` that are no field of a request, and why."""
+_OF_ENDPOINTS = ("max_new_tokens", "logprobs")  # each endpoint has other fields for these
+_OPTIONS = options_of(GenerationOptions)
+_JSON_NAMES = {name: option.json_name or name for name, option in _OPTIONS.items()}
+_FIELDS = {
+    name: field
+    for name, field in _JSON_NAMES.items()
+    if name not in (*_NOT_SERVED, *_OF_ENDPOINTS, "num_beams", "choices", "regex")
+}
+"""Option → the field of a request that has the same values."""
+
+
+class JsonNotation(Notation):
+    """Arguments in messages as fields of a request."""
+
+    def name(self, argument: str) -> str:
+        """Return the field of an option; `truncate_prompt_tokens` keeps the last tokens, too."""
+        return (
+            "truncate_prompt_tokens"
+            if argument == "window"
+            else _JSON_NAMES.get(argument, argument)
+        )
+
+    def setting(self, argument: str, value: object) -> str:
+        """Return a field with a value."""
+        return f'"{self.name(argument)}": {json.dumps(value)}'
+
+
+def _annotation(values: Range) -> Any:
+    """Return the type of a field for a range; `GenerationOptions` checks what a type can't."""
+    if isinstance(values, (Number, Integer)):
+        low = {"gt" if isinstance(values, Number) and values.is_open else "ge": values.low}
+        high = {"le": values.high} if values.high < math.inf else {}
+        return Annotated[int if isinstance(values, Integer) else float, Field(**low, **high)]
+    if isinstance(values, Texts):
+        return Text | List[Text] if values.is_single else List[Text]
+    return {Flag: bool, Ids: List[TokenId], Biases: LogitBias}[type(values)]
+
+
+def _option_fields(names: Iterable[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return pydantic's fields for options; a field without a default may be null."""
+    fields = {}
+    for name in names:
+        option = _OPTIONS[name]
+        annotation, text = _annotation(option.range), option.help
+        if name == "top_k":  # vLLM's -1 means the same as 0
+            annotation, text = Annotated[int, Field(ge=-1)], f"{text}, like -1"
+        description = help_text(GenerationOptions, text, JsonNotation())
+        default = defaults.get(name)
+        annotation = annotation | None if default is None else annotation
+        fields[_FIELDS[name]] = annotation, Field(default, description=description)
+    return fields
+
+
+_GenerationFields = create_model(
+    "_GenerationFields", __base__=_Request, **_option_fields(_FIELDS, {})
+)
+_SAMPLING = {
+    name: 1.0 if name == "temperature" else option.default
+    for name, option in _OPTIONS.items()
+    if option.group == "Sampling" and name != "seed"
+} | {"top_k": 0}
+_SamplingFields = create_model(
+    "_SamplingFields", __base__=_Request, **_option_fields(_SAMPLING, _SAMPLING)
+)
+
+
+class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
     """The fields that completions and chat completions have in common."""
 
     model: str | None = None
-    temperature: float | None = Field(None, ge=0, le=1000)
-    top_p: Probability | None = None
-    top_k: int | None = Field(None, ge=-1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    typical_p: Probability | None = None
-    seed: int | None = Field(None, ge=0, lt=1 << 63)
-    n: int | None = Field(None, ge=1, le=1000)
-    best_of: int | None = Field(None, ge=1, le=1000)
-    stop: Text | List[Text] | None = None
-    stop_token_ids: List[TokenId] | None = None
-    ignore_eos: bool | None = None
-    min_tokens: int | None = Field(None, ge=0)
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: float | None = Field(None, ge=0.001, le=1000)
-    no_repeat_ngram_size: int | None = Field(None, ge=0)
-    logit_bias: LogitBias | None = None
-    bad_words: List[Text] | None = None
     allowed_token_ids: List[TokenId] | None = Field(None, min_length=1)
     structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=1)
-    prompt_logprobs: int | None = Field(None, ge=0, le=1000)
     use_beam_search: bool = False
-    length_penalty: float | None = Field(None, ge=-100, le=100)
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     return_token_ids: bool = False
@@ -147,31 +204,13 @@ class GenerationRequest(_Request):
         if name := self.unsupported():
             raise InvalidArgumentError(f"{name} is not supported")
         outputs = self.structured_outputs
-        given = {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
+        given = {name: getattr(self, field) for name, field in _FIELDS.items()}
+        given |= {
             "top_k": self.top_k and max(0, self.top_k),
-            "min_p": self.min_p,
-            "typical_p": self.typical_p,
-            "seed": self.seed,
-            "num_return_sequences": self.n,
-            "best_of": self.best_of,
-            "stop": self.stop,
-            "stop_token_ids": self.stop_token_ids,
-            "ignore_eos": self.ignore_eos,
-            "min_new_tokens": self.min_tokens,
             "max_new_tokens": self.max_new_tokens,
-            "presence_penalty": self.presence_penalty,
-            "frequency_penalty": self.frequency_penalty,
-            "repetition_penalty": self.repetition_penalty,
-            "no_repeat_ngram_size": self.no_repeat_ngram_size,
-            "logit_bias": self.logit_bias,
-            "bad_words": self.bad_words,
+            "logprobs": self.top_logprobs_per_token,
             "regex": outputs and outputs.regex,
             "choices": outputs and outputs.choice,
-            "prompt_logprobs": self.prompt_logprobs,
-            "logprobs": self.top_logprobs_per_token,
-            "length_penalty": self.length_penalty,
         }
         arguments: Any = {name: value for name, value in given.items() if value is not None}
         if self.use_beam_search:
@@ -294,7 +333,7 @@ class DetokenizeRequest(_Request):
     tokens: List[TokenId]
 
 
-def check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
     """Check that token ids are in the vocabulary; `name` is the field's.
 
     Raises:
@@ -303,7 +342,8 @@ def check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
     for token_id in ids:
         if token_id >= vocab_size:
             raise InvalidArgumentError(
-                f"{name}: id {token_id} is not in the model's vocabulary of {vocab_size}"
+                f"{{{name}}}: id {token_id} is not in the model's vocabulary of {vocab_size}",
+                **{name: ids},
             )
 
 
@@ -317,7 +357,7 @@ class InterventionRequest(_Request):
     factor: float = Field(0, ge=-1000, le=1000)
 
 
-class InspectRequest(_Request):
+class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
     """The body of POST /api/inspect: a text whose next token is inspected."""
 
     model: str | None = None
@@ -334,10 +374,11 @@ class InspectRequest(_Request):
     )
     points: list[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=100)
     interventions: list[InterventionRequest] = Field(default=[], max_length=100)
-    temperature: float = Field(1, ge=0, le=1000)
-    top_k: int = Field(0, ge=-1)
-    top_p: Probability = 1
-    min_p: float = Field(0, ge=0, le=1)
+
+    def sampling_options(self) -> GenerationOptions:
+        """Return the options that change the probabilities of the next token."""
+        options = {name: getattr(self, name) for name in _SAMPLING}
+        return GenerationOptions(**options | {"top_k": max(0, self.top_k)})
 
 
 class ExplainRequest(_Request):

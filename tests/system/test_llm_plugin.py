@@ -155,7 +155,7 @@ def test_errors_are_one_line(run_llm):
     assert error(*base, "-s", "Be brief") == message
     assert (
         error(*base, "-o", "top_p", "2")
-        == "Error: top_p is 2.0; it must be above 0 and at most 1\n"
+        == "Error: top_p is 2.0; it must be a number above 0 and at most 1\n"
     )
     assert "valid number" in error(*base, "-o", "temperature", "warm")
     assert "Extra inputs are not permitted" in error(*base, "-o", "heat", "1")

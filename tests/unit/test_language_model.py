@@ -103,11 +103,11 @@ class TestGenerate:
     @pytest.mark.parametrize(
         ("option", "message"),
         [
-            ({"temperature": -1}, "temperature is -1; it must be 0"),
+            ({"temperature": -1}, "temperature is -1; it must be a number of at least 0"),
             ({"temperature": float("nan")}, "temperature is nan"),
             ({"temperature": float("inf")}, "temperature is inf"),
             ({"top_k": -1}, "top_k is -1"),
-            ({"top_p": 0}, "top_p is 0; it must be above 0"),
+            ({"top_p": 0}, "top_p is 0; it must be a number above 0"),
             ({"top_p": 1.1}, r"top_p is 1\.1"),
             ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be an integer"),
             ({"seed": -1}, "seed is -1"),

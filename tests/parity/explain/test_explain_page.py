@@ -244,8 +244,8 @@ def test_what_is_too_long_says_how_to_choose(bundled, small_folder):
         ({"steps": 0}, "steps is 0; it must be an integer of at least 1"),
         ({"steps": -1}, "steps is -1; it must be an integer of at least 1"),
         ({"steps": 1.5}, "steps is 1.5; it must be an integer of at least 1"),
-        ({"window": slice(0, 3, 2)}, r"the window is slice\(0, 3, 2\); it must be slice"),
-        ({"window": slice(0, 2.5)}, r"the window is slice\(0, 2.5, None\); it must be slice"),
+        ({"window": slice(0, 3, 2)}, r"window is slice\(0, 3, 2\); it must be START and STOP"),
+        ({"window": slice(0, 2.5)}, r"window is slice\(0, 2.5, None\); it must be START and STOP"),
     ],
 )
 def test_what_there_is_not(bundled, options, message):

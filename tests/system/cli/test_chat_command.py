@@ -92,7 +92,7 @@ class TestAtATerminal:
         third = lm.generate(f"Once upon a time{first}", seed=3, max_new_tokens=12).text
         assert terminal.wait_for(">>> ") == f"/retry\n{third}\n"
         terminal.type("/set temperature hot\n")
-        assert "error: temperature is 'hot'; it must be 0" in terminal.wait_for(">>> ")
+        assert "error: temperature is 'hot'; it must be a number" in terminal.wait_for(">>> ")
         terminal.type(f"/save {tmp_path / 'talk.json'}\n")
         terminal.wait_for(">>> ")
         saved = json.loads((tmp_path / "talk.json").read_text())["messages"]

@@ -1,0 +1,87 @@
+"""Arguments of the command line that follow from declared options; see `gpt2np.options`."""
+
+import argparse
+from collections.abc import Iterable
+from typing import Any
+
+from gpt2np.errors import Notation
+from gpt2np.options import Flag, Integer, Number, OneOf, Option, Text, help_text, options_of
+
+
+class FlagNotation(Notation):
+    """Arguments in messages as on the command line: `--top-k`, `--force`, `--window 0:5`."""
+
+    def __init__(self, flags: dict[str, str]) -> None:
+        self._flags = flags
+
+    def name(self, argument: str) -> str:
+        return self._flags.get(argument, argument)
+
+    def setting(self, argument: str, value: object) -> str:
+        if argument not in self._flags:
+            return super().setting(argument, value)
+        if value is False:
+            return self._flags[argument].replace("--", "--no-", 1)
+        text = f"{value.start}:{value.stop}" if isinstance(value, slice) else f"{value}"
+        return self._flags[argument] if value is True else f"{self._flags[argument]} {text}"
+
+
+def parser_flags(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Return the flag of each argument of a parser and its commands; each alias is a key, too."""
+    flags: dict[str, str] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                flags |= parser_flags(command)
+        long = [flag for flag in action.option_strings if flag.startswith("--")]
+        aliases = [flag[2:].replace("-", "_") for flag in long]
+        flags |= dict.fromkeys([action.dest, *aliases], long[0]) if long else {}
+    return flags
+
+
+def flags_of(option: Option, name: str) -> tuple[str, ...]:
+    """Return the names of an option on the command line."""
+    return option.flags or (f"--{name.replace('_', '-')}",)
+
+
+def add_option(group: Any, declaration: type, name: str, **changes: Any) -> None:
+    """Add the option `name` of a dataclass to a parser or group. A missing value is None.
+
+    `changes` are keyword arguments of `add_argument` that replace those of the declaration.
+    """
+    declared = options_of(declaration)
+    flags = {other: flags_of(option, other)[-1] for other, option in declared.items()}
+    option = declared[name]
+    keywords = {"dest": name, **_value_keywords(option)}
+    text = help_text(declaration, option.help, FlagNotation(flags)) + _default_text(option)
+    keywords["help"] = text.replace("%", "%%")
+    group.add_argument(*flags_of(option, name), **keywords | changes)
+
+
+def add_options(group: Any, declaration: type, names: Iterable[str]) -> None:
+    """Add several options of a dataclass to a parser or group."""
+    for name in names:
+        add_option(group, declaration, name)
+
+
+def _value_keywords(option: Option) -> dict[str, Any]:
+    """Return the keyword arguments of `add_argument` for the value of an option."""
+    values = option.range
+    if isinstance(values, Flag):
+        return {"action": "store_true", "default": None}
+    if isinstance(values, OneOf):
+        return {"choices": [str(value).lower() for value in values.values]}
+    if isinstance(values, (Integer, Number)):
+        return {"type": int if isinstance(values, Integer) else float, "metavar": option.metavar}
+    if isinstance(values, Text):
+        return {"metavar": option.metavar}
+    return {"action": "append", "type": values.item_type, "metavar": option.metavar}
+
+
+def _default_text(option: Option) -> str:
+    if isinstance(option.default, tuple):
+        return "; may be given several times"
+    default = option.default_text or option.default
+    if default is None or isinstance(option.range, Flag):
+        return ""
+    return f" (default: {str(default).lower() if isinstance(default, bool) else default})"

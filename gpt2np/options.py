@@ -1,0 +1,251 @@
+"""Options that are declared once: dataclass fields with a range, a help text and their names.
+
+    @dataclass(frozen=True)
+    class Sampling:
+        top_p: float = option(1.0, Number(0, 1, is_open=True), "Nucleus sampling", metavar="P")
+
+The checks of values, the command line, the HTTP server, the plugin for `llm` and the reference
+pages all follow from the fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import field, fields
+from functools import cache
+from numbers import Integral, Real
+from typing import Any
+
+from gpt2np.errors import Notation, check_argument, is_integer
+
+
+class Range:
+    """The valid values of an option.
+
+    Attributes:
+        note: what a special value means, for messages.
+        is_optional: whether None is valid.
+        item_type: function that converts an item of a list from text.
+    """
+
+    item_type: Callable[[str], Any] = str
+
+    def __init__(self, *, note: str = "", is_optional: bool = False) -> None:
+        self.note, self.is_optional = note, is_optional
+
+    @property
+    def expected(self) -> str:
+        """The valid values in words, with the note."""
+        return "; ".join(filter(None, [self.words(), self.note]))
+
+    def words(self) -> str:
+        """Return the valid values in words."""
+        raise NotImplementedError
+
+    def is_valid(self, value: Any) -> bool:
+        """Return whether a value, which is not None, is valid."""
+        raise NotImplementedError
+
+    def normalize(self, value: Any) -> Any:
+        """Return a valid value in the form that the dataclass holds."""
+        return value
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return a value in normal form.
+
+        Raises:
+            InvalidArgumentError: the value of the option `name` is out of its range.
+        """
+        if value is None and self.is_optional:
+            return None
+        check_no_array(name, value)
+        check_argument(self.is_valid(value), name, value, self.expected)
+        return self.normalize(value)
+
+
+def check_no_array(name: str, value: Any) -> None:
+    """Raise InvalidArgumentError for an array, which has no truth value and no single equality."""
+    check_argument(not getattr(value, "ndim", 0), name, value, "a Python value, not an array")
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a real number, not a bool, with an absolute value below 1e300."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    if not isinstance(value, Integral):
+        value = float(value)  # NumPy's float32 cannot be compared with 1e300
+    return bool(abs(value) < 1e300)
+
+
+class Number(Range):
+    """Numbers from `low` to `high`; with `is_open`, above `low`."""
+
+    def __init__(
+        self, low: float = 0, high: float = math.inf, *, is_open: bool = False, **common: Any
+    ) -> None:
+        super().__init__(**common)
+        self.low, self.high, self.is_open = low, high, is_open
+
+    def words(self) -> str:
+        low = f"above {self.low}" if self.is_open else f"of at least {self.low}"
+        if not self.is_open and self.high < math.inf:
+            return f"a number from {self.low} to {self.high}"
+        return (
+            f"a number {low}"
+            if self.high == math.inf
+            else f"a number {low} and at most {self.high}"
+        )
+
+    def is_valid(self, value: Any) -> bool:
+        is_inside = is_number(value) and self.low <= value <= self.high
+        return bool(is_inside and not (self.is_open and value == self.low))
+
+
+class Integer(Range):
+    """Integers from `low` to `high`."""
+
+    def __init__(self, low: int = 0, high: float = math.inf, **common: Any) -> None:
+        super().__init__(**common)
+        self.low, self.high = low, high
+
+    def words(self) -> str:
+        if self.high == math.inf:
+            return f"an integer of at least {self.low}"
+        return f"an integer from {self.low} to {self.high}"
+
+    def is_valid(self, value: Any) -> bool:
+        return is_integer(value) and bool(self.low <= value <= self.high)
+
+
+class Flag(Range):
+    """True or False."""
+
+    def words(self) -> str:
+        return "True or False"
+
+    def is_valid(self, value: Any) -> bool:
+        return isinstance(value, bool)
+
+
+class OneOf(Range):
+    """One of several values."""
+
+    def __init__(self, *values: bool | str, **common: Any) -> None:
+        super().__init__(**common)
+        self.values = values
+
+    def words(self) -> str:
+        *first, last = map(repr, self.values)
+        return f"{', '.join(first)} or {last}"
+
+    def is_valid(self, value: Any) -> bool:
+        return isinstance(value, (bool, str)) and value in self.values
+
+
+class Text(Range):
+    """A text that is not empty."""
+
+    def words(self) -> str:
+        return "a non-empty text"
+
+    def is_valid(self, value: Any) -> bool:
+        return isinstance(value, str) and value != ""
+
+
+class Texts(Range):
+    """A list of texts that are not empty; with `is_single`, also one text."""
+
+    def __init__(self, *, is_single: bool = False, **common: Any) -> None:
+        super().__init__(**common)
+        self.is_single = is_single
+
+    def words(self) -> str:
+        return (
+            "a non-empty text or a list of them" if self.is_single else "a list of non-empty texts"
+        )
+
+    def is_valid(self, value: Any) -> bool:
+        texts = [value] if self.is_single and isinstance(value, str) else value
+        return isinstance(texts, (list, tuple)) and all(isinstance(t, str) and t for t in texts)
+
+    def normalize(self, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else tuple(value)
+
+
+class Option:
+    """How an option is declared.
+
+    Attributes:
+        default: default value.
+        range: valid values.
+        help: one sentence without a period; `{name}` stands for the name of another option.
+        details: further sentences for the reference page.
+        group: title of the group in `--help` and on the reference page.
+        flags: names on the command line; by default, the name with hyphens.
+        metavar: name of the value in `--help`.
+        default_text: meaning of the default, for `--help`.
+        json_name: name in OpenAI's or vLLM's protocol, where it differs.
+        is_model_default: whether a model's generation_config.json can set the default.
+    """
+
+    def __init__(
+        self,
+        default: Any,
+        range: Range,
+        help: str,
+        *,
+        details: str = "",
+        group: str = "",
+        flags: tuple[str, ...] = (),
+        metavar: str | None = None,
+        default_text: str = "",
+        json_name: str = "",
+        is_model_default: bool = False,
+    ) -> None:
+        self.default, self.range, self.help, self.details = default, range, help, details
+        self.group, self.flags, self.metavar = group, flags, metavar
+        self.default_text, self.json_name = default_text, json_name
+        self.is_model_default = is_model_default
+
+
+def option(default: Any, range: Range, help: str, **more: Any) -> Any:
+    """Return a dataclass field that declares an option; see the attributes of `Option`."""
+    return field(default=default, metadata={"option": Option(default, range, help, **more)})
+
+
+@cache
+def options_of(declaration: type) -> dict[str, Option]:
+    """Return the options that a dataclass declares, by name."""
+    return {item.name: item.metadata["option"] for item in fields(declaration)}
+
+
+def check_options(instance: Any) -> None:
+    """Check the values of a dataclass of options, and normalize them.
+
+    Raises:
+        InvalidArgumentError: a value is out of its range.
+    """
+    for name, declared in options_of(type(instance)).items():
+        value = declared.range.check(name, getattr(instance, name))
+        object.__setattr__(instance, name, value)  # the dataclass may be frozen
+
+
+def help_text(declaration: type, text: str, notation: Notation | None = None) -> str:
+    """Return a help text with the names of options in a notation."""
+    notation = notation or Notation()
+    return text.format_map({name: notation.name(name) for name in options_of(declaration)})
+
+
+def meaning(declaration: type, name: str) -> str:
+    """Return the help, the valid values and the details of the option `name`."""
+    declared = options_of(declaration)[name]
+    text = help_text(declaration, declared.help)
+    details = help_text(declaration, declared.details)
+    return f"{text} ({declared.range.words()}). {details}".rstrip()
+
+
+def attributes_text(declaration: type) -> str:
+    """Return the section "Attributes" of the docstring of a dataclass of options."""
+    lines = (f"        {name}: {meaning(declaration, name)}" for name in options_of(declaration))
+    return "\n".join(["    Attributes:", *lines])
