@@ -123,18 +123,23 @@ def _annotation(values: Range) -> Any:
     return {Flag: bool, Ids: List[TokenId], Biases: LogitBias}[type(values)]
 
 
+def describe(name: str) -> str:
+    """Return the description of the field for an option."""
+    text = _OPTIONS[name].help
+    text = f"{text}, like -1" if name == "top_k" else text  # vLLM's -1 means the same as 0
+    return help_text(GenerationOptions, text, JsonNotation())
+
+
 def _option_fields(names: Iterable[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return pydantic's fields for options; a field without a default may be null."""
     fields = {}
     for name in names:
-        option = _OPTIONS[name]
-        annotation, text = _annotation(option.range), option.help
-        if name == "top_k":  # vLLM's -1 means the same as 0
-            annotation, text = Annotated[int, Field(ge=-1)], f"{text}, like -1"
-        description = help_text(GenerationOptions, text, JsonNotation())
+        annotation = _annotation(_OPTIONS[name].range)
+        if name == "top_k":
+            annotation = Annotated[int, Field(ge=-1)]
         default = defaults.get(name)
         annotation = annotation | None if default is None else annotation
-        fields[_FIELDS[name]] = annotation, Field(default, description=description)
+        fields[_FIELDS[name]] = annotation, Field(default, description=describe(name))
     return fields
 
 
