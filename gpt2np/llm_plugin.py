@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import llm
 from llm.parts import TextPart
-from pydantic import BeforeValidator, Field, Json, create_model
+from pydantic import BeforeValidator, Field, create_model
 
 from gpt2np.errors import GPT2NPError
 from gpt2np.generation.options import ONE_TEXT_ONLY, Biases, GenerationOptions, IdLists, Ids
@@ -50,6 +50,11 @@ def _text_list(value: object) -> object:
     return [value]
 
 
+def _decode_json(value: object) -> object:
+    """Return what a text holds as JSON; another value stays."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
 def _option_type(values: Range) -> Any:
     """Return the type of an option; `GenerationOptions` checks the values."""
     if isinstance(values, (Integer, Number)):
@@ -58,23 +63,24 @@ def _option_type(values: Range) -> Any:
         return Annotated[list[str], BeforeValidator(_text_list)]
     if isinstance(values, (Text, OneOf)):
         return str
-    kind = {Flag: bool, Ids: list[int], IdLists: list[list[int]], Biases: dict[int, float]}
-    plain = kind[type(values)]
-    return plain if plain is bool else Json[plain] | plain  # type: ignore[valid-type]
+    if isinstance(values, Flag):
+        return bool
+    kinds: dict[type, Any] = {Ids: list[int], IdLists: list[list[int]], Biases: dict[int, float]}
+    return Annotated[kinds[type(values)], BeforeValidator(_decode_json)]
 
 
-_PluginOptions: Any = create_model(
-    "Options",
-    __base__=llm.Options,
-    **{
+def _option_fields() -> dict[str, Any]:
+    return {
         name: (
             _option_type(option.range) | None,
             Field(None, description=help_text(GenerationOptions, option.help)),
         )
         for name, option in options_of(GenerationOptions).items()
         if option.group not in ONE_TEXT_ONLY
-    },
-)
+    }
+
+
+_PluginOptions = create_model("Options", __base__=llm.Options, **_option_fields())
 
 
 @llm.hookimpl
@@ -96,7 +102,7 @@ class GPT2NPModel(llm.Model):
 
     can_stream = True
 
-    Options = _PluginOptions
+    Options = _PluginOptions  # type: ignore[assignment]
 
     def __init__(self, model: str) -> None:
         """Create the model that `gpt2np.load` would load; `model` is a folder or a name."""

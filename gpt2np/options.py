@@ -215,18 +215,19 @@ def option(default: Any, range: Range, help: str, **more: Any) -> Any:
 
 
 @cache
-def options_of(declaration: type) -> dict[str, Option]:
+def options_of(declaration: Any) -> dict[str, Option]:
     """Return the options that a dataclass declares, by name."""
     return {item.name: item.metadata["option"] for item in fields(declaration)}
 
 
-def check_options(instance: Any) -> None:
+def check_options(instance: object) -> None:
     """Check the values of a dataclass of options, and normalize them.
 
     Raises:
         InvalidArgumentError: a value is out of its range.
     """
-    for name, declared in options_of(type(instance)).items():
+    declaration: Any = type(instance)
+    for name, declared in options_of(declaration).items():
         value = declared.range.check(name, getattr(instance, name))
         object.__setattr__(instance, name, value)  # the dataclass may be frozen
 

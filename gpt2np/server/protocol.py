@@ -112,12 +112,19 @@ class JsonNotation(Notation):
         return f'"{self.name(argument)}": {json.dumps(value)}'
 
 
+_OTHER_TYPES = {
+    "top_k": Annotated[int, Field(ge=-1)],
+    "seed": Annotated[int, Field(ge=0, lt=1 << 63)],  # as in OpenAI's protocol
+}
+
+
 def _annotation(values: Range) -> Any:
     """Return the type of a field for a range; `GenerationOptions` checks what a type can't."""
     if isinstance(values, (Number, Integer)):
-        low = {"gt" if isinstance(values, Number) and values.is_open else "ge": values.low}
-        high = {"le": values.high} if values.high < math.inf else {}
-        return Annotated[int if isinstance(values, Integer) else float, Field(**low, **high)]
+        is_open = isinstance(values, Number) and values.is_open
+        bounds = {"gt" if is_open else "ge": values.low, "le": values.high}
+        finite: Any = {name: bound for name, bound in bounds.items() if bound < math.inf}
+        return Annotated[int if isinstance(values, Integer) else float, Field(**finite)]
     if isinstance(values, Texts):
         return Text | List[Text] if values.is_single else List[Text]
     return {Flag: bool, Ids: List[TokenId], Biases: LogitBias}[type(values)]
@@ -134,9 +141,7 @@ def _option_fields(names: Iterable[str], defaults: Mapping[str, Any]) -> dict[st
     """Return pydantic's fields for options; a field without a default may be null."""
     fields = {}
     for name in names:
-        annotation = _annotation(_OPTIONS[name].range)
-        if name == "top_k":
-            annotation = Annotated[int, Field(ge=-1)]
+        annotation = _OTHER_TYPES.get(name) or _annotation(_OPTIONS[name].range)
         default = defaults.get(name)
         annotation = annotation | None if default is None else annotation
         fields[_FIELDS[name]] = annotation, Field(default, description=describe(name))

@@ -10,7 +10,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gpt2np import GPT2NPError
-from gpt2np.cli.generation_options import _OPTION_NAMES
+from gpt2np.cli.generation_options import _OPTIONS, flag_of
 
 WRONG = (
     *(None, True, False, -1, 0, 1, 0.5, 1e300, math.inf, math.nan, 10**30, -(2**63), "", "a", "1"),
@@ -106,7 +106,7 @@ def all_ids(completion):
     return [one.ids for one in (completion, *completion.alternatives)]
 
 
-FLAGS = {name: _OPTION_NAMES.get(name, f"--{name.replace('_', '-')}") for name in RIGHT}
+FLAGS = {name: flag_of(name) for name in RIGHT if name in _OPTIONS} | {"draft": "--draft"}
 ARGUMENTS = (
     "",
     "a",

@@ -210,4 +210,6 @@ def test_an_answer_ends_before_a_special_token(chat_folder):
 def test_the_plugin_imports_neither_model_nor_numpy(llm_process, arguments):
     imports = llm_process(*arguments, python=("-X", "importtime")).stderr
     # llm imports the plugin with importlib, which -X importtime omits, and NumPy with sqlite_utils.
-    assert set(re.findall(r" (gpt2np[\w.]*)$", imports, re.MULTILINE)) == {"gpt2np.errors"}
+    light = {"errors", "options", "limits", "generation", "generation.options"}
+    modules = set(re.findall(r" (gpt2np[\w.]*)$", imports, re.MULTILINE))
+    assert modules == {f"gpt2np.{name}" for name in light}
