@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from gpt2np import LanguageModel
-from gpt2np.evaluation.corpus import ScoreOptions, score_documents
+from gpt2np.evaluation.corpus import score_documents
+from gpt2np.evaluation.options import ScoreOptions
 
 DATA = Path(os.environ.get("GPT2NP_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
 STORIES = DATA / "stories" / "valid.txt"

@@ -1,7 +1,7 @@
 """Arguments of the command line that follow from declared options; see `gpt2np.options`."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from gpt2np.errors import Notation
@@ -64,11 +64,37 @@ def add_options(group: Any, declaration: type, names: Iterable[str]) -> None:
         add_option(group, declaration, name)
 
 
+def add_groups(
+    parser: argparse.ArgumentParser,
+    declaration: type,
+    omit: Collection[str] = (),
+    without_flag: Collection[str] = (),
+) -> "dict[str, argparse._ArgumentGroup]":
+    """Add the options of a dataclass in groups. Returns the groups by title.
+
+    The groups `omit` and the options `without_flag` are left out.
+    """
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for name, option in options_of(declaration).items():
+        if option.group not in omit and name not in without_flag:
+            if option.group not in groups:
+                groups[option.group] = parser.add_argument_group(option.group)
+            add_option(groups[option.group], declaration, name)
+    return groups
+
+
+def given_options(args: argparse.Namespace, declaration: type) -> dict[str, Any]:
+    """Return the options of a dataclass that are given on the command line."""
+    given = {name: getattr(args, name, None) for name in options_of(declaration)}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def _value_keywords(option: Option) -> dict[str, Any]:
     """Return the keyword arguments of `add_argument` for the value of an option."""
     values = option.range
     if isinstance(values, Flag):
-        return {"action": "store_true", "default": None}
+        action = argparse.BooleanOptionalAction if option.default else "store_true"
+        return {"action": action, "default": None}
     if isinstance(values, OneOf):
         return {"choices": [str(value).lower() for value in values.values]}
     if isinstance(values, (Integer, Number)):
@@ -82,6 +108,8 @@ def _default_text(option: Option) -> str:
     if isinstance(option.default, tuple):
         return "; may be given several times"
     default = option.default_text or option.default
-    if default is None or isinstance(option.range, Flag):
+    if isinstance(option.range, Flag):
+        return " (default)" if default else ""
+    if default is None:
         return ""
     return f" (default: {str(default).lower() if isinstance(default, bool) else default})"

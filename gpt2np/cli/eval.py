@@ -12,10 +12,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.declared_options import add_options, given_options
 from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
 from gpt2np.cli.output import print_stderr, progress
 from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
@@ -91,11 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (description, add_task_arguments, _, _) in _TASKS.items():
         summary = description.split("\n")[0].removesuffix(".")
         task = tasks.add_parser(name, help=summary, description=description)
-        add_task_arguments(task.add_argument)
+        add_task_arguments(task)
         _add_common_arguments(task)
 
 
-def _add_perplexity(add: Callable[..., object]) -> None:
+def _add_perplexity(task: argparse.ArgumentParser) -> None:
+    add = task.add_argument
     add(
         "files",
         nargs="+",
@@ -103,15 +106,14 @@ def _add_perplexity(add: Callable[..., object]) -> None:
         metavar="FILE",
         help="Text file (UTF-8) or .jsonl file; - reads text from standard input",
     )
-    add("--context", type=int, metavar="K", help="Tokens per window (default: the model's context)")
-    stride = "Tokens from the start of a window to the start of the next (default: --context / 2)"
-    add("--stride", type=int, metavar="S", help=stride)
+    add_options(task, ScoreOptions, ("context", "stride"))
     insert = "Insert <|endoftext|> before each document, to score also the document's first token"
     add("--from-end-of-text", action="store_true", help=insert)
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
 
 
-def _add_lambada(add: Callable[..., object]) -> None:
+def _add_lambada(task: argparse.ArgumentParser) -> None:
+    add = task.add_argument
     add("file", type=Path, metavar="FILE", help=".jsonl file with one passage per line")
     definition = "Predict the last word (harness) or the last token (gpt2-paper) (default: harness)"
     add("--definition", choices=("harness", "gpt2-paper"), default="harness", help=definition)
@@ -124,13 +126,15 @@ def _add_lambada(add: Callable[..., object]) -> None:
     add("--limit", type=int, metavar="N", help="Evaluate only the first N passages")
 
 
-def _add_wikitext(add: Callable[..., object]) -> None:
+def _add_wikitext(task: argparse.ArgumentParser) -> None:
+    add = task.add_argument
     file = "WikiText file, or .jsonl file with one page per line"
     add("file", type=Path, metavar="FILE", help=file)
     add("--limit", type=int, metavar="N", help="Evaluate only the first N pages")
 
 
-def _add_choices(add: Callable[..., object]) -> None:
+def _add_choices(task: argparse.ArgumentParser) -> None:
+    add = task.add_argument
     add("file", type=Path, metavar="FILE", help=".jsonl file with one question per line")
     add("--limit", type=int, metavar="N", help="Evaluate only the first N questions")
 
@@ -203,7 +207,8 @@ def _perplexity(args: argparse.Namespace) -> "InputsAndMeasure":
 
     check_field(args.field, args.files)
     files = [read_documents(file, args.errors, args.field) for file in args.files]
-    options = {name: getattr(args, name) for name in ("context", "stride", "from_end_of_text")}
+    given = given_options(args, ScoreOptions)
+    options = {name: given[name] for name in given if name != "field"}
     documents = [text for documents in files for text in documents]
     return documents, lambda lm, on_progress: perplexity(
         lm, documents, **options, on_progress=on_progress
@@ -254,7 +259,9 @@ def _choices(args: argparse.Namespace) -> "InputsAndMeasure":
     return questions, lambda lm, on_progress: multiple_choice(lm, questions, on_progress)
 
 
-_Task = tuple[str, Callable[[Callable[..., object]], None], "Callable[..., InputsAndMeasure]", str]
+_Task = tuple[
+    str, Callable[[argparse.ArgumentParser], None], "Callable[..., InputsAndMeasure]", str
+]
 _TASKS: dict[str, _Task] = {  # description, arguments, measurement, unit of progress
     "perplexity": (_PERPLEXITY, _add_perplexity, _perplexity, "tokens"),
     "lambada": (_LAMBADA, _add_lambada, _lambada, "passages"),

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from gpt2np.cli.declared_options import add_option, flags_of
+from gpt2np.cli.declared_options import add_groups, flags_of
 from gpt2np.cli.text_input import decode_argument
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import Biases, GenerationOptions
@@ -20,16 +20,9 @@ def add_generation_arguments(
     parser: argparse.ArgumentParser, omit: Collection[str] = ()
 ) -> "dict[str, argparse._ArgumentGroup]":
     """Declare the options for generation, except the groups `omit`. Returns the groups by title."""
-    groups: dict[str, argparse._ArgumentGroup] = {}
-    for name, option in _OPTIONS.items():
-        if option.group in omit:
-            continue
-        group = groups.get(option.group) or parser.add_argument_group(option.group)
-        groups[option.group] = group
-        add_option(group, GenerationOptions, name)
-        if name == "temperature":
-            text = "Always select the most likely token (temperature 0)"
-            group.add_argument("--greedy", action="store_true", default=None, help=text)
+    groups = add_groups(parser, GenerationOptions, omit, _WITHOUT_FLAG)
+    text = "Always select the most likely token (temperature 0)"
+    groups["Sampling"].add_argument("--greedy", action="store_true", default=None, help=text)
     return groups
 
 

@@ -24,6 +24,7 @@ interrupted command again to resume.
 import argparse
 from pathlib import Path
 
+from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.model_options import (
     add_max_rows_argument,
     add_model_arguments,
@@ -36,6 +37,7 @@ from gpt2np.cli.model_options import (
 from gpt2np.cli.output import corpus_progress, report_interrupted, report_rows, write_errors
 from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import GPT2NPError
+from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.kernels.threads import set_threads
 
 
@@ -44,25 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     files = "File, folder or pattern to read; - reads text from standard input"
     add("files", nargs="+", metavar="FILE", help=files)
-    field = "In .jsonl and .parquet files, the field with the text (default: text)"
-    add("--field", default="text", help=field)
-    add("--context", type=int, metavar="K", help="Tokens per window (default: the model's context)")
-    stride = "Tokens from the start of a window to the start of the next (default: --context / 2)"
-    add("--stride", type=int, metavar="S", help=stride)
-    insert = (
-        "Insert <|endoftext|> before each document (default), or leave the document's first token "
-        "unscored"
-    )
-    boolean = argparse.BooleanOptionalAction
-    add("--from-end-of-text", action=boolean, default=True, help=insert)
-    output = parser.add_argument_group("Output").add_argument
+    add_options(parser, ScoreOptions, ("field", "context", "stride", "from_end_of_text"))
+    output_group = parser.add_argument_group("Output")
+    output = output_group.add_argument
     out = "File for the scores: .jsonl or .parquet"
     output("--out", type=Path, metavar="FILE", required=True, help=out)
-    tokens = (
-        "Add each token: id, text, span in characters, log probability and entropy of the "
-        "prediction in nats, rank (1: the most likely token)"
-    )
-    output("--tokens", action="store_true", help=tokens)
+    add_option(output_group, ScoreOptions, "tokens")
     force = "Overwrite the file of --out, or unfinished work of another run"
     output("--force", action="store_true", help=force)
     add_max_rows_argument(output)
@@ -77,13 +66,12 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.data.corpus import find_files
     from gpt2np.data.resumable import partial_folder
     from gpt2np.data.rows import check_rows_output
-    from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
+    from gpt2np.evaluation.corpus import score_corpus
 
     files = find_files(map(spool_stdin, args.files), [args.out, partial_folder(args.out)])
     check_rows_output(args.out, overwrite=args.force)
-    check_field(args.field, files)
-    names = ("field", "context", "stride", "from_end_of_text", "tokens")
-    options = ScoreOptions(**{name: getattr(args, name) for name in names})
+    options = ScoreOptions(**given_options(args, ScoreOptions))
+    check_field(options.field, files)
     cluster, run_elsewhere = ray_cluster(args), None
     lm, fingerprint = load_with_fingerprint(args)
     if cluster:

@@ -17,11 +17,13 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.declared_options import add_groups, given_options
 from gpt2np.cli.generation_options import add_draft
 from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
 from gpt2np.kernels.threads import set_threads
+from gpt2np.server.options import ServerOptions
 
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
@@ -37,34 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     performance = add_model_arguments(parser, multiple=True)
     add_processes_argument(performance.add_argument)
     add_draft(performance.add_argument)
-    add = parser.add_argument_group("Queue").add_argument
-    running = "Most sequences in a batch (default: 16)"
-    add("--max-running", type=int, default=16, metavar="N", help=running)
-    queued = "Most sequences that wait; further requests get status 503 (default: 1024)"
-    add("--max-queued", type=int, default=1024, metavar="N", help=queued)
-    cache = "Most bytes of a batch's KV caches (default: $GPT2NP_MAX_CACHE_BYTES, or 1 GiB)"
-    add("--cache-bytes", type=int, metavar="BYTES", help=cache)
-    timeout = "End a request after this time (default: 600)"
-    add("--timeout", type=float, default=600.0, metavar="SECONDS", help=timeout)
-    shutdown = "Time for running requests to end at shutdown (default: 30)"
-    add("--shutdown-timeout", type=float, default=30.0, metavar="SECONDS", help=shutdown)
-    add = parser.add_argument_group("Access").add_argument
-    key = "Key that requests need, as Authorization: Bearer KEY (default: $GPT2NP_API_KEY, or none)"
-    add("--api-key", default=os.environ.get("GPT2NP_API_KEY"), metavar="KEY", help=key)
+    groups = add_groups(parser, ServerOptions)
     no_key = "Serve other machines without a key"
-    add("--no-api-key", action="store_true", help=no_key)
-    host = "Name by which clients may address a server without a key, besides localhost; repeatable"
-    add("--allowed-host", action="append", default=[], metavar="NAME", help=host)
-    cors = "Allow web pages of this origin, or '*' for all; repeatable"
-    add("--cors-origin", action="append", default=[], metavar="ORIGIN", help=cors)
-    add("--access-log", action="store_true", help="Log each request, without its body, on stderr")
-    add("--log-prompts", action="store_true", help="Log the prompts of each request on stderr")
+    groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; return the exit code."""
     set_threads(args.threads)  # must come before NumPy is imported
-    _check(args)
+    options = _server_options(args)
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -72,19 +55,9 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         hint = install_hint("server")
         raise GPT2NPError(f"gpt2np serve needs the package {error.name}; {hint}") from error
-    from gpt2np.server.app import Server, ServerOptions
+    from gpt2np.server.app import Server
     from gpt2np.server.run import serve
 
-    options = ServerOptions(
-        max_running=args.max_running,
-        max_queued=args.max_queued,
-        cache_bytes=args.cache_bytes,
-        timeout=args.timeout,
-        api_key=None if args.no_api_key else args.api_key or None,
-        allowed_hosts=args.allowed_host,
-        cors_origins=args.cors_origin,
-        log_prompts=args.log_prompts,
-    )
     server = Server(options)
     serve(
         server,
@@ -92,21 +65,18 @@ def run(args: argparse.Namespace) -> int:
         lambda url: print_stderr(f"serving {', '.join(server.engines)} at {url}"),
         host=args.host,
         port=args.port,
-        shutdown_timeout=args.shutdown_timeout,
-        access_log=args.access_log,
     )
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
-    for name in ("max_running", "max_queued", "cache_bytes", "timeout", "shutdown_timeout"):
-        value = getattr(args, name)
-        if value is not None and not value > 0:
-            raise InvalidArgumentError(f"--{name.replace('_', '-')} must be above 0")
-    if args.host not in _LOOPBACK and not (args.api_key or args.no_api_key):
+def _server_options(args: argparse.Namespace) -> ServerOptions:
+    key = os.environ.get("GPT2NP_API_KEY") if args.api_key is None else args.api_key
+    key = None if args.no_api_key else key or None
+    if args.host not in _LOOPBACK and not (key or args.no_api_key):
         raise InvalidArgumentError(
             f"--host {args.host} can serve other machines; set --api-key, or --no-api-key"
         )
+    return ServerOptions(**given_options(args, ServerOptions) | {"api_key": key})
 
 
 def _load_models(args: argparse.Namespace) -> "Sequence[LanguageModel]":

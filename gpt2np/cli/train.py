@@ -13,10 +13,10 @@ the command fails and names the change; --force starts over.
 import argparse
 import signal
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.declared_options import add_groups, given_options
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import (
     check_not_hidden,
@@ -31,24 +31,6 @@ from gpt2np.training.options import TrainerOptions
 if TYPE_CHECKING:
     from gpt2np.training.trainer import Trainer
 
-_HELP = {
-    "n_layer": "Number of blocks",
-    "n_head": "Number of attention heads per block",
-    "n_embd": "Width of the residual stream, a multiple of the number of heads",
-    "n_positions": "Context length in tokens, also the length of the training sequences",
-    "max_steps": "Number of training steps",
-    "per_device_train_batch_size": "Sequences per step",
-    "learning_rate": "Peak learning rate; it falls to 0 in the last 60%% of the steps",
-    "warmup_steps": "Steps until the peak learning rate",
-    "weight_decay": "Weight decay of the matrices inside the blocks",
-    "max_grad_norm": "Scale down gradients to this norm if their norm is larger",
-    "seed": "Seed of the initial weights and of the sequences drawn",
-    "bf16": "Compute in bfloat16; faster where the processor supports it",
-    "torch_compile": "Compile the training step; needs a C++ compiler",
-}
-_MODEL_OPTIONS = ("n_layer", "n_head", "n_embd", "n_positions")
-_PERFORMANCE_OPTIONS = ("bf16", "torch_compile")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -57,22 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = "Folder to write; must be new or empty"
     parser.add_argument("out", type=Path, metavar="OUT", help=out)
     add_vocabulary_argument(parser)
-    titles = ("Architecture", "Training", "Performance", "Output")
-    groups = {title: parser.add_argument_group(title) for title in titles}
-    for field in fields(TrainerOptions):
-        option, help_text = f"--{field.name.replace('_', '-')}", _HELP[field.name]
-        if field.name in _PERFORMANCE_OPTIONS:
-            groups["Performance"].add_argument(option, action="store_true", help=help_text)
-            continue
-        title = "Architecture" if field.name in _MODEL_OPTIONS else "Training"
-        groups[title].add_argument(
-            option,
-            type=type(field.default),
-            default=field.default,
-            metavar="N" if isinstance(field.default, int) else "X",
-            help=f"{help_text} (default: {field.default})",
-        )
-    add = groups["Output"].add_argument
+    add_groups(parser, TrainerOptions)
+    add = parser.add_argument_group("Output").add_argument
     add("--save-steps", type=int, default=500, metavar="N",
         help="Save the state of the training every N steps (default: 500)")  # fmt: skip
     add("--logging-steps", type=int, default=100, metavar="N",
@@ -91,8 +59,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("save_steps", "logging_steps"):
         value = getattr(args, name)
         check_argument(value >= 1, name, value, "at least 1")
-    names = [field.name for field in fields(TrainerOptions)]
-    options = TrainerOptions(**{name: getattr(args, name) for name in names})
+    options = TrainerOptions(**given_options(args, TrainerOptions))
     try:
         from gpt2np.training.trainer import Trainer
     except ModuleNotFoundError as error:

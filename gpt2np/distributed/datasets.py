@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.distributed.jobs import ModelArguments
 from gpt2np.distributed.workers import Cluster
-from gpt2np.evaluation.corpus import ScoreOptions, check_options, score_documents
+from gpt2np.evaluation.corpus import check_options, score_documents
+from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.prompts.prompt_file import PromptLine
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from gpt2np.data.corpus_job import DocumentBatch, RunBatches, read_batches
 from gpt2np.data.resumable import Results
 from gpt2np.distributed.workers import Cluster, map_on_cluster
 from gpt2np.errors import GPT2NPError
-from gpt2np.evaluation.corpus import ScoreOptions, read_corpus, score_batch
+from gpt2np.evaluation.corpus import read_corpus, score_batch
+from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.generation.prefix import model_fingerprint
 from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.job import PromptRunner, ToJson

@@ -6,7 +6,7 @@ The definitions are those of `gpt2np.evaluation.perplexity`, for each document b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from gpt2np.data.corpus_job import DocumentBatch, RunBatches, corpus_job, read_b
 from gpt2np.data.resumable import JobCallbacks, Outcome, Results, run_job
 from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.evaluation.perplexity import Perplexity
 from gpt2np.generation.scoring import TextScore, check_window, score_texts
 from gpt2np.language_model import LanguageModel
@@ -44,17 +45,6 @@ COLUMNS = {
 """The columns of the results; see `gpt2np.data.parquet.Columns`."""
 TOKEN_COLUMNS = {**COLUMNS, "token_scores": [_TOKEN]}
 """The columns of the results with `ScoreOptions.tokens`."""
-
-
-@dataclass(frozen=True)
-class ScoreOptions:
-    """Options of `score_corpus`; see `gpt2np.evaluation.perplexity.perplexity`."""
-
-    field: str = "text"  # field of a .jsonl line, or .parquet column, that holds the document
-    context: int | None = None  # tokens in a window
-    stride: int | None = None  # tokens from the start of a window to the start of the next
-    from_end_of_text: bool = True  # so that the document's first token is scored
-    tokens: bool = False  # add the score of each token
 
 
 def score_corpus(

@@ -56,6 +56,7 @@ def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
     return softmax(filter_logits(logits, options).astype(np.float64))
 
 
+@np.errstate(under="ignore")
 def next_id(logits: Array, options: GenerationOptions, random: Callable[[], float]) -> int:
     """Select the next token id from logits (V,).
 

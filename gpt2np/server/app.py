@@ -32,6 +32,7 @@ from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError, Ru
 from gpt2np.server.inspect import add_inspection
 from gpt2np.server.metrics import Metrics
 from gpt2np.server.middleware import Guard
+from gpt2np.server.options import ServerOptions
 from gpt2np.server.playground import add_playground
 from gpt2np.server.protocol import (
     ChatCompletionRequest,
@@ -55,32 +56,6 @@ from gpt2np.server.threads import body_schema, json_response, prepare, read_json
 
 T = TypeVar("T")
 _INVALID = "invalid_request_error"
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """The options of a server.
-
-    Attributes:
-        max_running: the most sequences in a batch.
-        max_queued: the most sequences that wait; further requests get status 503.
-        cache_bytes: the most bytes of a batch's KV caches; None for `Limits.max_cache_bytes`.
-        timeout: seconds after which a request is ended.
-        api_key: requests need this key, except those to /health; None for no key.
-        allowed_hosts: names by which clients may address a server without a key, besides IP
-            addresses and localhost.
-        cors_origins: web pages of these origins may use the server; "*" for all.
-        log_prompts: whether prompts are written on stderr.
-    """
-
-    max_running: int = 16
-    max_queued: int = 1024
-    cache_bytes: int | None = None
-    timeout: float = 600.0
-    api_key: str | None = None
-    allowed_hosts: Sequence[str] = ()
-    cors_origins: Sequence[str] = ()
-    log_prompts: bool = False
 
 
 @dataclass

@@ -33,13 +33,11 @@ def serve(
     *,
     host: str,
     port: int,
-    shutdown_timeout: float,
-    access_log: bool = False,
 ) -> None:
     """Serve until SIGINT or SIGTERM. `load` returns the models, while /health already answers.
 
     `on_ready` receives the server's URL once the models are loaded. After the first signal, running
-    requests have `shutdown_timeout` seconds to end.
+    requests have the option `shutdown_timeout` to end.
 
     Raises:
         InvalidArgumentError: the address can't be used.
@@ -63,8 +61,8 @@ def serve(
     config = uvicorn.Config(
         create_app(server),
         log_config=logging,
-        log_level="info" if access_log else "warning",
-        access_log=access_log,
+        log_level="info" if server.options.access_log else "warning",
+        access_log=server.options.access_log,
         server_header=False,
         http=Connection,
         ws="none",
@@ -76,7 +74,7 @@ def serve(
     with listener:
         name = f"[{host}]" if ":" in host else host
         url = f"http://{name}:{listener.getsockname()[1]}"
-        runner = _UvicornServer(config, server, shutdown_timeout)
+        runner = _UvicornServer(config, server)
         asyncio.run(_serve(runner, server, load, listener, lambda: on_ready(url)))
 
 
@@ -104,10 +102,9 @@ async def _serve(
 class _UvicornServer(uvicorn.Server):
     """A uvicorn server that gives running requests a time to end, then ends them with an error."""
 
-    def __init__(self, config: uvicorn.Config, server: Server, shutdown_timeout: float) -> None:
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
         self._server = server
-        self._shutdown_timeout = shutdown_timeout
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin the shutdown; a second signal ends the server at once.
@@ -122,8 +119,8 @@ class _UvicornServer(uvicorn.Server):
         self._server.is_ending = True
         error, loop = QueueFullError("the server is shutting down"), asyncio.get_running_loop()
         for engine in self._server.engines.values():
-            loop.call_later(self._shutdown_timeout, engine.cancel_all, error)
-        self._exit_when_idle(loop.time() + self._shutdown_timeout + _GRACE)
+            loop.call_later(self._server.options.shutdown_timeout, engine.cancel_all, error)
+        self._exit_when_idle(loop.time() + self._server.options.shutdown_timeout + _GRACE)
 
     def _exit_when_idle(self, deadline: float) -> None:
         """Exit once no request runs; until then, new requests and /health get status 503."""

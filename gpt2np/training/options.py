@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.options import Flag, Integer, Number, attributes_text, check_options, option
 
 
 @dataclass(frozen=True)
@@ -14,48 +15,82 @@ class TrainerOptions:
     The learning rate rises linearly for `warmup_steps` steps, stays at `learning_rate`, and falls
     linearly to zero in the last 60 % of the steps.
 
-    Attributes:
-        n_layer: number of blocks.
-        n_head: number of attention heads per block.
-        n_embd: width of the residual stream.
-        n_positions: context length; also the length of the training sequences.
-        max_steps: number of training steps.
-        per_device_train_batch_size: sequences per step.
-        learning_rate: peak learning rate.
-        warmup_steps: number of steps until the peak.
-        weight_decay: weight decay of the matrices inside the blocks.
-        max_grad_norm: gradients with a larger norm are scaled down to this norm.
-        seed: seed of the initial weights and of the sequences drawn.
-        bf16: compute in bfloat16, by autocast; the weights stay float32.
-        torch_compile: compile the forward and backward pass.
-
     Raises:
-        InvalidArgumentError: a value is out of its range.
+        InvalidArgumentError: a value is out of its range, or the width is no multiple of `n_head`.
     """
 
-    n_layer: int = 6
-    n_head: int = 4
-    n_embd: int = 256
-    n_positions: int = 512
-    max_steps: int = 10_000
-    per_device_train_batch_size: int = 8
-    learning_rate: float = 3e-3
-    warmup_steps: int = 100
-    weight_decay: float = 0.1
-    max_grad_norm: float = 1.0
-    seed: int = 0
-    bf16: bool = False
-    torch_compile: bool = False
+    n_layer: int = option(6, Integer(1), "Number of blocks", group="Architecture", metavar="N")
+    n_head: int = option(
+        4,
+        Integer(1),
+        "Number of attention heads per block",
+        group="Architecture",
+        metavar="N",
+    )
+    n_embd: int = option(
+        256,
+        Integer(1),
+        "Width of the residual stream, a multiple of {n_head}",
+        group="Architecture",
+        metavar="N",
+    )
+    n_positions: int = option(
+        512,
+        Integer(1),
+        "Context length in tokens, also the length of the training sequences",
+        group="Architecture",
+        metavar="N",
+    )
+    max_steps: int = option(
+        10_000, Integer(1), "Number of training steps", group="Training", metavar="N"
+    )
+    per_device_train_batch_size: int = option(
+        8, Integer(1), "Sequences per step", group="Training", metavar="N"
+    )
+    learning_rate: float = option(
+        3e-3,
+        Number(0),
+        "Peak learning rate; it falls to 0 in the last 60% of the steps",
+        group="Training",
+        metavar="X",
+    )
+    warmup_steps: int = option(
+        100, Integer(0), "Steps until the peak learning rate", group="Training", metavar="N"
+    )
+    weight_decay: float = option(
+        0.1,
+        Number(0),
+        "Weight decay of the matrices inside the blocks",
+        group="Training",
+        metavar="X",
+    )
+    max_grad_norm: float = option(
+        1.0,
+        Number(0),
+        "Scale down gradients to this norm if their norm is larger",
+        group="Training",
+        metavar="X",
+    )
+    seed: int = option(
+        0,
+        Integer(0),
+        "Seed of the initial weights and of the sequences drawn",
+        group="Training",
+        metavar="N",
+    )
+    bf16: bool = option(
+        False,
+        Flag(),
+        "Compute in bfloat16; faster where the processor supports it",
+        details="The weights stay float32.",
+        group="Performance",
+    )
+    torch_compile: bool = option(
+        False, Flag(), "Compile the training step; needs a C++ compiler", group="Performance"
+    )
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, lowest = getattr(self, field.name), int(field.name not in _FROM_ZERO)
-            if type(field.default) is int:
-                is_valid, expected = is_integer(value), f"an integer, at least {lowest}"
-                check_argument(is_valid and value >= lowest, field.name, value, expected)
-            elif type(field.default) is float:
-                is_valid = isinstance(value, (int, float)) and 0 <= value < float("inf")
-                check_argument(is_valid, field.name, value, "a number, at least 0")
+        check_options(self)
         if self.n_embd % self.n_head:
             raise InvalidArgumentError(
                 "{n_embd} is {n_embd.value}; it must be a multiple of {n_head}, {n_head.value}",
@@ -64,4 +99,4 @@ class TrainerOptions:
             )
 
 
-_FROM_ZERO = ("warmup_steps", "seed")
+TrainerOptions.__doc__ = f"{TrainerOptions.__doc__}\n{attributes_text(TrainerOptions)}"

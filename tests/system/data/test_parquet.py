@@ -10,7 +10,8 @@ from gpt2np import InvalidArgumentError
 from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_documents
 from gpt2np.data.parquet import read_rows, write_rows
 from gpt2np.data.resumable import partial_folder
-from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
+from gpt2np.evaluation.corpus import score_corpus
+from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.prompts.job import continue_file
 from gpt2np.prompts.prompt_file import PromptLine, read_lines
 from gpt2np.tokenizer.dataset import DatasetOptions, encode_dataset

@@ -30,7 +30,8 @@ from gpt2np.distributed.jobs import (
     language_model_fingerprint,
     score_on_ray,
 )
-from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
+from gpt2np.evaluation.corpus import score_corpus
+from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.prompts.job import continue_file
 from gpt2np.tokenizer.dataset import encode_dataset
 

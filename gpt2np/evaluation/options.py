@@ -1,0 +1,47 @@
+"""The options of scoring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpt2np.options import Flag, Integer, Text, check_options, option
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Options of `score_corpus`; see `gpt2np.evaluation.perplexity.perplexity`.
+
+    Raises:
+        InvalidArgumentError: a value is out of its range.
+    """
+
+    field: str = option("text", Text(), "In .jsonl and .parquet files, the field with the text")
+    context: int | None = option(
+        None,
+        Integer(2, is_optional=True),
+        "Tokens per window",
+        metavar="K",
+        default_text="the model's context",
+    )
+    stride: int | None = option(
+        None,
+        Integer(1, is_optional=True),
+        "Tokens from the start of a window to the start of the next",
+        metavar="S",
+        default_text="half of the context",
+    )
+    from_end_of_text: bool = option(
+        True,
+        Flag(),
+        "Insert <|endoftext|> before each document, or leave the document's first token unscored",
+    )
+    tokens: bool = option(
+        False,
+        Flag(),
+        "Add each token: id, text, span in characters, log probability and entropy of the "
+        "prediction in nats, rank (1: the most likely token)",
+        group="Output",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)

@@ -1,0 +1,83 @@
+"""The options of a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpt2np.options import Flag, Integer, Number, Text, Texts, check_options, option
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options of a server.
+
+    Raises:
+        InvalidArgumentError: a value is out of its range.
+    """
+
+    max_running: int = option(
+        16, Integer(1), "Most sequences in a batch", group="Queue", metavar="N"
+    )
+    max_queued: int = option(
+        1024,
+        Integer(1),
+        "Most sequences that wait; further requests get status 503",
+        group="Queue",
+        metavar="N",
+    )
+    cache_bytes: int | None = option(
+        None,
+        Integer(1, is_optional=True),
+        "Most bytes of a batch's KV caches",
+        group="Queue",
+        metavar="BYTES",
+        default_text="$GPT2NP_MAX_CACHE_BYTES, or 1 GiB",
+    )
+    timeout: float = option(
+        600.0,
+        Number(0, is_open=True),
+        "End a request after this time",
+        group="Queue",
+        metavar="SECONDS",
+    )
+    shutdown_timeout: float = option(
+        30.0,
+        Number(0, is_open=True),
+        "Time for running requests to end at shutdown",
+        group="Queue",
+        metavar="SECONDS",
+    )
+    api_key: str | None = option(
+        None,
+        Text(is_optional=True),
+        "Key that requests need, except those to /health, as Authorization: Bearer KEY",
+        group="Access",
+        metavar="KEY",
+        default_text="$GPT2NP_API_KEY, or none",
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        Texts(),
+        "Name by which clients may address a server without a key, besides localhost",
+        details="IP addresses are always allowed.",
+        group="Access",
+        flags=("--allowed-host",),
+        metavar="NAME",
+    )
+    cors_origins: tuple[str, ...] = option(
+        (),
+        Texts(),
+        "Allow web pages of this origin, or '*' for all",
+        group="Access",
+        flags=("--cors-origin",),
+        metavar="ORIGIN",
+    )
+    access_log: bool = option(
+        False, Flag(), "Log each request, without its body, on stderr", group="Access"
+    )
+    log_prompts: bool = option(
+        False, Flag(), "Log the prompts of each request on stderr", group="Access"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
