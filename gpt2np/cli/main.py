@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
         for name in (arguments[:1] if is_named else COMMANDS)
     }
     program = f"gpt2np {arguments[0]}" if is_named else "gpt2np"
-    parser = _create_parser(modules)
+    parser = _create_parser(modules, is_overview=not any(name in COMMANDS for name in arguments))
     try:
         return _dispatch(parser, arguments, modules)
     except GPT2NPError as error:
@@ -158,7 +158,10 @@ def _options(parser: argparse.ArgumentParser, program: str) -> list[str]:
     return options
 
 
-def _create_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
+def _create_parser(
+    modules: Mapping[str, ModuleType], *, is_overview: bool = False
+) -> argparse.ArgumentParser:
+    """Create the parser; an overview lists the commands without their arguments, which is fast."""
     parser = _Parser(prog="gpt2np", description="Run GPT-2 with NumPy.")
     version = f"gpt2np {__version__}"
     parser.add_argument(
@@ -170,5 +173,7 @@ def _create_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser
     for name, module in modules.items():
         description = module.__doc__ or ""
         summary = description.split("\n")[0].removesuffix(".")
-        module.add_arguments(commands.add_parser(name, help=summary, description=description))
+        command = commands.add_parser(name, help=summary, description=description)
+        if not is_overview:
+            module.add_arguments(command)
     return parser

@@ -118,10 +118,10 @@ class TestPerplexity:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--stride", "513"], "the stride is 513; it must be 1 to 512, the context"),
-            (["--stride", "65", "--context", "64"], "the stride is 65; it must be 1 to 64"),
+            (["--stride", "513"], "--stride is 513; it must be 1 to 512, the context"),
+            (["--stride", "65", "--context", "64"], "--stride is 65; it must be 1 to 64"),
             (["--stride", "0"], "--stride is 0; it must be at least 1"),
-            (["--context", "513"], "the context is 513; it must be 2 to 512"),
+            (["--context", "513"], "--context is 513; it must be 2 to 512"),
             (["--stride", "x"], "invalid int value: 'x'"),
             (["--threads", "0"], "--threads is 0; it must be at least 1"),
             (["--field", "story"], "--field is for .jsonl files"),

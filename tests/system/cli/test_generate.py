@@ -19,6 +19,7 @@ from helpers.random_models import random_model
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import generate as generate_command
 from gpt2np.cli import main
+from gpt2np.cli.declared_options import FlagNotation, parser_flags
 from gpt2np.kernels.threads import THREAD_VARIABLES
 from gpt2np.runtime.ranks import max_processes
 
@@ -540,7 +541,7 @@ def test_every_option_has_the_name_that_its_errors_give(capsys):
         main.run(["generate", "--help"])
     described = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     parser = main._create_parser({"generate": generate_command})
-    notation = main._FlagNotation(parser)
+    notation = FlagNotation(parser_flags(parser))
     for option in dataclasses.fields(GenerationOptions):
         with pytest.raises(InvalidArgumentError) as caught:
             GenerationOptions(**{option.name: {"a"}})
