@@ -73,7 +73,8 @@ class Guard:
     def _refuse(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
         """Return the response to a request that is refused unread, if it is."""
         if self._api_key is None and not self._is_allowed(host := headers.get("host", "")):
-            message = f"the server is not known as {short_repr(host)}; name it with --allowed-host"
+            hint = "allow this name with the server's option allowed_hosts"
+            message = f"the server is not known as {short_repr(host)}; {hint}"
             return _error(403, message)
         if not _is_open(path) and not self._has_key(headers):
             message = "missing or wrong API key; send Authorization: Bearer KEY"
