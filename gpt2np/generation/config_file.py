@@ -49,15 +49,16 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     if not os.path.lexists(path):  # a broken link is an error
         return GenerationConfig()
     content = read_json_object(path, CheckpointError, max_bytes=limits().max_config_bytes)
+    known = options_of(GenerationOptions)
     ignored = [
         name
         for name, harmless in _UNSUPPORTED.items()
-        if content.get(name) is not None and content[name] not in harmless
+        if name not in known and content.get(name) is not None and content[name] not in harmless
     ]
     eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id"), str(path)))
     options = {
         name: content[name]
-        for name, option in options_of(GenerationOptions).items()
+        for name, option in known.items()
         if option.is_model_default and content.get(name) is not None
     }
     if content.get("do_sample") is False:
