@@ -26,9 +26,11 @@ class Range:
     Attributes:
         note: what a special value means, for messages.
         is_optional: whether None is valid.
+        metavar: name of a value in `--help`.
         item_type: function that converts an item of a list from text.
     """
 
+    metavar = "X"
     item_type: Callable[[str], Any] = str
 
     def __init__(self, *, note: str = "", is_optional: bool = False) -> None:
@@ -105,6 +107,8 @@ class Number(Range):
 class Integer(Range):
     """Integers from `low` to `high`."""
 
+    metavar = "N"
+
     def __init__(self, low: int = 0, high: float = math.inf, **common: Any) -> None:
         super().__init__(**common)
         self.low, self.high = low, high
@@ -146,6 +150,8 @@ class OneOf(Range):
 class Text(Range):
     """A text that is not empty."""
 
+    metavar = "TEXT"
+
     def words(self) -> str:
         return "a non-empty text"
 
@@ -155,6 +161,8 @@ class Text(Range):
 
 class Texts(Range):
     """A list of texts that are not empty; with `is_single`, also one text."""
+
+    metavar = "TEXT"
 
     def __init__(self, *, is_single: bool = False, **common: Any) -> None:
         super().__init__(**common)
@@ -183,7 +191,7 @@ class Option:
         details: further sentences for the reference page.
         group: title of the group in `--help` and on the reference page.
         flags: names on the command line; by default, the name with hyphens.
-        metavar: name of the value in `--help`.
+        metavar: name of the value in `--help`, if not that of the range.
         default_text: meaning of the default, for `--help`.
         json_name: name in OpenAI's or vLLM's protocol, where it differs.
         is_model_default: whether a model's generation_config.json can set the default.
@@ -204,7 +212,8 @@ class Option:
         is_model_default: bool = False,
     ) -> None:
         self.default, self.range, self.help, self.details = default, range, help, details
-        self.group, self.flags, self.metavar = group, flags, metavar
+        self.group, self.flags = group, flags
+        self.metavar = range.metavar if metavar is None else metavar
         self.default_text, self.json_name = default_text, json_name
         self.is_model_default = is_model_default
 

@@ -44,13 +44,18 @@ def flags_of(option: Option, name: str) -> tuple[str, ...]:
     return option.flags or (f"--{name.replace('_', '-')}",)
 
 
+def long_flag(option: Option, name: str) -> str:
+    """Return the first name of an option that begins with two hyphens."""
+    return next(flag for flag in flags_of(option, name) if flag.startswith("--"))
+
+
 def add_option(group: Any, declaration: type, name: str, **changes: Any) -> None:
     """Add the option `name` of a dataclass to a parser or group. A missing value is None.
 
     `changes` are keyword arguments of `add_argument` that replace those of the declaration.
     """
     declared = options_of(declaration)
-    flags = {other: flags_of(option, other)[-1] for other, option in declared.items()}
+    flags = {other: long_flag(option, other) for other, option in declared.items()}
     option = declared[name]
     keywords = {"dest": name, **_value_keywords(option)}
     text = help_text(declaration, option.help, FlagNotation(flags)) + _default_text(option)

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from gpt2np.cli.declared_options import add_groups, flags_of
+from gpt2np.cli.declared_options import add_groups, long_flag
 from gpt2np.cli.text_input import decode_argument
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import Biases, GenerationOptions
@@ -92,8 +92,8 @@ def _check_contradictions(flag: str, args: argparse.Namespace, names: Iterable[s
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a generation option: its first name that begins with two hyphens."""
-    return next(flag for flag in flags_of(_OPTIONS[name], name) if flag.startswith("--"))
+    """Return the flag of a generation option."""
+    return long_flag(_OPTIONS[name], name)
 
 
 def _parse_bias(text: str) -> tuple[int, float]:

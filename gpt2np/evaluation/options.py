@@ -17,17 +17,12 @@ class ScoreOptions:
 
     field: str = option("text", Text(), "In .jsonl and .parquet files, the field with the text")
     context: int | None = option(
-        None,
-        Integer(2, is_optional=True),
-        "Tokens per window",
-        metavar="K",
-        default_text="the model's context",
+        None, Integer(2, is_optional=True), "Tokens per window", default_text="the model's context"
     )
     stride: int | None = option(
         None,
         Integer(1, is_optional=True),
         "Tokens from the start of a window to the start of the next",
-        metavar="S",
         default_text="half of the context",
     )
     from_end_of_text: bool = option(

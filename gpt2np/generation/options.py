@@ -129,6 +129,7 @@ def _is_id(value: Any) -> bool:
 class Ids(Range):
     """A list of token ids."""
 
+    metavar = "ID"
     item_type = int
 
     def words(self) -> str:
@@ -158,6 +159,8 @@ class IdLists(Range):
 
 class Biases(Range):
     """A mapping from token ids to numbers, or the pairs; ids may be strings, like keys in JSON."""
+
+    metavar = "ID=X"
 
     def words(self) -> str:
         return 'ids with numbers from -10000 to 10000, as in {7: -5}, in JSON {"7": -5}'
@@ -235,7 +238,6 @@ class GenerationOptions:
         Number(0, note="0 is greedy"),
         "Sampling temperature; 0 selects the most likely token",
         group="Sampling",
-        metavar="T",
         is_model_default=True,
     )
     top_k: int = option(
@@ -243,7 +245,6 @@ class GenerationOptions:
         Integer(0, note="0 for no limit"),
         "Sample only from this many most likely tokens; 0 for all",
         group="Sampling",
-        metavar="K",
         is_model_default=True,
     )
     top_p: float = option(
@@ -251,7 +252,6 @@ class GenerationOptions:
         _PROBABILITY,
         "Sample from the smallest set of most likely tokens with this total probability",
         group="Sampling",
-        metavar="P",
         is_model_default=True,
     )
     min_p: float = option(
@@ -259,7 +259,6 @@ class GenerationOptions:
         Number(0, 1),
         "Exclude tokens less than this many times as likely as the most likely token",
         group="Sampling",
-        metavar="P",
         is_model_default=True,
     )
     typical_p: float = option(
@@ -269,7 +268,6 @@ class GenerationOptions:
         "with this total probability",
         details="See Meister et al. 2022.",
         group="Sampling",
-        metavar="P",
         is_model_default=True,
     )
     seed: int | None = option(
@@ -277,7 +275,6 @@ class GenerationOptions:
         Integer(0, is_optional=True),
         "Random seed; the same seed gives the same text",
         group="Sampling",
-        metavar="SEED",
         default_text="random",
     )
 
@@ -287,7 +284,6 @@ class GenerationOptions:
         "Use beam search with this many beams, at most 64, instead of sampling; 1 for no beam "
         "search",
         group="Beam search",
-        metavar="N",
         json_name="use_beam_search",
         is_model_default=True,
     )
@@ -297,7 +293,6 @@ class GenerationOptions:
         "Divide the log probability of a beam by its length to this power; a higher power favors "
         "longer texts",
         group="Beam search",
-        metavar="X",
         is_model_default=True,
     )
     early_stopping: EarlyStopping = option(
@@ -317,7 +312,6 @@ class GenerationOptions:
         "repetition",
         details="Divides positive and multiplies negative logits (Keskar et al. 2019).",
         group="Penalties",
-        metavar="X",
         is_model_default=True,
     )
     presence_penalty: float = option(
@@ -326,7 +320,6 @@ class GenerationOptions:
         "Subtract this number from the logit of each token that has been generated",
         details="As in OpenAI's API.",
         group="Penalties",
-        metavar="X",
     )
     frequency_penalty: float = option(
         0.0,
@@ -334,14 +327,12 @@ class GenerationOptions:
         "Subtract this number from the logit of a token for each time that it has been generated",
         details="As in OpenAI's API.",
         group="Penalties",
-        metavar="X",
     )
     no_repeat_ngram_size: int = option(
         0,
         Integer(0, note="0 for none"),
         "Forbid n-grams of this many tokens that prompt or text already contain; 0 allows them",
         group="Penalties",
-        metavar="N",
         is_model_default=True,
     )
     logit_bias: tuple[tuple[int, float], ...] = option(
@@ -350,7 +341,6 @@ class GenerationOptions:
         "Add a number from -10,000 to 10,000 to the logit of a token id",
         details="As in `{{50256: -5.0}}`. Ids may be strings, like the keys of a JSON object.",
         group="Penalties",
-        metavar="ID=X",
     )
     bad_words: tuple[str, ...] = option(
         (),
@@ -358,7 +348,6 @@ class GenerationOptions:
         "Never generate this text, with or without a space before it",
         group="Penalties",
         flags=("--bad-word",),
-        metavar="TEXT",
     )
     bad_words_ids: tuple[tuple[int, ...], ...] = option(
         (), IdLists(), "Never generate these sequences of token ids", group="Penalties"
@@ -370,7 +359,6 @@ class GenerationOptions:
         "Maximum number of tokens to generate",
         group="Stopping",
         flags=("-n", "--max-new-tokens"),
-        metavar="N",
         json_name="max_tokens",
         is_model_default=True,
     )
@@ -379,7 +367,6 @@ class GenerationOptions:
         Integer(0),
         "Generate at least this many tokens before the end-of-text token",
         group="Stopping",
-        metavar="N",
         json_name="min_tokens",
         is_model_default=True,
     )
@@ -389,7 +376,6 @@ class GenerationOptions:
         "End the output after this many seconds, with the text so far",
         details="The time counts from the call; the decode step in progress is completed.",
         group="Stopping",
-        metavar="S",
         default_text="no limit",
         is_model_default=True,
     )
@@ -397,11 +383,7 @@ class GenerationOptions:
         False, Flag(), "Never generate the end-of-text token", group="Stopping"
     )
     stop: tuple[str, ...] = option(
-        (),
-        Texts(is_single=True),
-        "End the output before this text",
-        group="Stopping",
-        metavar="TEXT",
+        (), Texts(is_single=True), "End the output before this text", group="Stopping"
     )
     stop_token_ids: tuple[int, ...] = option(
         (),
@@ -409,7 +391,6 @@ class GenerationOptions:
         "End the output before the token with this id",
         group="Stopping",
         flags=("--stop-id", "--stop-token-id"),
-        metavar="ID",
     )
     stop_regex: tuple[str, ...] = option(
         (),
@@ -425,7 +406,6 @@ class GenerationOptions:
         Integer(0, note="0 to end when the context is full"),
         "When the context is full, continue from only this many last tokens; 0 ends the output",
         group="Stopping",
-        metavar="K",
     )
 
     choices: tuple[str, ...] = option(
@@ -434,7 +414,6 @@ class GenerationOptions:
         "Generate exactly one of these texts",
         group="Constraints",
         flags=("--choice",),
-        metavar="TEXT",
         json_name="structured_outputs.choice",
     )
     regex: str | None = option(
@@ -456,7 +435,6 @@ class GenerationOptions:
         details="Text j, from 0, has the seed `seed + j`.",
         group="Output",
         flags=("--samples", "--num-return-sequences"),
-        metavar="N",
         json_name="n",
     )
     best_of: int | None = option(
@@ -465,7 +443,6 @@ class GenerationOptions:
         "Sample this many texts, at most 1000, and return the {num_return_sequences} best by mean "
         "log probability",
         group="Output",
-        metavar="N",
     )
     logprobs: int | None = option(
         None,
@@ -473,14 +450,12 @@ class GenerationOptions:
         "Return the log probability of each token, and of this many most likely tokens at its "
         "position",
         group="Output",
-        metavar="K",
     )
     prompt_logprobs: int | None = option(
         None,
         Integer(0, 1000, is_optional=True),
         "Like {logprobs}, for the prompt's tokens",
         group="Output",
-        metavar="K",
     )
 
     draft: Draft = option(

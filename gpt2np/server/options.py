@@ -15,22 +15,15 @@ class ServerOptions:
         InvalidArgumentError: a value is out of its range.
     """
 
-    max_running: int = option(
-        16, Integer(1), "Most sequences in a batch", group="Queue", metavar="N"
-    )
+    max_running: int = option(16, Integer(1), "Most sequences in a batch", group="Queue")
     max_queued: int = option(
-        1024,
-        Integer(1),
-        "Most sequences that wait; further requests get status 503",
-        group="Queue",
-        metavar="N",
+        1024, Integer(1), "Most sequences that wait; further requests get status 503", group="Queue"
     )
     cache_bytes: int | None = option(
         None,
         Integer(1, is_optional=True),
         "Most bytes of a batch's KV caches",
         group="Queue",
-        metavar="BYTES",
         default_text="$GPT2NP_MAX_CACHE_BYTES, or 1 GiB",
     )
     timeout: float = option(

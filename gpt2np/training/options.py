@@ -19,64 +19,42 @@ class TrainerOptions:
         InvalidArgumentError: a value is out of its range, or the width is no multiple of `n_head`.
     """
 
-    n_layer: int = option(6, Integer(1), "Number of blocks", group="Architecture", metavar="N")
-    n_head: int = option(
-        4,
-        Integer(1),
-        "Number of attention heads per block",
-        group="Architecture",
-        metavar="N",
-    )
+    n_layer: int = option(6, Integer(1), "Number of blocks", group="Architecture")
+    n_head: int = option(4, Integer(1), "Number of attention heads per block", group="Architecture")
     n_embd: int = option(
         256,
         Integer(1),
         "Width of the residual stream, a multiple of {n_head}",
         group="Architecture",
-        metavar="N",
     )
     n_positions: int = option(
         512,
         Integer(1),
         "Context length in tokens, also the length of the training sequences",
         group="Architecture",
-        metavar="N",
     )
-    max_steps: int = option(
-        10_000, Integer(1), "Number of training steps", group="Training", metavar="N"
-    )
-    per_device_train_batch_size: int = option(
-        8, Integer(1), "Sequences per step", group="Training", metavar="N"
-    )
+    max_steps: int = option(10_000, Integer(1), "Number of training steps", group="Training")
+    per_device_train_batch_size: int = option(8, Integer(1), "Sequences per step", group="Training")
     learning_rate: float = option(
         3e-3,
         Number(0),
         "Peak learning rate; it falls to 0 in the last 60% of the steps",
         group="Training",
-        metavar="X",
     )
     warmup_steps: int = option(
-        100, Integer(0), "Steps until the peak learning rate", group="Training", metavar="N"
+        100, Integer(0), "Steps until the peak learning rate", group="Training"
     )
     weight_decay: float = option(
-        0.1,
-        Number(0),
-        "Weight decay of the matrices inside the blocks",
-        group="Training",
-        metavar="X",
+        0.1, Number(0), "Weight decay of the matrices inside the blocks", group="Training"
     )
     max_grad_norm: float = option(
         1.0,
         Number(0),
         "Scale down gradients to this norm if their norm is larger",
         group="Training",
-        metavar="X",
     )
     seed: int = option(
-        0,
-        Integer(0),
-        "Seed of the initial weights and of the sequences drawn",
-        group="Training",
-        metavar="N",
+        0, Integer(0), "Seed of the initial weights and of the sequences drawn", group="Training"
     )
     bf16: bool = option(
         False,
