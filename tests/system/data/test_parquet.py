@@ -131,7 +131,7 @@ def test_several_files_and_a_manifest(lm, tmp_path, suffix):
         ]
         with pytest.raises(InvalidArgumentError, match="is not a file; choose another name"):
             jobs[name](parts, None)
-        with pytest.raises(InvalidArgumentError, match="max-rows-per-file is 0; it must be"):
+        with pytest.raises(InvalidArgumentError, match="max_rows_per_file is 0; it must be"):
             jobs[name](parts, 0)
 
 
