@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -47,6 +48,7 @@ class Guard:
             await send(message)
 
         if refusal := self._refuse(scope["method"], scope["path"], Headers(scope=scope)):
+            await _discard_body(receive)  # else the client may not read the answer
             await refusal(scope, receive, send_with_id)
             return
         method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn omits the body
@@ -105,6 +107,14 @@ class Guard:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         is_same = hmac.compare_digest(key.encode("latin-1"), self._api_key.encode())
         return is_same and scheme.lower() == "bearer"
+
+
+async def _discard_body(receive: Receive) -> None:
+    """Read the body of a request, for a limited time, and keep nothing."""
+    deadline = time.monotonic() + limits().max_body_seconds
+    with suppress(asyncio.TimeoutError):
+        while (await asyncio.wait_for(receive(), deadline - time.monotonic())).get("more_body"):
+            pass
 
 
 def _is_open(path: str) -> bool:

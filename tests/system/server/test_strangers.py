@@ -34,7 +34,7 @@ def client(server):
 
 def connect(server):
     port = int(server.url.rpartition(":")[2])
-    return socket.create_connection(("127.0.0.1", port), timeout=10)
+    return socket.create_connection(("127.0.0.1", port), timeout=40)
 
 
 def answer_to(server, data):
@@ -77,6 +77,11 @@ class TestBodies:
         headers = {"Content-Type": "application/JSON; charset=utf-8"}
         assert client.post("/tokenize", content=b'{"prompt": "a"}', headers=headers).is_success
 
+    def test_who_sends_a_large_body_reads_the_answer(self, server):
+        head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += b"Connection: close\r\nContent-Length: 20000000\r\n\r\n"
+        assert answer_to(server, head + bytes(20_000_000)).startswith(b"HTTP/1.1 413")
+
     def test_two_lengths_close_the_connection(self, server):
         head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         head += b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG"
@@ -110,7 +115,7 @@ class TestConnections:
         for sent, status in ((b"", b""), (start, b""), (whole + start, b"HTTP/1.1 200")):
             started = time.monotonic()
             assert answer_to(server, sent).startswith(status)
-            assert 0.5 < time.monotonic() - started < 8
+            assert 0.5 < time.monotonic() - started < 30
         json_type = b"Content-Type: application/json\r\n"
         assert b"408" in answer_to(server, start + json_type + end + b"{").partition(b"\r\n")[0]
 
