@@ -25,6 +25,7 @@ RESIDUALS = ("embed", "blocks.*.resid")
 _CHUNK = 128  # rows of logits at a time, to bound the memory
 
 
+@np.errstate(under="ignore")
 def logit_lens(model: GPT2 | LanguageModel, residual: Array) -> Array:
     """Apply ln_f and the unembedding to a residual (…, C). Returns logits (…, V).
 

@@ -89,7 +89,7 @@ def linear(x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = No
     partials = matmul(x, panels)  # (I, P, n, m), or (I, 1, n, P·m)
     if scale is not None:
         partials *= scale[:, :, None]
-    y = sum_partials(partials.swapaxes(1, 2)).reshape(n, n_panels * m)
+    y = sum_partials(partials).swapaxes(0, 1).reshape(n, n_panels * m)
     if w.bias is not None:
         y += w.bias
     y = y[:, : w.out_features]
@@ -133,14 +133,11 @@ def _pad_channels(x: Array, width: int) -> Array:
 
 
 def sum_partials(partials: Array) -> Array:
-    """Sum partials[0], partials[1], … in this order (unlike np.sum). Overwrites partials[0].
-
-    The sum of two or more is contiguous.
-    """
+    """Sum partials[0], partials[1], … in this order (unlike np.sum). Overwrites partials[0]."""
     total: Array = partials[0]
-    for term in partials[1:-1]:
+    for term in partials[1:]:
         total += term
-    return np.add(total, partials[-1], order="C") if partials.shape[0] > 1 else total
+    return total
 
 
 def by_rows(function: Callable[..., Array], *arrays: Array, width: int | None = None) -> Array:

@@ -14,13 +14,13 @@ from gpt2np.kernels.matmul import row_sums
 
 _GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
-# A result too small for the dtype becomes 0, whatever the caller's np.seterr.
+# A result too small for the dtype becomes 0, whatever the caller's np.seterr. `GPT2.forward` allows
+# underflow once for all calls of `layer_norm` and `causal_softmax`.
 _allow_underflow = np.errstate(under="ignore")
 # exp → inf, and x / inf is the right limit, 0
 _allow_overflow = np.errstate(over="ignore", under="ignore")
 
 
-@_allow_underflow
 def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     """Normalize each row to mean 0 and variance 1, then multiply by `weight` and add `bias`.
 
@@ -45,7 +45,6 @@ def softmax(x: Array) -> Array:
     return y
 
 
-@_allow_underflow
 def causal_softmax(scores: Array, mask: BoolArray) -> Array:
     """Turn scores (h, n, T) into the attention pattern, in place.
 
