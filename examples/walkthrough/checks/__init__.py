@@ -19,6 +19,7 @@ from checks import (
     the_block,
     why_it_is_fast,
 )
+from gpt2np.errors import did_you_mean
 
 Answer = Callable[..., Any]
 
@@ -48,7 +49,10 @@ def check(answer: Answer) -> None:
 
 def hint_for(answer: Answer) -> str | None:
     """Return a hint of one line, or None if the answer is correct."""
+    name = answer.__name__
+    if name not in CHECKERS:
+        return f"There is no exercise {name!r}{did_you_mean(name, CHECKERS)}"
     try:
-        return CHECKERS[answer.__name__](answer)
+        return CHECKERS[name](answer)
     except Exception as error:  # a reader's function can raise anything
         return f"It raised {type(error).__name__}: {error}".splitlines()[0]

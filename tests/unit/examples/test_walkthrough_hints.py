@@ -74,6 +74,11 @@ def hint_for_answer(name, answer):
     return hint_for(answer)
 
 
+def test_a_misspelled_exercise_gets_its_name():
+    hint = hint_for_answer("bits_per_charakter", lambda lm, text: 1.0)
+    assert hint == "There is no exercise 'bits_per_charakter'; did you mean 'bits_per_character'?"
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", CHECKERS)
 def test_a_likely_mistake_is_found(name):
