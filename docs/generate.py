@@ -1,6 +1,6 @@
 """Write the reference pages that follow from the code: the commands and the options.
 
-python docs/generate.py            writes docs/reference/commands.md and options.md
+python docs/generate.py            writes commands.md, options.md and request_fields.md
 python docs/generate.py --check    exits with 1 if a page is out of date
 """
 
@@ -110,7 +110,41 @@ def options_page() -> str:
     return "\n\n".join([*lines, note]) + "\n"
 
 
-PAGES = {"commands.md": commands_page, "options.md": options_page}
+def request_fields_page() -> str:
+    """Return the page of the fields of HTTP requests, made from the models and `fields.py`."""
+    from gpt2np.server.fields import IGNORED, PARTIAL, REFUSED
+    from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest
+
+    completion, chat = CompletionRequest.model_fields, ChatCompletionRequest.model_fields
+    rows = {}
+    for name in {**completion, **chat}:
+        where = "" if name in completion and name in chat else "completions" * (name in completion)
+        rows[name] = PARTIAL.get(name, "supported"), where or "chat" * (name not in completion)
+    for name, advice in REFUSED.items():
+        text = f"refused: {advice}" if advice else "refused"
+        rows[name] = (f"chat: {text}", rows[name][1]) if name in rows else (text, "")
+    rows |= {name: (f"ignored: {reason}", "") for name, reason in IGNORED.items()}
+    table = [f"| `{name}` | {text} | {where} |" for name, (text, where) in sorted(rows.items())]
+    head = [
+        "# Fields of HTTP requests",
+        NOTE.strip(),
+        "All fields of OpenAI's and vLLM's requests to `/v1/completions` and "
+        "`/v1/chat/completions`, and some of llama.cpp, SGLang and `transformers`. Where nothing "
+        "else is said, both endpoints have the field. A refused field is an error with status 400 "
+        "that names it, unless its value asks for nothing, like null. The header "
+        "`X-Ignored-Fields` of a response names fields that this table lacks. Limits of values are "
+        "at `/docs` of a running server.",
+    ]
+    return (
+        "\n\n".join([*head, "\n".join(["| field | | endpoint |", "|---|---|---|", *table])]) + "\n"
+    )
+
+
+PAGES = {
+    "commands.md": commands_page,
+    "options.md": options_page,
+    "request_fields.md": request_fields_page,
+}
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ from gpt2np.errors import (
     ModelNotFoundError,
     short_repr,
 )
-from gpt2np.language_model import LanguageModel, Prompt
+from gpt2np.language_model import LanguageModel
 from gpt2np.server.completions import events, respond, start_job
 from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError, RunningRequest
 from gpt2np.server.inspect import add_inspection
@@ -38,6 +38,7 @@ from gpt2np.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
+    GenerationRequest,
     JsonNotation,
     TokenizeRequest,
     check_ids,
@@ -52,7 +53,14 @@ from gpt2np.server.responses import (
     error_body,
     event,
 )
-from gpt2np.server.threads import body_schema, json_response, prepare, read_json
+from gpt2np.server.threads import (
+    CHAT_TEMPLATES,
+    body_schema,
+    json_response,
+    prepare,
+    read_json,
+    run_on,
+)
 
 T = TypeVar("T")
 _INVALID = "invalid_request_error"
@@ -160,7 +168,7 @@ def _add_generation(app: FastAPI, server: Server) -> None:
             return await start_job(engine, body, prompts)
 
         reply = CompletionReply(body, engine.lm, request.scope["request_id"])
-        return await _answer(request, server, start, reply, body.stream)
+        return await _answer(request, server, start, reply, body)
 
     @app.post(
         "/v1/chat/completions",
@@ -177,7 +185,7 @@ def _add_generation(app: FastAPI, server: Server) -> None:
             return await start_job(engine, body, [render])
 
         reply = ChatReply(body, engine.lm, request.scope["request_id"])
-        return await _answer(request, server, start, reply, body.stream)
+        return await _answer(request, server, start, reply, body)
 
 
 def _success(model: type) -> dict[int | str, dict[str, Any]]:
@@ -190,11 +198,11 @@ async def _answer(
     server: Server,
     start: Callable[[], Awaitable[RunningRequest]],
     reply: Reply,
-    is_stream: bool,
+    body: GenerationRequest,
 ) -> Response:
     """Start and run a job; return the response, or a stream that has begun.
 
-    The job ends early when the client disconnects.
+    The job ends early when the client disconnects. A header names unknown fields.
     """
 
     async def begin() -> Response:
@@ -203,12 +211,15 @@ async def _answer(
             decode = job.engine.lm.tokenizer.decode
             texts = [p if isinstance(p, str) else decode(p) for p in job.prompts]
             print(f"{reply.id}: {texts!r}", file=sys.stderr, flush=True)
-        if not is_stream:
+        if not body.stream:
             return Response(await respond(job, reply), media_type="application/json")
         stream = events(job, reply)
         return _stream_response(await anext(stream), stream)  # an error here is a status
 
-    return await _until_disconnected(request, begin())
+    response = await _until_disconnected(request, begin())
+    if body.unknown_fields:
+        response.headers["X-Ignored-Fields"] = ", ".join(body.unknown_fields)
+    return response
 
 
 def _stream_response(first: bytes, stream: AsyncGenerator[bytes, None]) -> Response:
@@ -248,7 +259,9 @@ async def _until_disconnected(request: Request, work: Awaitable[T]) -> T:
             await task
 
 
-def _chat_prompt(server: Server, lm: LanguageModel, body: ChatCompletionRequest) -> Prompt:
+def _chat_prompt(
+    server: Server, lm: LanguageModel, body: ChatCompletionRequest | TokenizeRequest
+) -> list[int]:
     """Render and encode the messages.
 
     Raises:
@@ -260,13 +273,13 @@ def _chat_prompt(server: Server, lm: LanguageModel, body: ChatCompletionRequest)
         raise InvalidArgumentError(
             f"{lm.name} has no chat template: it continues texts; use /v1/completions"
         )
-    messages = [{"role": m.role, "content": m.text()} for m in body.messages]
+    messages = [{"role": m.role, "content": m.text()} for m in body.messages or ()]
     for message in messages:
         if token := find_special_token(message["content"], lm.tokenizer.special_tokens):
             raise InvalidArgumentError(
                 f"a message contains {token}, which only the chat template may add"
             )
-    text = template.render(messages, add_generation_prompt=body.add_generation_prompt)
+    text = template.render(messages, add_generation_prompt=body.add_generation_prompt is not False)
     return lm.tokenizer.encode(text, allowed_special="all")
 
 
@@ -277,9 +290,12 @@ def _add_tokenizer(app: FastAPI, server: Server) -> None:
         body = await read_json(request, TokenizeRequest)
         lm = server.engine(body.model).lm
         text = body.prompt if body.prompt is not None else body.content
-        if text is None:
+        if body.messages is not None:
+            ids = await run_on(CHAT_TEMPLATES, _chat_prompt, server, lm, body)
+        elif text is not None:
+            ids = await prepare(lm.tokenizer.encode, text, allowed_special="all")
+        else:
             raise InvalidArgumentError("prompt is missing")
-        ids = await prepare(lm.tokenizer.encode, text, allowed_special="all")
         answer = {"tokens": ids, "count": len(ids), "max_model_len": lm.model.config.n_positions}
         if body.return_token_strs:
             answer["token_strs"] = await prepare(lm.tokenizer.token_texts, ids)

@@ -50,9 +50,9 @@ async def start_job(
     lm, vocab_size = engine.lm, engine.lm.model.config.vocab_size
 
     def create_streams(prompt: Prompt) -> None:
-        if request.truncate_prompt_tokens:
+        if n_last := request.truncate_prompt_tokens:  # -1, as in vLLM, means the whole context
             ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
-            prompt = ids[-request.truncate_prompt_tokens :]
+            prompt = ids[-(lm.model.config.n_positions if n_last == -1 else n_last) :]
         if not isinstance(prompt, str):
             check_ids("prompt", prompt, vocab_size)
         job.prompts.append(prompt)

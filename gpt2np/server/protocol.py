@@ -1,14 +1,18 @@
 """Requests of OpenAI's protocol, with vLLM's additional fields, and the options that they mean.
 
-Unknown fields are ignored. A field that asks for something that gpt2np lacks is an error.
+A field that asks for something that gpt2np lacks is an error, and null means the default.
+The module `fields` lists fields that are refused or ignored; a header of the response names all
+others.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import sys
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
@@ -18,6 +22,7 @@ from gpt2np.generation.options import Biases, GenerationOptions, Ids
 from gpt2np.kernels.array import Array
 from gpt2np.limits import limits
 from gpt2np.options import Flag, Integer, Number, Range, Texts, help_text, options_of
+from gpt2np.server.fields import IGNORED, REFUSED, is_meant
 
 
 def _check_unicode(text: str) -> str:
@@ -46,6 +51,7 @@ List = Annotated[list[T], Field(fail_fast=True, max_length=_MAX_ENTRIES)]  # els
 AnyText = Annotated[str, AfterValidator(_check_unicode)]
 Text = Annotated[AnyText, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+Whole = BeforeValidator(lambda x: int(x) if isinstance(x, float) and x.is_integer() else x)
 LogitBias = Annotated[dict[str, float], BeforeValidator(_check_logit_bias)]
 
 
@@ -56,7 +62,8 @@ class _Request(BaseModel):
 class StreamOptions(_Request):
     """What a stream contains besides the text."""
 
-    include_usage: bool = False
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class StructuredOutputs(_Request):
@@ -113,8 +120,10 @@ class JsonNotation(Notation):
 
 
 _OTHER_TYPES = {
-    "top_k": Annotated[int, Field(ge=-1)],
-    "seed": Annotated[int, Field(ge=0, lt=1 << 63)],  # as in OpenAI's protocol
+    "top_k": Annotated[int, Field(ge=-1), Whole],
+    "top_p": Annotated[float, Field(ge=0, le=1)],  # 0 means the most likely token
+    "seed": Annotated[int, Field(ge=-1 << 63, lt=1 << 63), Whole],
+    "stop": AnyText | List[Text],  # "" means none
 }
 
 
@@ -124,7 +133,9 @@ def _annotation(values: Range) -> Any:
         is_open = isinstance(values, Number) and values.is_open
         bounds = {"gt" if is_open else "ge": values.low, "le": values.high}
         finite: Any = {name: bound for name, bound in bounds.items() if bound < math.inf}
-        return Annotated[int if isinstance(values, Integer) else float, Field(**finite)]
+        if isinstance(values, Integer):
+            return Annotated[int, Field(**finite), Whole]
+        return Annotated[float, Field(**finite)]
     if isinstance(values, Texts):
         return Text | List[Text] if values.is_single else List[Text]
     return {Flag: bool, Ids: List[TokenId], Biases: LogitBias}[type(values)]
@@ -164,19 +175,26 @@ _SamplingFields = create_model(
 class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
     """The fields that completions and chat completions have in common."""
 
+    model_config = ConfigDict(extra="allow")
+
     model: str | None = None
     allowed_token_ids: List[TokenId] | None = Field(None, min_length=1)
     structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
-    truncate_prompt_tokens: int | None = Field(None, ge=1)
-    use_beam_search: bool = False
-    skip_special_tokens: bool = True
-    include_stop_str_in_output: bool = False
-    return_token_ids: bool = False
-    return_tokens_as_token_ids: bool = False
-    stream: bool = False
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1), Whole] | None = None
+    use_beam_search: bool | None = False
+    skip_special_tokens: bool | None = True
+    include_stop_str_in_output: bool | None = False
+    return_token_ids: bool | None = False
+    return_tokens_as_token_ids: bool | None = False
+    stream: bool | None = False
     stream_options: StreamOptions | None = None
-    user: str | None = None
+
+    @property
+    def unknown_fields(self) -> list[str]:
+        """The names of fields that have no meaning here, as far as a header may hold them."""
+        unknown = [name for name in self.model_extra or () if name not in {*REFUSED, *IGNORED}]
+        return [name for name in unknown if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
 
     @property
     def max_new_tokens(self) -> int | None:
@@ -200,9 +218,17 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             "use_beam_search with stream": self.use_beam_search and self.stream,
             "best_of above n with stream": self.stream and (self.best_of or 1) > (self.n or 1),
             "prompt_logprobs with stream": self.prompt_logprobs is not None and self.stream,
-            "skip_special_tokens=false": not self.skip_special_tokens,
+            "skip_special_tokens=false": self.skip_special_tokens is False,
             "include_stop_str_in_output": self.include_stop_str_in_output,
+            "stream_options without stream": self.stream_options and not self.stream,
+            "stream_options.continuous_usage_stats": (
+                self.stream_options and self.stream_options.continuous_usage_stats
+            ),
+            "truncate_prompt_tokens=0": self.truncate_prompt_tokens == 0,
         }
+        for name, advice in REFUSED.items():
+            if is_meant(name, (self.model_extra or {}).get(name)):
+                return f"{name} ({advice})" if advice else name
         return next((name for name, is_given in missing.items() if is_given), None)
 
     def arguments(self) -> GenerateArguments:
@@ -217,6 +243,9 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         given = {name: getattr(self, field) for name, field in _FIELDS.items()}
         given |= {
             "top_k": self.top_k and max(0, self.top_k),
+            "top_p": sys.float_info.min if self.top_p == 0 else self.top_p,
+            "seed": None if self.seed is None else self.seed % (1 << 64),
+            "stop": self.stop or None,
             "max_new_tokens": self.max_new_tokens,
             "logprobs": self.top_logprobs_per_token,
             "regex": outputs and outputs.regex,
@@ -236,12 +265,12 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
 class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
-    prompt: AnyText | List[TokenId] | List[AnyText] | List[List[TokenId]] = Field(
-        "", description="A text, a list of token ids, or a list of texts or of lists of ids."
+    prompt: AnyText | List[TokenId] | List[AnyText | List[TokenId]] | None = Field(
+        "", description="A text, a list of token ids, or a list of texts and lists of ids."
     )
-    max_tokens: int | None = Field(16, ge=0, le=1 << 20)
-    echo: bool = False
-    logprobs: int | None = Field(None, ge=0, le=1000)
+    max_tokens: Annotated[int, Field(ge=0, le=1 << 20), Whole] | None = 16
+    echo: bool | None = False
+    logprobs: Annotated[int, Field(ge=0, le=1000), Whole] | None = None
     suffix: AnyText | None = None
 
     @property
@@ -271,13 +300,13 @@ class CompletionRequest(GenerationRequest):
         Raises:
             InvalidArgumentError: the list is empty.
         """
-        if isinstance(self.prompt, str):
-            return [self.prompt]
+        if self.prompt is None or isinstance(self.prompt, str):
+            return [self.prompt or ""]
         if not self.prompt:
             raise InvalidArgumentError("prompt is an empty list; give at least one prompt")
         if isinstance(self.prompt[0], int):
             return [self.prompt]
-        return list(cast("list[str | list[int]]", self.prompt))
+        return list(self.prompt)
 
 
 class ContentPart(_Request):
@@ -291,12 +320,18 @@ class ChatMessage(_Request):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: AnyText | List[ContentPart]
+    content: AnyText | List[ContentPart] | None = None
 
     def text(self) -> str:
-        """Return the content as one text."""
-        if isinstance(self.content, str):
-            return self.content
+        """Return the content as one text.
+
+        Raises:
+            InvalidArgumentError: a message other than the assistant's has no content.
+        """
+        if self.content is None and self.role != "assistant":
+            raise InvalidArgumentError(f"messages: a message of role {self.role} has no content")
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
         return "".join(part.text for part in self.content)
 
 
@@ -304,12 +339,13 @@ class ChatCompletionRequest(GenerationRequest):
     """The body of POST /v1/chat/completions."""
 
     messages: List[ChatMessage] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=1, le=1 << 20)
-    max_completion_tokens: int | None = Field(None, ge=1, le=1 << 20)
-    logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=1000)
-    add_generation_prompt: bool = True
-    tools: list[Any] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 20), Whole] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 20), Whole] | None = None
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int, Field(ge=0, le=1000), Whole] | None = None
+    add_generation_prompt: bool | None = True
+    tools: List[Any] | None = None
+    tool_choice: Any = None
 
     @property
     def max_new_tokens(self) -> int | None:
@@ -323,7 +359,9 @@ class ChatCompletionRequest(GenerationRequest):
 
     def unsupported(self) -> str | None:
         """Return the name of a field that asks for something that gpt2np lacks, if any."""
-        return "tools" if self.tools else super().unsupported()
+        if self.top_logprobs and not self.logprobs:
+            return "top_logprobs without logprobs"
+        return "tools" if self.tools and self.tool_choice != "none" else super().unsupported()
 
 
 class TokenizeRequest(_Request):
@@ -332,8 +370,10 @@ class TokenizeRequest(_Request):
     model: str | None = None
     prompt: AnyText | None = None
     content: AnyText | None = None
-    add_special_tokens: bool = False
-    return_token_strs: bool = False
+    messages: List[ChatMessage] | None = None
+    add_generation_prompt: bool | None = True
+    add_special_tokens: bool | None = False
+    return_token_strs: bool | None = False
 
 
 class DetokenizeRequest(_Request):

@@ -121,7 +121,7 @@ class CompletionReply(Reply):
     def __init__(self, request: CompletionRequest, lm: LanguageModel, request_id: str) -> None:
         super().__init__(request, lm, request_id)
         self._completion_request = request
-        n_top, as_ids = request.logprobs or 0, request.return_tokens_as_token_ids
+        n_top, as_ids = request.logprobs or 0, bool(request.return_tokens_as_token_ids)
         new_writer = partial(CompletionLogprobs, lm.tokenizer, n_top, as_ids)
         self._writers: defaultdict[int, CompletionLogprobs] = defaultdict(new_writer)
 

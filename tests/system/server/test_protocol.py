@@ -1,10 +1,13 @@
 """Details of OpenAI's protocol and of HTTP on which clients rely."""
 
+import json
 import signal
 import threading
 import time
+import typing
 
 import pytest
+from helpers.chat_models import CHATML, chat_model
 from helpers.server import running_server
 
 httpx = pytest.importorskip("httpx")
@@ -12,6 +15,7 @@ for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package)
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +98,198 @@ class TestHttp:
             thread.join()
             assert answers[0].status_code == 200
             assert server.process.wait(5) == 0
+
+
+NULLABLE = (  # in OpenAI's schema, and vLLM's flags
+    *(
+        "prompt",
+        "best_of",
+        "echo",
+        "frequency_penalty",
+        "logit_bias",
+        "logprobs",
+        "max_tokens",
+        "n",
+    ),
+    *("presence_penalty", "seed", "stop", "stream", "stream_options", "suffix", "temperature"),
+    *("top_p", "user", "use_beam_search", "skip_special_tokens", "return_token_ids", "top_k"),
+    *("return_tokens_as_token_ids", "include_stop_str_in_output", "response_format", "store"),
+)
+
+
+def complete(client, **body):
+    response = client.post(COMPLETIONS, json=body)
+    assert response.status_code == 200, response.text
+    return response.json()["choices"]
+
+
+class TestValues:
+    @pytest.mark.parametrize("name", NULLABLE)
+    def test_null_is_the_default(self, client, name):
+        fields = {"prompt": "The fox", "seed": 1, "max_tokens": 3}
+        fields.pop(name, None)
+        texts = [
+            len(complete(client, **fields, **more)[0]["text"]) > 0 for more in ({}, {name: None})
+        ]
+        assert texts == [True, True]
+
+    @pytest.mark.parametrize(
+        ("fields", "same"),
+        [
+            ({"stop": ""}, {}),
+            ({"stop": []}, {}),
+            ({"top_p": 0}, {"temperature": 0}),
+            ({"max_tokens": 4.0, "seed": 1.0, "n": 2.0}, {"max_tokens": 4, "n": 2}),
+            ({"logprobs": 1.0, "top_k": 5.0}, {"logprobs": 1, "top_k": 5}),
+            ({"truncate_prompt_tokens": -1}, {}),
+            ({"guided_regex": None, "tools": [], "truncation_side": "left"}, {}),
+        ],
+        ids=str,
+    )
+    def test_fields_mean_the_same(self, client, fields, same):
+        both = [
+            complete(client, **{"prompt": "The fox", "seed": 1, "max_tokens": 6, **more})
+            for more in (fields, same)
+        ]
+        assert both[0] == both[1]
+
+    def test_long_prompts_are_cut_to_the_context(self, client):
+        request = {"prompt": list(range(600)), "max_tokens": 0, "return_token_ids": True}
+        [choice] = complete(client, **request, truncate_prompt_tokens=-1)
+        assert choice["prompt_token_ids"] == list(range(600))[-512:]
+
+    def test_batches_mix_texts_and_ids(self, client):
+        fields = {"seed": 1, "max_tokens": 4}
+        mixed = complete(client, prompt=["The fox", [5, 6]], **fields)
+        apart = [complete(client, prompt=p, **fields)[0]["text"] for p in ("The fox", [5, 6])]
+        assert [choice["text"] for choice in mixed] == apart
+
+    def test_negative_seeds_differ(self, client):
+        seeds = (-1, -2, -(2**63), 1)
+        fields = {"prompt": "The fox", "max_tokens": 12}
+        texts = [complete(client, seed=seed, **fields)[0]["text"] for seed in (*seeds, *seeds)]
+        assert texts[:4] == texts[4:]
+        assert len(set(texts)) == 4
+
+    @pytest.mark.parametrize(
+        ("fields", "name"),
+        [
+            ({"stream_options": {"include_usage": True}}, "stream_options"),
+            (
+                {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+                "continuous_usage_stats",
+            ),
+            ({"max_tokens": 4.5}, "max_tokens"),
+            ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+            ({"do_sample": False}, "do_sample"),
+            ({"prompt": ["a", 5]}, "prompt.1"),
+        ],
+        ids=str,
+    )
+    def test_what_cannot_be_done_is_named(self, client, fields, name):
+        response = client.post(COMPLETIONS, json=fields)
+        assert response.status_code == 400
+        assert name in response.json()["error"]["message"]
+
+
+class TestChat:
+    @pytest.fixture(scope="class")
+    def client(self, tmp_path_factory, bundled):
+        folder = tmp_path_factory.mktemp("chat")
+        model = chat_model(folder / "chat", bundled, CHATML)
+        with (
+            running_server(folder, "--model", str(model)) as server,
+            httpx.Client(base_url=server.url, timeout=60) as client,
+        ):
+            yield client
+
+    def test_optional_parts(self, client):
+        messages = [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": None, "tool_calls": []},
+            {"role": "user", "content": "Who?"},
+        ]
+        fields = {"tools": [{"type": "function"}], "tool_choice": "none", "logprobs": None}
+        body = {"messages": messages, "max_tokens": 2, **fields}
+        assert client.post(CHAT, json=body).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("fields", "name"),
+        [
+            ({"top_logprobs": 2}, "top_logprobs"),
+            ({"tools": [{}]}, "tools"),
+            ({"echo": True}, "echo"),
+            ({"continue_final_message": True}, "continue_final_message"),
+            ({"messages": [{"role": "user", "content": None}]}, "content"),
+        ],
+        ids=str,
+    )
+    def test_what_cannot_be_done_is_named(self, client, fields, name):
+        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **fields}
+        response = client.post(CHAT, json=body)
+        assert response.status_code == 400
+        assert name in response.json()["error"]["message"]
+
+    def test_messages_can_be_tokenized(self, client):
+        messages = [{"role": "user", "content": "Hi"}]
+        answer = client.post("/tokenize", json={"messages": messages}).json()
+        body = {"messages": messages, "max_tokens": 1, "return_token_ids": True}
+        [choice] = client.post(CHAT, json=body).json()["choices"]
+        assert answer["tokens"] == choice["prompt_token_ids"]
+        body = {"messages": messages, "add_generation_prompt": False}
+        assert len(client.post("/tokenize", json=body).json()["tokens"]) < answer["count"]
+
+
+VLLM_FIELDS = (  # of both requests, beside OpenAI's
+    *("add_generation_prompt", "add_special_tokens", "allowed_token_ids", "bad_words"),
+    *("cache_salt", "chat_template", "chat_template_kwargs", "continue_final_message"),
+    *("documents", "ec_transfer_params", "echo", "ignore_eos", "include_reasoning"),
+    *("include_stop_str_in_output", "kv_transfer_params", "length_penalty", "logprob_token_ids"),
+    *("media_io_kwargs", "min_p", "min_tokens", "mm_processor_kwargs", "priority"),
+    *("prompt_embeds", "prompt_logprobs", "repetition_detection", "repetition_penalty"),
+    *("request_id", "return_mm_kwargs", "return_prompt_text", "return_token_ids"),
+    *("return_token_offsets", "return_tokens_as_token_ids", "routed_experts_prompt_start"),
+    *("session_id", "skip_special_tokens", "spaces_between_special_tokens", "stop_token_ids"),
+    *("stream_interval", "structured_outputs", "thinking_token_budget", "top_k"),
+    *("truncate_prompt_tokens", "truncation_side", "use_beam_search", "vllm_xargs"),
+    *("watermarking", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+    *("guided_decoding_backend", "guided_whitespace_pattern"),
+)
+
+
+class TestAllFields:
+    def test_every_field_is_supported_refused_or_ignored(self):
+        """OpenAI's fields are those of the installed client."""
+        from openai.types import completion_create_params
+        from openai.types.chat import completion_create_params as chat_create_params
+
+        from gpt2np.server.fields import IGNORED, REFUSED
+        from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest
+
+        for params, model in (
+            (completion_create_params, CompletionRequest),
+            (chat_create_params, ChatCompletionRequest),
+        ):
+            base = params.CompletionCreateParamsBase
+            names = {*typing.get_type_hints(base), "stream", *VLLM_FIELDS}
+            names -= {"add_generation_prompt"} if model is CompletionRequest else set()
+            assert not names - {*model.model_fields, *REFUSED, *IGNORED}
+            assert not set(IGNORED) & {*REFUSED, *model.model_fields}
+
+    def test_refused_fields_are_named(self, client):
+        from gpt2np.server.fields import REFUSED
+
+        for name in set(REFUSED) - {"echo"}:
+            response = client.post(COMPLETIONS, json={name: ["x"]})
+            assert response.status_code == 400
+            assert name in response.json()["error"]["message"]
+            response = client.post(COMPLETIONS, json={name: None, "max_tokens": 1})
+            assert response.status_code == 200
+
+    def test_other_fields_are_named_in_a_header(self, client):
+        names = ["tempertaure", "max-tokens", "x\r\nX-Evil: 1", "é", "a" * 50]
+        for stream in (False, True):
+            body = {"max_tokens": 1, "stream": stream, "user": "me", **dict.fromkeys(names, 1)}
+            response = client.post(COMPLETIONS, content=json.dumps(body), headers=JSON)
+            assert response.headers["X-Ignored-Fields"] == "tempertaure, max-tokens"
+        assert "X-Ignored-Fields" not in client.post(COMPLETIONS, json={"max_tokens": 1}).headers

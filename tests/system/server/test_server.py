@@ -260,7 +260,7 @@ class TestErrors:
             ({"prompt": [[99999999]]}, "prompt"),
             ({"allowed_token_ids": [99999999]}, "allowed_token_ids"),
             ({"stop_token_ids": [99999999]}, "stop_token_ids"),
-            ({"prompt": ["a", 5]}, "prompt.0"),
+            ({"prompt": ["a", 5]}, "prompt.1"),
             ({"prompt": [True]}, "prompt"),
             ({"prompt": [[1, -1]]}, "prompt.0.1: "),
             ({"seed": 1 << 70}, "seed"),

@@ -1,0 +1,121 @@
+"""Fields of OpenAI's, vLLM's and other servers' requests that `protocol.py` does not declare.
+
+docs/reference/request_fields.md is the table of all fields; docs/generate.py writes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_STRUCTURED = "use structured_outputs with regex or choice"
+REFUSED = {
+    "guided_regex": "use structured_outputs.regex",
+    "guided_choice": "use structured_outputs.choice",
+    "guided_json": _STRUCTURED,
+    "guided_grammar": _STRUCTURED,
+    "guided_whitespace_pattern": _STRUCTURED,
+    "regex": "use structured_outputs.regex",
+    "grammar": _STRUCTURED,
+    "ebnf": _STRUCTURED,
+    "json_schema": _STRUCTURED,
+    "structural_tag": _STRUCTURED,
+    "truncation_side": "truncate_prompt_tokens keeps the last tokens",
+    "echo": "only completions echo a prompt",
+    "continue_final_message": "use add_generation_prompt, or /v1/completions",
+    "chat_template": "the template is the model's",
+    "chat_template_kwargs": "the template is the model's",
+    "documents": "put them into a message",
+    "functions": "",
+    "function_call": "",
+    "audio": "",
+    "modalities": "only text",
+    "web_search_options": "",
+    "prompt_embeds": "give a text or ids",
+    "return_prompt_text": "use return_token_ids, and /detokenize",
+    "logprob_token_ids": "use logprobs",
+    "logits_processors": "",
+    "repetition_detection": "use stop or repetition_penalty",
+    "thinking_token_budget": "",
+    "watermarking": "",
+    "n_predict": "use max_tokens",
+    "max_new_tokens": "use max_tokens",
+    "num_beams": "use use_beam_search and n",
+    "do_sample": "use temperature",
+    "repeat_penalty": "use repetition_penalty",
+    "typical": "use typical_p",
+    "mirostat": "",
+    "dry_multiplier": "use no_repeat_ngram_size",
+    "xtc_probability": "",
+    "dynatemp_range": "",
+}
+"""Fields that would change the result: a request with such a field is an error. With advice."""
+
+PARTIAL = {
+    "suffix": "refused",
+    "tools": 'refused, unless `tool_choice` is `"none"`',
+    "tool_choice": 'only `"none"` matters',
+    "response_format": 'only `{"type": "text"}`',
+    "structured_outputs": "`regex` and `choice`; else refused",
+    "stream_options": "`include_usage`; `continuous_usage_stats` is refused",
+    "skip_special_tokens": "only true",
+    "include_stop_str_in_output": "only false",
+    "use_beam_search": "without `stream`",
+    "prompt_logprobs": "without `stream`",
+    "best_of": "with `stream`, only as large as `n`",
+}
+"""Declared fields of which some values are errors."""
+
+_NOTHING: list[Any] = [None, False, 0, "", [], {}]
+_NEUTRAL: dict[str, list[Any]] = {
+    "truncation_side": [None, "left"],
+    "modalities": [None, ["text"]],
+    "function_call": [None, "none"],
+    "do_sample": [None, True],
+    "num_beams": [None, 1],
+    "repeat_penalty": [None, 1],
+    "typical": [None, 1],
+    "thinking_token_budget": [None, -1],
+}
+
+_NOT_TEXT = "the models have no such input"
+_NO_REASONING = "the models do not reason in a channel of their own"
+_ELSEWHERE = "concerns a service of OpenAI"
+_CLUSTER = "concerns a cluster of vLLM"
+IGNORED = {
+    "user": "for the client's own use",
+    "metadata": "for the client's own use",
+    "request_id": "X-Request-Id of the response is the server's",
+    "session_id": "for the client's own use",
+    "safety_identifier": _ELSEWHERE,
+    "prompt_cache_key": _ELSEWHERE,
+    "prompt_cache_options": _ELSEWHERE,
+    "prompt_cache_retention": _ELSEWHERE,
+    "moderation": _ELSEWHERE,
+    "service_tier": _ELSEWHERE,
+    "store": _ELSEWHERE,
+    "prediction": "only the speed depends on it",
+    "verbosity": _NO_REASONING,
+    "reasoning_effort": _NO_REASONING,
+    "include_reasoning": _NO_REASONING,
+    "parallel_tool_calls": "there are no tools",
+    "media_io_kwargs": _NOT_TEXT,
+    "mm_processor_kwargs": _NOT_TEXT,
+    "return_mm_kwargs": _NOT_TEXT,
+    "add_special_tokens": "GPT-2's tokenizer adds none",
+    "spaces_between_special_tokens": "special tokens are not part of the text",
+    "priority": "requests run in the order of their arrival",
+    "stream_interval": "each step is one event",
+    "return_token_offsets": "vLLM's, for its endpoint that only renders",
+    "routed_experts_prompt_start": "the models have no experts",
+    "cache_salt": "prefixes are not shared between requests",
+    "kv_transfer_params": _CLUSTER,
+    "ec_transfer_params": _CLUSTER,
+    "vllm_xargs": "for extensions of vLLM",
+    "guided_decoding_backend": "there is one",
+}
+"""Fields that change nothing, with the reason."""
+
+
+def is_meant(name: str, value: Any) -> bool:
+    """Tell whether a value of a refused field asks for something that is not done anyway."""
+    return value not in _NEUTRAL.get(name, _NOTHING)
