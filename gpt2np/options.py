@@ -90,14 +90,12 @@ class Number(Range):
         self.low, self.high, self.is_open = low, high, is_open
 
     def words(self) -> str:
-        low = f"above {self.low}" if self.is_open else f"of at least {self.low}"
-        if not self.is_open and self.high < math.inf:
-            return f"a number from {self.low} to {self.high}"
-        return (
-            f"a number {low}"
-            if self.high == math.inf
-            else f"a number {low} and at most {self.high}"
-        )
+        if self.is_open:
+            at_most = "" if self.high == math.inf else f" and at most {self.high}"
+            return f"a number above {self.low}{at_most}"
+        if self.high == math.inf:
+            return f"a number, at least {self.low}"
+        return f"a number from {self.low} to {self.high}"
 
     def is_valid(self, value: Any) -> bool:
         is_inside = is_number(value) and self.low <= value <= self.high
@@ -115,7 +113,7 @@ class Integer(Range):
 
     def words(self) -> str:
         if self.high == math.inf:
-            return f"an integer of at least {self.low}"
+            return f"an integer, at least {self.low}"
         return f"an integer from {self.low} to {self.high}"
 
     def is_valid(self, value: Any) -> bool:

@@ -103,7 +103,7 @@ class TestGenerate:
     @pytest.mark.parametrize(
         ("option", "message"),
         [
-            ({"temperature": -1}, "temperature is -1; it must be a number of at least 0"),
+            ({"temperature": -1}, "temperature is -1; it must be a number, at least 0"),
             ({"temperature": float("nan")}, "temperature is nan"),
             ({"temperature": float("inf")}, "temperature is inf"),
             ({"top_k": -1}, "top_k is -1"),
