@@ -59,9 +59,11 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     """
     if w.dtype == np.int8:
         return _matmul_int8(x, w, out)
-    if not small_kernels():
-        return _matmul_of_any_blas(x, w, out)
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
+    if not small_kernels():
+        if n == 1 and w.size <= MIN_SHARED_WORK:  # most products of a decode step
+            return np.matmul(x, w, out=out)
+        return _matmul_of_any_blas(x, w, out)
     is_cheap = n * w.size <= MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
     if is_cheap and 1 < n <= _MAX_SMALL_ROWS:  # most products of a decode step
         return np.matmul(x, w, out=out)
