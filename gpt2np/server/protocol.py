@@ -262,10 +262,13 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         return arguments  # type: ignore[no-any-return]
 
 
+Prompts = Annotated[list[AnyText | List[TokenId]], Field(fail_fast=True, max_length=10_000)]
+
+
 class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
-    prompt: AnyText | List[TokenId] | List[AnyText | List[TokenId]] | None = Field(
+    prompt: AnyText | List[TokenId] | Prompts | None = Field(
         "", description="A text, a list of token ids, or a list of texts and lists of ids."
     )
     max_tokens: Annotated[int, Field(ge=0, le=1 << 20), Whole] | None = 16
