@@ -14,6 +14,8 @@ from functools import cache
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+MIN_CHECKED_EXPANSION = 64 * MIB
+"""A compressed file that expands to this size or less may have any ratio."""
 
 
 def _limit(default: int, unit: str, effect: str) -> int:
@@ -82,8 +84,10 @@ class Limits:
         "bytes",
         "A longer text from standard input, --file or a corpus is an error.",
     )
-    max_gzip_ratio: int = _limit(
-        200, "bytes per byte", "A .gz file that grows more, beyond its first 64 MiB, is an error."
+    max_compression_ratio: int = _limit(
+        200,
+        "bytes per byte",
+        "A .gz, .npz or .parquet file that grows more, beyond its first 64 MiB, is an error.",
     )
     max_hub_file_bytes: int = _limit(
         256 * MIB, "bytes", "A larger file on the Hub, other than weights, is not downloaded."
@@ -149,6 +153,15 @@ def limits() -> Limits:
             )
         values[limit.name] = int(text)
     return Limits(**values)
+
+
+def check_expansion(name: object, n_compressed: int, n_expanded: int) -> None:
+    """Raise InvalidArgumentError if a compressed file expands to more than the limits allow."""
+    if n_expanded > max(limits().max_compression_ratio * n_compressed, MIN_CHECKED_EXPANSION):
+        raise InvalidArgumentError(
+            f"{name}: {n_compressed:,} compressed bytes expand to {n_expanded:,} or more; "
+            f"{how_to_raise('max_compression_ratio')}"
+        )
 
 
 def how_to_raise(name: str) -> str:

@@ -1,10 +1,10 @@
 """Encode a corpus to one file of token ids, for training.
 
 INPUT is a folder, a pattern such as 'text/**/*.txt', or a file. A .jsonl file
-has one document per line, a .parquet file one per row; an .npz file has token
-ids. In a text file, <|endoftext|> separates documents, and line ends at the
-start and end of each document are dropped. Text and .jsonl files may be
-compressed (.gz).
+has one document per line, a .csv or .parquet file one per row; an .npz file has
+token ids. In a text file, <|endoftext|> separates documents, and line ends at
+the start and end of each document are dropped. Text, .jsonl and .csv files may
+be compressed (.gz).
 
 The suffix of OUT selects the format:
 
@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--field",
         default="text",
-        help="In .jsonl and .parquet files, the field with the text (default: text)",
+        help="In .jsonl, .csv and .parquet files, the field or column with the text "
+        "(default: text)",
     )
     add("--skip-errors", action="store_true", help="Skip each file that cannot be read to its end")
     output = parser.add_argument_group("Output").add_argument

@@ -1,9 +1,9 @@
 """Score each document of a corpus: log probability, perplexity, bits per byte.
 
 FILE is a folder, a pattern such as 'text/**/*.jsonl', or a file. A .jsonl file
-has one document per line, a .parquet file one per row. In a text file,
-<|endoftext|> separates documents. Text and .jsonl files may be compressed
-(.gz).
+has one document per line, a .csv or .parquet file one per row. In a text file,
+<|endoftext|> separates documents. Text, .jsonl and .csv files may be
+compressed (.gz).
 
 The file --out has a row for each document, in the order of the documents:
 

@@ -121,10 +121,10 @@ def _read(stream: BinaryIO, source: str) -> bytes:
 
 def check_field(field: str, files: Iterable[Path]) -> None:
     """Raise InvalidArgumentError if --field has no effect on `files`."""
-    kinds = {".jsonl", ".parquet"}
+    kinds = {".jsonl", ".csv", ".parquet"}
     if field != "text" and not any(kinds.intersection(file.suffixes) for file in files):
         raise InvalidArgumentError(
-            "--field is for .jsonl files and .parquet files; there is none to read"
+            "--field is for .jsonl, .csv and .parquet files; there is none to read"
         )
 
 

@@ -42,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FILE", help=out)
     max_bytes = "Maximum size of the table (default: 4000000)"
     add("--max-bytes", type=int, default=4_000_000, metavar="N", help=max_bytes)
-    add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
+    field = "In .jsonl, .csv and .parquet files, the field or column with the text (default: text)"
+    add("--field", default="text", help=field)
     add("--skip-errors", action="store_true", help="Skip files that cannot be read")
     add("--force", action="store_true", help="Overwrite the table if it exists")
 

@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Number of tokens in the vocabulary",
     )
     _add_training_arguments(add)
-    add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
+    field = "In .jsonl, .csv and .parquet files, the field or column with the text (default: text)"
+    add("--field", default="text", help=field)
     add("--skip-errors", action="store_true", help="Skip the rest of a file that cannot be read")
     output = parser.add_argument_group("Output").add_argument
     output("--out", type=Path, required=True, metavar="FOLDER", help="Folder for the vocabulary")

@@ -1,12 +1,13 @@
 """Files of a corpus and their documents.
 
 A text file holds documents with separators between them. Each line of a .jsonl file holds a
-document in one field of a JSON object; both kinds may be compressed (.gz). Each row of a .parquet
-file holds a document in one column. Files are read lazily, and a long document can be read in
-parts, so memory does not grow with the size of a file.
+document in one field of a JSON object. Each row of a .csv or .parquet file holds a document in one
+column. All but .parquet files may be compressed (.gz). Files are read lazily, and a long document
+can be read in parts, so memory does not grow with the size of a file.
 """
 
 import codecs
+import csv
 import glob
 import gzip
 import json
@@ -24,11 +25,13 @@ from gpt2np.data.files import read_lines
 from gpt2np.data.parquet import read_rows
 from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text, is_utf16
 from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
-from gpt2np.limits import how_to_raise, limits
+from gpt2np.limits import check_expansion, how_to_raise, limits
 
 _READ_SIZE = 1 << 20  # bytes to read at once; minimum characters in a part of a document
 
-_MIN_CHECKED_GZIP_BYTES = 64 << 20  # a .gz file of less text may have any ratio
+_N_SNIFFED_BYTES = (
+    8000  # a zero byte among the first bytes of a file marks a binary file, as in git
+)
 
 _ARRAY_SUFFIXES = (".bin", ".npy", ".safetensors")
 
@@ -46,7 +49,7 @@ class CorpusOptions:
     """
 
     separators: tuple[str, ...] = (END_OF_TEXT,)  # texts between documents
-    field: str = "text"  # field of a .jsonl line, or .parquet column, that holds the document
+    field: str = "text"  # field of a .jsonl line, or column, that holds the document
     split_long_documents: bool = False
 
 
@@ -193,7 +196,7 @@ def open_file(file: Path) -> BinaryIO:
 
 
 def _has_records(file: Path) -> bool:
-    return file.suffix == ".parquet" or file.name.removesuffix(".gz").endswith(".jsonl")
+    return file.suffix == ".parquet" or file.name.removesuffix(".gz").endswith((".jsonl", ".csv"))
 
 
 def _records(
@@ -204,10 +207,42 @@ def _records(
         for number, row in enumerate(read_rows(stream, file, field), 1):
             yield number, f"{file}, row {number}", partial(dict[str, Any], row)
         return
+    if file.name.removesuffix(".gz").endswith(".csv"):
+        for number, row in enumerate(_read_csv(stream, file, field), 1):
+            yield number, f"{file}, row {number}", partial(dict[str, Any], row)
+        return
     for number, line in enumerate(read_lines(stream, file), 1):
         if line.strip():
             location = f"{file}, line {number}"
             yield number, location, partial(_parse_record, line, location)
+
+
+def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of a .csv file, which has a header, as `pandas.read_csv` splits them.
+
+    A blank line is no row. In a short row, the missing values are empty texts.
+    """
+    csv.field_size_limit(limits().max_line_bytes)
+    rows = csv.reader(codecs.iterdecode(read_lines(stream, file), "utf-8-sig"), strict=True)
+    try:
+        names = next(filter(None, rows), [])
+        if column not in names:
+            raise UnreadableFileError(
+                f"{file} has no column {column!r}; its columns are {short_repr(names)}"
+            )
+        index = names.index(column)
+        for row in filter(None, rows):
+            if len(row) > len(names):
+                raise UnreadableFileError(
+                    f"{file}, line {rows.line_num}: {len(row)} values for {len(names)} columns"
+                )
+            yield {column: row[index] if index < len(row) else ""}
+    except UnicodeDecodeError as error:
+        raise UnreadableFileError(
+            f"{describe_decode_error(file, error)} of line {rows.line_num + 1}"
+        ) from error
+    except csv.Error as error:
+        raise UnreadableFileError(f"{file}, line {rows.line_num}: {error}") from error
 
 
 def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
@@ -236,7 +271,7 @@ def _errors_of(file: Path) -> Iterator[None]:
 
 
 class _GzipFile(gzip.GzipFile):
-    """A .gz file that raises UnreadableFileError if it expands by more than `max_gzip_ratio`."""
+    """A .gz file that whose growth is limited by `Limits.max_compression_ratio`."""
 
     def read(self, size: int | None = -1) -> bytes:
         return self._checked(super().read(size))
@@ -246,11 +281,7 @@ class _GzipFile(gzip.GzipFile):
 
     def _checked(self, data: bytes) -> bytes:
         n_read = self.myfileobj.tell() if self.myfileobj else 0  # None after `close`
-        if self.tell() > max(limits().max_gzip_ratio * n_read, _MIN_CHECKED_GZIP_BYTES):
-            raise UnreadableFileError(
-                f"{self.name}: {n_read:,} compressed bytes expand to more than {self.tell():,}; "
-                f"{how_to_raise('max_gzip_ratio')}"
-            )
+        check_expansion(self.name, n_read, self.tell())
         return data
 
 
@@ -260,6 +291,9 @@ def _decode(stream: BinaryIO, file: Path, errors: str = "strict") -> Iterator[st
     offset = 0
     while True:
         data = stream.read(_READ_SIZE)
+        start = data[: max(0, _N_SNIFFED_BYTES - offset)]
+        if b"\0" in start and not is_utf16(data):
+            raise UnreadableFileError(f"{file} is a binary file, not text; leave it out")
         n_buffered = len(decoder.getstate()[0])
         try:
             text = decoder.decode(data, final=not data)

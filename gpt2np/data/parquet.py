@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, error_reason, install_hint, short_repr
+from gpt2np.limits import MIN_CHECKED_EXPANSION, check_expansion
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ def read_rows(
     """Yield the rows of a Parquet file: all columns, or only `column`. Errors show `name`.
 
     Raises:
-        InvalidArgumentError: the file is damaged, or has no such column.
+        InvalidArgumentError: the file is damaged, has no such column, or expands by more than
+            `Limits.max_compression_ratio`.
         GPT2NPError: pyarrow is not installed.
     """
     arrow, parquet = _import_pyarrow()
@@ -42,8 +45,22 @@ def read_rows(
                 f"{name} has no column {column!r}; its columns are {short_repr(names)}"
             )
         columns = None if column is None else [column]
-        for batch in file.iter_batches(_ROWS_PER_BATCH, columns=columns, use_threads=False):
-            yield from batch.to_pylist()
+        n_compressed, n_expanded = stream.seek(0, SEEK_END), 0
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            chunks = [group.column(n) for n in range(group.num_columns)]
+            n_declared = sum(
+                chunk.total_uncompressed_size
+                for chunk in chunks
+                if column in (None, chunk.path_in_schema.partition(".")[0])
+            )
+            check_expansion(name, n_compressed, n_declared)
+            # Rows can repeat a value that the group stores once: few rows of large values at a time
+            n_rows = max(1, min(_ROWS_PER_BATCH, MIN_CHECKED_EXPANSION // max(1, n_declared)))
+            for batch in file.iter_batches(n_rows, [number], columns, use_threads=False):
+                n_expanded += batch.nbytes
+                check_expansion(name, n_compressed, n_expanded)
+                yield from batch.to_pylist()
     except (arrow.ArrowException, OSError) as error:
         raise InvalidArgumentError(
             f"cannot read {name} as Parquet: {error_reason(error)}"

@@ -15,7 +15,9 @@ class ScoreOptions:
         InvalidArgumentError: a value is out of its range.
     """
 
-    field: str = option("text", Text(), "In .jsonl and .parquet files, the field with the text")
+    field: str = option(
+        "text", Text(), "In .jsonl, .csv and .parquet files, the field with the text"
+    )
     context: int | None = option(
         None, Integer(2, is_optional=True), "Tokens per window", default_text="the model's context"
     )

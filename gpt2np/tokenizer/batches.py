@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_parts
 from gpt2np.data.corpus_job import DocumentBatch
 from gpt2np.data.resumable import Results
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.limits import check_expansion
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
 PART_DTYPE = np.dtype(
@@ -52,13 +54,16 @@ def read_parts_or_arrays(file: Path, tokenizer: Tokenizer, field: str = "text") 
 def _read_npz(file: Path, vocab_size: int) -> Iterator[Part]:
     try:
         with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                with archive.open(name) as member:
+            for info in archive.infolist():  # zipfile reads at most `file_size` bytes of a member
+                check_expansion(f"{file}, {info.filename}", info.compress_size, info.file_size)
+                with archive.open(info) as member:
                     array = np.lib.format.read_array(member, allow_pickle=False)
-                _check_ids(array, vocab_size, f"{file}, {name}")
+                _check_ids(array, vocab_size, f"{file}, {info.filename}")
                 yield array, True
     except UnreadableFileError:
         raise
+    except InvalidArgumentError as error:
+        raise UnreadableFileError(str(error)) from error
     except _NPZ_ERRORS as error:
         raise UnreadableFileError(f"cannot read {file} as .npz: {error}") from error
 

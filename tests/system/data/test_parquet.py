@@ -16,7 +16,7 @@ from gpt2np.prompts.job import continue_file
 from gpt2np.prompts.prompt_file import PromptLine, read_lines
 from gpt2np.tokenizer.dataset import DatasetOptions, encode_dataset
 
-pytest.importorskip("pyarrow", reason="needs pyarrow: pip install gpt2np[parquet]")
+pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install gpt2np[parquet]")
 TEXTS = ["One fox.", "", "Two kings é🦊.", None]
 
 
@@ -144,3 +144,15 @@ def test_damage(table):
     for damaged in (content[:-9], content[: len(content) // 2], b""):
         with pytest.raises(InvalidArgumentError, match="cannot read x as Parquet: "):
             list(read_rows(io.BytesIO(damaged), "x"))
+
+
+@pytest.mark.parametrize(("n_rows", "n_characters"), [(1, 9 << 20), (200, 1 << 20)])
+def test_a_small_file_of_much_text(tmp_path, monkeypatch, n_rows, n_characters):
+    """One long text, or a text that the file stores once for all rows."""
+    monkeypatch.setattr("gpt2np.limits.MIN_CHECKED_EXPANSION", 8 << 20)
+    path = tmp_path / "x.parquet"
+    table = pyarrow.table({"text": ["a" * n_characters] * n_rows})
+    pyarrow.parquet.write_table(table, path, compression="zstd")
+    assert path.stat().st_size < 40_000
+    with pytest.raises(UnreadableFileError, match="set GPT2NP_MAX_COMPRESSION_RATIO"):
+        list(read_documents([path], CorpusOptions()))

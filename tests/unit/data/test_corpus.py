@@ -4,20 +4,23 @@ import gzip
 import json
 import os
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt2np import InvalidArgumentError
+from gpt2np import InvalidArgumentError, Tokenizer
 from gpt2np.data import corpus
 from gpt2np.data.corpus import (
     CorpusOptions,
     UnreadableFileError,
     find_files,
     read_documents,
+    read_numbered_documents,
     read_parts,
 )
 from gpt2np.limits import Limits
+from gpt2np.tokenizer.batches import read_parts_or_arrays
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 from gpt2np.tokenizer.training.train import count_pieces
 
@@ -204,14 +207,66 @@ class TestLimits:
     @pytest.mark.parametrize("split", [False, True])
     def test_a_document_without_an_end(self, tmp_path, small, split):
         path = tmp_path / "x.txt"
-        path.write_bytes(bytes(4_000_000))
+        path.write_bytes(b"a" * 4_000_000)
         with pytest.raises(UnreadableFileError, match="more than 3,000,000 characters"):
             self._read(path, split_long_documents=split)
 
     def test_a_gzip_bomb(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(corpus, "_MIN_CHECKED_GZIP_BYTES", 4 << 20)
+        monkeypatch.setattr("gpt2np.limits.MIN_CHECKED_EXPANSION", 4 << 20)
         path = tmp_path / "x.txt.gz"
         path.write_bytes(gzip.compress(b" \n" * (5 << 19)))
-        with pytest.raises(UnreadableFileError, match=r"set GPT2NP_MAX_GZIP_RATIO"):
+        with pytest.raises(UnreadableFileError, match=r"set GPT2NP_MAX_COMPRESSION_RATIO"):
             for _ in read_parts([path], CorpusOptions(split_long_documents=True)):
                 pass
+
+    def test_an_npz_bomb(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("gpt2np.limits.MIN_CHECKED_EXPANSION", 4 << 20)
+        path, tokenizer = tmp_path / "x.npz", Tokenizer.load("bundled")
+        np.savez_compressed(path, np.zeros(1 << 20, np.uint16))
+        ((ids, ends_document),) = read_parts_or_arrays(path, tokenizer)
+        assert len(ids) == 1 << 20 and ends_document
+        np.savez_compressed(path, np.zeros(3 << 20, np.uint16))
+        with pytest.raises(UnreadableFileError, match=r"arr_0.npy: .* set GPT2NP_MAX_COMPRESSION"):
+            list(read_parts_or_arrays(path, tokenizer))
+
+
+class TestCSV:
+    def _read(self, path, field="text"):
+        return [part.text for part in read_parts([path], CorpusOptions(field=field))]
+
+    @pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+    def test_rows_as_pandas_splits_them(self, tmp_path, suffix):
+        content = '\ufeffid,text\r\n1,"One, ""two""\r\nlines é"\r\n\r\n2\r\n3,NA\r\n'.encode()
+        content = gzip.compress(content) if suffix.endswith("gz") else content
+        path = write(tmp_path / f"a.{suffix}", content)
+        assert self._read(path) == ['One, "two"\r\nlines é', "NA"]
+        assert self._read(path, "id") == ["1", "2", "3"]
+        numbered = list(read_numbered_documents(path, CorpusOptions()))
+        assert [(text, number) for text, number, _ in numbered] == [
+            ('One, "two"\r\nlines é', 1),
+            ("NA", 3),
+        ]
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (b"", r"has no column 'text'; its columns are \[\]"),
+            (b"a,b\n1,2\n", r"has no column 'text'; its columns are \['a', 'b'\]"),
+            (b"text\none\ntwo,three\n", r"a\.csv, line 3: 2 values for 1 columns"),
+            (b'text\n"one\n', r"a\.csv, line 2: unexpected end of data"),
+            (b"text\none\ntw\xff\n", r"not UTF-8 text: byte 0xff at offset 2 of line 3"),
+        ],
+    )
+    def test_damaged_files(self, tmp_path, content, message):
+        with pytest.raises(UnreadableFileError, match=message):
+            self._read(write(tmp_path / "a.csv", content))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.db", "a.tar.gz"])
+def test_a_binary_file_is_refused(tmp_path, name):
+    content = b"SQLite format 3\0" + bytes(100)
+    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+    with pytest.raises(UnreadableFileError, match=f"{name} is a binary file, not text; leave it"):
+        list(read_parts([path], CorpusOptions()))
+    (document,) = read_numbered_documents(path, CorpusOptions())
+    assert "is a binary file" in document.problem
