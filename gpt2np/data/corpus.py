@@ -271,7 +271,7 @@ def _errors_of(file: Path) -> Iterator[None]:
 
 
 class _GzipFile(gzip.GzipFile):
-    """A .gz file that whose growth is limited by `Limits.max_compression_ratio`."""
+    """A .gz file whose growth is limited by `Limits.max_compression_ratio`."""
 
     def read(self, size: int | None = -1) -> bytes:
         return self._checked(super().read(size))
