@@ -81,21 +81,28 @@ def is_number(value: Any) -> bool:
 
 
 class Number(Range):
-    """Numbers from `low` to `high`; with `is_open`, above `low`."""
+    """Numbers from `low` to `high`, in a unit; with `is_open`, above `low`."""
 
     def __init__(
-        self, low: float = 0, high: float = math.inf, *, is_open: bool = False, **common: Any
+        self,
+        low: float = 0,
+        high: float = math.inf,
+        *,
+        is_open: bool = False,
+        unit: str = "",
+        **common: Any,
     ) -> None:
         super().__init__(**common)
         self.low, self.high, self.is_open = low, high, is_open
+        self.noun = f"a number of {unit}" if unit else "a number"
 
     def words(self) -> str:
         if self.is_open:
             at_most = "" if self.high == math.inf else f" and at most {self.high}"
-            return f"a number above {self.low}{at_most}"
+            return f"{self.noun} above {self.low}{at_most}"
         if self.high == math.inf:
-            return f"a number, at least {self.low}"
-        return f"a number from {self.low} to {self.high}"
+            return f"{self.noun}, at least {self.low}"
+        return f"{self.noun} from {self.low} to {self.high}"
 
     def is_valid(self, value: Any) -> bool:
         is_inside = is_number(value) and self.low <= value <= self.high

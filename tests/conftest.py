@@ -55,9 +55,10 @@ def pytest_ignore_collect(collection_path, config):
 
 
 @pytest.fixture(autouse=True)
-def no_blocked_signals():
-    """Unblock signals that an interrupted test left blocked: its processes would ignore Ctrl-C."""
+def restored_signals():
+    """Restore what an interrupted test or a command left: blocked signals, a handler of Ctrl-C."""
     yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.name != "nt":
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.constraints.characters import END, ByteNodes, Ranges
-from gpt2np.constraints.syntax import Alternation, Concatenation, OneOf, Repetition, Tree
+from gpt2np.constraints.syntax import Alternation, CharacterClass, Concatenation, Repetition, Tree
 from gpt2np.errors import InvalidArgumentError
 
 Reading = tuple[int, int]
@@ -83,7 +83,7 @@ class CharacterAutomaton:
 
     def _add_tree(self, tree: Tree, target: int) -> int:
         """Add states that match `tree` and lead to the state `target`; return the first state."""
-        if isinstance(tree, OneOf):
+        if isinstance(tree, CharacterClass):
             if tree.characters not in self._roots:
                 self._roots[tree.characters] = self.nodes.root(tree.characters)
             root = self._roots[tree.characters]

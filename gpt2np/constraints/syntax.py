@@ -31,7 +31,7 @@ MAX_RANGES = 300_000
 
 
 @dataclass(frozen=True)
-class OneOf:
+class CharacterClass:
     """Syntax tree that matches one character of a set."""
 
     characters: Ranges
@@ -60,7 +60,7 @@ class Repetition:
     most: int | None
 
 
-Tree = OneOf | Concatenation | Alternation | Repetition
+Tree = CharacterClass | Concatenation | Alternation | Repetition
 
 _ANY_BUT_LINE_FEED = complement(((0x0A, 0x0A),))
 _CONTROLS = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B, "a": 0x07}
@@ -117,8 +117,8 @@ def literals(texts: Sequence[str]) -> Tree:
     return Alternation(tuple(Concatenation(tuple(map(_literal, text))) for text in texts))
 
 
-def _literal(character: str) -> OneOf:
-    return OneOf(character_set([(ord(character), ord(character))]))
+def _literal(character: str) -> CharacterClass:
+    return CharacterClass(character_set([(ord(character), ord(character))]))
 
 
 def _only_code(characters: Ranges) -> int | None:
@@ -189,9 +189,9 @@ class _Parser:
         if character == "(":
             return self._group()
         if character == "[":
-            return OneOf(self._class())
+            return CharacterClass(self._class())
         if character == "\\":
-            return OneOf(self._escape())
+            return CharacterClass(self._escape())
         if character in "^$":
             raise self._unsupported(_OTHER_ANCHORS)
         if character in "*+?" or _COUNTS.match(self.pattern, self.position):
@@ -199,7 +199,7 @@ class _Parser:
         if character == "{":
             raise self._error(r"{ without counts; write \{ for the character")
         self.position += 1
-        return OneOf(_ANY_BUT_LINE_FEED) if character == "." else _literal(character)
+        return CharacterClass(_ANY_BUT_LINE_FEED) if character == "." else _literal(character)
 
     def _group(self) -> Tree:
         start = _GROUP_START.match(self.pattern, self.position)

@@ -126,9 +126,8 @@ def _resolve_window(ids: list[int], window: slice | None, config: GPT2Config) ->
         )
     if not 0 <= start < stop <= n:
         raise InvalidArgumentError(
-            f"{{window}} is {start}:{stop}, not within the prompt's {n} tokens; "
-            f"choose START:STOP with 0 ≤ START < STOP ≤ {n}",
-            window=window,
+            f"the window {start}:{stop} is not within the prompt's {n} tokens; "
+            f"choose START:STOP with 0 ≤ START < STOP ≤ {n}"
         )
     if stop - start > limit:
         size = f"the prompt has {n} tokens" if window is None else f"the window has {stop - start}"

@@ -372,7 +372,7 @@ class GenerationOptions:
     )
     max_time: float | None = option(
         None,
-        Number(0, is_open=True, note="in seconds", is_optional=True),
+        Number(0, is_open=True, unit="seconds", is_optional=True),
         "End the output after this many seconds, with the text so far",
         details="The time counts from the call; the decode step in progress is completed.",
         group="Stopping",

@@ -46,12 +46,22 @@ class PackedMatrix:
 
     @classmethod
     def in_buffer(
-        cls, buffer: Array, shape: tuple[int, int], panel_shape: tuple[int, int]
+        cls,
+        buffer: Array,
+        shape: tuple[int, int],
+        panel_shape: tuple[int, int],
+        is_transposed: bool = False,
     ) -> PackedMatrix:
-        """Return a matrix stored in a flat buffer of `packed_size(shape, panel_shape)` numbers."""
+        """Return a matrix stored in a flat buffer of `packed_size(shape, panel_shape)` numbers.
+
+        Without small-matrix kernels, the buffer of a transposed matrix is [out, in], like the
+        array that fills it: filling some columns then touches only their part of the buffer.
+        """
         i, p, k, m = _data_shape(shape, panel_shape)
         if small_kernels():
             return cls(buffer.reshape(i, p, k, m), shape, panel_shape)
+        if is_transposed:
+            return cls(buffer.reshape(p, m, i, k).transpose(2, 0, 3, 1), shape, panel_shape)
         return cls(buffer.reshape(i, k, p, m).swapaxes(1, 2), shape, panel_shape)
 
     def quantized(self, dtype: np.dtype[Any]) -> PackedMatrix:

@@ -84,7 +84,9 @@ class WeightSource:
         for start in range(0, matrix.shape[1], _CHUNK_COLUMNS):
             columns = matrix[:, start : start + _CHUNK_COLUMNS]
             size = packed_size(columns.shape, panel_shape)
-            packed = PackedMatrix.in_buffer(buffer[:size], columns.shape, panel_shape)
+            packed = PackedMatrix.in_buffer(
+                buffer[:size], columns.shape, panel_shape, packing.is_transposed
+            )
             packed.fill(columns)
             yield packed
 
@@ -225,7 +227,10 @@ class PackedWeights(MutableMapping[str, Array]):
         buffer = np.empty(starts[-1], dtype)
         return {
             name: PackedMatrix.in_buffer(
-                buffer[start:stop], shapes[name], self._packings[name].panel_shape
+                buffer[start:stop],
+                shapes[name],
+                self._packings[name].panel_shape,
+                self._packings[name].is_transposed,
             )
             for name, start, stop in zip(names, starts, starts[1:], strict=False)
         }

@@ -115,7 +115,9 @@ class JsonNotation(Notation):
         )
 
     def setting(self, argument: str, value: object) -> str:
-        """Return a field with a value."""
+        """Return a field with a value; a slice of the prompt's tokens is a list of two numbers."""
+        if isinstance(value, slice):
+            return f'"{argument}": [{value.start}, {value.stop}]'
         return f'"{self.name(argument)}": {json.dumps(value)}'
 
 

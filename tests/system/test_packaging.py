@@ -92,12 +92,12 @@ def test_contents(wheel):
     assert wheel.stat().st_size < 20_000_000
 
 
-def test_runtime_requirements_are_these_four(wheel):
+def test_runtime_requirements(wheel):
     content = zipfile.ZipFile(wheel)
     name = next(name for name in content.namelist() if name.endswith("METADATA"))
     required = Parser().parsestr(content.read(name).decode()).get_all("Requires-Dist")
     runtime = {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line}
-    assert runtime == {"numpy", "safetensors", "regex", "huggingface-hub"}
+    assert runtime == {"numpy", "safetensors", "regex", "huggingface-hub", "filelock"}
 
 
 def test_the_main_job_offline(installed, tmp_path):

@@ -184,7 +184,7 @@ class TestBounds:
             ([[]], "no ids"),
             ([], "no sequences"),
             ([[1.5]], "integers"),
-            ([[2**70]], "integers"),
+            ([[2**70]], "not in the model's vocabulary"),
             ([[[1]]], "list of integers"),
             ([5, 6, 7], r"as in \[\[5, 6, 7\]\]"),
         ],

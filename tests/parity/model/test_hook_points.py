@@ -78,8 +78,8 @@ def test_patterns_choose(pattern, expected):
         ),  # the output of the last block is no block's input
         ("blocks.[12].attn.z", "did you mean 'blocks.2.attn.z'?"),
         ("blocks.?.attn.z", "did you mean 'blocks."),
-        ("transformer.h.0", "gpt2np trace --list-points"),
-        ("", "gpt2np trace --list-points"),
+        ("transformer.h.0", 'page "Hook points" lists them'),
+        ("", 'page "Hook points" lists them'),
     ],
 )
 def test_a_name_that_no_point_has_is_told_with_the_closest(pattern, message):

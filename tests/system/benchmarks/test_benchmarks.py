@@ -64,7 +64,7 @@ def test_compare_runs_another_checkout_in_turns_with_this_one(tmp_path, monkeypa
     results = json.loads(found.read_text(encoding="utf-8"))
     assert list(results["values"]) == ["gpt2np", "gpt2np (old)"] and not results["skipped"]
     assert all(values["8 rows"] for values in results["values"].values())
-    assert "| gpt2np ÷ | gpt2np (old) |" in done.stdout
+    assert ": gpt2np ÷ | gpt2np (old) |" in done.stdout  # after the processor's name
 
 
 def test_compare_refuses_what_is_no_checkout(tmp_path):

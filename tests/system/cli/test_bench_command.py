@@ -16,7 +16,7 @@ from helpers.random_models import random_model
 
 from gpt2np import Tokenizer
 from gpt2np.benchmark.suite import as_text
-from gpt2np.kernels.blas import describe_kernels
+from gpt2np.kernels.blas import describe_kernels, small_kernels
 from gpt2np.kernels.cpus import usable_cpus
 from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count
 from gpt2np.runtime.ranks import max_processes
@@ -137,7 +137,9 @@ def test_the_progress_and_the_choices_of_processes(bundled, tmp_path):
     if max_processes() == 1 or thread_count() == 1:
         assert not choices
     else:
-        assert {"1", "2", "5"} <= {*choices}  # prompts may be too few for a choice
+        # Prompts may be too few for a choice. Without small-matrix kernels, ranks share at most
+        # seven tokens.
+        assert ({"1", "2", "5"} if small_kernels() else {"1", "2"}) <= {*choices}
     if hasattr(termios, "tcsetwinsize"):
         progress = b"".join(seen).decode()
         assert "decode at context 256" in progress and "12 of 12" in progress
