@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_output_arguments(add: Callable[..., object]) -> None:
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
-    add("--json", action="store_true", help="Print each text as a JSON object, with --logprobs")
+    add("--json", action="store_true", help="Print each text as a JSON object; --logprobs needs it")
     add(
         "--out",
         type=Path,

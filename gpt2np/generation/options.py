@@ -205,7 +205,7 @@ class Choices(Texts):
 
 
 class Patterns(Texts):
-    """Regular expressions from strangers."""
+    """Untrusted regular expressions."""
 
     def normalize(self, value: Any) -> Any:
         patterns: tuple[str, ...] = super().normalize(value)
@@ -243,7 +243,7 @@ class GenerationOptions:
     top_k: int = option(
         40,
         Integer(0, note="0 for no limit"),
-        "Sample only from this many most likely tokens; 0 for all",
+        "Sample only from the most likely tokens, this many; 0 for all",
         group="Sampling",
         is_model_default=True,
     )
@@ -257,7 +257,7 @@ class GenerationOptions:
     min_p: float = option(
         0.0,
         Number(0, 1),
-        "Exclude tokens less than this many times as likely as the most likely token",
+        "Exclude tokens whose probability is below this fraction of the most likely token's",
         group="Sampling",
         is_model_default=True,
     )
@@ -331,7 +331,7 @@ class GenerationOptions:
     no_repeat_ngram_size: int = option(
         0,
         Integer(0, note="0 for none"),
-        "Forbid n-grams of this many tokens that prompt or text already contain; 0 allows them",
+        "Forbid repeating an n-gram of this many tokens from the prompt or the text; 0 allows them",
         group="Penalties",
         is_model_default=True,
     )

@@ -41,7 +41,8 @@ class Blas:
     def small_kernels(self) -> bool:
         """Whether the library has small-matrix kernels, in float32 and float64.
 
-        They compute products of up to a million multiplications, and read their operands in place.
+        Small-matrix kernels compute products of up to a million multiplications, and read their
+        operands in place.
         """
         return self.core in _WITH_SMALL_KERNELS
 

@@ -78,8 +78,8 @@ _NEUTRAL: dict[str, list[Any]] = {
 }
 
 _NOT_TEXT = "the models have no such input"
-_NO_REASONING = "the models do not reason in a channel of their own"
-_ELSEWHERE = "concerns a service of OpenAI"
+_NO_REASONING = "the models have no reasoning channel"
+_ELSEWHERE = "only for OpenAI's hosted service"
 _CLUSTER = "concerns a cluster of vLLM"
 IGNORED = {
     "user": "for the client's own use",
@@ -105,7 +105,7 @@ IGNORED = {
     "spaces_between_special_tokens": "special tokens are not part of the text",
     "priority": "requests run in the order of their arrival",
     "stream_interval": "each step is one event",
-    "return_token_offsets": "vLLM's, for its endpoint that only renders",
+    "return_token_offsets": "only for vLLM's render endpoint",
     "routed_experts_prompt_start": "the models have no experts",
     "cache_salt": "prefixes are not shared between requests",
     "kv_transfer_params": _CLUSTER,
@@ -117,5 +117,5 @@ IGNORED = {
 
 
 def is_meant(name: str, value: Any) -> bool:
-    """Tell whether a value of a refused field asks for something that is not done anyway."""
+    """Return whether a refused field's value would change the result."""
     return value not in _NEUTRAL.get(name, _NOTHING)

@@ -403,7 +403,7 @@ def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
 
 
 class InterventionRequest(_Request):
-    """A change of an activation at all positions: the activation times `factor`."""
+    """Multiply an activation by `factor` at all positions."""
 
     point: str = Field(
         pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
@@ -422,7 +422,7 @@ class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
         None,
         min_length=1,
         max_length=10,
-        description="Followed tokens, besides the likeliest two.",
+        description="Tokens to track in addition to the two most likely.",
     )
     include: list[Literal["lens", "attention", "neurons", "attribution"]] = Field(
         default=["lens", "attention", "neurons", "attribution"]
