@@ -22,7 +22,7 @@ from gpt2np.cli.generation_options import (
     generation_options,
 )
 from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
-from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
+from gpt2np.cli.output import handle_interrupt, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, strip_newline
 from gpt2np.data.text import decode_utf8
 from gpt2np.errors import GPT2NPError
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)  # must come before NumPy is imported
     options = generation_options(args)
     session = _create_session(args, options)
-    signal.signal(signal.SIGINT, interrupt_handler)
+    signal.signal(signal.SIGINT, handle_interrupt)
     if not sys.stdin.isatty():
         return _chat(session, _read_piped_line)
     with contextlib.suppress(ImportError):  # not available on Windows

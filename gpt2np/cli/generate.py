@@ -41,7 +41,7 @@ from gpt2np.cli.model_options import (
 )
 from gpt2np.cli.output import (
     counted,
-    interrupt_handler,
+    handle_interrupt,
     job_progress,
     print_stderr,
     report_interrupted,
@@ -155,7 +155,7 @@ def _run_streams(
     """Generate and print texts, even after Ctrl-C; return the best text and the exit code."""
     from gpt2np.generation.streaming import pick_best, run_streams
 
-    signal.signal(signal.SIGINT, interrupt_handler)
+    signal.signal(signal.SIGINT, handle_interrupt)
     is_live = len(streams) == 1 and not args.json
     exit_code = 0
     try:

@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 
+from gpt2np.interrupts import held_signals
+
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -121,7 +123,7 @@ def progress(**options: Any) -> Iterator[tqdm[Any]]:
     """
     from tqdm import tqdm  # required by huggingface_hub
 
-    signal.signal(signal.SIGINT, interrupt_handler)
+    signal.signal(signal.SIGINT, handle_interrupt)
     with tqdm(**{"leave": False, "disable": None, **options}) as bar:
         yield bar
 
@@ -194,39 +196,18 @@ def report_rows(out: Path, written: tuple[int, str], skipped: tuple[int, str]) -
     return 1 if skipped[0] else 0
 
 
-class InterruptHandler:
-    """SIGINT handler that raises KeyboardInterrupt; `deferred` delays the exception.
+def handle_interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt: the SIGINT handler of the commands.
 
     Python ignores exceptions of finalizers, so during one the handler calls itself again soon.
     """
+    if _is_finalizing(frame):
+        from _thread import interrupt_main
+        from threading import Timer
 
-    def __init__(self) -> None:
-        self._deferring = self._pending = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if _is_finalizing(frame):
-            from _thread import interrupt_main
-            from threading import Timer
-
-            Timer(0.01, interrupt_main).start()
-        elif self._deferring and not self._pending:
-            self._pending = True
-        else:  # a second Ctrl-C interrupts even a deferred write, because the reader may hang
-            signal.default_int_handler(number, frame)
-
-    @contextlib.contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Delay a KeyboardInterrupt until the end of the `with` block."""
-        self._deferring = True
-        try:
-            yield
-        finally:
-            pending, self._deferring, self._pending = self._pending, False, False
-        if pending:
-            raise KeyboardInterrupt
-
-
-interrupt_handler = InterruptHandler()
+        Timer(0.01, interrupt_main).start()
+    else:
+        signal.default_int_handler(number, frame)
 
 
 def _is_finalizing(frame: FrameType | None) -> bool:
@@ -241,7 +222,7 @@ def _is_finalizing(frame: FrameType | None) -> bool:
 def write_stream(stream: TextStream) -> None:
     """Generate a text, and write each step's text to stdout immediately.
 
-    `interrupt_handler` must be the SIGINT handler, so that Ctrl-C never cuts a write in half.
+    Ctrl-C never cuts a write in half. A second Ctrl-C does, because the reader may hang.
 
     Raises:
         KeyboardInterrupt: Ctrl-C canceled the stream; the text so far is written.
@@ -260,6 +241,6 @@ def write_stream(stream: TextStream) -> None:
 
 
 def _write_new_text(stream: TextStream) -> None:
-    with interrupt_handler.deferred():
+    with held_signals([signal.SIGINT], may_hang=True):
         sys.stdout.write(stream.new_text())
         sys.stdout.flush()

@@ -20,12 +20,13 @@ from gpt2np.cli.declared_options import add_groups, given_options
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import (
     check_not_hidden,
-    interrupt_handler,
+    handle_interrupt,
     print_stderr,
     report_interrupted,
     write_errors,
 )
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument, install_hint
+from gpt2np.interrupts import held_signals
 from gpt2np.training.options import TrainerOptions
 
 if TYPE_CHECKING:
@@ -68,13 +69,13 @@ def run(args: argparse.Namespace) -> int:
         ) from error
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
-    signal.signal(signal.SIGINT, interrupt_handler)
+    signal.signal(signal.SIGINT, handle_interrupt)
     with write_errors(args.out, check_filename=True):
         trainer = Trainer(args.corpus, args.out, tokenizer, options, force=args.force)
         try:
             _train(trainer, options.max_steps, args.save_steps, args.logging_steps)
         except KeyboardInterrupt:
-            with interrupt_handler.deferred():
+            with held_signals([signal.SIGINT], may_hang=True):
                 trainer.save()
             return report_interrupted(trainer.folder)
         trainer.finish()
@@ -94,7 +95,7 @@ def _train(trainer: "Trainer", max_steps: int, save_steps: int, logging_steps: i
         total=max_steps, initial=start, desc="training", unit="step", leave=False, disable=None
     ) as bar:
         while trainer.step < max_steps:
-            with interrupt_handler.deferred():
+            with held_signals([signal.SIGINT], may_hang=True):
                 losses.append(trainer.take_step())
                 if trainer.step % save_steps == 0:
                     trainer.save()

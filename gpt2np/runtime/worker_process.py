@@ -9,11 +9,12 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from gpt2np.interrupts import held_signals
 from gpt2np.runtime.ranks import RankFailedError
 
 if TYPE_CHECKING:
@@ -122,7 +123,9 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
     ours.settimeout(None)  # overrides the default timeout of the program
     worker = Worker(ours)
     workers.append(worker)
-    with theirs, _signals_handled_later(), warnings.catch_warnings():
+    # A fork calls Python functions, such as one that releases the lock of `logging`. If a handler
+    # raised KeyboardInterrupt there, Python would drop the error and the lock would stay locked.
+    with theirs, held_signals(), warnings.catch_warnings():
         # Python warns of a fork with several threads; the worker needs none of the other threads.
         warnings.simplefilter("ignore", DeprecationWarning)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -137,30 +140,6 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
         finally:
             _fork.is_worker = False
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-@contextmanager
-def _signals_handled_later() -> Iterator[None]:
-    """Call the handlers of signals after the `with` block.
-
-    A fork calls Python functions, as one that releases the lock of `logging`. If a handler raised
-    KeyboardInterrupt there, Python would drop the error and the lock would stay locked. Blocking
-    signals is not enough: another thread can receive them for the main thread.
-    """
-    received: list[int] = []
-    handlers: dict[int, Any] = {}
-    try:
-        if threading.current_thread() is threading.main_thread():  # it calls the handlers
-            for number in map(int, signal.valid_signals()):
-                if callable(handler := signal.getsignal(number)):
-                    handlers[number] = handler
-                    signal.signal(number, lambda number, _: received.append(number))
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
 
 
 def _serve_and_exit(serve: Callable[[socket.socket], None], socket: socket.socket) -> NoReturn:

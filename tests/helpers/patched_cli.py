@@ -56,10 +56,10 @@ GPT2.forward = killing
 _REPORT_GENERATION = """
 import signal, sys
 from gpt2np import GPT2
-from gpt2np.cli.output import interrupt_handler
+from gpt2np.cli.output import handle_interrupt
 forward, reports = GPT2.forward, []
 def reporting(*args, **kwargs):
-    if not reports and signal.getsignal(signal.SIGINT) is interrupt_handler:
+    if not reports and signal.getsignal(signal.SIGINT) is handle_interrupt:
         reports.append(print("begun", file=sys.stderr, flush=True))
     return forward(*args, **kwargs)
 GPT2.forward = reporting

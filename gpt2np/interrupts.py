@@ -1,0 +1,48 @@
+"""Signals that wait: the one place that keeps Ctrl-C from interrupting a change of state."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+
+TYPE_CHECKING = False  # importing typing takes longer than importing this module
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import FrameType
+    from typing import Any
+
+
+@contextmanager
+def held_signals(
+    numbers: Iterable[int] = range(1, signal.NSIG), *, may_hang: bool = False
+) -> Iterator[None]:
+    """Call the handlers of signals (default: all) after the `with` block.
+
+    If the block `may_hang`, a second signal of the same number is handled at once. Python calls
+    handlers on the main thread, so nothing is held on other threads. Blocking the signals would not
+    be enough: another thread can receive them for the main thread.
+    """
+    received: list[int] = []
+    handlers: dict[int, Any] = {}
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        if may_hang and number in received:
+            received.remove(number)
+            handlers[number](number, frame)
+        else:
+            received.append(number)
+
+    try:
+        for number in numbers:
+            if callable(handler := signal.getsignal(number)):
+                try:
+                    signal.signal(number, receive)
+                except ValueError:  # not the main thread
+                    break
+                handlers[number] = handler
+        yield
+    finally:
+        for number, handler in reversed(handlers.items()):
+            signal.signal(number, handler)
+        for number in received:
+            signal.raise_signal(number)
