@@ -28,7 +28,6 @@ SMALL_BATCH = 64
 """The largest number of rows for which threads share the matrix instead of the rows."""
 
 _MAX_SMALL_PRODUCT = 1_000_000  # the largest n·k·m of one call of the small-matrix kernel
-_MAX_SMALL_ROWS = 32  # more rows in one call are not faster
 MAX_SPLIT_ROWS = 7
 """The most rows for which some columns of a product have the same bits as in the whole product.
 
@@ -64,8 +63,8 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
         if n == 1 and w.size <= MIN_SHARED_WORK:  # most products of a decode step
             return np.matmul(x, w, out=out)
         return _matmul_of_any_blas(x, w, out)
-    is_cheap = n * w.size <= MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
-    if is_cheap and 1 < n <= _MAX_SMALL_ROWS:  # most products of a decode step
+    is_small = n * k * m <= _MAX_SMALL_PRODUCT
+    if is_small and n > 1 and n * w.size <= MIN_SHARED_WORK:  # most products of a decode step
         return np.matmul(x, w, out=out)
     if n == 1:  # BLAS would use GEMV; the small-matrix kernels need two rows
         multiply = np.matmul if 2 * w.size <= MIN_SHARED_WORK else matmul
@@ -74,11 +73,10 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
             return y
         out[...] = y
         return out
-    is_small = n <= 2 or (n <= _MAX_SMALL_ROWS and n * k * m <= _MAX_SMALL_PRODUCT)
     is_shared = _is_shared(n, w)
-    if is_small and not is_shared:
+    if (is_small or n == 2) and not is_shared:
         return np.matmul(x, w, out=out)
-    max_rows = min(_MAX_SMALL_ROWS, max(2, _MAX_SMALL_PRODUCT // (k * m)))
+    max_rows = max(2, _MAX_SMALL_PRODUCT // (k * m))
     if out is None:
         out = _empty_product(x, w)
     (_matmul_on_threads if is_shared else _matmul_in_row_chunks)(x, w, out, max_rows)
