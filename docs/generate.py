@@ -75,7 +75,9 @@ def commands_page() -> str:
         "# Commands",
         NOTE.strip(),
         "All commands print the result to stdout and everything else to stderr. The exit code is 0 "
-        "for success, 1 if the work could not be done, 2 for wrong usage, and 130 after Ctrl-C.",
+        "for success, 1 if the work could not be done, 2 for wrong usage, and 130 after Ctrl-C. "
+        "A byte of a path that is not UTF-8 is printed as `\\udcff`; in JSON, Python reads the "
+        "path back.",
     ]
     _, *blocks = command_text(cli._create_parser(modules), 1)
     return "\n\n".join([*head, *blocks[1:]]) + "\n"

@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
     size = sum((source.path / name).stat().st_size for name in files)
     print_stderr(f"model: {source.name}, {len(files)} files, {size:,} bytes")
     folder = source.path.absolute()
-    print(json.dumps(_as_json(source, folder, files, size)) if args.json else folder, flush=True)
+    content = _as_json(source, folder, files, size)
+    print(json.dumps(content, ensure_ascii=False) if args.json else folder, flush=True)
     return 0
 
 

@@ -85,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
     options = DatasetOptions(
         args.field, combine, args.skip_errors, args.processes, args.max_rows_per_file
     )
-    files = find_files(map(spool_stdin, args.inputs), [args.out, partial_folder(args.out)])
+    written = [args.out, partial_folder(args.out)]
+    files = find_files(map(spool_stdin, args.inputs), written, print_stderr)
     check_field(args.field, files)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 def prepare_streams() -> None:
     """Set stdout and stderr to UTF-8 and line feeds on every platform; replace closed streams.
 
-    A closed stdin or stderr becomes the null device. A closed stdout becomes a stream on which
-    every write fails, because the result would be lost.
+    A byte of a path that is not UTF-8 is printed as `\\udcff`: in JSON, an escape from which Python
+    reads the same path. A closed stdin or stderr becomes the null device. A closed stdout becomes a
+    stream on which every write fails, because the result would be lost.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
@@ -36,7 +37,7 @@ def prepare_streams() -> None:
             stream = open(os.open(os.devnull, flags), mode, encoding="utf-8")  # noqa: SIM115, PTH123
             setattr(sys, name, stream)
         elif mode == "w" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="replace", newline="\n")
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def discard_stdout() -> None:

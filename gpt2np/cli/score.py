@@ -34,7 +34,13 @@ from gpt2np.cli.model_options import (
     model_source,
     ray_cluster,
 )
-from gpt2np.cli.output import corpus_progress, report_interrupted, report_rows, write_errors
+from gpt2np.cli.output import (
+    corpus_progress,
+    print_stderr,
+    report_interrupted,
+    report_rows,
+    write_errors,
+)
 from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import GPT2NPError
 from gpt2np.evaluation.options import ScoreOptions
@@ -68,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.data.rows import check_rows_output
     from gpt2np.evaluation.corpus import score_corpus
 
-    files = find_files(map(spool_stdin, args.files), [args.out, partial_folder(args.out)])
+    written = [args.out, partial_folder(args.out)]
+    files = find_files(map(spool_stdin, args.files), written, print_stderr)
     check_rows_output(args.out, overwrite=args.force)
     options = ScoreOptions(**given_options(args, ScoreOptions))
     check_field(options.field, files)

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.max_bytes < _MIN_BYTES:
         raise InvalidArgumentError(f"--max-bytes is {args.max_bytes}; give at least {_MIN_BYTES}")
     check_output_file(args.out, overwrite=args.force)
-    files = find_files(map(spool_stdin, args.files), [args.out])
+    files = find_files(map(spool_stdin, args.files), [args.out], print_stderr)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
     counts = _count(files, tokenizer, args.field, args.skip_errors)

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     written = [args.out / name for name in (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)]
     _check_out(args.out, [] if args.force else written)
     # Without the output: a second run must not train on the vocabulary of the first run.
-    files = find_files(map(spool_stdin, args.files), written)
+    files = find_files(map(spool_stdin, args.files), written, print_stderr)
     check_field(args.field, files)
     _check_writable(args.out)
     corpus = _corpus_options(args, options)

@@ -13,6 +13,7 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,13 @@ _N_SNIFFED_BYTES = (
     8000  # a zero byte among the first bytes of a file marks a binary file, as in git
 )
 
+_MAX_KINDS = 5  # suffixes in a message
+
 _ARRAY_SUFFIXES = (".bin", ".npy", ".safetensors")
+
+# What is read from a folder; other files are read only if they are named.
+_TEXT_SUFFIXES = ("", ".txt", ".jsonl", ".csv")
+_FOLDER_SUFFIXES = {*_TEXT_SUFFIXES, *(f"{s}.gz" for s in _TEXT_SUFFIXES), ".parquet", ".npz"}
 
 # A document may be cut before a space or newline that follows a visible character.
 _up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match
@@ -72,25 +79,50 @@ class UnreadableFileError(InvalidArgumentError):
     """Error for a file of the corpus that can't be read or parsed."""
 
 
-def find_files(paths: Iterable[str | Path], outputs: Iterable[Path] = ()) -> list[Path]:
+def find_files(
+    paths: Iterable[str | Path],
+    outputs: Iterable[Path] = (),
+    on_skip: Callable[[str], object] = lambda message: None,
+) -> list[Path]:
     """Return the files that `paths` name, sorted, without duplicates and without `outputs`.
 
     Each path is a file, a glob pattern, or a folder, which is searched recursively. In folders,
-    hidden files and files of arrays (.bin, .npy, .safetensors) are skipped. `outputs` are files or
-    folders. Raises InvalidArgumentError if a path or pattern matches no file, a folder has no
-    files, or only `outputs` remain.
+    hidden files are skipped, and so are files of unknown suffixes: other than .txt, .jsonl, .csv,
+    .parquet and .npz, and .gz after the first three. `on_skip` receives one message that counts
+    the files of unknown suffixes. `outputs` are files or folders.
+
+    Raises:
+        InvalidArgumentError: a path or pattern matches no file, a folder has no files, or only
+            `outputs` and files of unknown suffixes remain.
     """
     files: dict[Path, Path] = {}
+    named: set[Path] = set()  # not only as a part of a folder
     for path in paths:
         if str(path) == "":
             raise InvalidArgumentError("the name of a file or folder is empty")
-        for file in _expand(str(path)):
-            files.setdefault(file.resolve(), file)
+        found = {file.resolve(): file for file in _expand(str(path))}
+        files = found | files
+        named |= set() if Path(path).is_dir() else found.keys()
     excluded = {output.resolve() for output in outputs}
-    inputs = [f for path, f in files.items() if excluded.isdisjoint([path, *path.parents])]
+    inputs = [p for p in files if excluded.isdisjoint([p, *p.parents])]
+    skipped = [p for p in inputs if p not in named and _suffix(p) not in _FOLDER_SUFFIXES]
+    if skipped:
+        counts = Counter(map(_suffix, skipped)).most_common()
+        kinds = ", ".join(f"{n:,} × {suffix}" for suffix, n in counts[:_MAX_KINDS])
+        kinds += ", …" if len(counts) > _MAX_KINDS else ""
+        message = f"files of unknown kinds in folders: {kinds}; name files, or give patterns"
+        if len(skipped) == len(inputs):
+            raise InvalidArgumentError(f"only {message}")
+        on_skip(f"skipped {message}, to read them as text")
     if files and not inputs:
         raise InvalidArgumentError("no file to read, apart from the output")
-    return sorted(inputs)
+    return sorted(files[p] for p in set(inputs).difference(skipped))
+
+
+def _suffix(file: Path) -> str:
+    """Return a suffix such as ".txt", or with compression ".txt.gz"."""
+    is_compressed = file.suffix == ".gz"
+    return f"{file.with_suffix('').suffix}.gz" if is_compressed else file.suffix
 
 
 def _expand(path: str) -> list[Path]:
@@ -99,7 +131,6 @@ def _expand(path: str) -> list[Path]:
             file
             for file in Path(path).rglob("*")
             if file.is_file()
-            and file.suffix not in _ARRAY_SUFFIXES
             and not any(part.startswith(".") for part in file.relative_to(path).parts)
         ]
         if not files:

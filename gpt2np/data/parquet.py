@@ -82,7 +82,8 @@ def count_rows(stream: BinaryIO, name: object) -> int:
 def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) -> int:
     """Write rows to a Parquet file, and return their number.
 
-    A row may lack columns, whose values are then null.
+    A row may lack columns, whose values are then null. Lone surrogates, which stand for bytes of a
+    path that are not UTF-8, are escaped, as in JSON.
 
     Raises:
         GPT2NPError: pyarrow is not installed.
@@ -90,14 +91,15 @@ def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) 
     """
     arrow, parquet = _import_pyarrow()
     schema = arrow.schema([(name, _arrow_type(kind)) for name, kind in columns.items()])
-    json_columns = [name for name, kind in columns.items() if kind is object]
     remaining, tables, size, n_rows = iter(rows), [], 0, 0
     with path.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
         while batch := [dict(row) for row in islice(remaining, _ROWS_PER_BATCH)]:
             for row in batch:
-                for name in json_columns:
-                    if row.get(name) is not None:
+                for name, kind in columns.items():
+                    if kind is object and row.get(name) is not None:
                         row[name] = json.dumps(row[name], ensure_ascii=False)
+                    elif kind is str and row.get(name):
+                        row[name] = row[name].encode(errors="backslashreplace").decode()
             n_rows += len(batch)
             tables.append(arrow.Table.from_pylist(batch, schema))
             size += tables[-1].nbytes

@@ -17,8 +17,11 @@ ROW_SUFFIXES = (".jsonl", ".parquet")
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """Return a row as a line of a .jsonl file."""
-    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    """Return a row as a line of a .jsonl file.
+
+    JSON escapes a lone surrogate: a byte of a path that is not UTF-8 is written as `\\udcff`.
+    """
+    return json.dumps(row, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
 
 
 def assemble_rows(

@@ -10,6 +10,7 @@ from gpt2np.errors import (
     ModelNotFoundError,
     did_you_mean,
     error_reason,
+    printable,
     short_repr,
 )
 from gpt2np.hub.model_files import (
@@ -33,7 +34,7 @@ VOCABULARY_SUFFIXES = (".json", ".tiktoken")
 class ModelSource:
     """Location of the files of a model or a vocabulary."""
 
-    name: str  # for messages
+    name: str  # for messages; characters that can't be printed are escaped
     path: Path  # the folder of the files; from `find_vocabulary` perhaps a single file
     fallback_reason: str | None = None  # why the bundled model replaces the default model
     hub_id: HubId | None = None  # None if the model does not come from the Hub
@@ -71,7 +72,7 @@ def find_vocabulary(model: str | Path | None = None) -> ModelSource:
     name = _model_name(model)
     path = _existing_path(name) if name else None
     if name and path and path.is_file() and _folder_of_weights(path) is None:
-        return ModelSource(name, path)
+        return ModelSource(printable(name), path)
     if name and path is None and Path(name).suffix in VOCABULARY_SUFFIXES:
         raise ModelNotFoundError(f"there is no file {name}")
     return _find(name, VOCABULARY_FILES)
@@ -89,7 +90,7 @@ def _find(name: str | None, files: FileSet) -> ModelSource:
     if name is None:
         return _find_default(files)
     if folder := _local_folder(name):
-        return ModelSource(name, folder)
+        return ModelSource(printable(name), folder)
     if name == BUNDLED:
         return ModelSource(BUNDLED, _bundled_folder())
     hub_id = parse_hub_id(name)

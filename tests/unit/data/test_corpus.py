@@ -70,6 +70,23 @@ class TestFindFiles:
         with pytest.raises(InvalidArgumentError, match=message):
             find_files([tmp_path / name])
 
+    def test_unknown_suffixes_in_folders_are_skipped_and_named(self, tmp_path):
+        known = ["a.txt", "b.jsonl", "c.csv.gz", "d/e.parquet", "f.npz", "README", "g.gz"]
+        unknown = ["h.html", "d/i.html", "j.bin", "k.tar.gz", "l.parquet.gz"]
+        for name in (*known, *unknown, ".git", "out.txt", "out.html"):
+            write(tmp_path / name, name)
+        messages = []
+        outputs = [tmp_path / "out.txt", tmp_path / "out.html"]
+        found = find_files([tmp_path], outputs, messages.append)
+        assert found == sorted(tmp_path / name for name in known)
+        (message,) = messages
+        assert "folders: 2 × .html, " in message and message.count(" × ") == 4
+        assert all(f"1 × {suffix}" in message for suffix in (".bin", ".tar.gz", ".parquet.gz"))
+        assert tmp_path / "h.html" in find_files([tmp_path / "h.html", tmp_path])
+        assert tmp_path / "h.html" in find_files([f"{tmp_path}/*.html"])
+        with pytest.raises(InvalidArgumentError, match=r"only files of unknown kinds .*1 × \.html"):
+            find_files([tmp_path / "d"], [tmp_path / "d/e.parquet"])
+
     def test_arrays_are_refused(self, tmp_path):
         (tmp_path / "x.npy").write_text("text")
         with pytest.raises(InvalidArgumentError, match="holds arrays, not text"):
