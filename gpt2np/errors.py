@@ -17,12 +17,13 @@ arguments knows their names; whoever shows the error chooses the notation: `top_
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from numbers import Integral
 from reprlib import Repr
 
 TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 __all__ = [
@@ -206,3 +207,17 @@ class GenerationInterrupted(KeyboardInterrupt):
             "import sys; sys.last_value.completions"
         )
         self.completions = completions
+
+
+@contextmanager
+def errors_at(place: str) -> Iterator[None]:
+    """Put `place` before the message of an error of the `with` block; "" changes nothing."""
+    try:
+        yield
+    except GPT2NPError as error:
+        error.place = place or error.place
+        raise
+    except TypeError as error:
+        if not place:
+            raise
+        raise TypeError(f"{place}{error}") from error

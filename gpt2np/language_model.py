@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,22 +15,19 @@ from numpy.typing import DTypeLike
 from gpt2np.data.files import as_path
 from gpt2np.display import card
 from gpt2np.errors import (
-    BatchError,
     CheckpointError,
     ContextLengthError,
-    GenerationInterrupted,
-    GPT2NPError,
     InvalidArgumentError,
     check_argument,
+    errors_at,
     is_integer,
 )
-from gpt2np.generation.callbacks import Callbacks, GenerateArguments, split_arguments
+from gpt2np.generation.callbacks import Callbacks, GenerateArguments
+from gpt2np.generation.complete import complete, pick_best, start_streams
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
-from gpt2np.generation.options import GenerationOptions, Options, option_fields
-from gpt2np.generation.request import Request
-from gpt2np.generation.sampling import new_seed
-from gpt2np.generation.sequence import share_prefix
-from gpt2np.generation.streaming import Completion, TextStream, pick_best, run_streams
+from gpt2np.generation.options import GenerationOptions, Options
+from gpt2np.generation.request import Request, resolve_options, split_arguments
+from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list
 from gpt2np.kernels.blas import small_kernels
@@ -275,35 +271,8 @@ class LanguageModel:
             GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all prompts.
             InvalidArgumentError: see `generate`.
         """
-        is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes))
-        check_argument(is_list, "prompts", prompts, "a list; for one prompt call generate")
-        requests = self._requests(list(prompts), per_prompt_options, options, changes)
-        results: list[Completion | list[TextStream]] = []
-        try:
-            for i, request in enumerate(requests, 1):
-                with _naming_prompt(i, len(requests)):
-                    is_beam_search = request.options.num_beams > 1
-                    results.append(
-                        self.beam_search(request) if is_beam_search else self.start(request)
-                    )
-            streams = _streams(results)
-            progress = False if progress is None and len(requests) == 1 else progress
-            with progress_bar(len(streams), "generating", "text", progress) as bar:
-                run_streams(streams, lambda n_ended: bar.update(n_ended - bar.n))
-        except KeyboardInterrupt:
-            results += [_cancelled(request) for request in requests[len(results) :]]
-            for stream in _streams(results):
-                stream.cancel()
-            raise GenerationInterrupted(_completions(results)) from None
-        except Exception as error:
-            failed = [any(s.sequence.error for s in _streams([result])) for result in results]
-            if len(requests) == 1 or not any(failed):
-                raise
-            raise BatchError(
-                f"prompt {1 + failed.index(True)} of {len(requests)}: {error}",
-                _completions(results),
-            ) from error
-        return _completions(results)
+        requests = self._requests(prompts, per_prompt_options, options, changes)
+        return complete(self.model, requests, progress)
 
     def stream(
         self,
@@ -333,9 +302,8 @@ class LanguageModel:
         Read the streams in any order, or add their sequences to a Scheduler.
         """
         without_beams: GenerateArguments = {"num_beams": 1, **changes}
-        return self.start(
-            self.request(prompt, options, **(without_beams if options is None else changes))
-        )
+        request = self.request(prompt, options, **(without_beams if options is None else changes))
+        return start_streams(self.model, request)
 
     async def agenerate(
         self,
@@ -353,8 +321,8 @@ class LanguageModel:
 
         request = self.request(prompt, options, **changes)
         if request.options.num_beams > 1:
-            return await asyncio.to_thread(self.beam_search, request)
-        streams = self.start(request)
+            return (await asyncio.to_thread(complete, self.model, [request]))[0]
+        streams = start_streams(self.model, request)
 
         async def read(stream: TextStream) -> None:
             async for _ in stream:
@@ -387,7 +355,7 @@ class LanguageModel:
             options = replace(options, num_return_sequences=1, best_of=None)
             check_state(state, options, self.eos_token_ids, config.n_positions, config.vocab_size)
             prompt = state["prompt"], list(state["prompt_ids"])
-            [stream] = self.start(self._complete_request(prompt, options, functions))
+            [stream] = start_streams(self.model, self._complete_request(prompt, options, functions))
             check_constraint(state["ids"], stream.sequence.request.constraint)
             stream.restore(state)
         except (KeyError, TypeError) as error:
@@ -554,18 +522,7 @@ class LanguageModel:
         Raises:
             InvalidArgumentError, TypeError: see `generate`.
         """
-        given = option_fields(changes)
-        base = self.defaults if options is None else options
-        expected = "a GenerationOptions, or keyword arguments such as max_new_tokens=50"
-        check_argument(isinstance(base, GenerationOptions), "options", base, expected)
-        if changes.get("do_sample") and not base.temperature:
-            given.setdefault("temperature", GenerationOptions().temperature)
-        if given.get("num_beams", 1) != 1:
-            given.setdefault("temperature", 0.0)
-        elif given.get("temperature") or given.get("best_of"):
-            given.setdefault("num_beams", 1)
-        resolved = replace(base, **given)
-        return resolved if resolved.seed is not None else replace(resolved, seed=new_seed())
+        return resolve_options(self.defaults if options is None else options, changes)
 
     def request(
         self,
@@ -573,23 +530,26 @@ class LanguageModel:
         options: GenerationOptions | None = None,
         **changes: Unpack[GenerateArguments],
     ) -> Request:
-        """Resolve the arguments of `generate` into a request, for `start` or `beam_search`.
+        """Resolve the arguments of `generate` into a request, for `complete` or `start_streams`.
 
         Raises the same errors as `generate` for its arguments.
         """
         given, callbacks, prefix = split_arguments(changes)
-        chosen = self.resolve_options(options, **given)
+        chosen = resolve_options(self.defaults if options is None else options, given)
         text_and_ids = self._read_prompt(prompt, prefix, chosen.window)
         return self._complete_request(text_and_ids, chosen, callbacks, prefix)
 
     def _requests(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Iterable[Prompt],
         per_prompt_options: Iterable[GenerateArguments] | None,
         options: GenerationOptions | None,
         changes: GenerateArguments,
     ) -> list[Request]:
         """Return each prompt's request, with consecutive seeds and indices."""
+        is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes))
+        check_argument(is_list, "prompts", prompts, "a list; for one prompt call generate")
+        prompts = list(prompts)
         if per_prompt_options is None:
             per_prompt_options = [{} for _ in prompts]
         is_iterable = isinstance(per_prompt_options, Iterable)
@@ -607,7 +567,7 @@ class LanguageModel:
         n_drawn = 0
         for i, (prompt, overrides) in enumerate(zip(prompts, sets, strict=True), 1):
             merged: GenerateArguments = {**changes, "seed": seed + n_drawn, **overrides}
-            with _naming_prompt(i, len(prompts)):
+            with errors_at(f"prompt {i} of {len(sets)}: " if len(sets) > 1 else ""):
                 request = self.request(prompt, options, **merged)
             requests.append(replace(request, index=n_drawn))
             n_drawn += request.options.n_drawn
@@ -622,6 +582,21 @@ class LanguageModel:
     ) -> Request:
         """Return the request for a prompt, given by its text and ids, and complete options."""
         text, ids = prompt
+        is_beam_search, hook = options.num_beams > 1, callbacks.interventions
+        if is_beam_search and (callbacks.stopping_criteria or callbacks.on_token or hook):
+            raise InvalidArgumentError(
+                "a beam search takes a logits_processor, but no stopping_criteria, on_token or "
+                "interventions; set {num_beams} to 1",
+                num_beams=options.num_beams,
+            )
+        if hook and (options.window or options.prompt_logprobs is not None):
+            raise InvalidArgumentError(
+                "{interventions} cannot be combined with {window} or {prompt_logprobs}; omit one",
+                interventions=hook,
+                window=options.window,
+                prompt_logprobs=options.prompt_logprobs,
+            )
+        drafts = options.draft == "auto" and options.max_new_tokens > 1
         return Request(
             ids,
             self._encode_bad_words(options),
@@ -631,55 +606,10 @@ class LanguageModel:
             self._constraint(options, callbacks),
             callbacks,
             prefix,
+            self._new_draft if drafts and not (hook or is_beam_search) else None,
             self.name,
+            self.resume,
         )
-
-    def start(self, request: Request) -> list[TextStream]:
-        """Return one stream per continuation of a request.
-
-        Raises:
-            ContextLengthError, InvalidArgumentError: see `generate`.
-        """
-        options, has_hook = request.options, request.callbacks.interventions is not None
-        if options.num_beams > 1:
-            raise InvalidArgumentError(
-                "{num_beams} is {num_beams.value}: beam search cannot stream its text; "
-                "call generate",
-                num_beams=options.num_beams,
-            )
-        if has_hook and (options.window or options.prompt_logprobs is not None):
-            raise InvalidArgumentError(
-                "{interventions} cannot be combined with {window} or {prompt_logprobs}; omit one",
-                interventions=request.callbacks.interventions,
-                window=options.window,
-                prompt_logprobs=options.prompt_logprobs,
-            )
-        streams = [
-            TextStream(continuation, self.model, self.resume)
-            for continuation in request.continuations()
-        ]
-        if options.draft == "auto" and not has_hook and options.max_new_tokens > 1:
-            for stream in streams:
-                stream.sequence.speculation = self._new_draft()
-        share_prefix([stream.sequence for stream in streams])
-        return streams
-
-    def beam_search(self, request: Request) -> Completion:
-        """Run a beam search; return the best continuation.
-
-        Raises:
-            ContextLengthError, InvalidArgumentError: see `generate`.
-        """
-        from gpt2np.generation.beam_search import beam_completion
-
-        callbacks = request.callbacks
-        if callbacks.stopping_criteria or callbacks.on_token or callbacks.interventions:
-            raise InvalidArgumentError(
-                "a beam search takes a logits_processor, but no stopping_criteria, on_token or "
-                "interventions; set {num_beams} to 1",
-                num_beams=request.options.num_beams,
-            )
-        return beam_completion(self.model, request)
 
     def _new_draft(self) -> NgramDraft | ModelDraft | None:
         """Return the source of one sequence's draft tokens, if any."""
@@ -773,40 +703,3 @@ class LanguageModel:
             texts += [word] if word[0].isspace() else [word, f" {word}"]
         ids = [tuple(self.tokenizer.encode(text, disallowed_special=())) for text in texts]
         return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
-
-
-def _cancelled(request: Request) -> Completion:
-    """Return an empty completion of a prompt whose generation has not begun."""
-    return Completion(
-        prompt=request.text,
-        prompt_ids=list(request.ids),
-        text="",
-        ids=[],
-        finish_reason="cancelled",
-        seed=request.options.seed or 0,
-        model=request.model_name,
-        seconds=0.0,
-    )
-
-
-def _streams(results: Sequence[Completion | list[TextStream]]) -> list[TextStream]:
-    return [stream for result in results if isinstance(result, list) for stream in result]
-
-
-@contextmanager
-def _naming_prompt(number: int, count: int) -> Iterator[None]:
-    """Put "prompt {number} of {count}" before an error's message, if `count` exceeds 1."""
-    try:
-        yield
-    except GPT2NPError as error:
-        if count > 1:
-            error.place = f"prompt {number} of {count}: "
-        raise
-    except TypeError as error:
-        if count == 1:
-            raise
-        raise TypeError(f"prompt {number} of {count}: {error}") from error
-
-
-def _completions(results: list[Completion | list[TextStream]]) -> list[Completion]:
-    return [result if isinstance(result, Completion) else pick_best(result) for result in results]

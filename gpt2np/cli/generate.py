@@ -153,7 +153,7 @@ def _run_streams(
     prompt: str,
 ) -> tuple["Completion", int]:
     """Generate and print texts, even after Ctrl-C; return the best text and the exit code."""
-    from gpt2np.generation.streaming import pick_best, run_streams
+    from gpt2np.generation.complete import pick_best, run_streams
 
     signal.signal(signal.SIGINT, handle_interrupt)
     is_live = len(streams) == 1 and not args.json

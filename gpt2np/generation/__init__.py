@@ -2,11 +2,12 @@
 
 options, config_file           generation options; their defaults from generation_config.json
 logits_processors, sampling    penalties and filters; selection of the next token id
-request                        one prompt with everything that its generation needs
+request                        from the arguments of `generate` to a request
+complete                       from requests to completions
 sequence, scheduler            sequences that run in batches, one forward pass per step
 detokenizer                    decoding of token ids to text as they arrive
 stopping, stop_regex           stop strings and stop regexes
-streaming                      streams of text, and results
+streaming, async_engine        streams of text, and results; streams for asyncio and the server
 beam_search, speculation       beam search; speculative decoding
 scoring                        log probabilities of given texts
 

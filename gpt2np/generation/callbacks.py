@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import Options
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.kernels.array import Array, real_array
-from gpt2np.runtime.hooked_context import Chain, Hook, after_prompt
+from gpt2np.runtime.hooked_context import Hook, after_prompt
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
@@ -120,38 +120,3 @@ class GenerateArguments(Options, total=False):
     interventions: Hook | Sequence[Hook] | None
     constraint: Constraint | None
     prefix: Prefix | None
-
-
-def split_arguments(arguments: GenerateArguments) -> tuple[Options, Callbacks, Prefix | None]:
-    """Split the arguments of `LanguageModel.generate` into options, callbacks and prefix.
-
-    Raises:
-        InvalidArgumentError: a callback is not a function, or not a list of functions; a constraint
-            lacks a member.
-    """
-    options: dict[str, Any] = dict(arguments)
-    prefix = options.pop("prefix", None)
-    on_token, constraint = options.pop("on_token", None), options.pop("constraint", None)
-    check_argument(on_token is None or callable(on_token), "on_token", on_token, "a function")
-    if constraint is not None:
-        from gpt2np.constraints import Constraint
-
-        expected = "an object with allowed(), advance(token_id) and complete"
-        check_argument(isinstance(constraint, Constraint), "constraint", constraint, expected)
-    processors, criteria, hooks = (
-        _functions(name, options.pop(name, None))
-        for name in ("logits_processor", "stopping_criteria", "interventions")
-    )
-    interventions = Chain(hooks) if hooks else None
-    callbacks = Callbacks(processors, criteria, on_token, interventions, constraint)
-    return cast(Options, options), callbacks, prefix
-
-
-def _functions(name: str, value: Any) -> tuple[Any, ...]:
-    """Check one function, a list of functions or None. Returns a tuple."""
-    if value is None:
-        return ()
-    functions = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    expected = "a function or a list of functions"
-    check_argument(all(map(callable, functions)), name, value, expected)
-    return functions

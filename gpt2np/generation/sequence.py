@@ -15,7 +15,6 @@ from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation.callbacks import GeneratedToken
 from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.logits_processors import TokenHistory, compute_logits, process_logits
-from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import (
     RandomGenerator,
@@ -26,7 +25,6 @@ from gpt2np.generation.sampling import (
 )
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
-from gpt2np.runtime.arguments import check_sequences
 from gpt2np.runtime.hooked_context import Hook
 
 if TYPE_CHECKING:
@@ -319,8 +317,7 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
             f"{config.n_positions}",
             window=options.window,
         )
-    check_sequences([prompt], config.vocab_size)
-    _check_ids(options, config.vocab_size)
+    _check_ids(request, config.vocab_size)
     return RunningSequence(
         request,
         config.n_positions,
@@ -328,19 +325,22 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
         cache=model.new_cache(),
         rng=RandomGenerator(options.seed),
         deadline=time.monotonic() + (options.max_time or math.inf),
+        speculation=request.new_draft() if request.new_draft else None,
     )
 
 
-def _check_ids(options: GenerationOptions, vocab_size: int) -> None:
-    ids_by_option = {
+def _check_ids(request: Request, vocab_size: int) -> None:
+    options = request.options
+    ids_by_name = {
+        "prompt": request.ids,
         "logit_bias": [i for i, _ in options.logit_bias],
         "bad_words_ids": [i for word in options.bad_words_ids for i in word],
         "stop_token_ids": options.stop_token_ids,
     }
-    for name, ids in ids_by_option.items():
-        if too_large := [i for i in ids if i >= vocab_size]:
+    for name, ids in ids_by_name.items():
+        if invalid := [i for i in ids if not 0 <= i < vocab_size]:
             raise InvalidArgumentError(
-                f"{{{name}}}: id {too_large[0]} is not in the model's vocabulary of {vocab_size}",
+                f"{{{name}}}: id {invalid[0]} is not in the model's vocabulary of {vocab_size}",
                 **{name: ids},
             )
 

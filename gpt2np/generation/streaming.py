@@ -1,12 +1,12 @@
-"""Streams of generated text, and the results of generations."""
+"""The result of a generation, and the stream of a text in progress."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from copy import copy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpt2np.display import colored_tokens
@@ -105,13 +105,10 @@ class TextStream(Iterator[str]):
     Different threads may read different streams, also of one prompt.
     """
 
-    def __init__(
-        self, request: Request, model: GPT2, resume: Callable[..., TextStream] | None = None
-    ) -> None:
-        """Create a stream; use `LanguageModel.stream` instead. `resume` is for pickle."""
+    def __init__(self, request: Request, model: GPT2) -> None:
+        """Create a stream; use `LanguageModel.stream` instead."""
         self.sequence = start_sequence(model, request)
         self.model = model
-        self._resume = resume
         self._lock = threading.Lock()  # held by the reader
         # Keep the KV cache at the end, because a chat reuses it for the next answer.
         self._scheduler = Scheduler(model, free_caches=False)
@@ -190,9 +187,10 @@ class TextStream(Iterator[str]):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._resume is None:
+        request = self.sequence.request
+        if request.resume is None:
             raise TypeError("only a stream of a LanguageModel can be pickled")
-        return _resume, (self._resume, self.state, self.sequence.request.callbacks)
+        return _resume, (request.resume, self.state, request.callbacks)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TextStream:  # the copy has the same model
         return copy(self)
@@ -255,40 +253,3 @@ def _resume(
     resume: Callable[..., TextStream], state: dict[str, Any], callbacks: Callbacks
 ) -> TextStream:
     return resume(state, **vars(callbacks))
-
-
-def run_streams(
-    streams: Sequence[TextStream], on_progress: Callable[[int], object] = lambda n_ended: None
-) -> None:
-    """Run the streams of one model in batches until all have ended.
-
-    After each step, `on_progress` receives how many streams have ended.
-
-    Raises:
-        InvalidArgumentError: the options forbid every next token in a stream. The error is raised
-            after the other streams have ended.
-    """
-    if not streams:
-        return
-    scheduler = Scheduler(streams[0].model)
-    for stream in streams:
-        scheduler.add(stream.sequence)
-    while scheduler.busy:
-        scheduler.step()
-        on_progress(len(streams) - len(scheduler.running) - len(scheduler.waiting))
-    for stream in streams:
-        if stream.sequence.error:
-            raise stream.sequence.error
-
-
-def pick_best(streams: Sequence[TextStream]) -> Completion:
-    """Return a prompt's first continuation, with the next continuations in `alternatives`.
-
-    With `best_of`, continuations are sorted by mean log probability, highest first; ties keep the
-    order of `streams`. A stream cancelled before the first token comes last.
-    """
-    options = streams[0].sequence.request.options
-    if options.best_of is not None:
-        streams = sorted(streams, key=lambda stream: stream.sequence.mean_logprob, reverse=True)
-    first, *alternatives = (stream.completion for stream in streams[: options.num_return_sequences])
-    return replace(first, alternatives=tuple(alternatives))

@@ -26,9 +26,10 @@ from gpt2np.data.resumable import (
 from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.generation import Scheduler
+from gpt2np.generation.complete import pick_best, start
 from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import RunningSequence
-from gpt2np.generation.streaming import Completion, TextStream, pick_best
+from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_lines
 
@@ -200,16 +201,15 @@ class PromptRunner:
         kept = {name: value for name, value in self._options.items() if name not in replaced}
         options: Any = {**kept, "seed": seed, **line.options}
         try:
-            request = self._lm.request(line.prompt, **options)
-            if request.options.num_beams > 1:
-                self._write_line(line, self._lm.beam_search(request))
-                return
-            streams = self._lm.start(request)
+            started = start(self._lm.model, self._lm.request(line.prompt, **options))
         except (InvalidArgumentError, ContextLengthError) as error:
             self._finish_line(line, b"", str(error))
             return
-        for stream in streams:
-            self._running[id(stream.sequence)] = line, streams
+        if isinstance(started, Completion):
+            self._write_line(line, started)
+            return
+        for stream in started:
+            self._running[id(stream.sequence)] = line, started
             self._scheduler.add(stream.sequence)
 
     def _end_sequence(self, sequence: RunningSequence) -> None:

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.beam_search import beam_completion
 from gpt2np.generation.callbacks import GenerateArguments
+from gpt2np.generation.complete import pick_best, start_streams
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.generation.streaming import TextStream, pick_best
+from gpt2np.generation.streaming import TextStream
 from gpt2np.language_model import Prompt
 from gpt2np.limits import how_to_raise, limits
 from gpt2np.server.engine import Engine, RunningRequest
@@ -59,10 +61,12 @@ async def start_job(
         resolved = lm.request(prompt, _DEFAULTS, **arguments)
         job.n_prompt_tokens += len(resolved.ids)
         if request.use_beam_search:
-            job.searches.append(partial(lm.beam_search, resolved))
+            job.searches.append(partial(beam_completion, lm.model, resolved))
         else:
             for _ in range(n_copies):
-                job.streams.append(lm.start(replace(resolved, index=len(job.all_streams))))
+                job.streams.append(
+                    start_streams(lm.model, replace(resolved, index=len(job.all_streams)))
+                )
 
     try:
         check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)

@@ -21,7 +21,7 @@ from gpt2np import (
 )
 from gpt2np.errors import BatchError, GPT2NPError
 from gpt2np.generation import Scheduler
-from gpt2np.generation.streaming import pick_best
+from gpt2np.generation.complete import pick_best
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
 BUNDLED = CHECKOUT / "weights"

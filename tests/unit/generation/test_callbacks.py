@@ -218,7 +218,7 @@ def test_interventions_of_one_prompt_leave_the_others_alone(lm):
         lm.stream("The fox", interventions=zero("blocks.0.attn.out"), **options),
         lm.stream("A king", **options),
     ]
-    from gpt2np.generation.streaming import run_streams
+    from gpt2np.generation.complete import run_streams
 
     run_streams(streams)
     assert streams[1].completion.ids == plain[1].ids

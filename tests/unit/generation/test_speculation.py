@@ -483,7 +483,7 @@ def random_model(**shape):
 
 
 def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
-    from gpt2np.generation.streaming import run_streams
+    from gpt2np.generation.complete import run_streams
 
     prompts, options = (
         ["one two one two one", "The king", "a b c a b", "It"],

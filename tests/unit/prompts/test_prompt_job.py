@@ -154,10 +154,10 @@ def test_names_of_transformers_in_a_line_replace_the_options_of_the_job(lm, tmp_
 
 
 def test_a_programming_error_is_not_a_skipped_line(lm, tmp_path, monkeypatch):
-    def start(request):
+    def start(model, request):
         raise TypeError("a bug")
 
-    monkeypatch.setattr(lm, "start", start)
+    monkeypatch.setattr("gpt2np.prompts.job.start", start)
     with pytest.raises(TypeError, match="a bug"):
         run(lm, tmp_path, PROMPTS)
 
