@@ -221,19 +221,14 @@ def beam_completion(model: GPT2, request: Request) -> Completion:
     completions = []
     for text, stop_reason, hypothesis in results:
         logprobs = _logprobs(model, [*prompt_ids, *hypothesis.ids], options.logprobs)
-        completion = Completion(
-            prompt=request.text,
-            prompt_ids=prompt_ids,
+        completion = Completion.of(
+            request,
             text=text,
             ids=hypothesis.ids,
             finish_reason=hypothesis.finish_reason,
-            seed=options.seed or 0,
-            model=request.model_name,
             seconds=seconds,
             logprobs=None if logprobs is None else logprobs[len(prompt_ids) - 1 :],
             prompt_logprobs=None if prompt_logprobs is None else [None, *prompt_logprobs],
-            prompt_tokens=tokenizer.token_texts(prompt_ids),
-            tokens=tokenizer.token_texts(hypothesis.ids),
             stop_reason=stop_reason,
         )
         completions.append(completion)

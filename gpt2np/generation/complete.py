@@ -36,7 +36,10 @@ def complete(
         with progress_bar(len(streams), "generating", "text", progress) as bar:
             run_streams(streams, lambda n_ended: bar.update(n_ended - bar.n))
     except KeyboardInterrupt:
-        results += [_cancelled(request) for request in requests[len(results) :]]
+        results += [
+            Completion.of(request, text="", ids=[], finish_reason="cancelled", seconds=0.0)
+            for request in requests[len(results) :]
+        ]
         for stream in _streams(results):
             stream.cancel()
         raise GenerationInterrupted(_completions(results)) from None
@@ -115,20 +118,6 @@ def pick_best(streams: Sequence[TextStream]) -> Completion:
         streams = sorted(streams, key=lambda stream: stream.sequence.mean_logprob, reverse=True)
     first, *alternatives = (stream.completion for stream in streams[: options.num_return_sequences])
     return replace(first, alternatives=tuple(alternatives))
-
-
-def _cancelled(request: Request) -> Completion:
-    """Return an empty completion of a prompt whose generation has not begun."""
-    return Completion(
-        prompt=request.text,
-        prompt_ids=list(request.ids),
-        text="",
-        ids=[],
-        finish_reason="cancelled",
-        seed=request.options.seed or 0,
-        model=request.model_name,
-        seconds=0.0,
-    )
 
 
 def _streams(results: Sequence[_Result]) -> list[TextStream]:

@@ -67,6 +67,21 @@ class Completion:
     tokens: list[str] = field(default_factory=list)
     stop_reason: str | int | None = None
 
+    @classmethod
+    def of(cls, request: Request, *, ids: list[int], **result: Any) -> Completion:
+        """Return the completion of a request, whose fields are known, with the fields in `result`."""
+        assert request.tokenizer is not None
+        return cls(
+            prompt=request.text,
+            prompt_ids=list(request.ids),
+            prompt_tokens=request.tokenizer.token_texts(request.ids),
+            ids=ids,
+            tokens=request.tokenizer.token_texts(ids),
+            seed=request.options.seed or 0,
+            model=request.model_name,
+            **result,
+        )
+
     def _repr_html_(self) -> str:
         """Return the text for notebooks; with `logprobs`, tokens are colored by probability."""
         if not self.logprobs:
@@ -169,20 +184,14 @@ class TextStream(Iterator[str]):
         sequence, request = self.sequence, self.sequence.request
         options, known = request.options, sequence.prompt_logprobs
         unknown = [None] * (len(request.ids) - len(known))
-        assert request.tokenizer is not None
-        return Completion(
-            prompt=request.text,
-            prompt_ids=list(request.ids),
+        return Completion.of(
+            request,
             text=sequence.text,
             ids=list(sequence.ids),
             finish_reason=sequence.finish_reason,
-            seed=options.seed or 0,
-            model=request.model_name,
             seconds=sequence.seconds,
             logprobs=None if options.logprobs is None else list(sequence.logprobs),
             prompt_logprobs=None if options.prompt_logprobs is None else [*unknown, *known],
-            prompt_tokens=request.tokenizer.token_texts(request.ids),
-            tokens=request.tokenizer.token_texts(sequence.ids),
             stop_reason=sequence.stop_reason,
         )
 
