@@ -69,7 +69,7 @@ class Completion:
 
     @classmethod
     def of(cls, request: Request, *, ids: list[int], **result: Any) -> Completion:
-        """Return the completion of a request, whose fields are known, with the fields in `result`."""
+        """Return a completion: the fields that follow from the request, and those in `result`."""
         assert request.tokenizer is not None
         return cls(
             prompt=request.text,
