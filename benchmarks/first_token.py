@@ -21,7 +21,6 @@ import numpy as np
 
 from gpt2np import GPT2, GPT2Config
 from gpt2np.checkpoint.names import weight_shapes
-from gpt2np.runtime.packed_weights import PackedWeights
 
 
 def write_model(folder: Path, width: int, layers: int) -> None:
@@ -36,11 +35,10 @@ def write_model(folder: Path, width: int, layers: int) -> None:
 
 def measure(folder: Path, *, packed: bool) -> tuple[float, float]:
     """Return the seconds from loading to the first token, and to the second token after it."""
-    if packed:
-        for_pass = PackedWeights.for_pass
-        PackedWeights.for_pass = lambda weights, short: for_pass(weights, short=False)  # type: ignore[method-assign]
     start = time.perf_counter()
     model = GPT2.from_folder(folder)
+    if packed:
+        model.weights.for_pass(short=False)
     cache = model.new_cache()
     model.forward([[1, 2, 3, 4, 5]], [cache], logits_indices=[4])
     first = time.perf_counter()
