@@ -67,18 +67,6 @@ def read_rows(
         ) from error
 
 
-def count_rows(stream: BinaryIO, name: object) -> int:
-    """Return the number of rows of a Parquet file. Raises the errors of `read_rows`."""
-    arrow, parquet = _import_pyarrow()
-    try:
-        count: int = parquet.ParquetFile(stream).metadata.num_rows
-    except (arrow.ArrowException, OSError) as error:
-        raise InvalidArgumentError(
-            f"cannot read {name} as Parquet: {error_reason(error)}"
-        ) from error
-    return count
-
-
 def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) -> int:
     """Write rows to a Parquet file, and return their number.
 

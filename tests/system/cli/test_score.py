@@ -37,12 +37,14 @@ def killed_and_again(texts, n_kills):
     folder, kills, rng = texts.parent, 0, random.Random(n_kills)
     # The same batches and threads: without small-matrix kernels, the last bits depend on them.
     command = [*small_parts(0.02), "score"]
+    started = time.perf_counter()
     assert score(texts, "--out", folder / "whole.jsonl", command=command).returncode == 0
+    seconds = time.perf_counter() - started
     command += [str(texts), "--out", str(folder / "o.jsonl")]
     for _ in range(n_kills):
         given = [*command, "--model", "bundled", "--threads", "1"]
         process = subprocess.Popen(given, stderr=subprocess.DEVNULL)
-        time.sleep(rng.uniform(0.3, 1.5))
+        time.sleep(rng.uniform(0.2, 0.9) * seconds)  # later runs resume, so are shorter
         process.send_signal(signal.SIGKILL)
         kills += process.wait() == -signal.SIGKILL
     if not (folder / "o.jsonl").exists():
