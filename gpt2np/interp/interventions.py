@@ -1,4 +1,4 @@
-"""Interventions on a forward pass: ablation, scaling, activation patching.
+"""Interventions on a forward pass: ablation, scaling, steering, activation patching.
 
 Each function but `chain` returns an `Intervention`. An intervention is a hook: pass the hook to
 `gpt2np.trace` or to `GPT2.forward`, alone or in a `chain`.
@@ -54,13 +54,16 @@ class Intervention:
 
     `points` are names of hook points, in which `*` matches any characters. `edit(name, part)`
     receives the selected positions and heads of an array: (positions, …), or (heads, positions, …)
-    for arrays with a head axis. `edit` returns values that broadcast to the same shape.
+    for arrays with a head axis. `edit` returns values that broadcast to the same shape. `slope` is
+    the derivative of the edit: 0 for values that do not depend on the part, 1 for added values,
+    None if unknown; gradients then do not pass through the intervention.
     """
 
     points: tuple[str, ...]
     edit: Callable[[str, Array], ArrayLike]
     positions: Indices = None
     heads: Indices = None
+    slope: float | None = None
 
     def __post_init__(self) -> None:
         for name in (name for point in self.points for name in candidate_hook_points(point)):
@@ -94,6 +97,20 @@ class Intervention:
                 f"{array[index].shape}"
             ) from error
         return edited
+
+    def gradient(self, name: str, d: Array) -> Array:
+        """Return the gradient of the array before the edit, from that of the edited array.
+
+        Raises:
+            InvalidArgumentError: the edit's `slope` is unknown.
+        """
+        if self.slope == 1 or not any(matches(name, point) for point in self.points):
+            return d
+        if self.slope is None:
+            raise InvalidArgumentError(f"the edit of {name} has no slope; set Intervention.slope")
+        d = d.copy()
+        d[_part_index(name, d, self.positions, self.heads)] *= self.slope
+        return d
 
 
 def _part_index(name: str, array: Array, positions: Indices, heads: Indices) -> tuple[Any, ...]:
@@ -131,7 +148,7 @@ def replace(
     heads: Indices = None,
 ) -> Intervention:
     """Return a hook that sets the selected positions and heads to `value`, by broadcasting."""
-    return Intervention(_as_tuple(points), partial(_constant, value), positions, heads)
+    return Intervention(_as_tuple(points), partial(_constant, value), positions, heads, slope=0)
 
 
 def scale(
@@ -139,7 +156,27 @@ def scale(
 ) -> Intervention:
     """Return a hook that multiplies the selected positions and heads by `factor`."""
     check_argument(isinstance(factor, Real), "factor", factor, "a number")
-    return Intervention(_as_tuple(points), partial(_scaled, factor), positions, heads)
+    return Intervention(
+        _as_tuple(points), partial(_scaled, factor), positions, heads, slope=float(factor)
+    )
+
+
+def add(
+    points: str | Sequence[str],
+    vector: ArrayLike,
+    *,
+    positions: Indices = None,
+    heads: Indices = None,
+) -> Intervention:
+    """Return a hook that adds `vector` to the selected positions and heads, by broadcasting.
+
+    With a `direction` times a strength, this is activation addition (Turner et al. 2023,
+    arXiv:2308.10248). A vector of zeros changes no bit.
+    """
+    vector = np.asarray(vector)
+    is_finite = vector.dtype.kind in "iuf" and bool(np.isfinite(vector).all())
+    check_argument(is_finite, "vector", vector, "an array of finite real numbers")
+    return Intervention(_as_tuple(points), partial(_sum, vector), positions, heads, slope=1.0)
 
 
 def zero(
@@ -184,7 +221,7 @@ def mean_ablate(
         axis = 1 if get_hook_point(name).by_head else 0
         tokens = np.concatenate([trace[name] for trace in traces], axis)
         means[name] = tokens.mean(axis, keepdims=True)
-    return Intervention(tuple(means), partial(_mean, means, heads), positions, heads)
+    return Intervention(tuple(means), partial(_mean, means, heads), positions, heads, slope=0)
 
 
 def patch_from(
@@ -207,7 +244,7 @@ def patch_from(
     names = list(source) if points is None else source.require(points)
     from_positions = positions if source_positions is None else source_positions
     edit = partial(_patch, source, from_positions, heads)
-    return Intervention(tuple(names), edit, positions, heads)
+    return Intervention(tuple(names), edit, positions, heads, slope=0)
 
 
 # The edits are functions of this module, not closures, so that interventions can be pickled.
@@ -219,6 +256,15 @@ def _constant(value: ArrayLike, name: str, part: Array) -> ArrayLike:
 
 def _scaled(factor: float, name: str, part: Array) -> ArrayLike:
     return part * factor
+
+
+def _sum(vector: Array, name: str, part: Array) -> ArrayLike:
+    try:
+        return np.where(vector == 0, part, part + vector)  # -0.0 + 0.0 would be 0.0
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"the vector of shape {vector.shape} does not fit {part.shape} at {name}"
+        ) from error
 
 
 def _mean(means: Mapping[str, Array], heads: Indices, name: str, part: Array) -> ArrayLike:

@@ -12,13 +12,13 @@ import numpy as np
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.kernels.matmul import row_sums
 
-_GELU_SCALE = 2 * math.sqrt(2 / math.pi)
+GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
 # A result too small for the dtype becomes 0, whatever the caller's np.seterr. `GPT2.forward` allows
 # underflow once for all calls of `layer_norm` and `causal_softmax`.
-_allow_underflow = np.errstate(under="ignore")
+allow_underflow = np.errstate(under="ignore")
 # exp → inf, and x / inf is the right limit, 0
-_allow_overflow = np.errstate(over="ignore", under="ignore")
+allow_overflow = np.errstate(over="ignore", under="ignore")
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
@@ -36,7 +36,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     return centered
 
 
-@_allow_underflow
+@allow_underflow
 def softmax(x: Array) -> Array:
     """Return the softmax of each row of x (…, n). A value of -inf gives exactly 0."""
     y: Array = x - x.max(-1, keepdims=True)
@@ -65,7 +65,7 @@ def causal_mask(n: int, n_keys: int) -> BoolArray:
     return np.arange(n_keys) > np.arange(n_keys - n, n_keys)[:, None]
 
 
-@_allow_overflow
+@allow_overflow
 def gelu_new(x: Array) -> Array:
     """Return GELU in the tanh form that GPT-2 uses (Hendrycks & Gimpel 2016, section 2).
 
@@ -73,8 +73,8 @@ def gelu_new(x: Array) -> Array:
     quotient is faster to compute, and avoids the cancellation in 1 + tanh u for negative x.
     """
     u = x * x
-    u *= -_GELU_SCALE * 0.044715
-    u -= _GELU_SCALE
+    u *= -GELU_SCALE * 0.044715
+    u -= GELU_SCALE
     u *= x
     np.exp(u, out=u)
     u += 1
@@ -82,7 +82,7 @@ def gelu_new(x: Array) -> Array:
     return y
 
 
-@_allow_underflow
+@allow_underflow
 def gelu(x: Array) -> Array:
     """Return exact GELU, x·Φ(x), where Φ is the normal distribution's cumulative function.
 
@@ -91,10 +91,28 @@ def gelu(x: Array) -> Array:
     z = |x| / √2, v = z / (2 + z), and p is a polynomial. For small z all rounding errors are small.
     """
     size = np.abs(x)
+    y, rest = _scaled_erfc(size)
+    rest *= size
+    rest *= -0.5
+    y *= rest
+    y += np.maximum(x, 0)
+    return y
+
+
+def normal_tail(size: Array) -> Array:
+    """Return Φ(-size) for sizes of at least 0, where Φ is the normal cumulative function."""
+    y, rest = _scaled_erfc(size)
+    rest *= 0.5
+    y *= rest
+    return y
+
+
+def _scaled_erfc(size: Array) -> tuple[Array, Array]:
+    """Return two factors of erfc(size / √2), exp(v·p(v) - z²) and 1 - v; see `gelu`."""
     z = size * math.sqrt(0.5)
     v = z / (z + 2)
-    first, *others = _erfc_polynomial(22 if x.dtype == np.float64 else 8)
-    y = np.full_like(x, first)
+    first, *others = _erfc_polynomial(22 if size.dtype == np.float64 else 8)
+    y = np.full_like(size, first)
     for coefficient in others:  # Horner's scheme
         y *= v
         y += coefficient
@@ -103,14 +121,10 @@ def gelu(x: Array) -> Array:
     y -= z
     np.exp(y, out=y)
     np.subtract(1, v, out=v)
-    v *= size
-    v *= -0.5
-    y *= v
-    y += np.maximum(x, 0)
-    return y
+    return y, v
 
 
-@_allow_overflow
+@allow_overflow
 def silu(x: Array) -> Array:
     """Return x / (1 + exp(-x)), also called swish (Elfwing et al. 2017)."""
     y: Array = np.negative(x)
@@ -126,7 +140,7 @@ def relu(x: Array) -> Array:
     return y
 
 
-@_allow_underflow
+@allow_underflow
 def tanh(x: Array) -> Array:
     """Return the hyperbolic tangent."""
     y: Array = np.tanh(x)

@@ -15,7 +15,7 @@ The functions of `gpt2np.model.gpt2` can be called one by one, too:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.kernels.array import Array
+from gpt2np.kernels.linear import by_rows
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import ACTIVATIONS, causal_mask, layer_norm
 from gpt2np.model.weights import BlockWeights, ModelWeights
@@ -32,10 +34,11 @@ from gpt2np.runtime.hooked_context import Hook, apply_hook, resolve_hook
 
 @dataclass(frozen=True)
 class PlainLinear:
-    """A linear layer: weight (in, out), bias (out)."""
+    """A linear layer: weight (in, out), bias (out), and the name of both before the last dot."""
 
     weight: Array
     bias: Array
+    name: str = ""
 
     def __call__(self, x: Array) -> Array:
         """Return x @ weight + bias: (N, in) → (N, out)."""
@@ -43,16 +46,36 @@ class PlainLinear:
         return y
 
 
+@dataclass(frozen=True)
+class PlainLayerNorm:
+    """A layer norm: weight (C), bias (C), and the name of both before the last dot."""
+
+    weight: Array
+    bias: Array
+    epsilon: float
+    name: str
+
+    def __call__(self, x: Array) -> Array:
+        """Return the normalized rows of x: (N, C) → (N, C). Threads share the rows."""
+        return by_rows(
+            partial(layer_norm, weight=self.weight, bias=self.bias, epsilon=self.epsilon), x
+        )
+
+
 def plain_weights(model: GPT2) -> ModelWeights:
     """Return a model's weights as plain arrays, for the functions of `gpt2np.model.gpt2`."""
-    config, arrays = model.config, dict(model.weights)
+    return arrange_arrays(model.config, dict(model.weights))
+
+
+def arrange_arrays(config: GPT2Config, arrays: Mapping[str, Array]) -> ModelWeights:
+    """Arrange arrays, named as in `weight_shapes`, in the order of the pass, without a copy."""
 
     def linear(name: str) -> Any:  # a PlainLinear in the place of a PackedLinear
-        return PlainLinear(arrays[f"{name}.weight"], arrays[f"{name}.bias"])
+        return PlainLinear(arrays[f"{name}.weight"], arrays[f"{name}.bias"], name)
 
-    def norm(name: str) -> Callable[[Array], Array]:
+    def norm(name: str) -> PlainLayerNorm:
         weight, bias = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
-        return partial(layer_norm, weight=weight, bias=bias, epsilon=config.layer_norm_epsilon)
+        return PlainLayerNorm(weight, bias, config.layer_norm_epsilon, name)
 
     blocks = [
         BlockWeights(
@@ -64,13 +87,14 @@ def plain_weights(model: GPT2) -> ModelWeights:
             c_fc=linear(f"h.{i}.mlp.c_fc"),
             mlp_c_proj=linear(f"h.{i}.mlp.c_proj"),
             attention_scale=config.attention_scale(i),
-            activation=ACTIVATIONS[config.activation_function],
+            activation=partial(by_rows, ACTIVATIONS[config.activation_function]),
         )
         for i in range(config.n_layer)
     ]
     wte = arrays["wte.weight"]
-    head = arrays.get("lm_head.weight", wte).T  # (C, V)
-    lm_head: Any = PlainLinear(head, np.zeros(head.shape[1], head.dtype))
+    name = LM_HEAD if LM_HEAD in arrays else WTE
+    head = arrays[name].T  # (C, V)
+    lm_head: Any = PlainLinear(head, np.zeros(head.shape[1], head.dtype), name)
     return ModelWeights(wte, arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
 
 

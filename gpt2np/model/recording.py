@@ -1,0 +1,335 @@
+"""A context that runs GPT-2 forward, keeps what the backward pass reads, and runs it backward.
+
+`gpt2np.model.gpt2` and `gpt2np.model.backward` say what each operation computes. Matrix products
+and elementwise functions run on several threads. Without hooks, attention skips the keys that
+follow a block of queries.
+
+Memory: if the arrays of all blocks fit in `max_bytes`, the forward pass keeps them. Otherwise it
+keeps only the output of each block, and the backward pass runs each block again (Chen et al. 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.kernels.array import Array, BoolArray, IntArray
+from gpt2np.kernels.blas import python_threads
+from gpt2np.kernels.threads import even_slices, parallel_for
+from gpt2np.model.derivatives import DERIVATIVES, layer_norm_backward
+from gpt2np.model.gpt2 import transformer_block
+from gpt2np.model.ops import causal_mask
+from gpt2np.model.plain import PlainKV, PlainLayerNorm, PlainLinear
+from gpt2np.model.weights import BlockWeights
+from gpt2np.runtime.hooked_context import Chain, Hook, call_hook, resolve_hook
+
+MAX_BYTES = 1 << 30
+"""Bytes of kept arrays above which the backward pass runs each block again."""
+
+_CHUNK = 1 << 17  # values of an elementwise function at a time, so that they stay in the cache
+_GEMM_ROWS = 512  # rows of a product at a time
+_QUERY_BLOCK = 128
+_KEPT = ("ln_1", "attn.qkv", "attn.z", "resid_mid", "ln_2", "mlp.pre", "mlp.act", "resid")
+
+
+class RecordingContext:
+    """One forward pass over packed texts, and the operations of its backward pass.
+
+    Attributes:
+        token_ids, positions: (N,) each, as in `gpt2np.model.gpt2`.
+        weight_gradients: the gradients by the weights' names, in the shapes of the weights; None if
+            they are not computed. Gradients of several contexts with one mapping are added.
+    """
+
+    def __init__(
+        self,
+        config: GPT2Config,
+        sequences: Sequence[Sequence[int] | IntArray],
+        *,
+        hook: Hook | None = None,
+        on_gradient: Callable[[str, Array], object] | None = None,
+        weight_gradients: MutableMapping[str, Array] | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        """Prepare a pass over the token ids of one or several texts.
+
+        Args:
+            config: the model's architecture.
+            sequences: the token ids of each text.
+            hook: a hook as of `GPT2.forward`. A hook that edits an array needs a method
+                gradient(name, d), which returns the gradient of the array before the edit. Hooks
+                may be called again in the backward pass, and must return the same arrays.
+            on_gradient: receives the name and the gradient at each hook point, from the last hook
+                point to the first, for arrays with heads text by text.
+            weight_gradients: where the gradients of the weights go.
+            max_bytes: the limit on kept arrays (see the module).
+        """
+        lengths = [len(ids) for ids in sequences]
+        stops = np.cumsum(lengths).tolist()
+        self.token_ids: IntArray = np.concatenate([np.asarray(ids, np.int64) for ids in sequences])
+        self.positions: IntArray = np.concatenate([np.arange(n) for n in lengths])
+        self.weight_gradients = weight_gradients
+        self.last_resid: Array = np.empty(0)
+        self._texts = [slice(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
+        self._config = config
+        self._hooks = list(_flatten(resolve_hook(hook, config.n_layer))) if hook else []
+        self._on_gradient = on_gradient
+        self._is_observed = bool(self._hooks) or on_gradient is not None
+        self._saved: dict[str, Array] = {}
+        self._max_bytes = max_bytes
+        self._threads = python_threads()
+
+    # --- forward ----------------------------------------------------------------------------------
+
+    def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
+        """Return x as the caller's hooks edit it. Keep the array if the backward pass reads it."""
+        full = _full_name(name, layer)
+        for hook in self._hooks:
+            edited = call_hook(hook, full, x.copy())
+            if not hasattr(hook, "gradient") and not np.array_equal(edited, x, equal_nan=True):
+                raise InvalidArgumentError(
+                    f"the hook edits {full}, but has no method gradient(name, d); use the "
+                    "interventions of gpt2np.interp, or add the method"
+                )
+            x = edited
+        if name in (*_KEPT, "embed", "ln_f"):
+            self._saved[full] = x
+        if name == "resid":
+            self.last_resid = x
+            if layer is not None and self._kept_bytes(x) > self._max_bytes:
+                for kept in _KEPT[:-1]:
+                    del self._saved[_full_name(kept, layer)]
+        return x
+
+    def _kept_bytes(self, x: Array) -> int:
+        """Return the bytes of the arrays of all blocks; x (N, C) has the pass's dtype."""
+        per_token = 8 * self._config.n_embd + 2 * self._config.n_inner
+        return len(x) * per_token * self._config.n_layer * x.itemsize
+
+    def linear(
+        self, x: Array, w: PlainLinear, then: Callable[[Array], Array] | None = None
+    ) -> Array:
+        """Return x @ w.weight + w.bias, or `then` of it."""
+        y = self._matmul(x, w.weight, w.bias)
+        return then(y) if then else y
+
+    def unembed(self, x: Array, w: PlainLinear) -> Array:
+        """Return the logits: (N, C) → (N, V)."""
+        return self._matmul(x, w.weight)
+
+    def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:
+        """Apply the function to all rows at once."""
+        return function(*arrays)
+
+    def requested(self, x: Array, z: Array, layer: int) -> tuple[Array, Array]:
+        """Return x and z: the logits of all tokens are requested."""
+        return x, z
+
+    def attention(
+        self, attend: Callable[..., Array], x: Array, w: PlainLinear, layer: int
+    ) -> Array:
+        """Compute q, k and v; then z = attend(q, kv, mask) for heads and queries of each text."""
+        qkv = self._by_head(self.linear(x, w), 3)  # (3, H, N, D)
+        for text in self._texts if self._hooks else ():
+            for name, array in zip(("attn.q", "attn.k", "attn.v"), qkv, strict=True):
+                array[:, text] = self.hook(name, array[:, text], layer)
+        self._saved[_full_name("attn.qkv", layer)] = qkv
+        joined = np.empty_like(x)
+        z = self._by_head(joined, 1)[0]  # (H, N, D)
+
+        def attend_part(part: tuple[slice, slice]) -> None:
+            q, k, v = qkv[:, part[1], part[0]]
+            for queries, n_keys, mask in self._query_blocks(q.shape[1]):
+                kv = PlainKV(k[:, :n_keys], v[:, :n_keys])
+                z[part[1], part[0]][:, queries] = attend(q[:, queries], kv, mask)
+
+        self._for_parts(attend_part)
+        self._saved[_full_name("attn.z", layer)] = joined
+        return joined
+
+    def _by_head(self, x: Array, count: int) -> Array:
+        """Return a view (count, H, N, D) of rows x (N, count·C)."""
+        return x.reshape(len(x), count, self._config.n_head, -1).transpose(1, 2, 0, 3)
+
+    def _query_blocks(self, n: int) -> Iterator[tuple[slice, int, BoolArray]]:
+        """Yield blocks of n queries: queries, number of keys, and mask of the last keys."""
+        size = n if self._is_observed else _QUERY_BLOCK
+        for start in range(0, n, size):
+            stop = min(n, start + size)
+            yield slice(start, stop), stop, causal_mask(stop - start, stop - start)
+
+    def _for_parts(self, function: Callable[[tuple[slice, slice]], None]) -> None:
+        """Call function((tokens, heads)) for each text and some or all of its heads."""
+        if self._is_observed:  # whole arrays, in order
+            for text in self._texts:
+                function((text, slice(0, self._config.n_head)))
+            return
+        heads = even_slices(self._config.n_head, self._threads)
+        parallel_for(function, [(text, part) for text in self._texts for part in heads],
+                     self._threads)  # fmt: skip
+
+    # --- backward ---------------------------------------------------------------------------------
+
+    def saved(self, name: str, layer: int | None = None) -> Array:
+        """Return the array of a hook point in the forward pass; attn.z is (N, C), heads joined."""
+        return self._saved[_full_name(name, layer)]
+
+    def block_input(self, layer: int) -> Array:
+        """Return the input (N, C) of a block."""
+        return self.saved("resid", layer - 1) if layer else self.saved("embed")
+
+    def restore(self, w: BlockWeights) -> None:
+        """Run a block again if the forward pass did not keep the block's arrays."""
+        self._forget(w.layer + 1)
+        if _full_name("ln_1", w.layer) not in self._saved:
+            limit, self._max_bytes = self._max_bytes, np.iinfo(np.int64).max
+            context: Any = self
+            transformer_block(context, w, self.block_input(w.layer))
+            self._max_bytes = limit
+
+    def _forget(self, layer: int) -> None:
+        for name in _KEPT:
+            self._saved.pop(_full_name(name, layer), None)
+
+    def gradient(self, name: str, d: Array, layer: int | None = None) -> Array:
+        """Show the gradient at a hook point; return the gradient before the caller's hooks."""
+        if self._is_observed:
+            full = _full_name(name, layer)
+            if self._on_gradient:
+                self._on_gradient(full, d.copy())
+            for hook in reversed(self._hooks):
+                if hasattr(hook, "gradient"):
+                    d = hook.gradient(full, d)
+        return d
+
+    def linear_backward(self, d: Array, x: Array, w: Any) -> Array:
+        """Return the gradient of x (N, in) from that of x @ w.weight + w.bias, (N, out)."""
+        if self.weight_gradients is not None:
+            self._add_product(f"{w.name}.weight", x, d)
+            sums = [np.empty(0)] * len(chunks := self._chunks(d))
+
+            def add(i: int) -> None:
+                sums[i] = np.add.reduce(d[chunks[i]], 0)
+
+            parallel_for(add, range(len(chunks)), self._threads)
+            self._add(f"{w.name}.bias", np.sum(sums, 0))
+        return self._matmul(d, w.weight.T)
+
+    def unembed_backward(self, d: Array, x: Array, w: Any) -> Array:
+        """Return the gradient of x (N, C) from that of the logits (N, V)."""
+        if self.weight_gradients is not None:
+            self._add_product(w.name, d, x)
+        return self._matmul(d, w.weight.T)
+
+    def layer_norm_backward(self, d: Array, x: Array, w: Any) -> Array:
+        """Return the gradient of x (N, C) from that of a layer norm's output."""
+        norm: PlainLayerNorm = w
+        d_x, chunks = np.empty_like(d), self._chunks(d)
+        sums = np.empty((len(chunks), 2, d.shape[1]), d.dtype)
+
+        def run(i: int) -> None:
+            rows = chunks[i]
+            d_x[rows], *sums[i] = layer_norm_backward(d[rows], x[rows], norm.weight, norm.epsilon)
+
+        parallel_for(run, range(len(chunks)), self._threads)
+        if self.weight_gradients is not None:
+            self._add(f"{norm.name}.weight", sums[:, 0].sum(0))
+            self._add(f"{norm.name}.bias", sums[:, 1].sum(0))
+        return d_x
+
+    def activation_backward(self, d: Array, x: Array) -> Array:
+        """Return the gradient of x (N, F) from that of activation(x). Overwrites d."""
+        derivative = DERIVATIVES[self._config.activation_function]
+
+        def run(rows: slice) -> None:
+            d[rows] *= derivative(x[rows])
+
+        parallel_for(run, self._chunks(d), self._threads)
+        return d
+
+    def attention_backward(
+        self, attend: Callable[..., tuple[Array, Array, Array]], d: Array, w: Any, layer: int
+    ) -> Array:
+        """Return the gradient of attention's input from that of z, (N, C) each."""
+        x, qkv = self.saved("ln_1", layer), self.saved("attn.qkv", layer)
+        flat = np.zeros((len(x), 3 * x.shape[1]), x.dtype)
+        d_qkv, d_z = self._by_head(flat, 3), self._by_head(d, 1)[0]
+
+        def run(part: tuple[slice, slice]) -> None:
+            tokens, heads = part
+            q, k, v = qkv[:, heads, tokens]
+            d_q, d_k, d_v = d_qkv[:, heads, tokens]
+            d_heads = d_z[heads, tokens]
+            for queries, n_keys, mask in self._query_blocks(q.shape[1]):
+                d_q[:, queries], more_k, more_v = attend(
+                    q[:, queries], k[:, :n_keys], v[:, :n_keys], d_heads[:, queries], mask
+                )
+                d_k[:, :n_keys] += more_k
+                d_v[:, :n_keys] += more_v
+            if self._is_observed:
+                for name, array in zip(("attn.v", "attn.k", "attn.q"), d_qkv[::-1], strict=True):
+                    array[:, tokens] = self.gradient(name, array[:, tokens], layer)
+
+        self._for_parts(run)
+        return self.linear_backward(flat, x, w)
+
+    def add_rows(self, name: str, rows: IntArray, d: Array) -> None:
+        """Add d (N, C) to the rows (N,) of the gradient of an embedding."""
+        if self.weight_gradients is None:
+            return
+        order = np.argsort(rows, kind="stable")
+        unique, starts = np.unique(rows[order], return_index=True)
+        n_rows = {"wte.weight": self._config.vocab_size, "wpe.weight": self._config.n_positions}
+        shape = (n_rows[name], d.shape[1])
+        gradient = self.weight_gradients.setdefault(name, np.zeros(shape, d.dtype))
+        gradient[unique] += np.add.reduceat(d[order], starts, 0)
+
+    def _add(self, name: str, d: Array) -> None:
+        assert self.weight_gradients is not None
+        if name in self.weight_gradients:
+            self.weight_gradients[name] += d
+        else:
+            self.weight_gradients[name] = d
+
+    def _add_product(self, name: str, x: Array, d: Array) -> None:
+        """Add xᵀ @ d, for x (N, k) and d (N, m), to the gradient of a matrix (k, m)."""
+        y = np.empty((x.shape[1], d.shape[1]), d.dtype)
+
+        def run(rows: slice) -> None:
+            np.matmul(x.T[rows], d, out=y[rows])
+
+        parallel_for(run, even_slices(len(y), self._threads), self._threads)
+        self._add(name, y)
+
+    def _matmul(self, x: Array, w: Array, bias: Array | None = None) -> Array:
+        """Return x (N, k) @ w (k, m) + bias (m)."""
+        y = np.empty((len(x), w.shape[1]), x.dtype)
+
+        def run(rows: slice) -> None:
+            np.matmul(x[rows], w, out=y[rows])
+            if bias is not None:
+                y[rows] += bias
+
+        chunks = max(self._threads, -(-len(x) // _GEMM_ROWS))
+        parallel_for(run, even_slices(len(x), chunks), self._threads)
+        return y
+
+    def _chunks(self, x: Array) -> list[slice]:
+        """Return slices of the rows of x (N, m) for elementwise functions."""
+        return even_slices(len(x), max(self._threads, x.size // _CHUNK))
+
+
+def _flatten(hook: Hook) -> Iterator[Any]:
+    """Yield the hooks of a chain, in order."""
+    for part in hook.hooks if isinstance(hook, Chain) else ():
+        yield from _flatten(part)
+    if not isinstance(hook, Chain):
+        yield hook
+
+
+def _full_name(name: str, layer: int | None) -> str:
+    return name if layer is None else f"blocks.{layer}.{name}"
