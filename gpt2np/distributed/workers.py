@@ -48,22 +48,30 @@ class Cluster:
         """Connect to the cluster, unless this process is connected already.
 
         Raises:
-            GPT2NPError: Ray is not installed, or no cluster has the address.
+            GPT2NPError: Ray is not installed, no cluster has the address, or its token is missing.
         """
         ray = _import_ray()
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         if ray.is_initialized():
             return
+        # A cluster that starts here: Ray's default, 15, gives way to every other process.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         try:
             ray.init(self._reachable_address(), log_to_driver=False, logging_level="warning")
-        except (ConnectionError, ValueError) as error:
+        except ValueError as error:
             raise GPT2NPError(f"cannot connect to Ray: {error}") from error
+        except (ConnectionError, ray.exceptions.RayError) as error:
+            reason = f"{error}".partition(". ")[0]  # Ray names a missing token only in its log
+            raise GPT2NPError(
+                f"cannot connect to Ray: {reason}; if the cluster has a token, copy ~/.ray/auth_token "
+                "from its first node, and set RAY_AUTH_MODE=token"
+            ) from error
 
     def _reachable_address(self) -> str | None:
         """Return the address for `ray.init`, which would wait for a cluster that has been killed.
 
         Raises:
-            ConnectionError: nothing listens at the address.
+            GPT2NPError: nothing listens at the address.
         """
         address = self.address or os.environ.get("RAY_ADDRESS")
         known = address
@@ -79,8 +87,10 @@ class Cluster:
         except OSError as error:
             if address is None:
                 return "local"
-            hint = "start one with: ray start --head"
-            raise ConnectionError(f"no cluster runs at {known} ({error}); {hint}") from error
+            raise GPT2NPError(
+                f"cannot connect to Ray: no cluster runs at {known} ({error}); start one with: "
+                "ray start --head"
+            ) from error
         return address
 
     def actor_options(self, n_reserved: int = 0) -> dict[str, Any]:

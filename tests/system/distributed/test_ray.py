@@ -107,6 +107,26 @@ def test_an_address_where_nothing_listens(closed_port, monkeypatch, tmp_path):
             Cluster(address).connect()
 
 
+def test_a_missing_token(tmp_path, monkeypatch):
+    """Ray itself raises an AuthenticationError here, or tries for 20 s and does not say why."""
+    hint = "copy ~/.ray/auth_token from its first node, and set RAY_AUTH_MODE=token"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        variables = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "token"}
+        command = [sys.executable, "-m", "gpt2np", "score", __file__, "--out", "o.jsonl"]
+        command += ["--model", "bundled", "--ray", address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=variables)
+        assert done.returncode == 1 and done.stderr.count("\n") == 1 and hint in done.stderr
+
+        def fail(*arguments, **options):
+            raise ConnectionError(f"Failed to connect to Ray cluster at {address}")
+
+        monkeypatch.setattr(ray, "init", fail)
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        with pytest.raises(GPT2NPError, match=f"Failed to connect to Ray cluster at .*{hint}"):
+            Cluster(address).connect()
+
+
 @pytest.mark.slow
 def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
     quantized = LanguageModel.load("bundled", weights="int8")
