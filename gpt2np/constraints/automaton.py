@@ -10,7 +10,7 @@ from every DFA state but DEAD.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from threading import Lock
 
@@ -177,14 +177,21 @@ class ByteAutomaton:
         Raises:
             TooManyStatesError: the automaton exceeds MAX_SIZE or MAX_MERGED.
         """
-        with self._lock:
-            targets = self._targets[states, data]
-            is_unknown = targets == _UNKNOWN
-            if is_unknown.any():
-                for state in np.unique(states[is_unknown]).tolist():
-                    self._compute_targets(state)
-                targets = self._targets[states, data]
-        return targets
+        for _ in self.compute(states, data):
+            pass
+        return self._targets[states, data]
+
+    def compute(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> Iterator[None]:
+        """Compute what `step` needs; pause after each state, so that the caller can do other work.
+
+        Raises:
+            TooManyStatesError: the automaton exceeds MAX_SIZE or MAX_MERGED.
+        """
+        is_unknown = self._targets[states, data] == _UNKNOWN
+        for state in np.unique(states[is_unknown]).tolist():
+            with self._lock:
+                self._compute_targets(state)
+            yield
 
     def _compute_targets(self, state: int) -> None:
         """Fill the transition table's row of a state: the next state for every byte."""

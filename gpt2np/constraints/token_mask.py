@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
@@ -18,6 +19,7 @@ from gpt2np.kernels.array import BoolArray, IntArray
 _T = TypeVar("_T")
 
 _CACHED_MASKS = 64  # masks to keep per constraint; V bytes each
+_RENEWAL_SECONDS = 10.0  # most time to wait for another mask that needs a fresh automaton
 _UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # all bytes that occur in UTF-8
 _ROOT = 0
 
@@ -71,6 +73,14 @@ class TextConstraint:
         """
         return self.masks.mask(self.state)
 
+    def prepare(self) -> Iterator[None]:
+        """Compute what `allowed` will return; pause often, so that the caller can do other work.
+
+        Raises:
+            InvalidArgumentError: the mask needs an automaton of more than MAX_SIZE.
+        """
+        yield from self.masks.prepare(self.state)
+
     def advance(self, token_id: int) -> TextConstraint:
         """Return the constraint after one more token; an end-of-text token changes nothing."""
         if token_id in self.masks.eos_token_ids:
@@ -95,36 +105,75 @@ class _TokenMasks:
     ) -> None:
         self.tokens = tokens
         self.eos_token_ids = eos_token_ids
-        self.mask = lru_cache(_CACHED_MASKS)(self._mask)
         self._automaton = automaton
         self._trie = trie
+        self._masks: dict[frozenset[Reading], BoolArray] = {}  # the last one was used last
+        self._renewals: set[ByteAutomaton] = set()  # fresh automata that are being filled
 
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
         """Advance a state, a set of NFA positions, by a token's bytes; DEAD if `data` is empty."""
         if not data:
             return self._automaton.readings(DEAD)
-        return self._query(
-            readings, lambda automaton, state: automaton.readings(automaton.after(state, data))
-        )
-
-    def _mask(self, readings: frozenset[Reading]) -> BoolArray:
-        mask = self._query(readings, self._trie.allowed)
-        matches = MATCHED in readings
-        mask[[end for end in self.eos_token_ids if end < len(mask)]] = matches
-        mask.setflags(write=False)
-        return mask
-
-    def _query(self, readings: frozenset[Reading], query: Callable[[ByteAutomaton, int], _T]) -> _T:
-        """Call query(automaton, state) with the state number that stands for `readings`.
-
-        If the automaton exceeds a limit, repeat the call with a fresh automaton.
-        """
         automaton = self._automaton
         try:
-            return query(automaton, automaton.state(readings))
+            return automaton.readings(automaton.after(automaton.state(readings), data))
         except TooManyStatesError:
             self._automaton = automaton = ByteAutomaton(automaton.characters)
-        return query(automaton, automaton.state(readings))
+        return automaton.readings(automaton.after(automaton.state(readings), data))
+
+    def mask(self, readings: frozenset[Reading]) -> BoolArray:
+        """Return the mask of the token ids that can follow a state, from the cache if possible."""
+        mask = self._masks.get(readings)
+        return run_to_end(self.prepare(readings, waits=False)) if mask is None else mask
+
+    def prepare(
+        self, readings: frozenset[Reading], waits: bool = True
+    ) -> Generator[None, None, BoolArray]:
+        """Compute a mask, with pauses, and cache it; return the mask.
+
+        Where many masks need a fresh automaton at a time, each `waits` for the one before it, which
+        bounds the memory.
+        """
+        mask = self._masks.pop(readings, None)
+        if mask is None:
+            mask = yield from self._compute(readings, waits)
+            matches = MATCHED in readings
+            mask[[end for end in self.eos_token_ids if end < len(mask)]] = matches
+            mask.setflags(write=False)
+        self._masks[readings] = mask
+        for oldest in [*self._masks][:-_CACHED_MASKS]:
+            self._masks.pop(oldest, None)
+        return mask
+
+    def _compute(
+        self, readings: frozenset[Reading], waits: bool
+    ) -> Generator[None, None, BoolArray]:
+        automaton = self._automaton
+        try:
+            return (yield from self._trie.allowed(automaton, automaton.state(readings)))
+        except TooManyStatesError:
+            pass
+        end = time.monotonic() + _RENEWAL_SECONDS  # the one before may never be resumed
+        while waits and self._renewals and time.monotonic() < end:
+            yield
+        fresh = ByteAutomaton(automaton.characters)
+        self._renewals.add(fresh)
+        try:
+            mask = yield from self._trie.allowed(fresh, fresh.state(readings))
+            self._automaton = fresh
+        finally:
+            self._renewals.discard(fresh)
+        return mask
+
+
+def run_to_end(work: Generator[None, None, _T]) -> _T:
+    """Run a generator without pauses, and return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
 
 
 @dataclass(frozen=True)
@@ -223,8 +272,8 @@ class VocabularyTrie:
         nodes[list(tokens)] = current
         return cls(tuple(levels), nodes)
 
-    def allowed(self, automaton: ByteAutomaton, state: int) -> BoolArray:
-        """Return a mask of the token ids that can follow `state` of `automaton`. Returns (V,)."""
+    def allowed(self, automaton: ByteAutomaton, state: int) -> Generator[None, None, BoolArray]:
+        """Compute, with pauses, the mask of the token ids that can follow `state`. Returns (V,)."""
         size = self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
         states = np.zeros(size, np.int32)  # all DEAD
         states[_ROOT] = state
@@ -233,6 +282,7 @@ class VocabularyTrie:
             alive = np.flatnonzero(before != DEAD)
             if not len(alive):
                 break
+            yield from automaton.compute(before[alive], data[alive])
             states[first + alive] = automaton.step(before[alive], data[alive])
         mask: BoolArray = states[self.nodes] != DEAD
         mask[self.nodes == _ROOT] = False

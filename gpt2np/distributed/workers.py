@@ -63,8 +63,8 @@ class Cluster:
         except (ConnectionError, ray.exceptions.RayError) as error:
             reason = f"{error}".partition(". ")[0]  # Ray names a missing token only in its log
             raise GPT2NPError(
-                f"cannot connect to Ray: {reason}; if the cluster has a token, copy ~/.ray/auth_token "
-                "from its first node, and set RAY_AUTH_MODE=token"
+                f"cannot connect to Ray: {reason}; if the cluster has a token, copy "
+                "~/.ray/auth_token from its first node, and set RAY_AUTH_MODE=token"
             ) from error
 
     def _reachable_address(self) -> str | None:

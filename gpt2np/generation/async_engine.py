@@ -60,10 +60,11 @@ class _Reader:
 
 @dataclass
 class _Entry:
-    """A sequence of the engine, and the number of its ids that the reader knows."""
+    """A sequence of the engine, its place in a request, and how many ids the reader knows."""
 
     sequence: RunningSequence
     reader: _Reader
+    place: int
     n_ids: int
 
     def new_update(self) -> Update | None:
@@ -114,7 +115,7 @@ class AsyncEngine:
         """
         queue = asyncio.Queue[list[Update]]()
         reader = _Reader(asyncio.get_running_loop(), queue, every_step)
-        self._add(model, [_Entry(sequence, reader, len(sequence.ids)) for sequence in sequences])
+        self._add(model, [_Entry(s, reader, i, len(s.ids)) for i, s in enumerate(sequences)])
         n_running = len(sequences)
         try:
             while n_running:
@@ -154,7 +155,7 @@ class AsyncEngine:
             with self._lock:
                 while self._new:
                     entries.append(self._new.popleft())
-                    scheduler.add(entries[-1].sequence)
+                    scheduler.add(entries[-1].sequence, entries[-1].place)
                 if not entries:
                     self._thread_runs = False
                     return

@@ -2,7 +2,9 @@
 
 import sys
 import time
+from bisect import insort
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from gpt2np.limits import limits
 from gpt2np.model import GPT2
 from gpt2np.runtime.kv_cache import cache_nbytes
 
+_MASK_SECONDS = 0.05  # of a step, for the masks of constraints
 _MIN_SHARED = 16  # tokens; copying fewer keys and values saves no time
 
 
@@ -27,8 +30,8 @@ class Scheduler:
         ...     for finished in scheduler.step():
         ...         print(finished.ids)
 
-    Sequences start in the order in which they were added. Use a scheduler from one thread only.
-    Several threads may each have a scheduler of the same model.
+    Sequences start in the order in which they were added, unless `add` gets a place. Use a
+    scheduler from one thread only. Several threads may each have a scheduler of the same model.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Scheduler:
         self._max_running = max_running
         self._cache_bytes = limits().max_cache_bytes if cache_bytes is None else cache_bytes
         self._finished: list[RunningSequence] = []  # to be returned by `step`
+        self._turn = 0  # of the last sequence that was started
         self._free_caches = free_caches
         self._prefill_chunk = prefill_chunk or sys.maxsize
 
@@ -69,8 +73,11 @@ class Scheduler:
         """Number of further sequences that fit in `max_running`; memory may allow fewer."""
         return max(0, self._max_running - len(self.running) - len(self.waiting))
 
-    def add(self, sequence: RunningSequence) -> None:
+    def add(self, sequence: RunningSequence, place: int = 0) -> None:
         """Add a sequence to the queue.
+
+        If a caller adds several sequences at a time, each with a `place` from 0 on, the sequences
+        of later callers start between them: one of each caller in turn.
 
         Raises:
             InvalidArgumentError: the sequence is another model's.
@@ -82,7 +89,8 @@ class Scheduler:
             raise InvalidArgumentError(
                 "the sequence is another model's, or a weight was changed since its last step"
             )
-        self.waiting.append(sequence)
+        sequence.turn = self._turn + 1 + place
+        insort(self.waiting, sequence, key=attrgetter("turn"))
 
     @np.errstate(all="ignore")  # check_finite finds infinity and NaN
     def step(self) -> list[RunningSequence]:
@@ -151,11 +159,19 @@ class Scheduler:
         """Select the sequences of the next pass, with at most `n_left` tokens of prompts.
 
         Also drops keys of rejected draft tokens and of an interrupted step, slides full context
-        windows, and computes shared prefixes. Returns the sequences, the next ids of each, and how
-        many tokens of prompts are left.
+        windows, and computes masks and shared prefixes. A sequence whose mask or prefix takes more
+        time is left out. Returns the sequences, the next ids of each, and how many tokens of
+        prompts are left.
         """
         batch, inputs = [], []
+        deadline = time.perf_counter() + _MASK_SECONDS
         for sequence in group:
+            try:
+                if not sequence.prepare_mask(deadline):
+                    continue
+            except InvalidArgumentError as error:
+                sequence.end("cancelled", error)
+                continue
             sequence.drop_rejected()
             sequence.slide_window()
             if prefix := sequence.shared_prefix:
@@ -217,6 +233,8 @@ class Scheduler:
                 break
             running.append(candidate)
         waiting = self.waiting[len(running) - len(self.running) :]
+        if len(running) > len(self.running):
+            self._turn = running[-1].turn
         self.running, self.waiting = running, waiting
 
     def _remove_finished(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -82,6 +82,8 @@ class RunningSequence:
     n_read: int = 0
     finish_reason: FinishReason | None = None
     error: Exception | None = None
+    turn: int = 0  # in a scheduler's queue
+    _preparation: tuple[Constraint, Iterator[None]] | None = None  # of the next mask
 
     @cached_property
     def history(self) -> TokenHistory:
@@ -183,6 +185,22 @@ class RunningSequence:
             self.cache.truncate(0)
             self.context_start = self.length - self.request.options.window
 
+    def prepare_mask(self, deadline: float) -> bool:
+        """Compute the constraint's mask of the next token; return whether the mask is ready.
+
+        The work pauses at `deadline`, a time of `time.perf_counter`; the next call resumes it.
+
+        Raises:
+            InvalidArgumentError: the constraint is too large.
+        """
+        constraint = self.constraint
+        if constraint is None:
+            return True
+        if self._preparation is None or self._preparation[0] is not constraint:
+            prepare = getattr(constraint, "prepare", None)  # a constraint of the caller has none
+            self._preparation = constraint, prepare() if prepare else iter(())
+        return all(time.perf_counter() < deadline for _ in self._preparation[1])
+
     def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:
         """Select and append one token per row of logits until a draft token is rejected.
 
@@ -258,6 +276,7 @@ class RunningSequence:
             raise
         self.error = error
         self.finish_reason = reason
+        self._preparation = None
 
     def _finish_text(self, reason: FinishReason) -> FinishReason:
         """End the text, for a reason; return "stop" if the end completes a stop text."""

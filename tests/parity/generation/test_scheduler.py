@@ -1,5 +1,6 @@
 """Batches: a sequence gets the same ids alone and in any batch, whenever it joins."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from helpers.near_ties import NEAR_TIE, assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
 from gpt2np.generation import Request, RunningSequence, Scheduler, start_sequence
+from gpt2np.generation import scheduler as scheduler_module
 from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.ngram_draft import NgramDraft
@@ -180,6 +182,44 @@ class TestScheduler:
         while scheduler.busy:
             ended += scheduler.step()
         assert ended == sequences and scheduler.step() == []
+
+    def test_one_of_each_caller_in_turn(self, model):
+        scheduler = Scheduler(model, max_running=2)
+        many = [start_sequence(model, Request([1, i], self.options())) for i in range(6)]
+        for place, sequence in enumerate(many):
+            scheduler.add(sequence, place)
+        scheduler.step()
+        later = [start_sequence(model, Request([2, i], self.options())) for i in range(3)]
+        for place, sequence in enumerate(later[:2]):
+            scheduler.add(sequence, place)
+        scheduler.add(later[2])
+        order = [many[2], later[0], later[2], many[3], later[1], many[4], many[5]]
+        assert scheduler.waiting == order
+        while scheduler.busy:
+            scheduler.step()
+
+    def test_a_mask_that_takes_long_delays_only_its_text(self, model, monkeypatch):
+        class Slow(EveryThird):
+            def prepare(self):
+                for _ in range(10):
+                    time.sleep(0.02)
+                    yield
+
+        monkeypatch.setattr(scheduler_module, "_MASK_SECONDS", 0.03)
+        n = model.config.vocab_size
+        slow, quick, plain = (
+            start_sequence(model, Request([1, 2], self.options(), constraint=constraint))
+            for constraint in (Slow(n), EveryThird(n), None)
+        )
+        scheduler = Scheduler(model)
+        for sequence in (slow, quick, plain):
+            scheduler.add(sequence)
+        for _ in range(4):
+            scheduler.step()
+        assert len(quick.ids) == len(plain.ids) == 4 and not slow.ids
+        while scheduler.busy:
+            scheduler.step()
+        assert slow.ids == quick.ids
 
     def test_the_same_order_each_time(self, model, monkeypatch):
         """Without small-matrix kernels the bits depend on the order."""

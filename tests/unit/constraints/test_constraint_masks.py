@@ -3,6 +3,7 @@
 import random
 import time
 import tracemalloc
+from itertools import zip_longest
 
 import numpy as np
 import pytest
@@ -122,6 +123,12 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
     for text in texts:
         state = after(start, few, text)
         known.append((state, state.allowed().copy()))
+    start.masks._masks.clear()
+    works = [state.prepare() for state, _ in known]
+    assert sum(1 for _ in zip_longest(*works)) > 60  # each pauses after each new state, in turn
+    assert not start.masks._renewals
+    for state, mask in known:
+        assert (state.allowed() == mask).all()
     monkeypatch.undo()
     alone = constraint(dict(few), regex="[ab]*a[ab]{7}c")
     for text, (state, mask) in zip(texts, known, strict=True):
