@@ -163,9 +163,10 @@ class Scheduler:
         time is left out. Returns the sequences, the next ids of each, and how many tokens of
         prompts are left.
         """
-        batch, inputs = [], []
+        inputs: dict[int, list[int]] = {}  # by id() of the sequence
         deadline = time.perf_counter() + _MASK_SECONDS
-        for sequence in group:
+        # The shortest prompt first: it does not wait for the chunks of long ones.
+        for sequence in sorted(group, key=_n_uncomputed):
             try:
                 if not sequence.prepare_mask(deadline):
                     continue
@@ -176,6 +177,8 @@ class Scheduler:
             sequence.slide_window()
             if prefix := sequence.shared_prefix:
                 with prefix.lock:
+                    if not (n_left or prefix.is_computed):
+                        continue
                     n_left -= prefix.compute(self._model, n_left)
                     if not prefix.is_computed:
                         continue
@@ -186,9 +189,9 @@ class Scheduler:
                 n = min(n, n_left)
                 n_left -= n
             if n:
-                batch.append(sequence)
-                inputs.append(sequence.pending_ids()[:n])
-        return batch, inputs, n_left
+                inputs[id(sequence)] = sequence.pending_ids()[:n]
+        batch = [sequence for sequence in group if id(sequence) in inputs]
+        return batch, [inputs[id(sequence)] for sequence in batch], n_left
 
     def _copy_prefix(self, sequence: RunningSequence) -> bool:
         """Copy keys and values from the running sequence with which a new prompt shares the most.
@@ -261,6 +264,12 @@ class Scheduler:
 def _is_shareable(sequence: RunningSequence) -> bool:
     """Return whether keys and values depend on the prompt alone, at positions from 0."""
     return not (sequence.request.callbacks.interventions or sequence.context_start)
+
+
+def _n_uncomputed(sequence: RunningSequence) -> int:
+    """Return the number of ids whose keys and values are not computed yet."""
+    prefix = sequence.shared_prefix
+    return len(prefix.ids) - prefix.n_computed if prefix else sequence.n_pending
 
 
 def _common_length(a: Sequence[int], b: Sequence[int]) -> int:
