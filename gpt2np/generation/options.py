@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -471,6 +472,12 @@ class GenerationOptions:
         for is_contradiction, names, message in _CONTRADICTIONS:
             if is_contradiction(values):
                 raise InvalidArgumentError(message, **{name: values[name] for name in names})
+
+    def with_seed(self, seed: int) -> GenerationOptions:
+        """Return the options with another seed. Long lists are not checked again."""
+        options = copy(self)
+        object.__setattr__(options, "seed", seed)
+        return options
 
     @property
     def n_drawn(self) -> int:

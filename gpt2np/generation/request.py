@@ -59,7 +59,7 @@ class Request:
         """Return one request per continuation, with consecutive seeds and indices."""
         seed = self.options.seed or 0
         return [
-            replace(self, options=replace(self.options, seed=seed + i), index=self.index + i)
+            replace(self, options=self.options.with_seed(seed + i), index=self.index + i)
             for i in range(self.options.n_drawn)
         ]
 
