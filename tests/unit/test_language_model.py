@@ -1,8 +1,8 @@
 """LanguageModel: text in, text out."""
 
 import dataclasses
-import json
 import importlib.util
+import json
 import pkgutil
 import re
 
