@@ -134,6 +134,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}; to load a model by name, call gpt2np.load")
     if not (folder / CONFIG_FILE).exists():
+        if (folder / "adapter_config.json").exists():
+            raise CheckpointError(f"{folder} has an adapter (LoRA); merge it into its base model")
         raise CheckpointError(
             f"{folder / CONFIG_FILE} is missing, or not a file; name the folder of a model"
         )

@@ -128,6 +128,11 @@ def _local_folder(name: str) -> Path | None:
         return path
     if folder := _folder_of_weights(path):
         return folder
+    if path.suffix in (".gguf", ".onnx", ".bin", ".pt", ".pth", ".ckpt"):
+        raise ModelNotFoundError(
+            f"{name} is a {path.suffix} file; gpt2np reads safetensors only"
+            "; name the folder of a model"
+        )
     raise ModelNotFoundError(f"{name} is a file; name the folder that contains it")
 
 

@@ -11,6 +11,7 @@ lens_table                  most likely next tokens at every residual and positi
 attribution                 direct logit attribution: contributions of heads, MLPs and biases
 attention_summary           statistics of each head's attention, such as the mean entropy
 induction_scores            how strongly each head is an induction head
+plot_attention              pictures of attention patterns, with matplotlib
 differences                 differences between the arrays of two passes
 compare_with_transformers   differences from the pass of `transformers`
 """
@@ -28,6 +29,7 @@ from gpt2np.interp.interventions import (
     zero_head,
 )
 from gpt2np.interp.lens import LensTable, lens_table, logit_lens
+from gpt2np.interp.plots import plot_attention
 from gpt2np.interp.summary import AttentionSummary, attention_summary, induction_scores
 from gpt2np.interp.trace import Trace, trace
 from gpt2np.model.hook_points import (
@@ -60,6 +62,7 @@ __all__ = [
     "logit_lens",
     "mean_ablate",
     "patch_from",
+    "plot_attention",
     "replace",
     "scale",
     "trace",

@@ -1,0 +1,48 @@
+"""Plots of attention patterns with matplotlib (extra `plots`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpt2np.errors import GPT2NPError, check_argument, is_integer
+from gpt2np.interp.trace import Trace, check_trace
+from gpt2np.language_model import LanguageModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def plot_attention(
+    lm: LanguageModel, trace: Trace, layer: int, heads: Sequence[int] | None = None
+) -> Figure:
+    """Draw the attention patterns of a layer: a picture for each head, queries down, keys across.
+
+    White is weight 0, and the darkest blue is weight 1. `heads` defaults to all heads.
+    `figure.savefig("heads.png")` writes the result; Jupyter shows it.
+
+    Raises:
+        GPT2NPError: matplotlib is not installed.
+        InvalidArgumentError: `layer` or `heads` does not exist, or the trace lacks the pattern.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise GPT2NPError('plots need matplotlib: pip install "gpt2np[plots]"') from error
+    check_trace(trace)
+    n_head = trace.config.n_head
+    shown = range(n_head) if heads is None else heads
+    (name,) = trace.require(f"blocks.{layer}.attn.pattern")
+    is_valid = all(is_integer(head) and 0 <= head < n_head for head in shown) and len(shown) > 0
+    check_argument(is_valid, "heads", heads, f"a list of numbers from 0 to {n_head - 1}")
+    tokens = [text.replace("$", r"\$") for text in lm.tokenizer.token_texts(trace.ids)]
+    ticks = range(len(tokens))
+    size = max(2.5, 0.28 * len(tokens))
+    figure = Figure(figsize=(len(shown) * size + 1, size + 0.8), layout="constrained")
+    axes = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
+    for ax, head in zip(axes, shown, strict=True):
+        ax.imshow(trace[name][head], cmap="Blues", vmin=0, vmax=1)
+        ax.set_title(f"head {layer}.{head}")
+        ax.set_xticks(ticks, tokens, rotation=90)
+        ax.set_yticks(ticks, tokens)
+    return figure

@@ -1,0 +1,82 @@
+"""docs/guide/not_here.md is true: gpt2np has none of what the page says that it lacks.
+
+A test that fails because gpt2np has learned something new asks for a change of the page.
+"""
+
+import re
+from importlib.util import find_spec
+
+import pytest
+from helpers.paths import CHECKOUT
+
+import gpt2np
+from gpt2np import interp
+from gpt2np.cli import main as cli
+from gpt2np.generation import GenerationOptions
+from gpt2np.options import options_of
+
+PAGE = (CHECKOUT / "docs" / "guide" / "not_here.md").read_text(encoding="utf-8")
+
+
+def load_folder(folder, files):
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    with pytest.raises(gpt2np.GPT2NPError) as error:
+        gpt2np.load(folder)
+    return str(error.value)
+
+
+def test_the_table_links_to_a_section_for_each_word():
+    sections = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| \[[^\]]+\]\(#([^)]+)\)", PAGE, re.MULTILINE)
+    anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in sections]
+    assert len(rows) >= 5 and set(rows) <= set(anchors)
+
+
+def test_other_architectures_and_adapters_are_refused_by_name(tmp_path):
+    llama = '{"model_type": "llama", "hidden_size": 64}'
+    assert "'llama'" in load_folder(tmp_path / "a", {"config.json": llama, "model.safetensors": ""})
+    adapter = {"adapter_config.json": '{"peft_type": "LORA"}', "adapter_model.safetensors": ""}
+    assert "adapter" in load_folder(tmp_path / "b", adapter)
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model.onnx", "pytorch_model.bin"])
+def test_other_files_are_refused(name, tmp_path):
+    (tmp_path / name).write_bytes(b"GGUF")
+    with pytest.raises(gpt2np.GPT2NPError, match="safetensors"):
+        gpt2np.load(tmp_path / name)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_no_half_precision(dtype):
+    with pytest.raises(gpt2np.InvalidArgumentError):
+        gpt2np.load("bundled", dtype=dtype)
+
+
+def test_no_4_bits():
+    with pytest.raises(gpt2np.InvalidArgumentError, match="int8"):
+        gpt2np.load("bundled", weights="int4")
+
+
+def test_no_embeddings_over_http():
+    app = pytest.importorskip("gpt2np.server.app")
+    source = (CHECKOUT / "gpt2np" / "server" / "app.py").read_text(encoding="utf-8")
+    assert app and "/embeddings" not in source
+    assert not hasattr(gpt2np.LanguageModel, "embed")
+
+
+GAINED = {
+    "## Saliency": lambda: any("saliency" in name for name in interp.__all__),
+    "## Fine-tuning": lambda: find_spec("gpt2np.training.adamw") is not None,
+    "## JSON mode": lambda: "json_schema" in options_of(GenerationOptions),
+}
+
+
+@pytest.mark.parametrize("section", GAINED)
+def test_a_section_stands_only_while_the_feature_is_missing(section):
+    assert (section in PAGE) != GAINED[section]()
+
+
+def test_no_command_for_what_the_page_says_is_missing():
+    assert {"embed", "quantize", "merge", "finetune"}.isdisjoint(cli.COMMANDS)

@@ -1,0 +1,41 @@
+"""plot_attention draws the patterns of a trace."""
+
+import io
+import sys
+
+import numpy as np
+import pytest
+
+import gpt2np
+from gpt2np.interp import plot_attention
+
+
+def test_the_images_are_the_patterns(lm):
+    pytest.importorskip("matplotlib")
+    trace = gpt2np.trace(lm, "The king said $x", "blocks.*.attn.pattern")
+    figure = plot_attention(lm, trace, layer=1, heads=[2, 0])
+    for ax, head in zip(figure.axes, [2, 0], strict=True):
+        np.testing.assert_array_equal(
+            ax.images[0].get_array(), trace["blocks.1.attn.pattern"][head]
+        )
+        assert ax.get_title() == f"head 1.{head}"
+        assert len(ax.get_xticks()) == len(trace.ids)
+    figure.savefig(io.BytesIO())
+    assert len(plot_attention(lm, trace, layer=0).axes) == lm.model.config.n_head
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"layer": 99}, {"layer": 0, "heads": [9]}, {"layer": 0, "heads": []}]
+)
+def test_invalid_heads_and_layers(lm, arguments):
+    pytest.importorskip("matplotlib")
+    trace = gpt2np.trace(lm, "The king", "blocks.*.attn.pattern")
+    with pytest.raises(gpt2np.InvalidArgumentError):
+        plot_attention(lm, trace, **arguments)
+
+
+def test_without_matplotlib(lm, monkeypatch):
+    trace = gpt2np.trace(lm, "The king", "blocks.0.attn.pattern")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(gpt2np.GPT2NPError, match=r"gpt2np\[plots\]"):
+        plot_attention(lm, trace, layer=0)
