@@ -130,15 +130,19 @@ def request_fields_page() -> str:
     head = [
         "# Fields of HTTP requests",
         NOTE.strip(),
-        "All fields of OpenAI's and vLLM's requests to `/v1/completions` and "
-        "`/v1/chat/completions`, and some of llama.cpp, SGLang and `transformers`. Where nothing "
-        "else is said, both endpoints have the field. A refused field is an error with status 400 "
-        "that names it, unless its value asks for nothing, like null. The header "
-        "`X-Ignored-Fields` of a response names fields that this table lacks. Limits of values are "
-        "at `/docs` of a running server.",
+        "The table has all fields of OpenAI's and vLLM's requests to `/v1/completions` and "
+        "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. The last "
+        "column names the endpoint that has the field, if only one has it.",
+        "A request with a refused field gets an error with status 400 that names the field, unless "
+        "the field's value asks for nothing, like null. An ignored field changes nothing. Fields "
+        "outside this table are ignored, too; the header `X-Ignored-Fields` of the response names "
+        "up to 20 of them. Limits of values are at `/docs` of a running server.",
     ]
     return (
-        "\n\n".join([*head, "\n".join(["| field | | endpoint |", "|---|---|---|", *table])]) + "\n"
+        "\n\n".join(
+            [*head, "\n".join(["| field | treatment | only in |", "|---|---|---|", *table])]
+        )
+        + "\n"
     )
 
 

@@ -82,7 +82,7 @@ class Limits:
     max_document_bytes: int = _limit(
         GIB,
         "bytes",
-        "A longer text from standard input, --file or a corpus is an error.",
+        "A longer text from standard input, a file or a corpus is an error.",
     )
     max_compression_ratio: int = _limit(
         200,

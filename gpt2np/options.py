@@ -146,7 +146,7 @@ class OneOf(Range):
 
     def words(self) -> str:
         *first, last = map(repr, self.values)
-        return f"{', '.join(first)} or {last}"
+        return " or ".join(filter(None, [", ".join(first), last]))
 
     def is_valid(self, value: Any) -> bool:
         return isinstance(value, (bool, str)) and value in self.values

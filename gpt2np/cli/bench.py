@@ -11,22 +11,19 @@ import argparse
 import json
 
 from gpt2np.cli.model_options import (
-    DEFAULT_MODEL_HELP,
-    MODEL_HELP,
-    THREADS_HELP,
-    WEIGHTS_HELP,
+    DEFAULT_MODEL,
     add_model_or_option,
-    add_processes_argument,
+    add_performance_arguments,
     model_argument,
 )
 from gpt2np.cli.output import print_stderr, step_bar
 from gpt2np.kernels.threads import set_threads, thread_count
+from gpt2np.runtime.options import MODEL_HELP
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    model = f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})"
-    add_model_or_option(parser, model)
+    add_model_or_option(parser, f"{MODEL_HELP} (default: {DEFAULT_MODEL})")
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -34,14 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output = parser.add_argument_group("Output")
     output.add_argument("--json", action="store_true", help="Print the results as one JSON object")
-    performance = parser.add_argument_group("Performance")
-    performance.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
-    add_processes_argument(performance.add_argument)
-    dtype = "Data type of the computation (default: float32)"
-    performance.add_argument(
-        "--dtype", choices=("float32", "float64"), default="float32", help=dtype
-    )
-    performance.add_argument("--weights", choices=("int8",), help=WEIGHTS_HELP)
+    add_performance_arguments(parser, "dtype", "weights", "processes")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         print_stderr(f"model: {source.name} ({source.fallback_reason}; choose another with MODEL)")
     plan = plan_for(read_checkpoint(source.path).config.n_positions, args.quick)
     with step_bar(plan.n_measurements, width=28) as start_step:
-        settings = args.dtype, args.weights, thread_count(), args.processes
+        settings = args.dtype or "float32", args.weights, thread_count(), args.processes
         results = run_suite(source, *settings, plan, start_step)
     print(json.dumps(results, ensure_ascii=False) if args.json else as_text(results))
     return 0

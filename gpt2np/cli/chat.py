@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import (
-    add_draft,
     add_generation_arguments,
     generation_options,
 )
-from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
+from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import handle_interrupt, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, strip_newline
 from gpt2np.data.text import decode_utf8
@@ -44,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     template = "Jinja file to use instead of the model's chat template"
     add("--chat-template", type=Path, metavar="FILE", help=template)
     add_generation_arguments(parser, omit=ONE_TEXT_ONLY)
-    performance = add_model_arguments(parser)
-    add_processes_argument(performance.add_argument)
-    add_draft(performance.add_argument)
+    add_model_arguments(parser, "dtype", "weights", "processes", "draft")
 
 
 def run(args: argparse.Namespace) -> int:

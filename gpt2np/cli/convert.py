@@ -17,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.model_options import MODEL_HELP
 from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.runtime.options import MODEL_HELP
 
 if TYPE_CHECKING:
     from gpt2np.checkpoint.convert import ConversionOptions, ConversionReport

@@ -1,6 +1,7 @@
 """Arguments of the command line that follow from declared options; see `gpt2np.options`."""
 
 import argparse
+import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -58,7 +59,8 @@ def add_option(group: Any, declaration: type, name: str, **changes: Any) -> None
     flags = {other: long_flag(option, other) for other, option in declared.items()}
     option = declared[name]
     keywords = {"dest": name, **_value_keywords(option)}
-    text = help_text(declaration, option.help, FlagNotation(flags)) + _default_text(option)
+    text = help_text(declaration, option.help, FlagNotation(flags))
+    text += "" if changes.get("required") else _default_text(option)
     keywords["help"] = text.replace("%", "%%")
     group.add_argument(*flags_of(option, name), **keywords | changes)
 
@@ -110,11 +112,17 @@ def _value_keywords(option: Option) -> dict[str, Any]:
 
 
 def _default_text(option: Option) -> str:
-    if isinstance(option.default, tuple):
-        return "; may be given several times"
     default = option.default_text or option.default
     if isinstance(option.range, Flag):
         return " (default)" if default else ""
-    if default is None:
-        return ""
-    return f" (default: {str(default).lower() if isinstance(default, bool) else default})"
+    is_list = isinstance(option.default, tuple)
+    if is_list:
+        default = option.default_text or None
+    notes = []
+    if isinstance(option.range, Integer) and option.range.high < math.inf:
+        notes.append(f"at most {option.range.high}")
+    if default is not None:
+        default = str(default).lower() if isinstance(default, bool) else default
+        notes.append(f"default: {default}")
+    text = "; may be given several times" if is_list else ""
+    return f"{text} ({'; '.join(notes)})" if notes else text

@@ -23,8 +23,8 @@ command fails and names the change; --force starts over.
 import argparse
 from pathlib import Path
 
+from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.model_options import (
-    add_max_rows_argument,
     add_ray_arguments,
     add_vocabulary_argument,
     load_tokenizer,
@@ -38,6 +38,7 @@ from gpt2np.cli.output import (
     write_errors,
 )
 from gpt2np.cli.text_input import check_field, spool_stdin
+from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError
 
 
@@ -52,23 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("out", type=Path, metavar="OUT", help="File to write: .bin, .npy, .npz or .parquet")
     add_vocabulary_argument(parser)
-    add(
-        "--field",
-        default="text",
-        help="In .jsonl, .csv and .parquet files, the field or column with the text "
-        "(default: text)",
-    )
-    add("--skip-errors", action="store_true", help="Skip each file that cannot be read to its end")
-    output = parser.add_argument_group("Output").add_argument
-    combine = (
-        "For .npz: join documents with <|endoftext|> until an array has N characters (default: "
-        "50000)"
-    )
-    output("--combine", type=int, metavar="N", help=combine)
-    output("--force", action="store_true", help="Overwrite OUT, or unfinished work of another run")
-    add_max_rows_argument(output)
-    add = parser.add_argument_group("Performance").add_argument
-    add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
+    add_options(parser, DatasetOptions, ("field", "skip_errors"))
+    output = parser.add_argument_group("Output")
+    force = "Overwrite OUT, or unfinished work of another run"
+    output.add_argument("--force", action="store_true", help=force)
+    add_options(output, DatasetOptions, ("combine", "max_rows_per_file"))
+    add_option(parser.add_argument_group("Performance"), DatasetOptions, "processes")
     add_ray_arguments(parser)
 
 
@@ -76,25 +66,22 @@ def run(args: argparse.Namespace) -> int:
     """Encode the inputs to OUT and return the exit code."""
     from gpt2np.data.corpus import find_files
     from gpt2np.data.resumable import partial_folder
-    from gpt2np.tokenizer.dataset import DatasetOptions, check_output, encode_dataset
+    from gpt2np.tokenizer.dataset import check_output, encode_dataset
 
     check_output(args.out, overwrite=args.force)
     if args.combine is not None and args.out.suffix != ".npz":
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
-    combine = DatasetOptions.combine if args.combine is None else args.combine
-    options = DatasetOptions(
-        args.field, combine, args.skip_errors, args.processes, args.max_rows_per_file
-    )
+    options = DatasetOptions(**given_options(args, DatasetOptions))
     written = [args.out, partial_folder(args.out)]
     files = find_files(map(spool_stdin, args.inputs), written, print_stderr)
-    check_field(args.field, files)
+    check_field(options.field, files)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
     run_elsewhere = None
     if cluster := ray_cluster(args):
         from gpt2np.distributed.jobs import encode_on_ray
 
-        run_elsewhere = encode_on_ray(tokenizer, args.field, args.skip_errors, cluster)
+        run_elsewhere = encode_on_ray(tokenizer, options, cluster)
     bar = corpus_progress(files, "encoding")
     try:
         with write_errors(args.out, check_filename=True), bar as callbacks:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_options, given_options
-from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
+from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr, progress
 from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import InvalidArgumentError
@@ -144,8 +144,7 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help=errors)
     output = parser.add_argument_group("Output")
     output.add_argument("--json", action="store_true", help="Print the result as one JSON object")
-    performance = add_model_arguments(parser)
-    add_processes_argument(performance.add_argument)
+    add_model_arguments(parser, "dtype", "weights", "processes")
 
 
 def run(args: argparse.Namespace) -> int:

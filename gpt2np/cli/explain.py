@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     file = "HTML file to write; - writes to standard output"
     output("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
     output("--force", action="store_true", help="Overwrite FILE if it exists")
-    performance = add_model_arguments(parser, dtype=False)
+    performance = add_model_arguments(parser, "weights")
     no_float64 = "Omit the comparison with float64, which needs a float64 copy of the model"
     performance.add_argument("--no-float64", action="store_true", help=no_float64)
 

@@ -18,21 +18,19 @@ prompt has changed, the command fails and names the change; --force starts over.
 import argparse
 import json
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.generation_options import (
-    add_draft,
     add_generation_arguments,
     check_beam_options,
     generation_options,
 )
 from gpt2np.cli.model_options import (
-    add_max_rows_argument,
     add_model_arguments,
-    add_processes_argument,
     add_ray_arguments,
     load_model,
     load_with_fingerprint,
@@ -50,6 +48,7 @@ from gpt2np.cli.output import (
     write_stream,
 )
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt, spool_stdin
+from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
@@ -67,19 +66,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts",
         type=Path,
         metavar="FILE",
-        help="Continue each line of a .txt file, or of a .jsonl file with strings or objects such "
-        'as {"prompt": "...", "max_new_tokens": 9}, or each row of a .parquet file; needs --out',
+        help="File of prompts to continue, with the results in --out: .txt (a prompt per line), "
+        '.jsonl (a string per line, or an object such as {"prompt": "...", "seed": 5}) or '
+        ".parquet (a prompt per row)",
     )
     groups = add_generation_arguments(parser)
-    _add_output_arguments(groups["Output"].add_argument)
-    performance = add_model_arguments(parser)
-    add_processes_argument(performance.add_argument)
-    add_draft(performance.add_argument)
+    _add_output_arguments(groups["Output"])
+    add_model_arguments(parser, "dtype", "weights", "processes", "draft")
     add_ray_arguments(parser)
     parser.epilog = "Values in the model's generation_config.json replace these defaults."
 
 
-def _add_output_arguments(add: Callable[..., object]) -> None:
+def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
+    add = group.add_argument
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
     add("--json", action="store_true", help="Print each text as a JSON object; --logprobs needs it")
     add(
@@ -90,7 +89,7 @@ def _add_output_arguments(add: Callable[..., object]) -> None:
     )
     force = "Overwrite the file of --out, or unfinished work of another run"
     add("--force", action="store_true", help=force)
-    add_max_rows_argument(add)
+    add_option(group, DatasetOptions, "max_rows_per_file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -98,12 +97,12 @@ def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)  # must come before NumPy is imported
     if args.prompts is not None:
         return _run_prompts_file(args, generation_options(args))
-    if args.ray is not None:
+    if args.address is not None:
         raise InvalidArgumentError("--ray is for --prompts")
     if args.out is not None:
         raise InvalidArgumentError("--out is for --prompts; a single text goes to stdout")
     if args.force:
-        raise InvalidArgumentError("--force is for --out FILE.jsonl")
+        raise InvalidArgumentError("--force is for --out")
     if args.max_rows_per_file is not None:
         raise InvalidArgumentError("--max-rows-per-file is for --prompts")
     prompt, options = read_prompt(args), generation_options(args)
@@ -285,7 +284,9 @@ def _check_prompts_options(args: argparse.Namespace) -> None:
     from gpt2np.data.rows import check_rows_output
 
     if args.out is None:
-        raise InvalidArgumentError("--prompts needs --out FILE.jsonl for the results")
+        raise InvalidArgumentError(
+            "--prompts needs --out, a .jsonl or .parquet file for the results"
+        )
     if args.prompt is not None or args.file is not None:
         raise InvalidArgumentError("--prompts and another prompt contradict each other; give one")
     if args.json or args.no_echo:

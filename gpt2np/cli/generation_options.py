@@ -1,7 +1,7 @@
 """The command line's options for generation, and their conversion to keyword arguments."""
 
 import argparse
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from gpt2np.cli.declared_options import add_groups, long_flag
@@ -24,16 +24,6 @@ def add_generation_arguments(
     text = "Always select the most likely token (temperature 0)"
     groups["Sampling"].add_argument("--greedy", action="store_true", default=None, help=text)
     return groups
-
-
-def add_draft(add: Callable[..., object]) -> None:
-    """Declare --draft."""
-    draft = (
-        "Source of draft tokens, which save time and do not change the text: a smaller MODEL with "
-        "the same vocabulary, an n-gram table FILE.safetensors (see gpt2np train-draft), auto or "
-        "none (default: auto, n-grams of the text so far and of the model's table)"
-    )
-    add("--draft", metavar="MODEL|FILE|auto|none", help=draft)
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:

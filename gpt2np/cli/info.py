@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.model_options import MODEL_HELP, add_model_or_option, model_argument
+from gpt2np.cli.model_options import add_model_or_option, model_argument
 from gpt2np.errors import CheckpointError, printable
+from gpt2np.runtime.options import MODEL_HELP
 
 if TYPE_CHECKING:
     from gpt2np.checkpoint.load import Checkpoint

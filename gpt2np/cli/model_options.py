@@ -2,57 +2,54 @@
 
 import argparse
 import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.declared_options import add_option, add_options, given_options
+from gpt2np.distributed.cluster import Cluster
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
+from gpt2np.options import options_of
+from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
 if TYPE_CHECKING:
     from gpt2np.distributed.jobs import ModelArguments
-    from gpt2np.distributed.workers import Cluster
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer import Tokenizer
 
-MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled'"
-DEFAULT_MODEL_HELP = (
-    "default: $GPT2NP_MODEL if set, else openai-community/gpt2 if available, else 'bundled'"
-)
-THREADS_HELP = "Maximum number of CPU cores to use (default: all)"
-WEIGHTS_HELP = (
-    "Quantize the matrices to 8 bits: a quarter of the memory, slightly different results"
-)
-PROCESSES_HELP = (
-    "Number of processes that share each forward pass; auto measures which number is fastest, up "
-    "to the number of CPU cores (default: auto)"
-)
+DEFAULT_MODEL = options_of(ModelOptions)["model"].default_text
 
 
 def add_model_arguments(
-    parser: argparse.ArgumentParser, *, dtype: bool = True, multiple: bool = False
+    parser: argparse.ArgumentParser, *performance: str, multiple: bool = False
 ) -> "argparse._ArgumentGroup":
-    """Declare --model, --tokenizer, --threads and --weights; --dtype if the parameter is true.
+    """Declare --model, --tokenizer and the group "Performance", which is returned.
 
-    A command without --dtype computes in float32. With `multiple`, --model can be repeated. Returns
-    the argument group "Performance".
+    With `multiple`, --model can be repeated.
     """
-    model, action = f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})", "append" if multiple else "store"
-    model += "; repeatable" if multiple else ""
-    parser.add_argument("--model", action=action, metavar="MODEL", help=model)
-    tokenizer = "Vocabulary, if not the model's own: a file, or a model as in --model"
-    parser.add_argument("--tokenizer", metavar="MODEL", help=tokenizer)
-    parser.set_defaults(dtype="float32")
-    performance = parser.add_argument_group("Performance")
-    performance.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
-    if dtype:
-        dtype_help = "Data type of the computation (default: float32)"
-        performance.add_argument("--dtype", choices=("float32", "float64"), help=dtype_help)
-    performance.add_argument("--weights", choices=("int8",), help=WEIGHTS_HELP)
-    return performance
+    if multiple:
+        text = f"{MODEL_HELP} (default: {DEFAULT_MODEL}); repeatable"
+        add_option(parser, ModelOptions, "model", action="append", help=text)
+    else:
+        add_option(parser, ModelOptions, "model")
+    add_option(parser, ModelOptions, "tokenizer")
+    return add_performance_arguments(parser, *performance)
+
+
+def add_performance_arguments(
+    parser: argparse.ArgumentParser, *names: str
+) -> "argparse._ArgumentGroup":
+    """Declare --threads and options of `ModelOptions` in the group "Performance"; return it."""
+    group = parser.add_argument_group("Performance")
+    threads = "Maximum number of CPU cores to use (default: all)"
+    group.add_argument("--threads", type=int, metavar="N", help=threads)
+    for name in names:
+        changes = {"type": _processes, "default": "auto"} if name == "processes" else {}
+        add_option(group, ModelOptions, name, **changes)
+    return group
 
 
 def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
-    """Load the model that the options for models and --draft specify.
+    """Load the model that the command line specifies.
 
     Returns the model and the messages to print: the model's name, then warnings.
     """
@@ -61,20 +58,11 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        draft = getattr(args, "draft", None) or "auto"
-        processes = getattr(args, "processes", 1)
-        lm = LanguageModel.load(
-            args.model, args.dtype, draft, processes, args.tokenizer, args.weights
-        )
+        lm = LanguageModel.load(**given_options(args, ModelOptions))
     reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
     # The fallback reason is also a warning; the first message already contains it.
     other_messages = (message for message in messages if not reason or reason not in message)
     return lm, [source_message("model", lm.name, reason), *other_messages]
-
-
-def add_processes_argument(add: Callable[..., object]) -> None:
-    """Declare --processes."""
-    add("--processes", type=_processes, default="auto", metavar="N|auto", help=PROCESSES_HELP)
 
 
 def _processes(text: str) -> int | str:
@@ -104,26 +92,15 @@ def model_source(args: argparse.Namespace, lm: "LanguageModel") -> "ModelArgumen
     from gpt2np.distributed.jobs import ModelArguments, language_model_fingerprint
 
     fingerprint = language_model_fingerprint(lm)
-    return ModelArguments(args.model, args.dtype, args.tokenizer, args.weights, fingerprint)
-
-
-def add_max_rows_argument(add: Callable[..., object]) -> None:
-    """Declare --max-rows-per-file."""
-    rows = "Make the output a folder: files of N rows each, and a manifest (default: one file)"
-    add("--max-rows-per-file", type=int, metavar="N", help=rows)
+    options = given_options(args, ModelOptions) | {"draft": "auto", "processes": 1}
+    return ModelArguments(ModelOptions(**options), fingerprint)
 
 
 def add_ray_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a job that can run on a Ray cluster."""
-    add = parser.add_argument_group("Ray").add_argument
-    ray = (
-        "Run on a Ray cluster: ADDRESS, or $RAY_ADDRESS, or the one on this machine, or else a new "
-        "one"
-    )
-    add("--ray", nargs="?", const="", metavar="ADDRESS", help=ray)
-    workers = "Workers, each with the model (default: as many as the cluster has CPUs for)"
-    add("--workers", type=int, metavar="N", help=workers)
-    add("--cpus-per-worker", type=int, metavar="K", help="CPUs of each worker (default: 1)")
+    group = parser.add_argument_group("Ray")
+    add_option(group, Cluster, "address", nargs="?", const="")
+    add_options(group, Cluster, ("workers", "cpus_per_worker"))
 
 
 def ray_cluster(args: argparse.Namespace) -> "Cluster | None":
@@ -132,15 +109,12 @@ def ray_cluster(args: argparse.Namespace) -> "Cluster | None":
     Raises:
         InvalidArgumentError: an option is invalid, or has no effect without --ray.
     """
-    if args.ray is None:
-        for name in ("workers", "cpus_per_worker"):
-            if getattr(args, name) is not None:
-                raise InvalidArgumentError(f"--{name.replace('_', '-')} needs --ray")
+    given = given_options(args, Cluster)
+    if args.address is None:
+        for name in given:
+            raise InvalidArgumentError(f"{{{name}}} needs --ray", **{name: given[name]})
         return None
-    from gpt2np.distributed.workers import Cluster
-
-    n_cpus = Cluster.cpus_per_worker if args.cpus_per_worker is None else args.cpus_per_worker
-    cluster = Cluster(args.ray or None, args.workers, n_cpus)
+    cluster = Cluster(**given | {"address": args.address or None})
     cluster.connect()
     return cluster
 
@@ -173,13 +147,9 @@ def model_argument(args: argparse.Namespace, *, required: bool = False) -> str |
 
 def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:
     """Declare --model for a command that needs a vocabulary but no weights."""
-    parser.add_argument(
-        "--model",
-        "--tokenizer",
-        metavar="MODEL",
-        help="Vocabulary file (tokenizer.json or .tiktoken), or model whose vocabulary to use: "
-        f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})",
-    )
+    text = "Vocabulary file (tokenizer.json or .tiktoken), or model whose vocabulary to use"
+    text = f"{text}: {MODEL_HELP} (default: {DEFAULT_MODEL})"
+    parser.add_argument("--model", "--tokenizer", metavar="MODEL", help=text)
 
 
 def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":

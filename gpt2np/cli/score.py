@@ -26,9 +26,7 @@ from pathlib import Path
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.model_options import (
-    add_max_rows_argument,
     add_model_arguments,
-    add_processes_argument,
     add_ray_arguments,
     load_with_fingerprint,
     model_source,
@@ -42,6 +40,7 @@ from gpt2np.cli.output import (
     write_errors,
 )
 from gpt2np.cli.text_input import check_field, spool_stdin
+from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import GPT2NPError
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.kernels.threads import set_threads
@@ -60,9 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(output_group, ScoreOptions, "tokens")
     force = "Overwrite the file of --out, or unfinished work of another run"
     output("--force", action="store_true", help=force)
-    add_max_rows_argument(output)
-    performance = add_model_arguments(parser)
-    add_processes_argument(performance.add_argument)
+    add_option(output_group, DatasetOptions, "max_rows_per_file")
+    add_model_arguments(parser, "dtype", "weights", "processes")
     add_ray_arguments(parser)
 
 

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_groups, given_options
-from gpt2np.cli.generation_options import add_draft
-from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
+from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
 from gpt2np.kernels.threads import set_threads
@@ -36,9 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--host", default="127.0.0.1", metavar="HOST", help="Address (default: 127.0.0.1)")
     add("--port", type=int, default=8000, metavar="PORT", help="Port (default: 8000; 0: any)")
-    performance = add_model_arguments(parser, multiple=True)
-    add_processes_argument(performance.add_argument)
-    add_draft(performance.add_argument)
+    add_model_arguments(parser, "dtype", "weights", "processes", "draft", multiple=True)
     groups = add_groups(parser, ServerOptions)
     no_key = "Serve other machines without a key"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)

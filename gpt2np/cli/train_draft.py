@@ -15,9 +15,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, progress, write_errors
 from gpt2np.cli.text_input import spool_stdin
+from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -42,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FILE", help=out)
     max_bytes = "Maximum size of the table (default: 4000000)"
     add("--max-bytes", type=int, default=4_000_000, metavar="N", help=max_bytes)
-    field = "In .jsonl, .csv and .parquet files, the field or column with the text (default: text)"
-    add("--field", default="text", help=field)
+    add_option(parser, DatasetOptions, "field", default=DatasetOptions.field)
     add("--skip-errors", action="store_true", help="Skip files that cannot be read")
     add("--force", action="store_true", help="Overwrite the table if it exists")
 

@@ -11,21 +11,27 @@ text.
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
 from gpt2np.cli.text_input import check_field, spool_stdin
+from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError, TokenizerError, error_reason
+from gpt2np.options import options_of
 
 if TYPE_CHECKING:
     from gpt2np.data.corpus import CorpusOptions, TextPart
-    from gpt2np.tokenizer.training.train import TrainedVocabulary, TrainingOptions
+    from gpt2np.tokenizer.training import TrainedVocabulary, TrainingOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
+    from gpt2np.tokenizer.training_options import TrainingOptions  # slow to import
+
     add = parser.add_argument
     add(
         "files",
@@ -33,51 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILES",
         help="Files, folders or patterns to read; - reads text from standard input",
     )
-    add(
-        "--vocab-size",
-        type=int,
-        required=True,
-        metavar="N",
-        help="Number of tokens in the vocabulary",
+    add_option(parser, TrainingOptions, "vocab_size", required=True)
+    add_options(
+        parser, TrainingOptions, [n for n in options_of(TrainingOptions) if n != "vocab_size"]
     )
-    _add_training_arguments(add)
-    field = "In .jsonl, .csv and .parquet files, the field or column with the text (default: text)"
-    add("--field", default="text", help=field)
+    add_option(parser, DatasetOptions, "field", default=DatasetOptions.field)
     add("--skip-errors", action="store_true", help="Skip the rest of a file that cannot be read")
     output = parser.add_argument_group("Output").add_argument
     output("--out", type=Path, required=True, metavar="FOLDER", help="Folder for the vocabulary")
     output("--force", action="store_true", help="Replace a vocabulary in the folder of --out")
     output("--json", action="store_true", help="Print the report as one JSON object")
-
-
-def _add_training_arguments(add: Callable[..., object]) -> None:
-    min_frequency = "Merge only pairs that occur at least N times (default: 0)"
-    add("--min-frequency", type=int, default=0, metavar="N", help=min_frequency)
-    add(
-        "--max-token-length",
-        type=int,
-        metavar="N",
-        help="Create only tokens shorter than N bytes, or N characters with --alphabet characters; "
-        "as in Hugging Face's tokenizers, length 2 is always allowed (default: no limit)",
-    )
-    add(
-        "--special-token",
-        action="append",
-        metavar="TEXT",
-        help="Special token, which separates documents; may be given several times (default: "
-        "<|endoftext|>, which gpt2np encode needs)",
-    )
-    add(
-        "--pattern",
-        default="gpt2",
-        metavar="REGEX",
-        help="Pattern of the pre-tokenizer: gpt2, cl100k, qwen2 or o200k for a known pattern, a "
-        "regular expression, or none to merge across words (default: gpt2)",
-    )
-    alphabet = "Initial tokens: all 256 bytes, or the characters of the text (default: bytes)"
-    add("--alphabet", choices=("bytes", "characters"), default="bytes", help=alphabet)
-    limit = "With --alphabet characters: keep only the N most frequent; others become <unk>"
-    add("--limit-alphabet", type=int, metavar="N", help=limit)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -179,27 +150,12 @@ def _with_progress_bar(parts: "Iterator[TextPart]", description: str) -> "Iterat
 
 
 def _training_options(args: argparse.Namespace) -> "TrainingOptions":
-    from gpt2np.data import END_OF_TEXT
-    from gpt2np.tokenizer.pre_tokenizer import PATTERN_NAMES
-    from gpt2np.tokenizer.training.train import UNK_TOKEN, TrainingOptions
+    from gpt2np.tokenizer.training_options import UNK_TOKEN, TrainingOptions
 
-    patterns = {**PATTERN_NAMES, "none": None}
-    pattern = patterns.get(args.pattern.lower(), args.pattern)
-    if pattern == "" or (pattern == args.pattern and pattern.isalnum()):
-        raise InvalidArgumentError(
-            f"--pattern is {args.pattern!r}; it must be {', '.join(patterns)}, or a regular "
-            "expression"
-        )
-    special = args.special_token or [END_OF_TEXT]
-    return TrainingOptions(
-        vocab_size=args.vocab_size,
-        min_frequency=args.min_frequency,
-        max_token_length=args.max_token_length,
-        special_tokens=(*special, UNK_TOKEN) if args.alphabet == "characters" else tuple(special),
-        pattern=pattern,
-        alphabet=args.alphabet,
-        limit_alphabet=args.limit_alphabet,
-    )
+    options = TrainingOptions(**given_options(args, TrainingOptions))
+    if options.alphabet == "bytes":
+        return options
+    return replace(options, special_tokens=(*options.special_tokens, UNK_TOKEN))
 
 
 def _corpus_options(args: argparse.Namespace, options: "TrainingOptions") -> "CorpusOptions":

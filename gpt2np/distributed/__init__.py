@@ -7,7 +7,18 @@
 The functions add columns to a dataset; Ray schedules, restarts, writes and checkpoints.
 """
 
-from gpt2np.distributed.datasets import encode, generate, score
-from gpt2np.distributed.workers import Cluster
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from gpt2np.distributed.cluster import Cluster
+
+if TYPE_CHECKING:
+    from gpt2np.distributed.datasets import encode, generate, score
 
 __all__ = ["Cluster", "encode", "generate", "score"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:  # imported on first use: the command line reads only the options
+        return getattr(import_module(f"{__name__}.datasets"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.distributed.cluster import Cluster
 from gpt2np.distributed.jobs import ModelArguments
-from gpt2np.distributed.workers import Cluster
 from gpt2np.evaluation.corpus import check_options, score_documents
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.prompts.prompt_file import PromptLine
+from gpt2np.runtime.options import ModelOptions
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -39,14 +40,20 @@ def score(
     name or folder that every node can load.
     """
     options = ScoreOptions(field, context, stride, from_end_of_text, tokens)
-    return _add_columns(ds, partial(_make_scorer, ModelArguments(model), options), cluster)
+    return _add_columns(
+        ds, partial(_make_scorer, ModelArguments(ModelOptions(model)), options), cluster
+    )
 
 
 def encode(
     ds: Dataset, model: str | None = None, *, cluster: Cluster | None = None, field: str = "text"
 ) -> Dataset:
     """Add the column "ids", the token ids of the text in column `field`, to each row."""
-    return _add_columns(ds, partial(_make_encoder, ModelArguments(model).model, field), cluster)
+    return _add_columns(
+        ds,
+        partial(_make_encoder, ModelArguments(ModelOptions(model)).options.model, field),
+        cluster,
+    )
 
 
 def generate(
@@ -64,7 +71,13 @@ def generate(
     The seed of a row is `seed` + the row's number in column `index`, so that the texts do not
     depend on how rows are distributed. `options` are keyword arguments of `LanguageModel.generate`.
     """
-    made = partial(_make_generator, ModelArguments(model), {**options, "seed": seed}, field, index)
+    made = partial(
+        _make_generator,
+        ModelArguments(ModelOptions(model)),
+        {**options, "seed": seed},
+        field,
+        index,
+    )
     return _add_columns(ds, made, cluster)
 
 

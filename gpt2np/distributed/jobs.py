@@ -11,15 +11,17 @@ import hashlib
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from gpt2np.data.corpus_job import DocumentBatch, RunBatches, read_batches
+from gpt2np.data.options import DatasetOptions
 from gpt2np.data.resumable import Results
-from gpt2np.distributed.workers import Cluster, map_on_cluster
+from gpt2np.distributed.cluster import Cluster
+from gpt2np.distributed.workers import map_on_cluster
 from gpt2np.errors import GPT2NPError
 from gpt2np.evaluation.corpus import read_corpus, score_batch
 from gpt2np.evaluation.options import ScoreOptions
@@ -27,6 +29,7 @@ from gpt2np.generation.prefix import model_fingerprint
 from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.job import PromptRunner, ToJson
 from gpt2np.prompts.prompt_file import PromptLine, read_lines
+from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer import Tokenizer, batches
 
 Item = TypeVar("Item")
@@ -37,19 +40,17 @@ _SAMPLE_BYTES = 1 << 16  # at both ends of a file
 
 @dataclass(frozen=True)
 class ModelArguments:
-    """The arguments with which each worker loads the model; existing paths become absolute."""
+    """What each worker needs to load the model; existing paths become absolute."""
 
-    model: str | None
-    dtype: str = "float32"
-    tokenizer: str | None = None
-    weights: Literal["int8"] | None = None
+    options: ModelOptions
     fingerprint: str | None = None  # that of the loaded model; see `language_model_fingerprint`
 
     def __post_init__(self) -> None:
         for name in ("model", "tokenizer"):
-            value = getattr(self, name)
+            value = getattr(self.options, name)
             if value is not None and Path(value).exists():
-                object.__setattr__(self, name, os.fspath(Path(value).absolute()))
+                changes: Any = {name: os.fspath(Path(value).absolute())}
+                object.__setattr__(self, "options", replace(self.options, **changes))
 
     def load(self) -> LanguageModel:
         """Load the model, for one process.
@@ -57,9 +58,7 @@ class ModelArguments:
         Raises:
             GPT2NPError: the model does not have the fingerprint.
         """
-        lm = LanguageModel.load(
-            self.model, self.dtype, tokenizer=self.tokenizer, weights=self.weights
-        )
+        lm = LanguageModel.load(**vars(self.options) | {"processes": 1})
         if self.fingerprint not in (None, language_model_fingerprint(lm)):
             raise GPT2NPError(
                 f"the worker on {socket.gethostname()} loads another model, {lm.name} in "
@@ -85,16 +84,14 @@ def score_on_ray(source: ModelArguments, options: ScoreOptions, cluster: Cluster
     return run
 
 
-def encode_on_ray(
-    tokenizer: Tokenizer, field: str, skip_errors: bool, cluster: Cluster
-) -> RunBatches:
+def encode_on_ray(tokenizer: Tokenizer, options: DatasetOptions, cluster: Cluster) -> RunBatches:
     """Return the argument `run` of `encode_dataset`."""
-    read = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=field)
+    read = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=options.field)
 
     def run(
         files: Sequence[Path], start: tuple[int, int]
     ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
-        size = batches.BATCH_SIZE
+        size, skip_errors = batches.BATCH_SIZE, options.skip_errors
         read_files = partial(read_batches, read=read, batch_size=size, skip_errors=skip_errors)
         readers = _readers(files, start, read_files)
         return map_on_cluster(readers, partial(_make_encoder, tokenizer), cluster)

@@ -16,7 +16,10 @@ class ScoreOptions:
     """
 
     field: str = option(
-        "text", Text(), "In .jsonl, .csv and .parquet files, the field with the text"
+        "text",
+        Text(),
+        "In .jsonl, .csv and .parquet files, the field or column with the text",
+        metavar="FIELD",
     )
     context: int | None = option(
         None, Integer(2, is_optional=True), "Tokens per window", default_text="the model's context"

@@ -164,7 +164,7 @@ class Biases(Range):
     metavar = "ID=X"
 
     def words(self) -> str:
-        return 'ids with numbers from -10000 to 10000, as in {7: -5}, in JSON {"7": -5}'
+        return 'token ids with numbers from -10000 to 10000, as in {7: -5} or {"7": -5}'
 
     def is_valid(self, value: Any) -> bool:
         def is_key(key: Any) -> bool:
@@ -244,7 +244,7 @@ class GenerationOptions:
     top_k: int = option(
         40,
         Integer(0, note="0 for no limit"),
-        "Sample only from the most likely tokens, this many; 0 for all",
+        "Sample only from this many of the most likely tokens; 0 for all",
         group="Sampling",
         is_model_default=True,
     )
@@ -282,8 +282,7 @@ class GenerationOptions:
     num_beams: int = option(
         1,
         Integer(1, 64),
-        "Use beam search with this many beams, at most 64, instead of sampling; 1 for no beam "
-        "search",
+        "Use beam search with this many beams instead of sampling; 1 for no beam search",
         group="Beam search",
         json_name="use_beam_search",
         is_model_default=True,
@@ -299,9 +298,8 @@ class GenerationOptions:
     early_stopping: EarlyStopping = option(
         False,
         OneOf(True, False, "never"),
-        "After {num_beams} beams have ended, stop the search at once (true), when no running beam "
-        "scores higher than the worst of them (false), or when no running beam can score higher "
-        "(never)",
+        "When a search that has {num_beams} complete texts ends: at once (true), when no running "
+        "beam scores higher than the worst of these texts (false), or only when none can (never)",
         group="Beam search",
         is_model_default=True,
     )
@@ -339,8 +337,7 @@ class GenerationOptions:
     logit_bias: tuple[tuple[int, float], ...] = option(
         (),
         Biases(),
-        "Add a number from -10,000 to 10,000 to the logit of a token id",
-        details="As in `{{50256: -5.0}}`. Ids may be strings, like the keys of a JSON object.",
+        "Add a number to the logit of a token",
         group="Penalties",
     )
     bad_words: tuple[str, ...] = option(
@@ -431,8 +428,7 @@ class GenerationOptions:
     num_return_sequences: int = option(
         1,
         Integer(1, 1000),
-        "Number of texts, at most 1000: samples with consecutive seeds, or the best texts of a "
-        "beam search",
+        "Number of texts: samples with consecutive seeds, or the best texts of a beam search",
         details="Text j, from 0, has the seed `seed + j`.",
         group="Output",
         flags=("--samples", "--num-return-sequences"),
@@ -441,15 +437,14 @@ class GenerationOptions:
     best_of: int | None = option(
         None,
         Integer(1, 1000, is_optional=True),
-        "Sample this many texts, at most 1000, and return the {num_return_sequences} best by mean "
-        "log probability",
+        "Sample this many texts and return the {num_return_sequences} best by mean log probability",
         group="Output",
     )
     logprobs: int | None = option(
         None,
         Integer(0, 1000, is_optional=True),
-        "Return the log probability of each token, and of this many most likely tokens at its "
-        "position",
+        "Return the log probability of each token, and of this many of the most likely tokens at "
+        "its position",
         group="Output",
     )
     prompt_logprobs: int | None = option(

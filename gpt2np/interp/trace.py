@@ -123,7 +123,7 @@ class Trace(Mapping[str, Array]):
             return cls(arrays.pop("ids"), config, arrays)
         except _NOT_A_TRACE as error:
             raise InvalidArgumentError(
-                f"{path} is not a trace that Trace.save or gpt2np trace --npz wrote"
+                f"{path} is not a trace that Trace.save or gpt2np trace wrote"
             ) from error
 
 

@@ -15,7 +15,7 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.data.files import as_path
 from gpt2np.display import card
-from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
+from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.kernels.linear import unembed
@@ -24,10 +24,12 @@ from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import thread_count
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import pack_weights
+from gpt2np.options import options_of
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
 from gpt2np.runtime.hooked_context import Hook
 from gpt2np.runtime.kv_cache import KVCache, private_zeros, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
+from gpt2np.runtime.options import ModelOptions
 from gpt2np.runtime.ranks import max_processes
 
 if TYPE_CHECKING:
@@ -102,7 +104,7 @@ class GPT2:
         """
         if dtype not in (np.float32, np.float64, "float32", "float64"):
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
-        check_argument(weights in (None, "int8"), "weights", weights, "None or 'int8'")
+        options_of(ModelOptions)["weights"].range.check("weights", weights)
         folder = as_path(folder)
         checkpoint = read_checkpoint(folder)
         stored = load_weights(checkpoint, dtype, convert=weights is None)
@@ -204,10 +206,7 @@ class GPT2:
 
     @processes.setter
     def processes(self, count: int | Literal["auto"]) -> None:
-        is_number = not isinstance(count, str) and is_integer(count) and count >= 1
-        check_argument(
-            count == "auto" or is_number, "processes", count, '"auto" or a number from 1 on'
-        )
+        options_of(ModelOptions)["processes"].range.check("processes", count)
         if count == self.processes:
             return
         if self._group:

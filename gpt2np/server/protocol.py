@@ -143,10 +143,16 @@ def _annotation(values: Range) -> Any:
     return {Flag: bool, Ids: List[TokenId], Biases: LogitBias}[type(values)]
 
 
+_ADDED_MEANINGS = {
+    "top_k": ", like -1",  # vLLM's -1 means the same as 0
+    "best_of": "; with use_beam_search, the number of beams",
+}
+
+
 def describe(name: str) -> str:
     """Return the description of the field for an option."""
     text = _OPTIONS[name].help
-    text = f"{text}, like -1" if name == "top_k" else text  # vLLM's -1 means the same as 0
+    text += _ADDED_MEANINGS.get(name, "")
     return help_text(GenerationOptions, text, JsonNotation())
 
 

@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from gpt2np.data import END_OF_TEXT
 from gpt2np.data.corpus_job import DocumentBatch, RunBatches, corpus_job, read_batches
 from gpt2np.data.files import check_output_file
+from gpt2np.data.options import DatasetOptions
 from gpt2np.data.parquet import check_pyarrow
 from gpt2np.data.resumable import JobCallbacks, ReadStream, Results, run_job
 from gpt2np.data.rows import check_max_rows, write_output
 from gpt2np.data.workers import check_processes, map_in_order
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.tokenizer import batches
 from gpt2np.tokenizer.batches import PART_DTYPE
 from gpt2np.tokenizer.tokenizer import Tokenizer
@@ -40,21 +41,6 @@ COLUMNS = {"document": int, "ids": [int]}
 """The columns of a .parquet file of ids; see `gpt2np.data.parquet.Columns`."""
 
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal arrays make equal files
-
-
-@dataclass(frozen=True)
-class DatasetOptions:
-    """Options of `encode_dataset`, which encodes a corpus to a file of token ids."""
-
-    field: str = "text"  # field of a .jsonl line that holds the document
-    combine: int = 50_000  # in an .npz, join documents until they have this many characters
-    skip_errors: bool = False  # skip files that can't be read instead of raising an error
-    processes: int = 1  # number of worker processes
-    max_rows_per_file: int | None = None  # make a .parquet output a folder of files of so many rows
-
-    def __post_init__(self) -> None:
-        check_argument(self.combine >= 1, "combine", self.combine, "at least 1")
-        check_processes(self.processes)
 
 
 @dataclass(frozen=True)
@@ -90,8 +76,9 @@ def encode_dataset(
 ) -> Dataset:
     """Encode `files`, in order, to the dataset `out`.
 
-    The suffix of `out`, one of SUFFIXES, selects the format. Input files are text or .jsonl, which
-    may be compressed (.gz), or .npz files of token ids, which are copied. The special token
+    The suffix of `out`, one of SUFFIXES, selects the format. Input files are text, .jsonl, .csv or
+    .parquet files, or .npz files of token ids, which are copied. Text, .jsonl and .csv files may be
+    compressed (.gz). The special token
     `<|endoftext|>` separates documents. Other special tokens are encoded as plain text.
 
     A call resumes an interrupted call; `files` may have additional files at the end. `force`
@@ -108,6 +95,7 @@ def encode_dataset(
             the call runs.
     """
     options = options or DatasetOptions()
+    check_processes(options.processes)
     check_max_rows(out, options.max_rows_per_file)
     check_output(out)
     if options.max_rows_per_file is not None and out.suffix != ".parquet":

@@ -1,21 +1,49 @@
 """Each generation option, declared once, is in the library, command line, server and plugin."""
 
 import argparse
+import ast
 import dataclasses
 import inspect
+import re
 import typing
+from importlib import import_module
 
 import pytest
 from helpers.paths import CHECKOUT
 
 from gpt2np.cli import generate
-from gpt2np.cli.declared_options import parser_flags
+from gpt2np.cli.declared_options import flags_of, parser_flags
 from gpt2np.cli.generation_options import _WITHOUT_FLAG
+from gpt2np.data.options import DatasetOptions
+from gpt2np.distributed import Cluster
+from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.generation import GenerationOptions, Options
 from gpt2np.generation.options import ONE_TEXT_ONLY
+from gpt2np.language_model import LanguageModel
 from gpt2np.options import options_of
+from gpt2np.runtime.options import ModelOptions
+from gpt2np.server.options import ServerOptions
+from gpt2np.tokenizer.training import TrainingOptions
+from gpt2np.training.options import TrainerOptions
 
 OPTIONS = options_of(GenerationOptions)
+COMMANDS = {
+    "bench": (ModelOptions,),
+    "encode": (DatasetOptions, Cluster),
+    "generate": (ModelOptions, Cluster),
+    "score": (ScoreOptions, ModelOptions, Cluster),
+    "serve": (ServerOptions, ModelOptions),
+    "train": (TrainerOptions,),
+    "train-tokenizer": (TrainingOptions,),
+}
+"""The further families of options, by command."""
+
+NOT_IN_COMMAND = {
+    ("bench", "model"): "a positional argument",
+    ("bench", "tokenizer"): "a benchmark's prompt is in tokens",
+    ("bench", "draft"): "a benchmark measures a model without draft tokens",
+    ("score", "draft"): "scoring generates nothing",
+}
 
 
 def test_the_typed_dict_has_the_options():
@@ -76,3 +104,57 @@ def test_the_plugin():
     assert list(GPT2NPModel.Options.model_fields) == expected
     for name, field in GPT2NPModel.Options.model_fields.items():
         assert field.description.startswith(OPTIONS[name].help.partition("{")[0])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_other_families_on_the_command_line(command):
+    parser = argparse.ArgumentParser()
+    import_module(f"gpt2np.cli.{command.replace('-', '_')}").add_arguments(parser)
+    flags = parser_flags(parser)
+    for declaration in COMMANDS[command]:
+        for name, declared in options_of(declaration).items():
+            if (command, name) in NOT_IN_COMMAND:
+                continue
+            [action] = [a for a in parser._actions if flags[name] in a.option_strings]
+            assert action.dest == name and set(flags_of(declared, name)) <= {*action.option_strings}
+            words = (action.help or "").split()
+            assert words[0] == declared.help.split()[0]
+
+
+def test_load_takes_the_model_options():
+    parameters = set(inspect.signature(LanguageModel.load).parameters)
+    assert parameters == {*options_of(ModelOptions), "device"}
+
+
+@pytest.mark.parametrize("declaration", [DatasetOptions, TrainingOptions, TrainerOptions, Cluster])
+def test_the_docstrings_of_the_other_families(declaration):
+    for name in options_of(declaration):
+        assert f"    {name}: " in inspect.getdoc(declaration)
+
+
+def test_no_library_module_knows_a_flag():
+    """Flags are in declarations and in commands that the library starts, but in no message."""
+    package = CHECKOUT / "gpt2np"
+    found = []
+    for file in package.rglob("*.py"):
+        if file.is_relative_to(package / "cli"):
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        declared = {
+            id(part)
+            for node in ast.walk(tree)
+            if (isinstance(node, ast.keyword) and node.arg == "flags")
+            or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))  # docstrings
+            for part in ast.walk(node)
+        }
+        for node in ast.walk(tree):
+            text = node.value if isinstance(node, ast.Constant) else None
+            is_flag = isinstance(text, str) and re.search(r"(^|[\s({])--[a-z][\w-]*(?!:)", text)
+            if is_flag and id(node) not in declared:
+                found.append((file.relative_to(package).as_posix(), text))
+    names = {name for name, _ in found}
+    assert names <= {"benchmark/process.py", "distributed/cluster.py", *PAGES}, found
+
+
+PAGES = ("explain/attention.py", "explain/figures.py", "explain/markup.py", "explain/output.py")
+"""Modules that write HTML, whose custom properties also begin with two hyphens."""

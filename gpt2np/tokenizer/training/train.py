@@ -12,16 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.data.text import any_literal, is_unicode_text
-from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
+from gpt2np.data.text import any_literal
+from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.tokenizer.bpe import merge_pairs
 from gpt2np.tokenizer.pre_tokenizer import (
-    GPT2_PATTERN,
     WHITESPACE_SPLITTING_PATTERNS,
     WORD_SPLITTING_PATTERNS,
     PreTokenizer,
@@ -37,21 +35,17 @@ from gpt2np.tokenizer.training.merges import (
     Progress,
     learn_merges,
 )
+from gpt2np.tokenizer.training_options import UNK_TOKEN, Alphabet, TrainingOptions
 from gpt2np.tokenizer.vocabulary import (
     CHAR_TO_BYTE,
-    END_OF_TEXT,
     SPACE_PLACEHOLDER,
     AddedToken,
     Vocabulary,
 )
 
-UNK_TOKEN = "<unk>"
-"""Special token for characters without a token; only the alphabet "characters" needs it."""
-
 _OUTSIDE = -3  # id of a character outside the alphabet
 _UNLIMITED = 1 << 62
 
-Alphabet = Literal["bytes", "characters"]
 Codes = NDArray[np.uint8] | NDArray[np.uint32]
 
 N_CODE_POINTS = 0x110000
@@ -61,75 +55,6 @@ SEPARATOR_CODES: dict[Alphabet, int] = {"bytes": 0xFF, "characters": 0xDFFF}
 
 _MAX_WORDS = 1 << 19  # distinct words to count before they are split into pieces
 _BINCOUNT_SIZE = 1 << 22
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """Training options, with the names and meanings of `tokenizers`' BpeTrainer.
-
-    Attributes:
-        vocab_size: number of tokens, including special tokens and the alphabet. The vocabulary is
-            smaller if no pair is left to merge, and larger if the alphabet alone is larger.
-        min_frequency: minimum number of occurrences of a pair to merge; 0 means the same as 1.
-        max_token_length: merged tokens have *fewer* symbols than this. Tokens of two symbols are
-            always possible.
-        special_tokens: tokens that get the first ids. Documents are split at these tokens.
-        pattern: pre-tokenizer pattern, which splits documents into pieces; no token crosses pieces.
-            With None, each document is one piece.
-        alphabet: "bytes" (all 256 bytes) or "characters" (the characters of the documents).
-        limit_alphabet: number of characters to keep. The most frequent are kept; ties go to the
-            smallest code points. Training removes other characters, so a removed character's
-            neighbors become adjacent.
-
-    Raises InvalidArgumentError if an option is out of range, or two options contradict each other.
-    """
-
-    vocab_size: int = 30_000
-    min_frequency: int = 0
-    max_token_length: int | None = None
-    special_tokens: tuple[str, ...] = (END_OF_TEXT,)
-    pattern: str | None = GPT2_PATTERN
-    alphabet: Alphabet = "bytes"
-    limit_alphabet: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("vocab_size", "max_token_length", "limit_alphabet"):
-            value = getattr(self, name)
-            is_size = value is None or (is_integer(value) and value >= 1)
-            check_argument(is_size, name, value, "an integer, at least 1")
-        is_count = is_integer(self.min_frequency) and self.min_frequency >= 0
-        check_argument(is_count, "min_frequency", self.min_frequency, "an integer, at least 0")
-        is_known = self.alphabet in ("bytes", "characters")
-        check_argument(is_known, "alphabet", self.alphabet, "'bytes' or 'characters'")
-        for token in self.special_tokens:
-            if not token or not is_unicode_text(token):
-                raise InvalidArgumentError(
-                    f"the special token {token!a} is empty or not Unicode text"
-                )
-        if self.alphabet == "bytes":
-            self._check_byte_alphabet()
-        expected = "a regular expression or None"
-        check_argument(self.pattern != "", "pattern", self.pattern, expected)
-        pattern_pre_tokenizer(self.pattern)
-
-    def _check_byte_alphabet(self) -> None:
-        if self.limit_alphabet is not None:
-            raise InvalidArgumentError(
-                "{limit_alphabet} needs the alphabet of characters; all 256 bytes are always kept",
-                limit_alphabet=self.limit_alphabet,
-            )
-        if clash := CHAR_TO_BYTE.keys() & set(self.special_tokens):
-            raise InvalidArgumentError(
-                f"the special token {min(clash)!r} is a character of the byte alphabet; "
-                "choose a longer one"
-            )
-        minimum = 256 + len(set(self.special_tokens))
-        if self.vocab_size < minimum:
-            raise InvalidArgumentError(
-                f"{{vocab_size}} is {self.vocab_size}; the 256 bytes and the special tokens need "
-                f"{minimum}",
-                vocab_size=self.vocab_size,
-            )
 
 
 @dataclass(frozen=True)

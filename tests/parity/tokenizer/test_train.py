@@ -263,8 +263,8 @@ class TestBadOptions:
             ({"alphabet": "words"}, "alphabet is 'words'"),
             ({"limit_alphabet": 9}, "all 256 bytes are always kept"),
             ({"special_tokens": ("é",)}, "'é' is a character of the byte alphabet"),
-            ({"special_tokens": ("",)}, "special token '' is empty"),
-            ({"special_tokens": ("<\udcff>",)}, "or not Unicode text"),
+            ({"special_tokens": ("",)}, "must be a list of non-empty texts"),
+            ({"special_tokens": ("<\udcff>",)}, "must be Unicode text"),
             ({"pattern": "(a"}, r"'\(a' is not a regular expression"),
         ],
     )

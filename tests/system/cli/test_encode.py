@@ -242,10 +242,9 @@ class TestBadInput:
         self.check(
             encode(corpus, out, "--combine", "9"), 2, "--combine needs an .npz output", "x.bin"
         )
-        for processes in ("-1", "99999"):
-            self.check(
-                encode(corpus, out, "--processes", processes), 2, "--processes is", "per CPU"
-            )
+        for processes, expected in (("-1", "at least 1"), ("99999", "per CPU")):
+            result = encode(corpus, out, "--processes", processes)
+            self.check(result, 2, f"--processes is {processes}", expected)
         self.check(encode(corpus, out, model=corpus), 1, "has no vocabulary")
         self.check(encode(corpus, out, "more"), 2, "more: the suffix selects the format")
         self.check(encode(corpus, out, "--more"), 2, "unrecognized option '--more'")

@@ -137,7 +137,7 @@ class TestOptions:
         result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
 
-        def load(model, dtype, draft, processes, tokenizer, weights):
+        def load(model=None, dtype=None, **options):
             threads = os.environ["OPENBLAS_NUM_THREADS"]
             raise InvalidArgumentError(f"{model} {dtype} {threads}")
 

@@ -240,7 +240,7 @@ class TestInterruption:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--prompts", "p.txt"], "--prompts needs --out FILE.jsonl"),
+        (["--prompts", "p.txt"], "--prompts needs --out"),
         (["--out", "o.jsonl", "The"], "--out is for --prompts"),
         (["--ray", "--", "The"], "--ray is for --prompts"),
         (["--max-rows-per-file", "3", "The"], "--max-rows-per-file is for --prompts"),

@@ -85,8 +85,11 @@ def test_bad_input(tmp_path):
     [
         (["--workers", "2"], "--workers needs --ray"),
         (["--cpus-per-worker", "1"], "--cpus-per-worker needs --ray"),
-        (["--ray", "--workers", "0"], "--workers is 0; it must be at least 1"),
-        (["--ray", "--cpus-per-worker", "0"], "--cpus-per-worker is 0; it must be at least 1"),
+        (["--ray", "--workers", "0"], "--workers is 0; it must be an integer, at least 1"),
+        (
+            ["--ray", "--cpus-per-worker", "0"],
+            "--cpus-per-worker is 0; it must be an integer, at least 1",
+        ),
     ],
 )
 def test_options_of_ray(options, message, tmp_path):

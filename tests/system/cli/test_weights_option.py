@@ -10,6 +10,7 @@ from helpers.server import running_server
 
 import gpt2np
 from gpt2np.distributed.jobs import ModelArguments
+from gpt2np.runtime.options import ModelOptions
 
 STORY = "The fox went home. Then he lay down and slept, as a fox does, until the sun was up. " * 3
 INT8 = ["--model", "bundled", "--weights", "int8"]
@@ -81,7 +82,7 @@ def test_info_tells_the_memory_of_each_form(int8, lm):
 
 
 def test_a_worker_of_a_cluster_loads_the_same():
-    source = ModelArguments("bundled", weights="int8")
+    source = ModelArguments(ModelOptions("bundled", weights="int8"))
     assert source.load().model.weight_dtype == "int8"
 
 

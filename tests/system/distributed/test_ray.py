@@ -34,11 +34,12 @@ from gpt2np.distributed.jobs import (
 from gpt2np.evaluation.corpus import score_corpus
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.prompts.job import continue_file
+from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer.dataset import encode_dataset
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install gpt2np[ray]")
 
-SOURCE = ModelArguments("bundled")
+SOURCE = ModelArguments(ModelOptions("bundled"))
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +202,7 @@ def test_relative_paths_are_those_of_the_command(monkeypatch, tmp_path):
     write_other_files(monkeypatch, tmp_path)
     shutil.copytree(LanguageModel.load("bundled").folder, "m")
     fingerprint = language_model_fingerprint(LanguageModel.load("m"))
-    source, found = ModelArguments("m", fingerprint=fingerprint), []
+    source, found = ModelArguments(ModelOptions("m"), fingerprint), []
 
     def map_here(readers, make_function, cluster):
         sent = pickle.dumps((readers, make_function))

@@ -1,0 +1,44 @@
+"""The options of `gpt2np.tokenizer.dataset.encode_dataset`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpt2np.options import Flag, Integer, Text, attributes_text, check_options, option
+
+
+@dataclass(frozen=True)
+class DatasetOptions:
+    """Options of `encode_dataset`, which encodes a corpus to a file of token ids.
+
+    Raises:
+        InvalidArgumentError: a value is out of its range.
+    """
+
+    field: str = option(
+        "text",
+        Text(),
+        "In .jsonl, .csv and .parquet files, the field or column with the text",
+        metavar="FIELD",
+    )
+    skip_errors: bool = option(False, Flag(), "Skip each file that cannot be read to its end")
+    combine: int = option(
+        50_000,
+        Integer(1),
+        "For .npz: join documents with <|endoftext|> until an array has N characters",
+        group="Output",
+    )
+    max_rows_per_file: int | None = option(
+        None,
+        Integer(1, is_optional=True),
+        "Make the output a folder: files of N rows each, and a manifest",
+        group="Output",
+        default_text="one file",
+    )
+    processes: int = option(1, Integer(1), "Number of processes", group="Performance")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+DatasetOptions.__doc__ = f"{DatasetOptions.__doc__}\n{attributes_text(DatasetOptions)}"

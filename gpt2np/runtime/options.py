@@ -1,0 +1,77 @@
+"""Which model to load, and how to run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpt2np.options import Integer, OneOf, Text, check_options, option
+
+MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled'"
+
+
+class Processes(Integer):
+    """A number of processes, or "auto"."""
+
+    def words(self) -> str:
+        return f"'auto' or {super().words()}"
+
+    def is_valid(self, value: Any) -> bool:
+        return value == "auto" if isinstance(value, str) else super().is_valid(value)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Arguments of `LanguageModel.load`, as texts and numbers.
+
+    Raises:
+        InvalidArgumentError: a value is out of its range.
+    """
+
+    model: str | None = option(
+        None,
+        Text(is_optional=True),
+        MODEL_HELP,
+        metavar="MODEL",
+        default_text="$GPT2NP_MODEL if set, else openai-community/gpt2 if available, else "
+        "'bundled'",
+    )
+    tokenizer: str | None = option(
+        None,
+        Text(is_optional=True),
+        "Vocabulary, if not the model's own: a file, or a model as in {model}",
+        metavar="MODEL",
+    )
+    dtype: str = option(
+        "float32",
+        OneOf("float32", "float64"),
+        "Data type of the computation",
+        group="Performance",
+    )
+    weights: Literal["int8"] | None = option(
+        None,
+        OneOf("int8", is_optional=True),
+        "Quantize the matrices to 8 bits: a quarter of the memory, slightly different results",
+        group="Performance",
+    )
+    processes: int | Literal["auto"] = option(
+        1,
+        Processes(1),
+        "Number of processes that share each forward pass; auto measures which number is fastest, "
+        "up to the number of CPU cores",
+        group="Performance",
+        metavar="N|auto",
+        default_text="auto",
+    )
+    draft: str = option(
+        "auto",
+        Text(),
+        "Source of draft tokens, which make generation faster and leave the text as it is: auto "
+        "(n-grams), none, a file of n-grams from gpt2np train-draft, or a smaller model with the "
+        "same vocabulary",
+        group="Performance",
+        metavar="auto|none|FILE|MODEL",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
