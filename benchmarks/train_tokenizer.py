@@ -40,7 +40,7 @@ def read_documents(data: Path, corpus: str) -> list[str]:
 
 def train_with_gpt2np(documents: list[str], size: int) -> tuple[float, Any]:
     """Return seconds, and the tokens and merges."""
-    from gpt2np.tokenizer.training.train import TrainingOptions, train
+    from gpt2np.tokenizer.training import TrainingOptions, train
 
     start = time.perf_counter()
     trained = train(documents, TrainingOptions(vocab_size=size))
