@@ -16,8 +16,8 @@ from transformers import AutoTokenizer
 from gpt2np import GPT2NPError, Tokenizer
 from gpt2np.data.corpus import TextPart
 from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
-from gpt2np.tokenizer.training.report import report_training
 from gpt2np.tokenizer.training import TrainingOptions, train
+from gpt2np.tokenizer.training.report import report_training
 
 EOT = "<|endoftext|>"
 TEXT = "The cat sat on the mat. It's the cat's mat, 12 times; déjà vu 中文\n\n\tThe end.  " * 5
