@@ -145,7 +145,7 @@ class OneOf(Range):
         self.values = values
 
     def words(self) -> str:
-        *first, last = map(repr, self.values)
+        *first, last = map(repr, (None, *self.values) if self.is_optional else self.values)
         return " or ".join(filter(None, [", ".join(first), last]))
 
     def is_valid(self, value: Any) -> bool:
