@@ -27,7 +27,7 @@ from gpt2np.errors import (
     short_repr,
 )
 from gpt2np.language_model import LanguageModel
-from gpt2np.server.completions import events, respond, start_job
+from gpt2np.server.completions import events, respond, start_request
 from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError, RunningRequest
 from gpt2np.server.inspect import add_inspection
 from gpt2np.server.metrics import Metrics
@@ -165,7 +165,7 @@ def _add_generation(app: FastAPI, server: Server) -> None:
         engine, prompts = server.engine(body.model), body.prompts()
 
         async def start() -> RunningRequest:
-            return await start_job(engine, body, prompts)
+            return await start_request(engine, body, prompts)
 
         reply = CompletionReply(body, engine.lm, request.scope["request_id"])
         return await _answer(request, server, start, reply, body)
@@ -182,7 +182,7 @@ def _add_generation(app: FastAPI, server: Server) -> None:
 
         async def start() -> RunningRequest:
             render = partial(_chat_prompt, server, engine.lm, body)
-            return await start_job(engine, body, [render])
+            return await start_request(engine, body, [render])
 
         reply = ChatReply(body, engine.lm, request.scope["request_id"])
         return await _answer(request, server, start, reply, body)
@@ -200,20 +200,20 @@ async def _answer(
     reply: Reply,
     body: GenerationRequest,
 ) -> Response:
-    """Start and run a job; return the response, or a stream that has begun.
+    """Start and run a request; return the response, or a stream that has begun.
 
-    The job ends early when the client disconnects. A header names unknown fields.
+    The request ends early when the client disconnects. A header names unknown fields.
     """
 
     async def begin() -> Response:
-        job = await start()
+        running = await start()
         if server.options.log_prompts:
-            decode = job.engine.lm.tokenizer.decode
-            texts = [p if isinstance(p, str) else decode(p) for p in job.prompts]
+            decode = running.engine.lm.tokenizer.decode
+            texts = [p if isinstance(p, str) else decode(p) for p in running.prompts]
             print(f"{reply.id}: {texts!r}", file=sys.stderr, flush=True)
         if not body.stream:
-            return Response(await respond(job, reply), media_type="application/json")
-        stream = events(job, reply)
+            return Response(await respond(running, reply), media_type="application/json")
+        stream = events(running, reply)
         return _stream_response(await anext(stream), stream)  # an error here is a status
 
     response = await _until_disconnected(request, begin())

@@ -24,7 +24,7 @@ from gpt2np.server.threads import BEAM_SEARCH, CHAT_TEMPLATES, prepare, run_on
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
 
 
-async def start_job(
+async def start_request(
     engine: Engine,
     request: GenerationRequest,
     prompts: Sequence[Prompt | Callable[[], Prompt]],
@@ -45,10 +45,10 @@ async def start_job(
     n_sequences = len(prompts) * n_copies * max(per_prompt)
     _check_sizes(arguments)
     _check_logprobs(arguments, n_sequences, engine.lm.model.config.n_positions)
-    job = engine.start(n_sequences)
+    running = engine.start(n_sequences)
     if request.use_beam_search:
         processors: Any = arguments.get("logits_processor", ())
-        arguments["logits_processor"] = [*processors, job.raise_if_cancelled]
+        arguments["logits_processor"] = [*processors, running.raise_if_cancelled]
     lm, vocab_size = engine.lm, engine.lm.model.config.vocab_size
 
     def create_streams(prompt: Prompt) -> None:
@@ -57,29 +57,29 @@ async def start_job(
             prompt = ids[-(lm.model.config.n_positions if n_last == -1 else n_last) :]
         if not isinstance(prompt, str):
             check_ids("prompt", prompt, vocab_size)
-        job.prompts.append(prompt)
+        running.prompts.append(prompt)
         resolved = lm.request(prompt, _DEFAULTS, **arguments)
-        job.n_prompt_tokens += len(resolved.ids)
+        running.n_prompt_tokens += len(resolved.ids)
         if request.use_beam_search:
-            job.searches.append(partial(beam_completion, lm.model, resolved))
+            running.searches.append(partial(beam_completion, lm.model, resolved))
         else:
             for _ in range(n_copies):
-                job.streams.append(
-                    start_streams(lm.model, replace(resolved, index=len(job.all_streams)))
+                running.streams.append(
+                    start_streams(lm.model, replace(resolved, index=len(running.all_streams)))
                 )
 
     try:
         check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
         for prompt in prompts:
-            if job.error:
-                raise job.error
+            if running.error:
+                raise running.error
             if callable(prompt):
                 prompt = await run_on(CHAT_TEMPLATES, prompt)
             await prepare(create_streams, prompt)
     except BaseException:
-        engine.end(job)
+        engine.end(running)
         raise
-    return job
+    return running
 
 
 def _check_sizes(arguments: GenerateArguments) -> None:
@@ -130,28 +130,28 @@ def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions:
         )
 
 
-async def respond(job: RunningRequest, reply: Reply) -> bytes:
-    """Run a job to its end and return the response's JSON."""
+async def respond(running: RunningRequest, reply: Reply) -> bytes:
+    """Run a request to its end and return the response's JSON."""
     try:
-        async for _ in job.engine.updates(job, every_step=False):
+        async for _ in running.engine.updates(running, every_step=False):
             pass
-        best = [await prepare(pick_best, streams) for streams in job.streams]
-        for search in job.searches:
+        best = [await prepare(pick_best, streams) for streams in running.streams]
+        for search in running.searches:
             best.append(await run_on(BEAM_SEARCH, search))
-            job.engine.observe_beams(best[-1])
+            running.engine.observe_beams(best[-1])
     finally:
-        job.engine.end(job)
+        running.engine.end(running)
     completions = [completion for first in best for completion in (first, *first.alternatives)]
     choices = [await prepare(reply.choice_json, i, c) for i, c in enumerate(completions)]
-    return reply.response(choices, job.n_prompt_tokens, sum(len(c.ids) for c in completions))
+    return reply.response(choices, running.n_prompt_tokens, sum(len(c.ids) for c in completions))
 
 
-async def events(job: RunningRequest, reply: Reply) -> AsyncGenerator[bytes, None]:
-    """Run a job and yield the server-sent events of its streams, several at a time."""
-    streams = job.all_streams
+async def events(running: RunningRequest, reply: Reply) -> AsyncGenerator[bytes, None]:
+    """Run a request and yield the server-sent events of its streams, several at a time."""
+    streams = running.all_streams
     try:
         started = set()
-        async for updates in job.engine.updates(job):
+        async for updates in running.engine.updates(running):
             data = []
             for update in updates:
                 if update.index not in started:  # now the prompt's log probabilities are known
@@ -161,9 +161,9 @@ async def events(job: RunningRequest, reply: Reply) -> AsyncGenerator[bytes, Non
                 data += map(event, reply.chunks(update))
             yield b"".join(data)
         n_new = sum(len(stream.sequence.ids) for stream in streams)
-        yield b"".join(map(event, reply.last_chunks(job.n_prompt_tokens, n_new))) + DONE
+        yield b"".join(map(event, reply.last_chunks(running.n_prompt_tokens, n_new))) + DONE
     finally:
-        job.engine.end(job)
+        running.engine.end(running)
 
 
 def _first_events(reply: Reply, index: int, stream: TextStream) -> bytes:

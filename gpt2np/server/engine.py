@@ -53,16 +53,11 @@ class RunningRequest:
         """The streams of all prompts."""
         return [stream for group in self.streams for stream in group]
 
-    def cancel(self, error: Exception) -> None:
-        """End the streams or the beam search with an error, before the next decode step."""
-        self.error = error
-        self.engine.cancel(self, error)
-
     def raise_if_cancelled(self, _: list[int], logits: Array) -> Array:
         """Return `logits`: a logits processor, so that a beam search can be cancelled.
 
         Raises:
-            Exception: the error with which the job was cancelled.
+            Exception: the error with which the request was cancelled.
         """
         if self.error:
             raise self.error
@@ -103,7 +98,7 @@ class Engine:
         self._metrics = metrics
         self._max_sequences = max_running + max_queued
         self._timeout = timeout
-        self._jobs: set[RunningRequest] = set()  # changed in the event loop's thread only
+        self._running: set[RunningRequest] = set()  # changed in the event loop's thread only
         self._times: dict[int, _Times] = {}  # of sequences, by id()
         self._step_start = 0.0
         self._runner = AsyncEngine(max_running, cache_bytes, self._on_step)
@@ -136,7 +131,7 @@ class Engine:
             del self._times[id(sequence)]
 
     def start(self, n_sequences: int) -> RunningRequest:
-        """Take places in the queue for a new job; `end` frees them.
+        """Take places in the queue for a new request; `end` frees them.
 
         Raises:
             InvalidArgumentError: there are fewer places.
@@ -147,36 +142,37 @@ class Engine:
                 f"prompt and n ask for {n_sequences} sequences at a time, more than the server's "
                 f"{self._max_sequences} places; send several requests"
             )
-        n_taken = sum(job.n_sequences for job in self._jobs)
+        n_taken = sum(running.n_sequences for running in self._running)
         if n_taken + n_sequences > self._max_sequences:
             raise QueueFullError(
                 f"the server is busy: {n_taken} of {self._max_sequences} places are taken, and "
                 f"this request needs {n_sequences}"
             )
-        job = RunningRequest(self, n_sequences)
+        running = RunningRequest(self, n_sequences)
         error = RequestTimeoutError(f"the request took more than {self._timeout:g} seconds")
         loop = asyncio.get_running_loop()
-        job.timer = loop.call_later(self._timeout, job.cancel, error)
-        self._jobs.add(job)
-        return job
+        running.timer = loop.call_later(self._timeout, self.cancel, running, error)
+        self._running.add(running)
+        return running
 
-    def end(self, job: RunningRequest) -> None:
-        """Free the places of a job; cancel what still runs."""
-        self._jobs.discard(job)
-        if job.timer:
-            job.timer.cancel()
-        self._metrics.observe_prompts(self.lm.name, job.n_prompt_tokens)
-        job.error = job.error or GPT2NPError("the request has ended")
-        self.cancel(job, None)
+    def end(self, running: RunningRequest) -> None:
+        """Free the places of a request; cancel what still runs."""
+        self._running.discard(running)
+        if running.timer:
+            running.timer.cancel()
+        self._metrics.observe_prompts(self.lm.name, running.n_prompt_tokens)
+        running.error = running.error or GPT2NPError("the request has ended")
+        self._runner.cancel([stream.sequence for stream in running.all_streams])
 
-    def cancel(self, job: RunningRequest, error: Exception | None) -> None:
-        """End a job's streams before the next decode step, with an error if one is given."""
-        self._runner.cancel([stream.sequence for stream in job.all_streams], error)
+    def cancel(self, running: RunningRequest, error: Exception) -> None:
+        """End a request's streams, or its beam search, with an error before the next step."""
+        running.error = error
+        self._runner.cancel([stream.sequence for stream in running.all_streams], error)
 
     def cancel_all(self, error: Exception) -> None:
-        """End all jobs with an error."""
-        for job in self._jobs:
-            job.cancel(error)
+        """End all requests with an error."""
+        for running in self._running:
+            self.cancel(running, error)
 
     def observe_beams(self, completion: Completion) -> None:
         """Record the result of a beam search."""
@@ -187,18 +183,18 @@ class Engine:
             self._metrics.observe_end(self.lm.name, n_prompt, n_new, reason, found.seconds)
 
     async def updates(
-        self, job: RunningRequest, every_step: bool = True
+        self, running: RunningRequest, every_step: bool = True
     ) -> AsyncIterator[list[Update]]:
-        """Run the streams of a job; yield the updates that have arrived since the last time.
+        """Run the streams of a request; yield the updates that have arrived since the last time.
 
         Without `every_step`, each stream has one update, at its end.
 
         Raises:
-            Exception: the error of a stream, or with which the job was cancelled.
+            Exception: the error of a stream, or with which the request was cancelled.
         """
-        if job.error:
-            raise job.error
-        sequences, now = [s.sequence for s in job.all_streams], time.perf_counter()
+        if running.error:
+            raise running.error
+        sequences, now = [s.sequence for s in running.all_streams], time.perf_counter()
         self._times |= {id(sequence): _Times(now, now) for sequence in sequences}
         async for updates in self._runner.run(self.lm.model, sequences, every_step):
             for update in updates:

@@ -42,18 +42,18 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
     lock = asyncio.Lock()  # one inspection at a time: each has a pass of its own
 
     async def compute(request: Request, engine: Engine, function: Callable[[], T]) -> T:
-        job = engine.start(1)
+        running = engine.start(1)
         try:
             async with lock:
                 if await request.is_disconnected():
                     raise HTTPException(499, "the client has disconnected")
-                if not job.error:
+                if not running.error:
                     result = await run_on(INSPECTION, function)
-                if job.error:
-                    raise job.error
+                if running.error:
+                    raise running.error
                 return result
         finally:
-            engine.end(job)
+            engine.end(running)
 
     @app.get("/api/model")
     async def describe_model(model: str | None = None) -> Response:
