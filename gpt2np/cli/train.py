@@ -1,18 +1,22 @@
-"""Train a new GPT-2 with PyTorch on a file of token ids.
+"""Train a GPT-2 in NumPy on a file of token ids: a new model, or --from a model.
 
 CORPUS is a .bin or .npy file that gpt2np encode wrote; --model must be the
 vocabulary that it was encoded with. OUT is a folder that gpt2np and
-transformers load. Needs the extra "train": PyTorch and transformers. Uses a GPU
-if PyTorch finds one.
+transformers load; loss.svg in it shows the loss curve. --from MODEL fine-tunes
+a model, with its own vocabulary and architecture.
+
+The optimizer is AdamW with a warm-up and a cosine schedule, in float32 on the
+CPU: enough for models of some million parameters, and to fine-tune GPT-2 on a
+few pages. Large models from scratch need GPUs and another program.
 
 Run an interrupted command again to resume: the result is the same as without
-the interruption, on a CPU to the bit. If the corpus or an option has changed,
-the command fails and names the change; --force starts over.
+the interruption, to the bit. If the corpus or an option has changed, the
+command fails and names the change; --force starts over.
 """
 
 import argparse
 import signal
-import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,15 +26,18 @@ from gpt2np.cli.output import (
     check_not_hidden,
     handle_interrupt,
     print_stderr,
+    progress,
     report_interrupted,
     write_errors,
 )
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument, install_hint
+from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interrupts import held_signals
 from gpt2np.training.options import TrainerOptions
 
 if TYPE_CHECKING:
     from gpt2np.training.trainer import Trainer
+
+_ARCHITECTURE = ("n_layer", "n_head", "n_embd", "n_positions")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = "Folder to write; must be new or empty"
     parser.add_argument("out", type=Path, metavar="OUT", help=out)
     add_vocabulary_argument(parser)
-    add_groups(parser, TrainerOptions)
+    parser.add_argument(
+        "--from",
+        dest="from_model",
+        metavar="MODEL",
+        help="Model to fine-tune: a name, a folder or a repository (default: a new model)",
+    )
+    groups = add_groups(parser, TrainerOptions)
+    groups["Evaluation"].add_argument("--eval-corpus", type=Path, metavar="FILE",
+        help="Token ids to evaluate on; the weights with the lowest loss are kept")  # fmt: skip
     add = parser.add_argument_group("Output").add_argument
     add("--save-steps", type=int, default=500, metavar="N",
         help="Save the state of the training every N steps (default: 500)")  # fmt: skip
@@ -61,17 +76,35 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         check_argument(value >= 1, name, value, "at least 1")
     options = TrainerOptions(**given_options(args, TrainerOptions))
-    try:
-        from gpt2np.training.trainer import Trainer
-    except ModuleNotFoundError as error:
-        raise GPT2NPError(
-            f"training needs the package {error.name}; {install_hint('train')}"
-        ) from error
-    tokenizer, description = load_tokenizer(args.model)
+    from gpt2np.training.trainer import Trainer
+
+    if args.from_model:
+        given = [name for name in [*_ARCHITECTURE, "model"] if getattr(args, name) is not None]
+        if given:
+            message = f"{{{given[0]}}} cannot be combined with --from, which sets it; omit one"
+            raise InvalidArgumentError(message, **{given[0]: getattr(args, given[0])})
+        import gpt2np
+
+        lm = gpt2np.load(args.from_model)
+        tokenizer, model, description = lm.tokenizer, lm.model, f"model: {lm.name}"
+    else:
+        (tokenizer, description), model = load_tokenizer(args.model), None
+    for name in ("eval_steps", "early_stopping_patience"):
+        if getattr(args, name) is not None and not args.eval_corpus:
+            message = f"{{{name}}} has no effect without --eval-corpus; add it or omit the option"
+            raise InvalidArgumentError(message, **{name: getattr(args, name)})
     print_stderr(description)
     signal.signal(signal.SIGINT, handle_interrupt)
     with write_errors(args.out, check_filename=True):
-        trainer = Trainer(args.corpus, args.out, tokenizer, options, force=args.force)
+        trainer = Trainer(
+            args.corpus,
+            args.out,
+            tokenizer,
+            options,
+            model=model,
+            eval_corpus=args.eval_corpus,
+            force=args.force,
+        )
         try:
             _train(trainer, options.max_steps, args.save_steps, args.logging_steps)
         except KeyboardInterrupt:
@@ -84,23 +117,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _train(trainer: "Trainer", max_steps: int, save_steps: int, logging_steps: int) -> None:
-    """Train up to step `max_steps`; Ctrl-C takes effect only between two steps."""
-    from tqdm import tqdm
-
+    """Train to the end of the run; Ctrl-C takes effect only between two steps."""
     if trainer.step:
         print_stderr(f"resuming at step {trainer.step:,} of {max_steps:,}")
-    losses: list[float] = []
-    start = trainer.step
-    with tqdm(
-        total=max_steps, initial=start, desc="training", unit="step", leave=False, disable=None
-    ) as bar:
-        while trainer.step < max_steps:
+    logged, since = trainer.step, time.monotonic()
+    with progress(total=max_steps, desc="training", unit="step") as bar:
+        bar.update(trainer.step)
+        while not trainer.is_done:
             with held_signals([signal.SIGINT], may_hang=True):
-                losses.append(trainer.take_step())
+                n_evaluations = len(trainer.evaluations)
+                trainer.take_step()
                 if trainer.step % save_steps == 0:
                     trainer.save()
-            bar.update()
-            if trainer.step % logging_steps == 0 or trainer.step == max_steps:
+            bar.update(1)
+            if trainer.step % logging_steps == 0 or trainer.is_done:
+                losses, now = trainer.losses[logged:], time.monotonic()
+                speed = len(losses) * trainer.tokens_per_step / (now - since)
                 mean = sum(losses) / len(losses)
-                bar.write(f"step {trainer.step:,}: loss {mean:.4f}", file=sys.stderr)
-                losses.clear()
+                print_stderr(f"step {trainer.step:,}: {speed:,.0f} tokens/s, loss {mean:.4f}")
+                logged, since = trainer.step, now
+            if len(trainer.evaluations) > n_evaluations:
+                print_stderr(f"step {trainer.step:,}: evaluation {trainer.evaluations[-1][1]:.4f}")

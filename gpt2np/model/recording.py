@@ -20,7 +20,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, BoolArray, IntArray
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
-from gpt2np.model.derivatives import DERIVATIVES, layer_norm_backward
+from gpt2np.model.derivatives import DERIVATIVES, cross_entropy, layer_norm_backward
 from gpt2np.model.gpt2 import transformer_block
 from gpt2np.model.ops import causal_mask
 from gpt2np.model.plain import PlainKV, PlainLayerNorm, PlainLinear
@@ -205,6 +205,16 @@ class RecordingContext:
                 if hasattr(hook, "gradient"):
                     d = hook.gradient(full, d)
         return d
+
+    def cross_entropy(self, logits: Array, targets: IntArray, weight: float = 1.0) -> Array:
+        """Return the losses (N,); overwrite the logits: see `derivatives.cross_entropy`."""
+        losses = np.empty(len(logits), logits.dtype)
+
+        def run(rows: slice) -> None:
+            losses[rows] = cross_entropy(logits[rows], targets[rows], weight)
+
+        parallel_for(run, self._chunks(logits), self._threads)
+        return losses
 
     def linear_backward(self, d: Array, x: Array, w: Any) -> Array:
         """Return the gradient of x (N, in) from that of x @ w.weight + w.bias, (N, out)."""

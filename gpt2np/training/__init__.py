@@ -1,5 +1,8 @@
-"""Training of a GPT-2 with PyTorch and `transformers`: see `gpt2np train --help`.
+"""Training and fine-tuning of a GPT-2 in NumPy: see `gpt2np train --help`.
 
 options   hyperparameters
-trainer   model, optimizers and training steps; the only module that imports PyTorch
+adamw     the optimizer, and the schedule of the learning rate
+dropout   dropout, as a hook with a gradient
+trainer   training steps, evaluation, saved states
+curve     the loss curve, as SVG
 """

@@ -1,49 +1,52 @@
-"""Training steps, with PyTorch and `transformers`' GPT2LMHeadModel.
-
-Muon (Jordan 2024; torch.optim.Muon) trains the matrices inside the blocks, and AdamW the
-embeddings, biases and layer norms.
-"""
+"""Training steps in NumPy: forward and backward pass of drawn sequences, update of the weights."""
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
+from zlib import crc32
 
 import numpy as np
-import torch
-import transformers
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
-from transformers import AttentionInterface, GPT2LMHeadModel
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.convert import write_checkpoint
-from gpt2np.data.files import atomic_path
+from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.data.files import atomic_path, atomic_write_text
 from gpt2np.data.resumable import input_digests, partial_folder, setting_changes
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.blas import single_threaded_blas
+from gpt2np.kernels.malloc import raise_mmap_threshold
+from gpt2np.model.backward import gpt2_backward
+from gpt2np.model.gpt2 import gpt2
+from gpt2np.model.model import GPT2
+from gpt2np.model.plain import arrange_arrays
+from gpt2np.model.recording import RecordingContext
 from gpt2np.tokenizer import Tokenizer
+from gpt2np.training.adamw import AdamW, learning_rate
+from gpt2np.training.curve import loss_curve
+from gpt2np.training.dropout import Dropout
 from gpt2np.training.options import TrainerOptions
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-_QUERY_BLOCK = 64  # queries computed at once; keys after the block are skipped
 
 
 class Trainer:
     """A training run; the folder `out`.partial holds the saved state until the run ends.
 
-    A run that is continued from its saved state gives the same weights as an uninterrupted run on
-    a CPU, where PyTorch is deterministic. Step n trains on sequences that depend only on the
-    seed and n.
+    A run that is continued from its saved state gives the same weights as an uninterrupted run, to
+    the bit. Step n trains on sequences that depend only on the seed and n.
 
     Attributes:
         folder: the folder of the saved state.
-        step: number of steps taken.
+        weights: the weights by name.
+        losses: the loss before each step, in nats per token.
+        evaluations: (step, loss) of each evaluation.
     """
 
     def __init__(
@@ -53,6 +56,8 @@ class Trainer:
         tokenizer: Tokenizer,
         options: TrainerOptions,
         *,
+        model: GPT2 | None = None,
+        eval_corpus: Path | None = None,
         force: bool = False,
     ) -> None:
         """Create a run, or load the saved state of an interrupted run.
@@ -61,117 +66,258 @@ class Trainer:
             corpus: the file of token ids, .bin or .npy, that `gpt2np encode` wrote.
             out: the folder to write the trained model to.
             tokenizer: the tokenizer of the corpus.
-            options: the hyperparameters.
-            force: discard the saved state of a run with another corpus or other options.
+            options: the hyperparameters. The architecture is not used with `model`.
+            model: the model to fine-tune; by default, a new model with random weights.
+            eval_corpus: a file of token ids to evaluate on. The weights with the lowest loss on the
+                file become the trained model.
+            force: discard the saved state of a run with other inputs or options.
 
         Raises:
-            InvalidArgumentError: the corpus is not valid or too short, or the saved state belongs
-                to a run with another corpus or other options.
+            InvalidArgumentError: a corpus is not valid or too short, or the saved state belongs to
+                a run with other inputs or options.
             GPT2NPError: the saved state is damaged.
             OSError: a file can't be read or written.
         """
-        self.folder, self.step = partial_folder(out), 0
-        self._out, self._tokenizer, self._options = out, tokenizer, options
-        self._ids = read_corpus(corpus, tokenizer.vocab_size)
-        if len(self._ids) <= options.n_positions:
-            raise InvalidArgumentError(
-                "{0} has {1:,} ids; training needs more than {n_positions}, {n_positions.value}",
-                corpus,
-                len(self._ids),
-                n_positions=options.n_positions,
-            )
+        raise_mmap_threshold()
+        self.folder = partial_folder(out)
+        self._out, self._options = out, options
+        self._config = model.config if model else new_config(tokenizer, options)
+        self._length = options.block_size or self._config.n_positions
+        if self._length > self._config.n_positions:
+            message = "{block_size} is {block_size.value}; the context has {0:,} tokens"
+            raise InvalidArgumentError(message, self._config.n_positions, block_size=self._length)
+        self._ids = self._read(corpus)
+        self._eval_ids = self._read(eval_corpus) if eval_corpus else None
         self._settings: dict[str, Any] = {
             **asdict(options),
-            "corpus": input_digests([corpus])[-1],
+            "corpus": input_digests([corpus, *([eval_corpus] if eval_corpus else [])])[-1],
             "vocabulary": tokenizer.fingerprint,
+            "model": checksum(model.weights) if model else 0,
         }
         if force:
             shutil.rmtree(self.folder, ignore_errors=True)
         tokenizer.save(self.folder / "vocabulary")  # an error now, not after the training
-        torch.manual_seed(options.seed)
-        eos = tokenizer.eos_token_id
-        self._config = GPT2Config(
-            vocab_size=tokenizer.vocab_size,
-            n_positions=options.n_positions,
-            n_embd=options.n_embd,
-            n_layer=options.n_layer,
-            n_head=options.n_head,
-            eos_token_ids=() if eos is None else (eos,),
+        self.weights = (
+            {name: np.array(array, np.float32) for name, array in model.weights.items()}
+            if model
+            else new_weights(self._config, options.seed)
         )
-        self._model = new_model(self._config)
-        self._optimizers = new_optimizers(self._model, options.learning_rate, options.weight_decay)
-        self._loss_of: Callable[..., Tensor] = mean_loss
-        if options.torch_compile:
-            self._loss_of = torch.compile(mean_loss, dynamic=False)
+        first, second = (_zeros_like(self.weights) for _ in range(2))
+        self._optimizer = AdamW(self.weights, first, second)
+        self._best: dict[str, Array] = {}
+        self.losses: list[float] = []
+        self.evaluations: list[tuple[int, float]] = []
         if self._state_file.exists():
             self._load()
 
     @property
-    def _state_file(self) -> Path:
-        return self.folder / "state.pt"
+    def step(self) -> int:
+        """Number of steps taken."""
+        return self._optimizer.step
 
-    def take_step(self) -> float:
-        """Take one training step. Returns the loss before the step, in nats per token."""
+    @property
+    def tokens_per_step(self) -> int:
+        """Number of tokens that a step trains on."""
         options = self._options
-        rows = torch.from_numpy(draw_sequences(self._ids, self.step, options)).to(DEVICE)
-        loss = self._loss_of(self._model, rows, torch.zeros(1, device=DEVICE).long(), options.bf16)
-        factor = rate_at(self.step / options.max_steps, self.step, options.warmup_steps)
-        rate = options.learning_rate * factor
-        update_weights(self._model, loss, self._optimizers, rate, options.max_grad_norm)
-        self.step += 1
-        return loss.item()
+        sequences = options.per_device_train_batch_size * options.gradient_accumulation_steps
+        return sequences * self._length
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps are taken, or evaluations have not improved for too long."""
+        patience, losses = self._options.early_stopping_patience, [e[1] for e in self.evaluations]
+        if patience and losses and len(losses) - 1 - losses.index(min(losses)) >= patience:
+            return True
+        return self.step >= self._options.max_steps
+
+    @property
+    def _state_file(self) -> Path:
+        return self.folder / "state.npz"
+
+    def _read(self, corpus: Path) -> NDArray[Any]:
+        ids = read_corpus(corpus, self._config.vocab_size)
+        if len(ids) <= self._length:
+            raise InvalidArgumentError(
+                f"{corpus} has {len(ids):,} ids; sequences of {self._length:,} tokens need more"
+            )
+        return ids
+
+    @np.errstate(under="ignore")
+    def take_step(self) -> float:
+        """Take one training step. Returns the loss before the step, in nats per token.
+
+        Evaluates after every `eval_steps` steps.
+        """
+        options, step = self._options, self.step
+        size = options.per_device_train_batch_size
+        count = size * options.gradient_accumulation_steps
+        rows = draw_sequences(self._ids, count, self._length, [options.seed, step])
+        gradients: dict[str, Array] = {}
+        loss = 0.0
+        has_dropout = options.embd_pdrop or options.attn_pdrop or options.resid_pdrop
+        with single_threaded_blas():
+            w: Any = arrange_arrays(self._config, self.weights)
+            for start in range(0, count, size):
+                dropout = Dropout(options, [options.seed, step, start], size)
+                context: Any = RecordingContext(
+                    self._config,
+                    list(rows[start : start + size, :-1]),
+                    hook=dropout if has_dropout else None,
+                    weight_gradients=gradients,
+                )
+                logits, targets = gpt2(context, w), rows[start : start + size, 1:].reshape(-1)
+                losses = context.cross_entropy(logits, targets, 1 / (count * self._length))
+                loss += float(losses.mean(dtype=np.float64)) / options.gradient_accumulation_steps
+                gpt2_backward(context, w, logits)
+            self._optimizer.update(gradients, learning_rate(step, options), options)
+        if not math.isfinite(loss):
+            raise GPT2NPError(f"the loss of step {step + 1:,} is {loss}; lower the learning rate")
+        self.losses.append(loss)
+        if self._eval_ids is not None and self.step % options.eval_steps == 0:
+            self._evaluate()
+        return loss
+
+    def _evaluate(self) -> None:
+        """Measure the loss on the evaluation corpus; keep the weights if the loss is the lowest."""
+        loss = evaluate(
+            self._config,
+            self.weights,
+            self._eval_ids,
+            self._length,
+            self._options.per_device_train_batch_size,
+        )
+        if all(loss < before for _, before in self.evaluations):
+            self._best = {name: array.copy() for name, array in self.weights.items()}
+        self.evaluations.append((self.step, loss))
 
     def save(self) -> None:
         """Save the state of the training, to continue the run later."""
-        state = {
-            "settings": self._settings,
-            "step": self.step,
-            "model": self._model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-        }
-        with atomic_path(self._state_file) as temporary:
-            torch.save(state, temporary)
+        optimizer = self._optimizer
+        arrays: dict[str, Any] = {"settings": json.dumps(self._settings), "losses": self.losses}
+        arrays["evaluations"] = np.array(self.evaluations).reshape(-1, 2)
+        parts = {"weights": self.weights, "first": optimizer.first, "second": optimizer.second,
+                 "best": self._best}  # fmt: skip
+        arrays |= {f"{part}/{name}": a for part, of in parts.items() for name, a in of.items()}
+        with atomic_path(self._state_file) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)
 
     def _load(self) -> None:
         try:
-            state = torch.load(self._state_file, map_location=DEVICE, weights_only=True)
-            saved = state["settings"]
-        except Exception as error:  # PyTorch raises many types
-            reason = type(error).__name__
+            with np.load(self._state_file, allow_pickle=False) as file:
+                arrays = dict(file.items())
+            saved: dict[str, Any] = json.loads(arrays.pop("settings").item())
+            self.losses = arrays.pop("losses").tolist()
+            self.evaluations = [(int(s), loss) for s, loss in arrays.pop("evaluations").tolist()]
+        except (ValueError, KeyError, EOFError, BadZipFile) as error:
             raise GPT2NPError(
                 "{0} is damaged ({1}); give {force.setting} to start over",
                 self._state_file,
-                reason,
+                type(error).__name__,
                 force=True,
             ) from error
-        files = [name for name in ("corpus", "vocabulary") if saved[name] != self._settings[name]]
-        changes = [f"the {name} has changed" for name in files]
-        changes += setting_changes(saved, self._settings, harmless=("corpus", "vocabulary"))
+        files = ("corpus", "vocabulary", "model")
+        changed = [name for name in files if saved.get(name) != self._settings[name]]
+        changes = [f"the {name} has changed" for name in changed]
+        changes += setting_changes(saved, self._settings, harmless=files)
         if changes:
             message = (
                 f"{{0}} has {{1}} steps of a training with other options: {'; '.join(changes)}"
             )
             message += "; undo the change to go on, or give {force.setting} to start over"
             names = {**saved, **self._settings}
-            raise InvalidArgumentError(message, self.folder, state["step"], force=True, **names)
-        self.step = state["step"]
-        self._model.load_state_dict(state["model"])
-        for optimizer, content in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(content)
+            raise InvalidArgumentError(message, self.folder, len(self.losses), force=True, **names)
+        self._optimizer.step = len(self.losses)
+        optimizer = self._optimizer
+        parts = {"weights": self.weights, "first": optimizer.first, "second": optimizer.second}
+        for key, array in arrays.items():
+            part, _, name = key.partition("/")
+            if part == "best":
+                self._best[name] = array
+            else:
+                parts[part][name][...] = array
 
     def finish(self) -> None:
-        """Write the model and its vocabulary to the folder `out`, and remove the saved state."""
+        """Write the model, its vocabulary and loss.svg to the folder `out`; remove the state."""
         model = self.folder / "model"
         shutil.rmtree(model, ignore_errors=True)
-        tensors = self._model.transformer.state_dict()
-        weights = {name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}
-        write_checkpoint(self._config, weights, model)
+        write_checkpoint(self._config, self._best or self.weights, model)
         for file in (self.folder / "vocabulary").iterdir():
             shutil.copyfile(file, model / file.name)
+        atomic_write_text(model / "loss.svg", self.loss_curve())
         if self._out.is_dir():  # an empty folder
             self._out.rmdir()
         model.rename(self._out)
         shutil.rmtree(self.folder)
+
+    def loss_curve(self) -> str:
+        """Return the loss curve as SVG: means of up to 200 equal spans of steps."""
+        size = -(-len(self.losses) // 200)
+        spans = [self.losses[start : start + size] for start in range(0, len(self.losses), size)]
+        means = [(i * size + len(span), sum(span) / len(span)) for i, span in enumerate(spans)]
+        return loss_curve(means, self.evaluations)
+
+
+def new_config(tokenizer: Tokenizer, options: TrainerOptions) -> GPT2Config:
+    """Return the config of a new model for the tokenizer's vocabulary."""
+    eos = tokenizer.eos_token_id
+    return GPT2Config(
+        vocab_size=tokenizer.vocab_size,
+        n_positions=options.n_positions,
+        n_embd=options.n_embd,
+        n_layer=options.n_layer,
+        n_head=options.n_head,
+        eos_token_ids=() if eos is None else (eos,),
+    )
+
+
+def new_weights(config: GPT2Config, seed: int) -> dict[str, Array]:
+    """Return random weights in float32, as in GPT-2 (Radford et al. 2019, section 2.3).
+
+    Matrices are normal with standard deviation 0.02; those whose results are added to the residual
+    stream, 0.02 / √(2·n_layer). Biases are 0, and the weights of layer norms 1.
+    """
+    rng = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in weight_shapes(config).items():
+        if len(shape) == 2:
+            depth = 2 * config.n_layer if name.endswith("c_proj.weight") else 1
+            weights[name] = rng.standard_normal(shape, np.float32) * np.float32(0.02 / depth**0.5)
+        else:
+            weights[name] = np.full(shape, float(name.endswith(".weight")), np.float32)
+    return weights
+
+
+def checksum(weights: Mapping[str, Array]) -> int:
+    """Return the CRC-32 of all weights."""
+    crc = 0
+    for array in weights.values():
+        crc = crc32(np.ascontiguousarray(array).data, crc)
+    return crc
+
+
+def _zeros_like(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: np.zeros_like(array) for name, array in arrays.items()}
+
+
+@np.errstate(under="ignore")
+def evaluate(
+    config: GPT2Config, weights: Mapping[str, Array], ids: Any, length: int, batch_size: int
+) -> float:
+    """Return the mean loss in nats per token over consecutive sequences of `length` tokens."""
+    w: Any = arrange_arrays(config, weights)
+    losses = []
+    with single_threaded_blas():
+        for rows in _batches(ids, length, batch_size):
+            context: Any = RecordingContext(config, list(rows[:, :-1]), max_bytes=0)
+            losses += [context.cross_entropy(gpt2(context, w), rows[:, 1:].reshape(-1))]
+    return float(np.concatenate(losses).mean(dtype=np.float64))
+
+
+def _batches(ids: Any, length: int, batch_size: int) -> Iterator[IntArray]:
+    starts = range(0, len(ids) - length, length)
+    for first in range(0, len(starts), batch_size):
+        rows = [ids[start : start + length + 1] for start in starts[first : first + batch_size]]
+        yield np.stack(rows).astype(np.int64)
 
 
 def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
@@ -202,99 +348,7 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
     return ids
 
 
-def draw_sequences(ids: NDArray[Any], step: int, options: TrainerOptions) -> NDArray[np.int64]:
-    """Draw the training sequences of a step. Returns (batch, n_positions + 1) token ids."""
-    rng = np.random.default_rng([options.seed, step])
-    starts = rng.integers(
-        0, len(ids) - options.n_positions, options.per_device_train_batch_size
-    ).tolist()
-    rows = [ids[start : start + options.n_positions + 1] for start in starts]
-    return np.stack(rows).astype(np.int64)
-
-
-def causal_block_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object
-) -> tuple[Tensor, None]:
-    """Causal attention in blocks of queries: twice as fast as PyTorch's on a CPU."""
-    outputs = []
-    for start in range(0, query.shape[2], _QUERY_BLOCK):
-        stop = min(start + _QUERY_BLOCK, query.shape[2])
-        scores = (query[:, :, start:stop] * query.shape[-1] ** -0.5) @ key[:, :, :stop].mT
-        future = torch.arange(stop) > torch.arange(start, stop)[:, None]
-        pattern = scores.float().masked_fill(future, -torch.inf).softmax(-1)
-        outputs.append(pattern.to(query.dtype) @ value[:, :, :stop])
-    return torch.cat(outputs, 2).transpose(1, 2), None
-
-
-def new_model(config: GPT2Config) -> GPT2LMHeadModel:
-    """Return a model with random weights and without dropout."""
-    eos = config.eos_token_ids[0] if config.eos_token_ids else None
-    theirs = transformers.GPT2Config(
-        vocab_size=config.vocab_size,
-        n_positions=config.n_positions,
-        n_embd=config.n_embd,
-        n_layer=config.n_layer,
-        n_head=config.n_head,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=eos,
-        eos_token_id=eos,
-        use_cache=False,
-    )
-    AttentionInterface.register("causal_block", causal_block_attention)
-    theirs._attn_implementation = "sdpa" if DEVICE == "cuda" else "causal_block"
-    model = GPT2LMHeadModel(theirs)
-    nn.Module.to(model, DEVICE)
-    return model
-
-
-def mean_loss(
-    model: GPT2LMHeadModel, rows: Tensor, first_position: Tensor, bf16: bool = True
-) -> Tensor:
-    """Return the mean loss of rows[:, 1:] in nats; positions count from `first_position`."""
-    positions = first_position + torch.arange(rows.shape[1] - 1, device=DEVICE)[None]
-    with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=bf16):
-        hidden = model.transformer(rows[:, :-1], position_ids=positions).last_hidden_state
-        logits = model.lm_head(hidden)
-    return cross_entropy(logits.view(-1, logits.shape[-1]).float(), rows[:, 1:].reshape(-1))
-
-
-def new_optimizers(
-    model: GPT2LMHeadModel, rate: float, weight_decay: float = 0.1
-) -> list[Optimizer]:
-    """Return Muon for the matrices inside the blocks, and AdamW for the other parameters."""
-    named = list(model.named_parameters())
-    matrices = [p for name, p in named if p.ndim == 2 and ".h." in name]
-    rest = [p for name, p in named if not (p.ndim == 2 and ".h." in name)]
-    adjust = "match_rms_adamw"
-    return [
-        torch.optim.Muon(matrices, lr=rate, weight_decay=weight_decay, adjust_lr_fn=adjust),
-        torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
-    ]
-
-
-def rate_at(progress: float, step: int, warmup_steps: int = 100, decay: float = 0.6) -> float:
-    """Return the learning rate at `step`, as a share of the peak learning rate.
-
-    The rate rises for `warmup_steps` steps, and falls to 0 in the last share `decay` of the
-    training. `progress` is the share of the training that is done.
-    """
-    return min(1.0, (step + 1) / max(1, warmup_steps), (1.0 - progress) / decay)
-
-
-def update_weights(
-    model: GPT2LMHeadModel,
-    loss: Tensor,
-    optimizers: list[Optimizer],
-    rate: float,
-    max_grad_norm: float = 1.0,
-) -> None:
-    """Clip the gradients of `loss`, and take an optimizer step with learning rate `rate`."""
-    loss.backward()  # type: ignore[no-untyped-call]
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+def draw_sequences(ids: Any, count: int, length: int, seed: list[int]) -> IntArray:
+    """Draw sequences of ids at random places. Returns (count, length + 1) token ids."""
+    starts = np.random.default_rng(seed).integers(0, len(ids) - length, count).tolist()
+    return np.stack([ids[start : start + length + 1] for start in starts]).astype(np.int64)

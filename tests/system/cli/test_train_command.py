@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -15,7 +16,17 @@ from gpt2np.cli.main import run
 
 STORY = CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt"
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
-OPTIONS = [*TINY.split(), "--max-steps", "40", "--warmup-steps", "5", "--logging-steps", "10"]
+OPTIONS = [
+    *TINY.split(),
+    "--max-steps",
+    "40",
+    "--learning-rate",
+    "3e-3",
+    "--warmup-steps",
+    "5",
+    "--logging-steps",
+    "10",
+]
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +95,9 @@ def test_interrupted_training_gives_the_same_model(trained, corpus, tmp_path, mo
 def test_force_starts_over(corpus, tmp_path, capsys):
     partial = tmp_path / "m.partial"
     partial.mkdir()
-    (partial / "state.pt").write_bytes(b"damaged")
+    (partial / "state.npz").write_bytes(b"damaged")
     assert train(corpus, tmp_path / "m", "--max-steps", "1") == 1
-    assert "state.pt is damaged" in capsys.readouterr().err
+    assert "state.npz is damaged" in capsys.readouterr().err
     assert train(corpus, tmp_path / "m", "--max-steps", "1", "--force") == 0
 
 
@@ -97,7 +108,7 @@ def test_force_starts_over(corpus, tmp_path, capsys):
         (["--max-steps", "0"], "--max-steps is 0; it must be an integer, at least 1"),
         (["--learning-rate", "nan"], "--learning-rate is nan"),
         (["--save-steps", "0"], "--save-steps is 0; it must be at least 1"),
-        (["--n-positions", "100000"], "ids; training needs more than --n-positions, 100000"),
+        (["--n-positions", "100000"], "ids; sequences of 100,000 tokens need more"),
     ],
 )
 def test_wrong_options(corpus, tmp_path, capsys, options, message):
@@ -116,15 +127,55 @@ def test_wrong_files(corpus, tmp_path, capsys):
     assert "has ids up to 5000, but the vocabulary has 4096" in capsys.readouterr().err
 
 
-def test_without_torch(tmp_path):
-    program = "import sys; sys.modules['torch'] = None; from gpt2np.cli.main import run; "
-    program += "sys.exit(run(['train', *sys.argv[1:]]))"
-    command = [sys.executable, "-c", program]
-    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, timeout=60)
-    assert shown.returncode == 0
-    assert "--per-device-train-batch-size N" in shown.stdout
-    failed = subprocess.run(
-        [*command, "c.bin", f"{tmp_path}/m"], capture_output=True, text=True, timeout=60
-    )
-    assert failed.returncode == 1
-    assert "training needs the package torch; run: pip install 'gpt2np[train]'" in failed.stderr
+def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):
+    """The bundled model learns a text; the kept weights are those of the best evaluation."""
+    options = "--block-size 64 --per-device-train-batch-size 2 --max-steps 30 --warmup-steps 2"
+    options += " --learning-rate 3e-4 --eval-steps 10 --early-stopping-patience 1"
+    out = tmp_path / "tuned"
+    arguments = ["train", str(corpus), str(out), "--from", "bundled", *options.split()]
+    assert run([*arguments, "--eval-corpus", str(corpus)]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    losses = [float(line.split()[-1]) for line in lines if "evaluation" in line]
+    assert len(losses) == 3 and losses[-1] < losses[0]
+    ids = np.fromfile(corpus, np.uint16).astype(np.int64)[:400]
+    text = gpt2np.load("bundled").tokenizer.decode(ids.tolist())
+    before, after = (gpt2np.load(name).score(text).perplexity for name in ("bundled", out))
+    assert after < 0.7 * before
+    assert (out / "loss.svg").read_text().startswith("<svg")
+    assert run([*arguments[:2], f"{tmp_path}/n", *arguments[3:], "--n-layer", "2"]) == 2
+    assert "--n-layer cannot be combined with --from" in capsys.readouterr().err
+    assert run(["train", str(corpus), f"{tmp_path}/n", "--eval-steps", "5"]) == 2
+    assert "--eval-steps has no effect without --eval-corpus" in capsys.readouterr().err
+
+
+def test_early_stop(corpus, tmp_path, capsys):
+    """A learning rate of 0 never improves the loss: the second evaluation ends the training."""
+    options = ["--learning-rate", "0", "--eval-corpus", str(corpus), "--eval-steps", "3"]
+    assert train(corpus, tmp_path / "m", *options, "--early-stopping-patience", "1") == 0
+    assert "step 6: evaluation" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("moment", range(10))
+def test_killed_training_gives_the_same_model(moment, corpus, tmp_path):
+    """SIGKILL after any time loses only the steps since the last saved state."""
+    options = [*OPTIONS, "--save-steps", "3", "--gradient-accumulation-steps", "2"]
+    options += ["--resid-pdrop", "0.1", "--attn-pdrop", "0.1", "--embd-pdrop", "0.1"]
+
+    def command(out):
+        words = ["-m", "gpt2np", "train", corpus, out, "--model", "bundled", *options]
+        return [sys.executable, *map(str, words)]
+
+    whole = corpus.parent / "whole"
+    if not whole.exists():
+        subprocess.run(command(whole), check=True, capture_output=True, timeout=120)
+    process = subprocess.Popen(command(tmp_path / "m"), stderr=subprocess.PIPE)
+    state, deadline = tmp_path / "m.partial/state.npz", time.monotonic() + 60
+    while not state.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.1 * moment)
+    process.kill()
+    process.communicate()
+    if not (tmp_path / "m").exists():  # else the training was faster
+        subprocess.run(command(tmp_path / "m"), check=True, capture_output=True, timeout=120)
+    found = (tmp_path / "m/model.safetensors").read_bytes()
+    assert found == (whole / "model.safetensors").read_bytes()

@@ -1,0 +1,95 @@
+"""AdamW (Loshchilov & Hutter 2019), gradient clipping, and the schedule of the learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpt2np.kernels.array import Array
+from gpt2np.kernels.blas import python_threads
+from gpt2np.kernels.threads import parallel_for
+from gpt2np.training.options import TrainerOptions
+
+_CHUNK = 1 << 16  # values updated at a time, so that they stay in the cache
+
+
+@dataclass
+class AdamW:
+    """The state of the optimizer.
+
+    Attributes:
+        weights: the arrays to update, in place.
+        first, second: running means of the gradients and of their squares, by the weights' names.
+        step: number of steps taken.
+    """
+
+    weights: Mapping[str, Array]
+    first: Mapping[str, Array]
+    second: Mapping[str, Array]
+    step: int = 0
+
+    def update(self, gradients: Mapping[str, Array], rate: float, options: TrainerOptions) -> float:
+        """Take a step with learning rate `rate`. Returns the norm of all gradients.
+
+        If the norm exceeds `max_grad_norm`, the gradients are scaled to this norm. Matrices and
+        embeddings decay by `rate` times `weight_decay`, biases and layer norms do not.
+        """
+        self.step += 1
+        b1, b2 = options.adam_beta1, options.adam_beta2
+        norm = gradient_norm(gradients)
+        clip = min(1.0, options.max_grad_norm / (norm + 1e-6))
+        step_size = rate / (1 - b1**self.step)
+        root = math.sqrt(1 - b2**self.step)
+
+        def run(part: tuple[str, slice]) -> None:
+            name, rows = part
+            w, m, v = (a[name].reshape(-1)[rows] for a in (self.weights, self.first, self.second))
+            g = gradients[name].reshape(-1)[rows] * clip
+            if self.weights[name].ndim == 2:
+                w *= 1 - rate * options.weight_decay
+            m *= b1
+            m += g * (1 - b1)
+            v *= b2
+            g *= g
+            g *= 1 - b2
+            v += g
+            np.sqrt(v, out=g)
+            g /= root
+            g += options.adam_epsilon
+            np.divide(m, g, out=g)
+            g *= step_size
+            w -= g
+
+        parallel_for(run, _parts(gradients), python_threads())
+        return norm
+
+
+def gradient_norm(gradients: Mapping[str, Array]) -> float:
+    """Return the Euclidean norm of all gradients together."""
+    squares = dict.fromkeys(parts := [(n, s.start, s.stop) for n, s in _parts(gradients)], 0.0)
+
+    def run(part: tuple[str, int, int]) -> None:
+        values = gradients[part[0]].reshape(-1)[part[1] : part[2]]
+        squares[part] = float(values @ values)
+
+    parallel_for(run, parts, python_threads())
+    return math.sqrt(math.fsum(squares.values()))
+
+
+def _parts(arrays: Mapping[str, Array]) -> list[tuple[str, slice]]:
+    return [
+        (name, slice(start, min(array.size, start + _CHUNK)))
+        for name, array in arrays.items()
+        for start in range(0, array.size, _CHUNK)
+    ]
+
+
+def learning_rate(step: int, options: TrainerOptions) -> float:
+    """Return the learning rate of the step after `step` steps: linear warm-up, then a cosine."""
+    if step < options.warmup_steps:
+        return options.learning_rate * (step + 1) / options.warmup_steps
+    progress = (step - options.warmup_steps) / max(1, options.max_steps - options.warmup_steps)
+    return options.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))

@@ -1,0 +1,49 @@
+"""The loss curve of a training run, as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+Points = Sequence[tuple[float, float]]
+"""Pairs of a step and a loss in nats per token."""
+
+_WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
+_COLORS = {"training": "#4477aa", "evaluation": "#cc6677"}
+
+
+def loss_curve(training: Points, evaluation: Points = ()) -> str:
+    """Return an SVG drawing of the losses by step. `training` has at least one point."""
+    lines = {"training": training, "evaluation": evaluation}
+    points = [point for line in lines.values() for point in line]
+    last = max(step for step, _ in points)
+    low, high = min(loss for _, loss in points), max(loss for _, loss in points)
+    span = (high - low) or 1.0
+
+    def x(step: float) -> float:
+        return _MARGIN + (_WIDTH - 2 * _MARGIN) * step / max(1, last)
+
+    def y(loss: float) -> float:
+        return _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (loss - low) / span
+
+    left, bottom = _MARGIN, _HEIGHT - _MARGIN
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        'font-family="sans-serif" font-size="12" role="img">',
+        f"<title>Loss after {last:,.0f} steps: {training[-1][1]:.3f} nats per token</title>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<path d="M{left} {_MARGIN}V{bottom}H{_WIDTH - left}" fill="none" stroke="#333"/>',
+        f'<text x="{left}" y="{bottom + 18}" text-anchor="middle">0</text>',
+        f'<text x="{_WIDTH - left}" y="{bottom + 18}" text-anchor="end">{last:,.0f} steps</text>',
+        f'<text x="{left - 6}" y="{bottom}" text-anchor="end">{low:.2f}</text>',
+        f'<text x="{left - 6}" y="{_MARGIN + 4}" text-anchor="end">{high:.2f}</text>',
+    ]
+    for row, (name, line) in enumerate(lines.items()):
+        if line:
+            path = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in line)
+            color, label_y = _COLORS[name], _MARGIN + 16 * row
+            parts += [
+                f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>',
+                f'<text x="{_WIDTH - left}" y="{label_y}" fill="{color}" text-anchor="end">'
+                f"{name} loss, nats per token</text>",
+            ]
+    return "\n".join([*parts, "</svg>", ""])

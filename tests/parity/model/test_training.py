@@ -1,0 +1,139 @@
+"""Training in NumPy against torch: the optimizer, losses of steps, dropout."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.random_models import random_model
+
+from gpt2np import Tokenizer
+from gpt2np.interp.compare import transformers_model
+from gpt2np.model import GPT2
+from gpt2np.model.backward import gpt2_backward
+from gpt2np.model.gpt2 import gpt2
+from gpt2np.model.plain import plain_weights
+from gpt2np.model.recording import RecordingContext
+from gpt2np.training.adamw import AdamW, learning_rate
+from gpt2np.training.dropout import Dropout
+from gpt2np.training.options import TrainerOptions
+from gpt2np.training.trainer import Trainer, draw_sequences, new_weights
+
+BUNDLED = {"n_layer": 6, "n_head": 4, "n_embd": 256, "n_positions": 512}
+
+
+def torch_losses(config, weights, ids, options, length):
+    """Train with torch.optim.AdamW from the same weights on the same sequences."""
+    model = transformers_model(GPT2(config, weights))
+    model.train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim != 2]
+    groups = [
+        {"params": matrices, "weight_decay": options.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    betas = (options.adam_beta1, options.adam_beta2)
+    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=options.adam_epsilon)
+    losses = []
+    for step in range(options.max_steps):
+        size = options.per_device_train_batch_size
+        rows = torch.tensor(draw_sequences(ids, size, length, [options.seed, step]))
+        logits = model(rows[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), options.max_grad_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, options)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+    return losses
+
+
+def text_ids(count, vocab_size):
+    """Return ids with a Zipf distribution, so that there is something to learn."""
+    return np.minimum(np.random.default_rng(0).zipf(1.3, count), vocab_size - 1)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 128, "learning_rate": 3e-3},
+        pytest.param(BUNDLED, marks=pytest.mark.slow),
+    ],
+    ids=["small", "bundled recipe"],
+)
+def test_ten_steps(tmp_path, shape):
+    options = TrainerOptions(**shape, max_steps=10, warmup_steps=3)
+    corpus = tmp_path / "c.npy"
+    np.save(corpus, text_ids(20_000, 4096))
+    trainer = Trainer(corpus, tmp_path / "m", Tokenizer.load("weights"), options)
+    start = {name: array.copy() for name, array in trainer.weights.items()}
+    found = [trainer.take_step() for _ in range(options.max_steps)]
+    expected = torch_losses(trainer._config, start, np.load(corpus), options, options.n_positions)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert found[-1] < found[0] - 0.3
+
+
+@pytest.mark.slow
+def test_ten_steps_of_gpt2_smalls_shape(tmp_path):
+    options = TrainerOptions(
+        n_layer=12, n_head=12, n_embd=768, n_positions=1024, block_size=64,
+        per_device_train_batch_size=2, max_steps=10, warmup_steps=3, learning_rate=3e-4,
+    )  # fmt: skip
+    corpus = tmp_path / "c.npy"
+    np.save(corpus, text_ids(20_000, 50257))
+    model = random_model(n_layer=12, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
+    model = GPT2(model.config, new_weights(model.config, 0))
+    tokenizer = Tokenizer.load("weights")  # not used for ids
+    trainer = Trainer(corpus, tmp_path / "m", tokenizer, options, model=model)
+    found = [trainer.take_step() for _ in range(options.max_steps)]
+    expected = torch_losses(model.config, dict(model.weights), np.load(corpus), options, 64)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_adamw_against_torch():
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(70, 1000)), "b": rng.normal(size=5)}
+    options = TrainerOptions(weight_decay=0.3, max_grad_norm=2.0)
+    theirs = {name: torch.nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
+    groups = [{"params": [theirs["w"]], "weight_decay": 0.3}, {"params": [theirs["b"]]}]
+    optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), weight_decay=0.0)
+    state = [{name: np.zeros_like(a) for name, a in weights.items()} for _ in range(2)]
+    ours = AdamW(weights, *state)
+    for _ in range(5):
+        gradients = {name: rng.normal(size=array.shape) for name, array in weights.items()}
+        for name, parameter in theirs.items():
+            parameter.grad = torch.tensor(gradients[name])
+        norm = torch.nn.utils.clip_grad_norm_(theirs.values(), 2.0)
+        optimizer.step()
+        assert ours.update(gradients, 0.01, options) == pytest.approx(norm.item(), rel=1e-12)
+    for name, parameter in theirs.items():
+        np.testing.assert_allclose(weights[name], parameter.detach().numpy(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1 << 30])
+def test_dropout_has_the_gradient_of_its_forward_pass(max_bytes):
+    model = random_model(np.float64, n_embd=8, n_head=2, n_layer=2, vocab_size=9, n_positions=20)
+    options = TrainerOptions(embd_pdrop=0.2, attn_pdrop=0.3, resid_pdrop=0.4)
+    texts, w = [[1, 2, 3, 4], [5, 6, 7]], plain_weights(model)
+    v = np.random.default_rng(0).normal(size=(7, 9))
+
+    def value(weights):
+        context = RecordingContext(model.config, texts, hook=Dropout(options, [0], 2))
+        return np.sum(v * gpt2(context, plain_weights(GPT2(model.config, weights))))
+
+    found = {}
+    hook = Dropout(options, [0], 2)
+    context = RecordingContext(
+        model.config, texts, hook=hook, weight_gradients=found, max_bytes=max_bytes
+    )
+    gpt2(context, w)
+    gpt2_backward(context, w, v.copy())
+    arrays = dict(model.weights)
+    assert value(arrays) != np.sum(v * model.forward(texts))
+    for name, gradient in found.items():
+        step = 1e-6 * np.random.default_rng(1).normal(size=gradient.shape)
+        up, down = (value(arrays | {name: arrays[name] + sign * step}) for sign in (1, -1))
+        assert (up - down) / 2 == pytest.approx(np.sum(gradient * step), rel=1e-4, abs=1e-12)
