@@ -54,6 +54,11 @@ class Cluster:
         os.environ.setdefault("RAY_worker_niceness", "0")
         try:
             ray.init(self._reachable_address(), log_to_driver=False, logging_level="warning")
+        except UnicodeEncodeError as error:
+            raise GPT2NPError(
+                "Ray takes no path that is not UTF-8, neither on the command line nor as the "
+                "current folder; give the path of a link"
+            ) from error
         except ValueError as error:
             raise GPT2NPError(f"cannot connect to Ray: {error}") from error
         except (ConnectionError, ray.exceptions.RayError) as error:

@@ -108,6 +108,18 @@ def test_an_address_where_nothing_listens(closed_port, monkeypatch, tmp_path):
             Cluster(address).connect()
 
 
+def test_a_path_that_is_not_utf8(monkeypatch):
+    """Ray sends the command line to the cluster as text of UTF-8."""
+
+    def fail(*arguments, **options):
+        "\udcff".encode()
+
+    monkeypatch.setattr(ray, "init", fail)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(GPT2NPError, match="Ray takes no path that is not UTF-8"):
+        Cluster("local").connect()
+
+
 def test_a_missing_token(tmp_path, monkeypatch):
     """Ray itself raises an AuthenticationError here, or tries for 20 s and does not say why."""
     hint = "copy ~/.ray/auth_token from its first node, and set RAY_AUTH_MODE=token"
