@@ -277,7 +277,9 @@ class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
     prompt: AnyText | List[TokenId] | Prompts | None = Field(
-        "", description="A text, a list of token ids, or a list of texts and lists of ids."
+        "",
+        union_mode="left_to_right",  # faster for a list of 200,000, which is refused
+        description="A text, a list of token ids, or a list of texts and lists of ids.",
     )
     max_tokens: Annotated[int, Field(ge=0, le=1 << 20), Whole] | None = 16
     echo: bool | None = False
