@@ -114,6 +114,7 @@ class LanguageModel:
         tokenizer: str | Path | Tokenizer | None = None,
         weights: Literal["int8"] | None = None,
         device: Literal["cpu"] = "cpu",
+        exact: bool = False,
     ) -> LanguageModel:
         """Find and load a model.
 
@@ -129,6 +130,8 @@ class LanguageModel:
             weights: "int8" quantizes the matrices to 8 bits, which takes a quarter of the memory
                 and changes results slightly; see `GPT2.from_folder`.
             device: "cpu"; there is no other.
+            exact: compute in float64 by operations with the same bits on every machine, so that
+                logits, texts and scores are equal everywhere; slower. See `GPT2.from_folder`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
@@ -144,7 +147,7 @@ class LanguageModel:
             ignored = f"{GENERATION_CONFIG_FILE} sets {', '.join(config.ignored)}"
             warnings.warn(f"{source.name}: {ignored}, which gpt2np ignores", stacklevel=2)
         lm = cls(
-            GPT2.from_folder(source.path, dtype, weights),
+            GPT2.from_folder(source.path, dtype, weights, exact),
             tokenizer
             if isinstance(tokenizer, Tokenizer)
             else Tokenizer.load(tokenizer or source.path),

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     template = "Jinja file to use instead of the model's chat template"
     add("--chat-template", type=Path, metavar="FILE", help=template)
     add_generation_arguments(parser, omit=ONE_TEXT_ONLY)
-    add_model_arguments(parser, "dtype", "weights", "processes", "draft")
+    add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
 
 
 def run(args: argparse.Namespace) -> int:

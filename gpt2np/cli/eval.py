@@ -144,7 +144,7 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help=errors)
     output = parser.add_argument_group("Output")
     output.add_argument("--json", action="store_true", help="Print the result as one JSON object")
-    add_model_arguments(parser, "dtype", "weights", "processes")
+    add_model_arguments(parser, "dtype", "exact", "weights", "processes")
 
 
 def run(args: argparse.Namespace) -> int:

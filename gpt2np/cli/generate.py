@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     groups = add_generation_arguments(parser)
     _add_output_arguments(groups["Output"])
-    add_model_arguments(parser, "dtype", "weights", "processes", "draft")
+    add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     add_ray_arguments(parser)
     parser.epilog = "Values in the model's generation_config.json replace these defaults."
 

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     force = "Overwrite the file of --out, or unfinished work of another run"
     output("--force", action="store_true", help=force)
     add_option(output_group, DatasetOptions, "max_rows_per_file")
-    add_model_arguments(parser, "dtype", "weights", "processes")
+    add_model_arguments(parser, "dtype", "exact", "weights", "processes")
     add_ray_arguments(parser)
 
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--host", default="127.0.0.1", metavar="HOST", help="Address (default: 127.0.0.1)")
     add("--port", type=int, default=8000, metavar="PORT", help="Port (default: 8000; 0: any)")
-    add_model_arguments(parser, "dtype", "weights", "processes", "draft", multiple=True)
+    add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft", multiple=True)
     groups = add_groups(parser, ServerOptions)
     no_key = "Serve other machines without a key"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output("--json", action="store_true", help="Print the result as one JSON object")
     output("--npz", type=Path, metavar="FILE", help="Save activations and token ids (.npz)")
     output("--force", action="store_true", help="Overwrite the file of --npz")
-    add_model_arguments(parser, "dtype", "weights")
+    add_model_arguments(parser, "dtype", "exact", "weights")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,7 +19,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from gpt2np.errors import check_argument
+from gpt2np.kernels import exact
 
 __all__ = ["ProgressCallback", "Result"]
 
@@ -39,7 +42,7 @@ def check_texts(name: str, texts: object) -> None:
 
 def exp_or_inf(nats: float) -> float:
     """Return e to the power of `nats`; infinity on overflow."""
-    return math.exp(nats) if nats < 709 else math.inf
+    return float(exact.exp(np.float64(nats)))
 
 
 class Result(ABC):

@@ -87,6 +87,7 @@ def score_corpus(
     settings = {
         "model": lm.name,
         "dtype": str(lm.model.dtype),
+        "exact": lm.model.exact,
         "weights": lm.model.weight_dtype,
         **asdict(options),
     }

@@ -13,6 +13,7 @@ Published accuracies of GPT-2 small differ widely, because there are two definit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -141,7 +142,7 @@ def lambada(
         target = window.ids[window.first :]
         correct += bool((scored.best == target).all())
         filtered += bool((scored.best_allowed == target).all())
-        total += float(scored.logprobs.sum())
+        total += math.fsum(scored.logprobs)
         metrics = {"accuracy": correct / done, "perplexity": exp_or_inf(-total / done)}
         on_progress(done, len(passages), metrics)
     return Lambada(definition, len(passages), correct, filtered if by_paper else None, total)

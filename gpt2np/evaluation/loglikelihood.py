@@ -6,6 +6,7 @@ first tokens. As in the tokenizer of `transformers`, `<|endoftext|>` in a text i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -69,7 +70,7 @@ def continuation_loglikelihoods(
     windows = [continuation_window(lm, *pair) for pair in pairs]
     for window, scored in zip(windows, score_windows(lm.model, windows), strict=True):
         is_greedy = bool((scored.best == window.ids[window.first :]).all())
-        yield float(scored.logprobs.sum()), is_greedy
+        yield math.fsum(scored.logprobs), is_greedy
 
 
 def rolling_spans(length: int, context: int) -> Iterator[Span]:
@@ -100,4 +101,4 @@ def rolling_loglikelihoods(lm: LanguageModel, texts: Sequence[str]) -> Iterator[
         windows += text_windows
     scores = score_windows(lm.model, windows)
     for count in counts:
-        yield sum(float(next(scores).logprobs.sum()) for _ in range(count))
+        yield sum(math.fsum(next(scores).logprobs) for _ in range(count))

@@ -230,7 +230,7 @@ def _score(
     done, log_probability, guide_mean, weights = 0, 0.0, 0.0, 0
     scores = score_windows(lm.model, windows)
     for (_, span), scored in zip(all_spans(), scores, strict=True):
-        count, nats = span.stop - span.first, float(scored.logprobs.sum())
+        count, nats = span.stop - span.first, math.fsum(scored.logprobs)
         done, log_probability = done + count, log_probability + nats
         weight = count if span.start == 0 or stride == context else count - 1
         guide_mean, weights = guide_mean - nats / count * weight, weights + weight

@@ -184,8 +184,9 @@ def _candidates(
         raise errors[0]
     totals = np.stack(rows)
     flat = totals.reshape(-1)
-    best = np.argpartition(-flat, min(count, len(flat)) - 1)[:count]
-    best = best[np.lexsort((best, -flat[best]))]
+    count = min(count, len(flat))
+    best = np.flatnonzero(flat >= np.partition(flat, -count)[-count])  # with all ties
+    best = best[np.argsort(-flat[best], kind="stable")][:count]
     positions = (divmod(int(i), totals.shape[1]) for i in best if np.isfinite(flat[i]))
     return [(index, token_id, totals[index, token_id]) for index, token_id in positions]
 

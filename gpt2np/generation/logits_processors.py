@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, BoolArray, IntArray
 from gpt2np.model import GPT2, KVCache
 from gpt2np.model.ops import softmax
@@ -294,9 +295,10 @@ def typical_filter(logits: Array, p: float) -> Array:
     This is locally typical sampling (Meister et al. 2022). The token that reaches p is kept, and so
     are all ties with it.
     """
+    exp, row_sums = exact.functions(logits)
     shifted = logits - logits.max(-1, keepdims=True)
-    log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    entropy = -np.nansum(np.exp(log_p) * log_p, -1, keepdims=True)
+    log_p = shifted - exact.log(row_sums(exp(shifted))).astype(logits.dtype)
+    entropy = -row_sums(np.nan_to_num(exp(log_p) * log_p))
     distance = np.abs(-log_p - entropy)
     order = np.argsort(distance, axis=-1, kind="stable")
     probabilities = softmax(np.take_along_axis(logits, order, -1))

@@ -109,7 +109,7 @@ def read_prefix(path: Path, model: GPT2) -> Prefix:
 
 def model_fingerprint(model: GPT2) -> str:
     """Return a SHA-256 digest of a model's config, dtype, 1-D weights and position embeddings."""
-    digest = hashlib.sha256(f"{model.config} {model.dtype}".encode())
+    digest = hashlib.sha256(f"{model.config} {model.dtype}{' exact' * model.exact}".encode())
     for name, shape in sorted(weight_shapes(model.config).items()):
         if len(shape) == 1 or name == "wpe.weight":
             digest.update(np.ascontiguousarray(model.weights[name]).data)

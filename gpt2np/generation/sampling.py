@@ -13,6 +13,7 @@ import numpy as np
 
 from gpt2np.generation.logits_processors import active_filters, compute_logits, filter_logits
 from gpt2np.generation.options import GenerationOptions
+from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2, KVCache
 from gpt2np.model.ops import softmax
@@ -53,7 +54,7 @@ def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
         most_likely = np.argmax(logits, -1, keepdims=True)
         one_hot: Array = np.arange(logits.shape[-1]) == most_likely
         return one_hot.astype(np.float64)
-    return softmax(filter_logits(logits, options).astype(np.float64))
+    return softmax(filter_logits(logits, options), np.float64)
 
 
 @np.errstate(under="ignore")
@@ -88,7 +89,7 @@ def top_k_candidates(logits: Array, k: int) -> IntArray:
 def _sample(logits: Array, options: GenerationOptions, random: Callable[[], float]) -> int:
     logits = filter_logits(logits, options)
     ids = (logits > -np.inf).nonzero()[0]  # often few, which saves time below
-    cumulative = softmax(logits[ids].astype(np.float64)).cumsum()
+    cumulative = softmax(logits[ids], np.float64).cumsum()
     index = cumulative.searchsorted(random() * cumulative[-1], side="right")
     return int(ids[min(index, len(ids) - 1)])
 
@@ -108,9 +109,10 @@ class TokenLogprob:
 @np.errstate(under="ignore")
 def log_softmax(logits: Array) -> Array:
     """Compute log probabilities from logits (…, V). Returns (…, V), float64."""
+    exp, row_sums = exact.functions(logits)
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(-1, keepdims=True)
-    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+    shifted -= exact.log(row_sums(exp(shifted)))
     return shifted
 
 

@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpt2np.display import colored_tokens
 from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.generation.logits_processors import logits_error
+from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
@@ -177,15 +178,14 @@ class TextScore:
     @property
     def total(self) -> float:
         """The sum of the scored tokens' log probabilities, in nats; NaN if no token is scored."""
-        return float(np.nansum(self.logprobs)) if self.n_scored else math.nan
+        return math.fsum(self.logprobs[~np.isnan(self.logprobs)]) if self.n_scored else math.nan
 
     @property
     def perplexity(self) -> float:
         """exp of the mean negative log probability; NaN if no token is scored."""
-        try:
-            return math.exp(-self.total / self.n_scored) if self.n_scored else math.nan
-        except OverflowError:
-            return math.inf
+        if not self.n_scored:
+            return math.nan
+        return float(exact.exp(np.float64(-self.total / self.n_scored)))
 
 
 def _scored(text: str, start: int, stop: int, logprob: float) -> ScoredText:
@@ -407,6 +407,7 @@ def _score_logits(
     n_details = len(targets) if details else 0
     ranks, entropies = np.empty(n_details, np.int64), np.empty(n_details)
     excluded_ids = np.asarray(excluded, np.int64)
+    exp, row_sums = exact.functions(logits)
 
     def score_rows(rows: slice) -> None:
         chunk = logits[rows]
@@ -422,13 +423,13 @@ def _score_logits(
             ranks[rows] = 1 + (chunk > target[:, None]).sum(-1)
         chunk -= maximum[:, None]
         shifted = chunk.copy() if details else chunk
-        np.exp(chunk, out=chunk)
-        sums = chunk.sum(-1).astype(np.float64)
-        log_sum = np.log(sums)
+        exp(chunk, out=chunk)
+        sums = row_sums(chunk)[:, 0].astype(np.float64)
+        log_sum = exact.log(sums)
         logprobs[rows] = target.astype(np.float64) - maximum - log_sum
         if details:  # -Σ p log p, where log p = shifted - log_sum
             shifted *= chunk
-            entropies[rows] = log_sum - shifted.sum(-1).astype(np.float64) / sums
+            entropies[rows] = log_sum - row_sums(shifted)[:, 0].astype(np.float64) / sums
 
     with np.errstate(all="ignore"):
         parallel_for(score_rows, even_slices(len(targets), python_threads()), python_threads())

@@ -18,7 +18,6 @@ from gpt2np.display import card
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import single_threaded_blas
-from gpt2np.kernels.linear import unembed
 from gpt2np.kernels.malloc import raise_mmap_threshold
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import thread_count
@@ -26,7 +25,9 @@ from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import pack_weights
 from gpt2np.options import options_of
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
-from gpt2np.runtime.hooked_context import Hook
+from gpt2np.runtime.context import Context
+from gpt2np.runtime.exact_context import ExactContext, HookedExactContext
+from gpt2np.runtime.hooked_context import Hook, HookedContext
 from gpt2np.runtime.kv_cache import KVCache, private_zeros, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.options import ModelOptions
@@ -50,6 +51,7 @@ class GPT2:
         config: the architecture.
         weights: a mapping from names to read-only arrays; `weights[name] = array` replaces one
             (`gpt2np.runtime.packed_weights.PackedWeights`).
+        exact: whether passes have the same bits on every machine.
     """
 
     def __init__(
@@ -58,10 +60,12 @@ class GPT2:
         weights: Mapping[str, Array],
         *,
         weight_dtype: Literal["int8"] | None = None,
+        exact: bool = False,
     ) -> None:
         """Create a model from weights by name, which are packed at the first passes.
 
-        With `weight_dtype` "int8", the matrices are quantized to 8 bits now; see `from_folder`.
+        With `weight_dtype` "int8", the matrices are quantized to 8 bits now; with `exact`, passes
+        have the same bits on every machine. See `from_folder`.
 
         Raises:
             InvalidArgumentError: a weight is missing or has the wrong shape; or with "int8", a
@@ -74,16 +78,22 @@ class GPT2:
         self.config = config
         is_known = weight_dtype in (None, "int8")
         check_argument(is_known, "weight_dtype", weight_dtype, "None or 'int8'")
-        self.weights = pack_weights(config, weights, quantize=weight_dtype == "int8")
-        self._runner = ModelRunner(gpt2, config, self.weights)
+        is_possible = not (exact and weight_dtype)
+        check_argument(is_possible, "weight_dtype", weight_dtype, "None for an exact model")
+        self.exact = exact
+        self.weights = pack_weights(config, weights, quantize=weight_dtype == "int8", exact=exact)
+        contexts = (ExactContext, HookedExactContext) if exact else (Context, HookedContext)
+        self._runner = ModelRunner(gpt2, config, self.weights, *contexts)
         self._group: ProcessGroup | None = None
         self._folder: Path | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A model in files that has not been changed is pickled as a reference to the files.
         if self._folder and not self.weights.version:
-            return GPT2.from_folder, (self._folder, str(self.dtype), self.weight_dtype)
-        return partial(GPT2, weight_dtype=self.weight_dtype), (self.config, dict(self.weights))
+            given = self._folder, str(self.dtype), self.weight_dtype, self.exact
+            return GPT2.from_folder, given
+        create = partial(GPT2, weight_dtype=self.weight_dtype, exact=self.exact)
+        return create, (self.config, dict(self.weights))
 
     @classmethod
     def from_folder(
@@ -91,12 +101,18 @@ class GPT2:
         folder: str | Path,
         dtype: DTypeLike = np.float32,
         weights: Literal["int8"] | None = None,
+        exact: bool = False,
     ) -> GPT2:
         """Load a model from a folder with `config.json` and weights.
 
         The model computes in `dtype`, float32 or float64. With `weights` "int8", the matrices are
         quantized: 8-bit integers with one scale for up to 192 inputs of an output, a quarter of
         float32's memory. To load a model by its name, use `gpt2np.load(name).model`.
+
+        With `exact`, the model computes in float64 by operations with the same bits on every
+        machine, in any batch, with or without KV cache, on any number of threads
+        (`gpt2np.kernels.exact`). The pass takes several times as long as in float32, the weights
+        four times as much memory, and `processes` stays 1.
 
         Raises:
             CheckpointError: a file is missing or damaged, or the weights don't match the config.
@@ -107,8 +123,9 @@ class GPT2:
         options_of(ModelOptions)["weights"].range.check("weights", weights)
         folder = as_path(folder)
         checkpoint = read_checkpoint(folder)
+        dtype = np.float64 if exact else dtype
         stored = load_weights(checkpoint, dtype, convert=weights is None)
-        model = cls(checkpoint.config, stored, weight_dtype=weights)
+        model = cls(checkpoint.config, stored, weight_dtype=weights, exact=exact)
         model._folder = folder.absolute()
         return model
 
@@ -136,6 +153,7 @@ class GPT2:
             f"{config.n_layer} blocks, {config.n_head} heads, {config.n_embd} channels, "
             f"{millions:,.1f} million parameters, {self.dtype}"
             + (f", {self.weight_dtype} weights" if self.weight_dtype else "")
+            + (", exact" if self.exact else "")
         )
 
     @property
@@ -185,9 +203,9 @@ class GPT2:
         see `rank_choices`. The first half second of passes uses one process. "auto" chooses only
         between numbers that give the same bits, so repeated runs compute equal logits.
 
-        The number stays 1 except on Linux with an x86 processor. A pass with a hook, or with logits
-        for more than 64 tokens, runs in this process alone. A number that you set can affect the
-        logits by rounding; `forward` tells when the bits are equal.
+        The number stays 1 for an exact model, and except on Linux with an x86 processor. A pass
+        with a hook, or with logits for more than 64 tokens, runs in this process alone. A number
+        that you set can affect the logits by rounding; `forward` tells when the bits are equal.
 
         The first pass that needs workers forks them. Workers share this process's memory, and end
         with the model. They can use caches that `new_cache` makes after `processes` is set.
@@ -217,6 +235,8 @@ class GPT2:
             from gpt2np.runtime.rank_tuner import RankTuner
 
             tuner = RankTuner(thread_count(), self.config.n_head)
+        if self.exact:
+            return
         if (size := min(tuner.max_ranks if tuner else int(count), max_processes())) > 1:
             from gpt2np.runtime.process_group import ProcessGroup  # most starts need none
 
@@ -247,9 +267,9 @@ class GPT2:
     ) -> Array:
         """Compute next-token logits for all N new tokens, or for R of them. Returns (R, V).
 
-        Up to rounding, a token's logits depend only on the sequence that contains the token. If
-        `gpt2np.kernels.blas.small_kernels()` is True, not even the bits of the logits depend on
-        caching, draft tokens, the batch or `processes`.
+        Up to rounding, a token's logits depend only on the sequence that contains the token. In an
+        exact model, or if `gpt2np.kernels.blas.small_kernels()` is True, not even the bits of the
+        logits depend on caching, draft tokens, the batch or `processes`.
 
         Continue a text greedily, computing one token per step:
 
@@ -302,4 +322,4 @@ class GPT2:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
         w = self.weights.for_pass(short=False).lm_head
         with single_threaded_blas():
-            return unembed(x, w)
+            return self._runner.context.unembed(x, w)

@@ -1,5 +1,8 @@
 """GPT-2's mathematical functions on arrays. Results have the dtype of the arguments.
 
+In float64, exp, tanh, erf and sums of rows are those of `gpt2np.kernels.exact`, with the same bits
+on every machine. In float32, they are NumPy's, which are faster.
+
 Shape letters: C channels, h heads, n queries, T keys.
 """
 
@@ -8,7 +11,9 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.kernels.matmul import row_sums
 
@@ -27,9 +32,10 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     Ba et al. 2016. The variance is divided by C, not C - 1, as in torch.nn.LayerNorm. Takes
     x (…, C), weight (C,) and bias (C,).
     """
-    centered: Array = x - np.add.reduce(x, -1, keepdims=True) / x.shape[-1]
-    centered -= np.add.reduce(centered, -1, keepdims=True) / x.shape[-1]  # the mean's rounding
-    variance = np.add.reduce(centered * centered, -1, keepdims=True) / x.shape[-1]
+    _, row_sums = exact.functions(x)
+    centered: Array = x - row_sums(x) / x.shape[-1]
+    centered -= row_sums(centered) / x.shape[-1]  # the mean's rounding
+    variance = row_sums(centered * centered) / x.shape[-1]
     centered /= np.sqrt(variance + epsilon)
     centered *= weight
     centered += bias
@@ -37,11 +43,16 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
 
 
 @allow_underflow
-def softmax(x: Array) -> Array:
-    """Return the softmax of each row of x (…, n). A value of -inf gives exactly 0."""
-    y: Array = x - x.max(-1, keepdims=True)
-    np.exp(y, out=y)
-    y /= y.sum(-1, keepdims=True)
+def softmax(x: Array, dtype: DTypeLike | None = None) -> Array:
+    """Return the softmax of each row of x (…, n), in `dtype` (default: that of x).
+
+    A value of -inf gives exactly 0.
+    """
+    exp, row_sums = exact.functions(x)
+    y: Array = x.astype(dtype or x.dtype)
+    y -= y.max(-1, keepdims=True)
+    exp(y, out=y)
+    y /= row_sums(y)
     return y
 
 
@@ -54,9 +65,10 @@ def causal_softmax(scores: Array, mask: BoolArray) -> Array:
     if mask.size:
         last_keys = scores[..., scores.shape[-1] - mask.shape[-1] :]
         np.copyto(last_keys, -math.inf, where=mask)
+    is_exact = scores.dtype == np.float64
     scores -= np.maximum.reduce(scores, -1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= row_sums(scores)
+    exact.functions(scores).exp(scores, out=scores)
+    scores /= exact.row_sums(scores) if is_exact else row_sums(scores)
     return scores
 
 
@@ -76,7 +88,7 @@ def gelu_new(x: Array) -> Array:
     u *= -GELU_SCALE * 0.044715
     u -= GELU_SCALE
     u *= x
-    np.exp(u, out=u)
+    exact.functions(u).exp(u, out=u)
     u += 1
     y: Array = np.divide(x, u, out=u)
     return y
@@ -90,6 +102,8 @@ def gelu(x: Array) -> Array:
     erfc. Therefore Φ(-|x|) = ½·erfc(z) is computed as ½·(1 - v)·exp(v·p(v) - z²), where
     z = |x| / √2, v = z / (2 + z), and p is a polynomial. For small z all rounding errors are small.
     """
+    if x.dtype == np.float64:
+        return 0.5 * x * (1 + exact.erf(x * math.sqrt(0.5)))  # type: ignore[no-any-return]
     size = np.abs(x)
     y, rest = _scaled_erfc(size)
     rest *= size
@@ -128,7 +142,7 @@ def _scaled_erfc(size: Array) -> tuple[Array, Array]:
 def silu(x: Array) -> Array:
     """Return x / (1 + exp(-x)), also called swish (Elfwing et al. 2017)."""
     y: Array = np.negative(x)
-    np.exp(y, out=y)
+    exact.functions(y).exp(y, out=y)
     y += 1
     np.divide(x, y, out=y)
     return y
@@ -143,7 +157,7 @@ def relu(x: Array) -> Array:
 @allow_underflow
 def tanh(x: Array) -> Array:
     """Return the hyperbolic tangent."""
-    y: Array = np.tanh(x)
+    y: Array = exact.tanh(x) if x.dtype == np.float64 else np.tanh(x)
     return y
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import halves_long_sums
+from gpt2np.kernels.exact import ExactLinear
 from gpt2np.kernels.linear import PackedHeads, PackedLinear
 from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
@@ -87,11 +91,16 @@ class ModelWeights:
 
 
 def pack_weights(
-    config: GPT2Config, arrays: Mapping[str, Array], *, quantize: bool = False
+    config: GPT2Config,
+    arrays: Mapping[str, Array],
+    *,
+    quantize: bool = False,
+    exact: bool = False,
 ) -> PackedWeights:
     """Wrap a model's weights, named as in `weight_shapes`, in a mapping that packs them on demand.
 
-    With `quantize`, the matrices are packed as int8 (`PackedMatrix`).
+    With `quantize`, the matrices are packed as int8 (`PackedMatrix`). With `exact`, the weights are
+    float64, and the matrices are cut into slices at the first pass (`ExactLinear`).
 
     Raises:
         InvalidArgumentError: an array is missing, or does not have the shape that the config
@@ -104,6 +113,10 @@ def pack_weights(
         if arrays[name].shape != shape:
             raise InvalidArgumentError(f"{name} has shape {arrays[name].shape}, expected {shape}")
     names = [*shapes, *([LM_HEAD] if LM_HEAD in arrays else [])]
+    if exact:
+        given = {name: arrays[name] for name in names}
+        arrange = partial(_arrange_exact, config, LM_HEAD if LM_HEAD in arrays else WTE)
+        return PackedWeights(given, np.dtype(np.float64), {}, arrange)
     return PackedWeights(
         {name: arrays[name] for name in names},
         arrays[WTE].dtype,
@@ -196,6 +209,32 @@ def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights
         mlp_c_proj=linear("mlp.c_proj"),
         attention_scale=config.attention_scale(layer),
         activation=ACTIVATIONS[config.activation_function],
+    )
+
+
+def _arrange_exact(config: GPT2Config, head: str, source: WeightSource, _: bool) -> ModelWeights:
+    arrays = source.arrays
+
+    def linear(name: str) -> Any:  # an ExactLinear in the place of a PackedLinear
+        return ExactLinear.of(arrays[f"{name}.weight"], arrays[f"{name}.bias"])
+
+    blocks = [
+        BlockWeights(
+            layer=i,
+            ln_1=_layer_norm(config, source, f"h.{i}.ln_1"),
+            c_attn=linear(f"h.{i}.attn.c_attn"),
+            attn_c_proj=linear(f"h.{i}.attn.c_proj"),
+            ln_2=_layer_norm(config, source, f"h.{i}.ln_2"),
+            c_fc=linear(f"h.{i}.mlp.c_fc"),
+            mlp_c_proj=linear(f"h.{i}.mlp.c_proj"),
+            attention_scale=config.attention_scale(i),
+            activation=ACTIVATIONS[config.activation_function],
+        )
+        for i in range(config.n_layer)
+    ]
+    lm_head: Any = ExactLinear.of(arrays[head].T)
+    return ModelWeights(
+        arrays[WTE], arrays["wpe.weight"], blocks, _layer_norm(config, source, "ln_f"), lm_head
     )
 
 

@@ -99,6 +99,7 @@ def continue_file(
         "version of gpt2np": __version__,
         "model": lm.name,
         "dtype": str(lm.model.dtype),
+        "exact": lm.model.exact,
         "weights": lm.model.weight_dtype,
         "eos_token_ids": sorted(lm.eos_token_ids),
         **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},

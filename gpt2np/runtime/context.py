@@ -39,6 +39,8 @@ class Context:
     linear = staticmethod(linear)
     unembed = staticmethod(unembed)
     by_rows = staticmethod(by_rows)
+    project_heads: Callable[..., Array] = staticmethod(project_heads)
+    kv_view: type[KVView] = KVView
 
     def __init__(self, config: GPT2Config, batch: Batch, threads: int | None = None) -> None:
         """Prepare a pass on `threads` Python threads, by default as many as share a product."""
@@ -86,11 +88,11 @@ class Context:
         self, attend: Attend, x: Array, w: PackedHeads, layer: int, heads: slice, z: Array
     ) -> None:
         """Compute attention of a slice of h heads; write the result to z (h, N, D)."""
-        qkv = project_heads(x, w, heads)
+        qkv = self.project_heads(x, w, heads)
         self._append_kv(qkv, layer, heads)
 
         def attend_block(block: QueryBlock) -> None:
-            kv = KVView(block, self._batch.caches, layer, heads)
+            kv = self.kv_view(block, self._batch.caches, layer, heads)
             z[:, block.tokens] = attend(qkv[0, :, block.tokens], kv, block.mask)
 
         blocks = self._batch.query_blocks

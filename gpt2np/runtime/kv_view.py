@@ -6,7 +6,7 @@ Shape letters: h heads, n queries of a query block, Q queries of a span, S seque
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from gpt2np.runtime.query_blocks import QueryBlock
 
 class KVView:
     """The cached keys and values that one query block attends to."""
+
+    matmul: Callable[..., Array] = staticmethod(matmul)
+    weighted_rows: Callable[..., Array] = staticmethod(matmul)
 
     def __init__(
         self, block: QueryBlock, caches: Sequence[KVCache], layer: int, heads: slice
@@ -46,7 +49,7 @@ class KVView:
             span_query = query[:, span.queries]
             if span.count > 1:
                 span_query = _by_sequence(span_query, span.count)
-            matmul(span_query, keys, out=part)
+            self.matmul(span_query, keys, out=part)
         return self._pattern
 
     def weighted_values(self, pattern: Array) -> Array:
@@ -60,7 +63,7 @@ class KVView:
         self._padding[...] = 0
         z: list[Array] = []  # (h, Q, D) for each span
         for span, _, values, part in self._spans:
-            result = matmul(part, values)  # (tiles, h, Q, D) or (tiles, S, h, Q / S, D)
+            result = self.weighted_rows(part, values)  # (tiles, h, Q, D) or (tiles, S, h, Q / S, D)
             result = sum_partials(result) if result.shape[0] > 1 else result[0]
             z += [result] if span.count == 1 else [*result]
         return np.concatenate(z, axis=1) if z[1:] else z[0]

@@ -40,11 +40,14 @@ class ModelRunner:
         function: the forward function; computes the logits (R, V) from a context and the weights.
         config: the architecture.
         weights: the weights, which are packed when needed.
+        context, hooked_context: the contexts of passes without and with a hook on one rank.
     """
 
     function: Callable[[Context, Any], Array]
     config: GPT2Config
     weights: PackedWeights
+    context: type[Context] = Context
+    hooked_context: type[HookedContext] = HookedContext
     _steps: WeakKeyDictionary[KVCache, _DecodeSteps] = field(
         default_factory=WeakKeyDictionary, init=False
     )
@@ -68,7 +71,7 @@ class ModelRunner:
         with single_threaded_blas():
             if hook is not None:
                 [batch] = make_batches(sequences, caches, logits_indices, 1, whole_sequences=True)
-                ctx: Context = HookedContext(self.config, batch, hook)
+                ctx: Context = self.hooked_context(self.config, batch, hook)
             elif sum(counts) > SMALL_BATCH:
                 return self._run_prompts(sequences, caches, logits_indices, rank)
             else:
@@ -78,7 +81,7 @@ class ModelRunner:
                 if rank:
                     ctx = TensorParallelContext(self.config, batch, rank)
                 else:
-                    ctx = Context(self.config, batch)
+                    ctx = self.context(self.config, batch)
             weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
             logits = self.function(ctx, weights)
             _advance(batch)
@@ -103,7 +106,7 @@ class ModelRunner:
                 batch = batch.share_of(rank.rank, rank.world_size)
                 ctx: Context = ContextParallelContext(self.config, batch, rank)
             else:
-                ctx = Context(self.config, batch)
+                ctx = self.context(self.config, batch)
             weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
             result = self.function(ctx, weights)
             _advance(batch)

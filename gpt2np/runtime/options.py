@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpt2np.options import Integer, OneOf, Text, check_options, option
+from gpt2np.options import Flag, Integer, OneOf, Text, check_options, option
 
 MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled'"
 
@@ -52,6 +52,12 @@ class ModelOptions:
         None,
         OneOf("int8", is_optional=True),
         "Quantize the matrices to 8 bits: a quarter of the memory, slightly different results",
+        group="Performance",
+    )
+    exact: bool = option(
+        False,
+        Flag(),
+        "Compute the same bits on every machine, in float64; several times slower",
         group="Performance",
     )
     processes: int | Literal["auto"] = option(

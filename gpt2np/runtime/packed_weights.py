@@ -130,6 +130,7 @@ class PackedWeights(MutableMapping[str, Array]):
                 before the next one, so that memory holds one matrix that is not quantized.
             dtype: the dtype of all weights.
             packings: how to pack each matrix, by name; weights without a packing stay plain arrays.
+                Without any packing, `arrange` is called once, at the first pass.
             arrange: arrange(source, is_packed) builds the object that `for_pass` returns.
             quantize: pack the matrices as int8 (`PackedMatrix`); vectors keep `dtype`.
 
@@ -161,7 +162,7 @@ class PackedWeights(MutableMapping[str, Array]):
             return self._packed_pass  # no lock: in a forked child, it may stay locked
         with self._lock:
             if self._packed_pass is None:
-                if short and not self._was_read:
+                if short and not self._was_read and self._packings:
                     self._was_read = True
                     source = WeightSource(dict(self._arrays), {}, self._packings)
                     return self._arrange(source, False)
