@@ -259,18 +259,21 @@ def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
 
 
 def write_safetensors(
-    path: Path, dtype: str, tensors: Mapping[str, tuple[tuple[int, ...], Iterable[NDArray[Any]]]]
+    path: Path,
+    dtype: str,
+    tensors: Mapping[str, tuple[tuple[int, ...], Iterable[NDArray[Any]]]],
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a safetensors file, one chunk of values at a time.
 
     `tensors` maps each name to a shape and an iterable of the values in 1-D chunks. `dtype` is a
-    key of `NUMPY_DTYPES`.
+    key of `NUMPY_DTYPES`. The default `metadata` is what `transformers` requires.
 
     Raises:
         CheckpointError: a value is too large for `dtype`.
         OSError: the file cannot be written.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers requires it
+    header: dict[str, Any] = {"__metadata__": metadata or {"format": "pt"}}
     stop = 0
     for name, (shape, _) in tensors.items():
         start, stop = stop, stop + math.prod(shape) * np.dtype(NUMPY_DTYPES[dtype]).itemsize

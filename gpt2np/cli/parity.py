@@ -1,0 +1,119 @@
+"""Check another engine against the exact pass: rounding, or a mistake and its name.
+
+record  Write golden arrays: the exact pass at hook points, for some prompts.
+check   Compare an engine's arrays, or its greedy texts, with golden arrays.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt2np.cli.model_options import MODEL_HELP, THREADS_HELP, load_model
+from gpt2np.cli.output import print_stderr
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.kernels.threads import set_threads
+
+if TYPE_CHECKING:
+    from gpt2np.language_model import LanguageModel
+    from gpt2np.parity import Golden
+
+_CHECK = """Compare an engine's arrays, or its greedy texts, with golden arrays.
+
+CANDIDATE is a .safetensors or .npz file, or a folder of .npy files or of raw
+float32 such as logits.8x50257.f32. Names are gpt2np's, TransformerLens's, or
+hidden_states, attentions and logits as in transformers. Any subset will do.
+A .json file has the greedy token ids of each prompt: {"short": [11, 290]}.
+
+The exit code is 0 if rounding explains all differences, and 1 for a bug."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(
+        title="Actions", dest="action", metavar="ACTION", required=True, parser_class=type(parser)
+    )
+    record = actions.add_parser(
+        "record",
+        help="Write golden arrays of the exact pass",
+        description="Write golden arrays of the exact pass; the same bytes on every machine.",
+    )
+    add = record.add_argument
+    add("golden", type=Path, metavar="GOLDEN", help="File to write: .safetensors")
+    prompt = "Prompt of your own; repeatable (default: five built-in prompts)"
+    add("--prompt", action="append", metavar="TEXT", help=prompt)
+    points = "Hook point to record, with * for any characters; repeatable (default: all)"
+    add("--points", action="append", metavar="POINT", help=points)
+    steps = "Length of the greedy continuations (default: 16)"
+    add("-n", "--max-new-tokens", type=int, default=16, metavar="N", help=steps)
+    checking = actions.add_parser(
+        "check", help="Compare an engine's arrays or texts with golden arrays", description=_CHECK
+    )
+    add = checking.add_argument
+    add("golden", type=Path, metavar="GOLDEN", help="File of 'gpt2np parity record'")
+    add("candidate", type=Path, metavar="CANDIDATE", help="The engine's arrays or token ids")
+    dtype = "What the engine computes in (default: the narrowest type that holds its numbers)"
+    add("--dtype", choices=("float32", "bfloat16", "float16", "float64"), dest="engine", help=dtype)
+    add("--json", action="store_true", help="Print the report as one JSON object")
+    for action in (record, checking):
+        action.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
+        action.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
+        action.set_defaults(dtype="float32", tokenizer=None, weights=None, exact=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record or check; return the exit code."""
+    set_threads(args.threads)
+    if args.action == "record":
+        return _record(args)
+    from gpt2np.parity import check, read_candidate, read_golden
+
+    golden = read_golden(args.golden)
+    args.model = args.model or golden.model
+    if args.candidate.suffix == ".json":
+        return _check_texts(args, golden)
+    candidate = read_candidate(args.candidate)
+    report = check(golden, candidate, _load(args), args.engine)
+    if args.json:
+        print(json.dumps({"is_rounding": report.is_rounding, **asdict(report)}))
+    else:
+        for point in report.points:
+            verdict = "ok" if point.is_rounding else "WRONG"
+            numbers = f"{point.error:9.2g} {point.tolerance:9.2g}"
+            print(f"{point.prompt:10} {point.point:24} {numbers}  {verdict}")
+        print(report)
+    return 0 if report.is_rounding else 1
+
+
+def _load(args: argparse.Namespace) -> "LanguageModel":
+    lm, messages = load_model(args)
+    for message in messages:
+        print_stderr(message)
+    return lm
+
+
+def _record(args: argparse.Namespace) -> int:
+    from gpt2np.parity import record, write_golden
+
+    if args.golden.suffix != ".safetensors":
+        raise InvalidArgumentError(f"{args.golden}: the file's name must end in .safetensors")
+    prompts = {f"prompt{i}": text for i, text in enumerate(args.prompt or [])} or None
+    golden = record(_load(args), prompts, args.points or "*", args.max_new_tokens)
+    write_golden(golden, args.golden)
+    print(args.golden)
+    return 0
+
+
+def _check_texts(args: argparse.Namespace, golden: "Golden") -> int:
+    from gpt2np.data.files import read_json_object
+    from gpt2np.parity import check_texts
+
+    continuations: dict[str, Any] = read_json_object(args.candidate, InvalidArgumentError)
+    results = check_texts(golden, continuations, _load(args), args.engine or "float32")
+    if args.json:
+        print(json.dumps({name: asdict(result) for name, result in results.items()}))
+    else:
+        for name, result in results.items():
+            print(f"{name:10} {result}")
+    return 0 if all(result.is_rounding for result in results.values()) else 1

@@ -1,0 +1,142 @@
+"""Arrays of another engine: their files, names and shapes.
+
+Names are those of gpt2np's hook points, TransformerLens's (`blocks.3.hook_resid_post`), or those of
+`transformers`' output: `hidden_states`, `attentions`, `logits`, a stack or `hidden_states.3`. A
+prefix `prompt/` tells the prompt.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.checkpoint.safetensors_file import read_chunks, read_header
+from gpt2np.errors import CheckpointError, InvalidArgumentError, did_you_mean
+from gpt2np.kernels.array import Array
+from gpt2np.model.hook_points import all_names, get_hook_point, hook_point_names, hook_point_shape
+
+_RAW = re.compile(r"(?P<name>.+)\.(?P<shape>\d+(?:x\d+)*)\.f32")
+
+
+def read_candidate(path: str | Path) -> dict[str, Array]:
+    """Read arrays from a .safetensors or .npz file, or from a folder of .npy or .f32 files.
+
+    In a file name of a folder, `__` stands for the `/` after the prompt. A .f32 file has raw
+    little-endian float32, and its shape before the ending: `short__logits.8x50257.f32`.
+
+    Raises:
+        CheckpointError: the path has no arrays, or a file is damaged.
+    """
+    path = Path(path)
+    try:
+        if path.is_dir():
+            arrays = dict(_read_array(file) for file in sorted(path.iterdir()) if file.is_file())
+        elif path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        else:
+            arrays = {
+                name: np.concatenate([np.empty(0), *read_chunks(tensor)]).reshape(tensor.shape)
+                for name, tensor in read_header(path).items()
+            }
+    except (OSError, ValueError, SafetensorError, EOFError) as error:
+        raise CheckpointError(f"cannot read the arrays in {path}: {error}") from error
+    if not arrays:
+        raise CheckpointError(f"{path} has no arrays: .npy files, or .f32 files with a shape")
+    return arrays
+
+
+def _read_array(file: Path) -> tuple[str, Array]:
+    if match := _RAW.fullmatch(file.name):
+        shape = tuple(map(int, match["shape"].split("x")))
+        values = np.fromfile(file, "<f4")
+        if values.size != math.prod(shape):
+            raise ValueError(f"{file.name} has {values.size} numbers")
+        return match["name"].replace("__", "/"), values.reshape(shape)
+    return file.stem.replace("__", "/"), np.load(file, allow_pickle=False)
+
+
+def by_prompt(
+    candidate: Mapping[str, Any], ids: Mapping[str, list[int]], config: GPT2Config
+) -> dict[str, dict[str, Array]]:
+    """Return a candidate's arrays by prompt and hook point, in gpt2np's shapes, as float64.
+
+    Arrays without a prompt belong to the first prompt with as many tokens as the array.
+
+    Raises:
+        InvalidArgumentError: a name or shape is unknown.
+    """
+    aliases = {
+        alias: name
+        for name in hook_point_names(config.n_layer)
+        for alias in all_names(name, config.n_layer)
+    }
+    found: dict[str, dict[str, Array]] = {}
+    for full_name, value in candidate.items():
+        prompt, slash, name = full_name.rpartition("/")
+        if slash and prompt not in ids:
+            raise InvalidArgumentError(f"{full_name}: no prompt {prompt!r}; {', '.join(ids)}")
+        for point, array in _split(name, value, config).items():
+            if point not in aliases:
+                hint = did_you_mean(point, list(aliases))
+                raise InvalidArgumentError(f"unknown array {full_name!r}{hint}")
+            for owner in [prompt] if slash else ids:
+                shaped = _shaped(array, aliases[point], len(ids[owner]), config)
+                if shaped is not None:
+                    found.setdefault(owner, {})[aliases[point]] = shaped
+                    break
+            else:
+                n_tokens = len(ids[prompt or next(iter(ids))])
+                expected = hook_point_shape(aliases[point], config, n_tokens)
+                raise InvalidArgumentError(
+                    f"{full_name} has shape {np.shape(array)}; expected {expected}"
+                )
+    return found
+
+
+def _split(name: str, value: Any, config: GPT2Config) -> dict[str, Any]:
+    """Rename `transformers`' outputs; split a stack or tuple of all layers."""
+    match = re.fullmatch(r"(hidden_states|attentions)(?:[._](\d+))?", name)
+    if not match:
+        return {name: value}
+    layers = {int(match[2]): value} if match[2] else dict(enumerate(value))
+    if match[1] == "attentions":
+        return {f"blocks.{i}.attn.pattern": array for i, array in layers.items()}
+    last = config.n_layer  # transformers applies ln_f to the last hidden state
+    return {
+        "embed" if i == 0 else "ln_f" if i == last else f"blocks.{i - 1}.resid": array
+        for i, array in layers.items()
+    }
+
+
+def _shaped(value: Any, point: str, n_tokens: int, config: GPT2Config) -> Array | None:
+    """Return an array in the hook point's shape, or None: without a batch axis, heads first.
+
+    Of logits, the last token's suffice: (1, V).
+    """
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu":
+        raise InvalidArgumentError(f"{point} has dtype {array.dtype}; expected real numbers")
+    shape = hook_point_shape(point, config, n_tokens)
+    head_size = config.n_embd // config.n_head
+    array = array.astype(np.float64)
+    while array.ndim > 1 and array.shape[0] == 1 and array.shape != shape:
+        array = array[0]
+    if get_hook_point(point).by_head and point.rpartition(".")[2] != "pattern":
+        if array.shape == (n_tokens, config.n_embd):
+            array = array.reshape(n_tokens, config.n_head, head_size)
+        is_tokens_first = array.shape == (n_tokens, config.n_head, head_size)
+        if is_tokens_first and array.shape != shape:
+            array = array.swapaxes(0, 1)
+    if point == "logits" and array.shape == shape[1:]:
+        return array[None]
+    if array.size == math.prod(shape) and array.ndim < len(shape):
+        return array.reshape(shape)  # one token or one head
+    return array if array.shape == shape else None

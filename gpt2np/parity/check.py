@@ -1,0 +1,348 @@
+"""The verdict on another engine: rounding, or a mistake, with its place and its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.interp.trace import as_gpt2
+from gpt2np.kernels.array import Array
+from gpt2np.kernels.blas import single_threaded_blas
+from gpt2np.model import GPT2
+from gpt2np.model.gpt2 import gpt2
+from gpt2np.model.hook_points import hook_point_names
+from gpt2np.model.plain import PlainContext, plain_weights
+from gpt2np.model.weights import ModelWeights
+from gpt2np.parity.candidate import by_prompt
+from gpt2np.parity.golden import Golden
+from gpt2np.parity.mistakes import MISTAKES, Step
+from gpt2np.runtime.hooked_context import Hook
+
+if TYPE_CHECKING:
+    from gpt2np.language_model import LanguageModel
+
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+_MARGIN = 12  # how much more rounding an engine may show at a point than our own pass
+_FLOOR = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-40}
+_MIN_SIGNIFICANCE = 12  # standard deviations, of a mistake whose effect is below the tolerance
+_MAX_TOKENS = 64  # of a prompt on which mistakes are tried
+
+
+@dataclass(frozen=True)
+class PointReport:
+    """The result for one array.
+
+    Attributes:
+        error: root mean square of the difference from the step computed exactly from the
+            candidate's earlier arrays, relative to that of the array.
+        tolerance: the largest error that rounding to the candidate's dtype explains.
+        golden_error: as `error`, from the golden array, with the rounding of all earlier steps;
+            None if it was not recorded.
+    """
+
+    prompt: str
+    point: str
+    error: float
+    tolerance: float
+    golden_error: float | None
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether rounding explains the error."""
+        return self.error <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdict on a candidate.
+
+    Attributes:
+        dtype: the candidate's dtype, declared or recognized.
+        points: the result for each array, in the order of the pass.
+        first: the first array that rounding does not explain; None if there is none.
+        mistake: the name of the mistake that explains it; None if no known mistake does.
+        explained_error: the error at `first` of an engine with this mistake.
+    """
+
+    dtype: str
+    points: tuple[PointReport, ...]
+    first: PointReport | None = None
+    mistake: str | None = None
+    explained_error: float | None = None
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether rounding explains all differences."""
+        return self.first is None
+
+    def __str__(self) -> str:
+        if self.first is None:
+            worst = max(self.points, key=lambda p: p.error / p.tolerance)
+            return (
+                f"rounding: {len(self.points)} arrays agree as {self.dtype} may; the largest "
+                f"error is {worst.error:.2g}, of at most {worst.tolerance:.2g}, at {worst.point}"
+            )
+        place = f"a bug, first at {self.first.point} (prompt {self.first.prompt!r})"
+        size = f"error {self.first.error:.2g}, {self.dtype} may show {self.first.tolerance:.2g}"
+        if self.mistake is None:
+            return f"{place}: {size}; no known mistake explains it"
+        return f"{place}: {size}; agrees to {self.explained_error:.2g} with: {self.mistake}"
+
+
+def check(
+    golden: Golden,
+    candidate: Mapping[str, Any],
+    model: GPT2 | LanguageModel,
+    dtype: str | None = None,
+) -> Report:
+    """Compare a candidate's arrays with the exact pass of a model; see `gpt2np.parity.candidate`.
+
+    Every step is computed in float64 from the candidate's own earlier arrays. Where it gives fewer
+    arrays, the steps between are computed, too. `dtype` is what the candidate computes in; by
+    default, the narrowest of `DTYPES` that holds all its numbers.
+
+    Raises:
+        InvalidArgumentError: an array's name or shape is unknown, or there is none.
+    """
+    model = as_gpt2(model)
+    given = by_prompt(candidate, golden.ids, model.config)
+    if not given:
+        raise InvalidArgumentError("the candidate has no arrays; give at least logits")
+    is_known = dtype is None or dtype in DTYPES
+    check_argument(is_known, "dtype", dtype, f"one of {', '.join(DTYPES)}, or None")
+    dtype = dtype or _recognized(given)
+    checks = {
+        prompt: _PromptCheck(model, golden.ids[prompt], arrays) for prompt, arrays in given.items()
+    }
+    points = [
+        PointReport(prompt, point, error, tolerance, golden_error)
+        for prompt, one in checks.items()
+        for point, error, tolerance, golden_error in one.errors(
+            dtype, golden.arrays.get(prompt, {})
+        )
+    ]
+    order = {name: i for i, name in enumerate(hook_point_names(model.config.n_layer))}
+    points.sort(key=lambda p: order[p.point])
+    flagged = next((p for p in points if not p.is_rounding), None)
+    # Mistakes are tried on one prompt: each is a pass.
+    prompt = flagged.prompt if flagged else min(checks, key=lambda name: -_usable(checks[name]))
+    last = flagged.point if flagged else None
+    found = min(
+        checks[prompt].explanations(last) if _usable(checks[prompt]) else (),
+        key=lambda entry: (order[entry[0]], entry[2]),
+        default=None,
+    )
+    if found:
+        point, mistake, explained = found
+        first = next(p for p in points if (p.prompt, p.point) == (prompt, point))
+        return Report(dtype, tuple(points), first, mistake, explained)
+    if flagged:
+        return Report(dtype, tuple(points), flagged, _half_precision(dtype, flagged.error))
+    return Report(dtype, tuple(points))
+
+
+def _usable(one: _PromptCheck) -> int:
+    """Return the number of arrays of a prompt on which mistakes can be tried."""
+    return len(one.given) if len(one.ids) <= _MAX_TOKENS else 0
+
+
+def _half_precision(dtype: str, error: float) -> str | None:
+    """Return the name of the mistake whose only sign is the size of the error."""
+    is_like_half = dtype in ("float32", "float64") and error < 2.0**-6
+    return "possibly sums or weights in half precision" if is_like_half else None
+
+
+class _PromptCheck:
+    """The arrays of a candidate for one prompt, and the steps computed from them."""
+
+    def __init__(self, model: GPT2, ids: Sequence[int], given: Mapping[str, Array]) -> None:
+        self.ids, self._config = list(ids), model.config
+        self.given = given
+        self._weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
+        self._plain = plain_weights(GPT2(self._config, self._weights))
+        self._right = self._steps(given) if given else {}
+
+    def errors(
+        self, dtype: str, golden: Mapping[str, Array]
+    ) -> Iterator[tuple[str, float, float, float | None]]:
+        """Yield each array's point, error, tolerance and distance from the golden array."""
+        rounded = self.rounded_pass(dtype, list(self.given))
+        ours = self._steps(rounded)
+        for point, array in self.given.items():
+            rounding = _distance(rounded[point], ours[point])
+            from_golden = _distance(array, golden[point]) if point in golden else None
+            tolerance = max(_MARGIN * rounding, _FLOOR[dtype])
+            yield point, _distance(array, self._right[point]), tolerance, from_golden
+
+    def explanations(self, last: str | None) -> Iterator[tuple[str, str, float]]:
+        """Yield (point, mistake, error with the mistake) wherever a mistake explains an array.
+
+        Only the points up to `last` are explained.
+        """
+        names = hook_point_names(self._config.n_layer)
+        names = names[: names.index(last) + 1] if last else names
+        points = [name for name in names if name in self.given]
+        for mistake in dict.fromkeys(mistake.name for mistake in MISTAKES):
+            with np.errstate(all="ignore"):
+                wrong = self._steps(self.given, mistake)
+            for point in points:
+                if _explains(self.given[point], self._right[point], wrong[point]):
+                    yield point, mistake, _distance(self.given[point], wrong[point])
+                    break
+
+    def _steps(self, given: Mapping[str, Array], mistake: str | None = None) -> dict[str, Array]:
+        """Run the pass in float64 with `given` in the place of its arrays; return the steps.
+
+        A named mistake replaces the step at each of its points.
+        """
+        computes = {m.point: m.compute for m in MISTAKES if m.name == mistake}
+        steps: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
+
+        def force(name: str, right: Array) -> Array:
+            block, point = _split(name)
+            if compute := computes.get(point):
+                ids = np.array(self.ids)
+                step = Step(right, arrays, self._weights, self._config, ids, block)
+                right = compute(step)
+            steps[name] = right
+            array = given.get(name, right)
+            if array.shape != right.shape:  # logits of the last token
+                steps[name] = right[-1:]
+            arrays[name] = right if array.shape != right.shape else array
+            return arrays[name]
+
+        _plain_pass(self.ids, self._config, force, self._plain)
+        return steps
+
+    def rounded_pass(self, dtype: str, points: Sequence[str]) -> dict[str, Array]:
+        """Return the arrays of our own pass in `dtype`, in the candidate's shapes."""
+        arrays: dict[str, Array] = {}
+
+        def record(name: str, array: Array) -> Array:
+            array = _round(array, dtype)
+            if name in points:
+                is_whole = self.given.get(name, array).shape == array.shape
+                arrays[name] = array if is_whole else array[-1:]
+            return array
+
+        wide = np.float64 if dtype == "float64" else np.float32
+        weights = {n: _round(w, dtype).astype(wide) for n, w in self._weights.items()}
+        plain = plain_weights(GPT2(self._config, weights))
+        _plain_pass(self.ids, self._config, record, plain)
+        return {name: array.astype(np.float64) for name, array in arrays.items()}
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Split a full name: blocks.3.attn.q → blocks.3. and attn.q."""
+    parts = name.split(".", 2)
+    return (f"blocks.{parts[1]}.", parts[2]) if parts[0] == "blocks" else ("", name)
+
+
+def _plain_pass(ids: Sequence[int], config: GPT2Config, hook: Hook, w: ModelWeights) -> None:
+    context: Any = PlainContext(ids, config, hook)
+    with single_threaded_blas():  # threads lose time on small products
+        gpt2(context, w)
+
+
+def _distance(x: Array, right: Array) -> float:
+    """Return the root mean square of x - right, relative to that of `right`."""
+    size = np.sqrt(np.mean(right * right)) or 1.0
+    with np.errstate(all="ignore"):
+        error = float(np.sqrt(np.mean((x - right) ** 2)) / size)
+    return error if np.isfinite(error) else np.inf
+
+
+def _explains(x: Array, right: Array, wrong: Array) -> bool:
+    """Tell whether x is `wrong` rather than `right`, up to rounding errors that do not correlate.
+
+    The least-squares factor of (wrong - right) in (x - right) must be about 1, beyond chance.
+    """
+    error, effect = (x - right).ravel(), (wrong - right).ravel()
+    square = float(effect @ effect)
+    if not (np.isfinite(square) and square > 0 and np.isfinite(error).all()):
+        return False
+    factor = float(error @ effect) / square
+    noise = float(np.sqrt(np.mean((error - factor * effect) ** 2)))
+    return abs(factor - 1) < 0.1 and factor * np.sqrt(square) > _MIN_SIGNIFICANCE * noise
+
+
+def _round(x: Array, dtype: str) -> Array:
+    """Round to a dtype and back; bfloat16 to nearest even, as in `transformers`."""
+    with np.errstate(all="ignore"):
+        if dtype != "bfloat16":
+            return x.astype(dtype).astype(x.dtype)
+        bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+        bits = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
+        return bits.view(np.float32).astype(x.dtype)
+
+
+def _recognized(given: Mapping[str, Mapping[str, Array]]) -> str:
+    arrays = [array for arrays in given.values() for array in arrays.values()]
+    return next(
+        dtype
+        for dtype in DTYPES
+        if all(np.array_equal(_round(array, dtype), array, equal_nan=True) for array in arrays)
+    )
+
+
+@dataclass(frozen=True)
+class TextReport:
+    """Where a greedy continuation parts from the golden one.
+
+    Attributes:
+        step: the first token that differs, counted from 0; None if the continuations agree.
+        gap: the exact difference of the two best logits at that step.
+        tolerance: the difference between two logits that rounding may make there.
+    """
+
+    step: int | None = None
+    gap: float = 0.0
+    tolerance: float = 0.0
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether both continuations are right: rounding decides between two tokens."""
+        return self.step is None or self.gap <= self.tolerance
+
+    def __str__(self) -> str:
+        if self.step is None:
+            return "equal"
+        verdict = "both are right" if self.is_rounding else "a bug: compare arrays"
+        numbers = f"gap {self.gap:.2g}, rounding may be {self.tolerance:.2g}"
+        return f"differs from token {self.step} on; {numbers}: {verdict}"
+
+
+def check_texts(
+    golden: Golden,
+    continuations: Mapping[str, Sequence[int]],
+    model: GPT2 | LanguageModel,
+    dtype: str = "float32",
+) -> dict[str, TextReport]:
+    """Compare the ids of greedy continuations with the golden ones, as far as both go.
+
+    Raises:
+        InvalidArgumentError: a prompt is unknown.
+    """
+    model = as_gpt2(model)
+    reports = {}
+    for prompt, ids in continuations.items():
+        if prompt not in golden.greedy_ids:
+            raise InvalidArgumentError(f"no prompt {prompt!r}; there are {', '.join(golden.ids)}")
+        right = golden.greedy_ids[prompt]
+        steps = enumerate(zip(right, ids, strict=False))
+        step = next((i for i, (a, b) in steps if a != b), None)
+        if step is None:
+            reports[prompt] = TextReport()
+            continue
+        before = [*golden.ids[prompt], *right[:step]]
+        logits = _PromptCheck(model, before, {}).rounded_pass(dtype, ["logits"])["logits"][-1]
+        error = float(np.abs(logits - model.forward([before])[-1]).max())
+        reports[prompt] = TextReport(step, golden.gaps[prompt][step], 2 * _MARGIN * error)
+    return reports

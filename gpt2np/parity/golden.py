@@ -1,0 +1,147 @@
+"""Golden arrays: the exact pass at hook points, for some prompts, in one safetensors file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from gpt2np.checkpoint.safetensors_file import write_safetensors
+from gpt2np.data.files import as_path, atomic_path
+from gpt2np.errors import CheckpointError, check_argument
+from gpt2np.interp.trace import trace
+from gpt2np.kernels.array import Array
+
+if TYPE_CHECKING:
+    from gpt2np.language_model import LanguageModel
+
+PROMPTS = {
+    "short": "The quick brown fox jumps over the lazy",
+    "token": "The",
+    "unicode": "Zürich, naïve café – 你好 🙂",
+    "repeated": "one two one two one two one",
+}
+"""The built-in prompts; `record` adds "full", as many tokens as the model's context."""
+
+_FULL_POINTS = ("embed", "blocks.*.resid", "ln_f")  # of a full context, patterns take gigabytes
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Exact results, by the name of the prompt.
+
+    Attributes:
+        model: the name of the model that `gpt2np.load` takes.
+        ids: the token ids of each prompt.
+        greedy_ids: the greedy continuation of each prompt.
+        gaps: the difference of the two highest logits at each step of the continuation.
+        arrays: by prompt, the array of each recorded hook point, float64.
+    """
+
+    model: str
+    ids: dict[str, list[int]]
+    greedy_ids: dict[str, list[int]]
+    gaps: dict[str, list[float]]
+    arrays: dict[str, dict[str, Array]]
+
+
+def record(
+    lm: LanguageModel,
+    prompts: Mapping[str, str | Sequence[int]] | None = None,
+    points: str | Sequence[str] = "*",
+    max_new_tokens: int = 16,
+) -> Golden:
+    """Run prompts through an exact model and record the arrays of the hook points.
+
+    `prompts` maps names to texts or token ids; default: `PROMPTS` and "full", a full context, of
+    which only the residual stream and the final layer norm are recorded.
+
+    Raises:
+        InvalidArgumentError: the model is not exact, or a hook point does not exist.
+        ContextLengthError: a prompt is longer than the context.
+    """
+    check_argument(lm.model.exact, "lm", lm.name, "an exact model: load(…, exact=True)")
+    is_built_in = prompts is None
+    chosen = dict(PROMPTS if prompts is None else prompts)
+    golden = Golden(lm.name, {}, {}, {}, {})
+    all_ids = {
+        name: lm.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
+        for name, prompt in chosen.items()
+    }
+    if is_built_in:
+        base = [token_id for ids in all_ids.values() for token_id in ids]
+        n_positions = lm.model.config.n_positions
+        all_ids["full"] = (base * (n_positions // len(base) + 1))[:n_positions]
+    for name, ids in all_ids.items():
+        is_full = is_built_in and name == "full"
+        golden.arrays[name] = dict(trace(lm, ids, _FULL_POINTS if is_full else points).arrays)
+        golden.ids[name] = ids
+        room = lm.model.config.n_positions - len(ids) + 1
+        greedy_ids, gaps = _greedy(lm, ids, min(max_new_tokens, room))
+        golden.greedy_ids[name], golden.gaps[name] = greedy_ids, gaps
+    return golden
+
+
+def _greedy(lm: LanguageModel, ids: Sequence[int], steps: int) -> tuple[list[int], list[float]]:
+    """Return the greedy continuation and the gap between the two best logits at each step."""
+    cache, new, greedy_ids, gaps = lm.model.new_cache(), list(ids), [], []
+    for _ in range(steps):
+        logits = lm.model.forward([new], [cache], logits_indices=[len(new) - 1])[0]
+        second, first = np.sort(np.partition(logits, -2)[-2:]).tolist()
+        new = [int(logits.argmax())]
+        greedy_ids += new
+        gaps.append(first - second)
+    return greedy_ids, gaps
+
+
+def write_golden(golden: Golden, path: str | Path) -> None:
+    """Write a safetensors file; its bytes are the same on every machine.
+
+    An array is named `prompt/point`, as in `short/blocks.0.attn.q`. The metadata has one entry,
+    `gpt2np`: JSON with the model's name, ids, continuations and gaps.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    named = {
+        f"{prompt}/{point}": array
+        for prompt, arrays in golden.arrays.items()
+        for point, array in arrays.items()
+    }
+    described = {"format": 1, "model": golden.model, "ids": golden.ids}
+    described |= {"greedy_ids": golden.greedy_ids, "gaps": golden.gaps}
+    with atomic_path(as_path(path)) as temporary:
+        write_safetensors(
+            temporary,
+            "F64",
+            {name: (array.shape, [array.reshape(-1)]) for name, array in named.items()},
+            {"gpt2np": json.dumps(described, ensure_ascii=False)},
+        )
+
+
+def read_golden(path: str | Path) -> Golden:
+    """Read the file of `write_golden`.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or was not written by `write_golden`.
+    """
+    path = as_path(path)
+    try:
+        with safe_open(path, "np") as file:
+            content: dict[str, Any] = json.loads((file.metadata() or {})["gpt2np"])
+            arrays: dict[str, dict[str, Array]] = {name: {} for name in content["ids"]}
+            for name in file.keys():  # noqa: SIM118, a safe_open is no mapping
+                prompt, _, point = name.partition("/")
+                arrays[prompt][point] = file.get_tensor(name)
+        return Golden(
+            content["model"], content["ids"], content["greedy_ids"], content["gaps"], arrays
+        )
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} has no golden arrays ({error}); write them with gpt2np.parity.record"
+        ) from error

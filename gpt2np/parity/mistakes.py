@@ -1,0 +1,457 @@
+"""Classic mistakes of GPT-2 engines: each a variation of one step of the forward pass.
+
+A mistake computes the array at a hook point from the arrays before it, as an engine with that
+mistake does. `check` tries the mistakes of the step at which a candidate first differs.
+
+Shape letters: T tokens, C channels, H heads, D head size, F neurons, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.checkpoint.names import LM_HEAD, WTE
+from gpt2np.kernels.array import Array, IntArray
+from gpt2np.model.ops import ACTIVATIONS, causal_mask, layer_norm, softmax
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step of the pass reads: earlier arrays, weights and settings.
+
+    Attributes:
+        right: the array that the step should compute.
+        arrays: the arrays of earlier hook points by full name.
+        block: the prefix of the block, "blocks.3.", or "" outside of the blocks.
+    """
+
+    right: Array
+    arrays: Mapping[str, Array]
+    weights: Mapping[str, Array]
+    config: GPT2Config
+    ids: IntArray
+    block: str
+
+    @property
+    def layer(self) -> int:
+        """The index of the block; outside of the blocks, that of the last block."""
+        return int(self.block.split(".")[1]) if self.block else self.config.n_layer - 1
+
+    def __getitem__(self, point: str) -> Array:
+        """Return an earlier array of the same block; outside of the blocks, that of the model."""
+        return self.arrays[self.block + point]
+
+    def with_arrays(self, changed: Mapping[str, Array]) -> Step:
+        """Return the step with other arrays of the same block."""
+        return replace(
+            self,
+            arrays={**self.arrays, **{self.block + name: array for name, array in changed.items()}},
+        )
+
+    def weight(self, name: str) -> Array:
+        """Return a weight of the block, such as attn.c_attn.weight, or of the model."""
+        return self.weights[f"h.{self.layer}.{name}" if self.block else name]
+
+    @property
+    def resid(self) -> Array:
+        """The residual stream before the block, or after the last block."""
+        if not self.block:
+            return self.arrays[f"blocks.{self.layer}.resid"]
+        return self.arrays[f"blocks.{self.layer - 1}.resid" if self.layer else "embed"]
+
+    def linear(self, x: Array, name: str, *, transposed: bool = False, bias: bool = True) -> Array:
+        """Return x @ weight + bias; `transposed` reads the weight's memory as [out, in]."""
+        weight = self.weight(f"{name}.weight")
+        if transposed:
+            weight = weight.reshape(weight.shape[::-1]).T
+        y: Array = x @ weight
+        return y + self.weight(f"{name}.bias") if bias else y
+
+
+Compute = Callable[[Step], Array]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A classic mistake.
+
+    Attributes:
+        name: what the engine does wrong.
+        point: the hook point at which it shows first, without the block.
+        compute: the array that an engine with this mistake has at the point.
+    """
+
+    name: str
+    point: str
+    compute: Compute
+
+
+def _norm_input(s: Step, norm: str) -> Array:
+    return s["resid_mid"] if norm == "ln_2" else s.resid
+
+
+def _norm_mistakes(norm: str) -> list[Mistake]:
+    """Return the mistakes of one layer norm."""
+
+    def of(normalize: Callable[[Array, float], Array]) -> Compute:
+        def compute(s: Step) -> Array:
+            x = normalize(_norm_input(s, norm), s.config.layer_norm_epsilon)
+            return x * s.weight(f"{norm}.weight") + s.weight(f"{norm}.bias")
+
+        return compute
+
+    def centered(x: Array) -> Array:
+        y: Array = x - x.mean(-1, keepdims=True)
+        return y
+
+    def std(x: Array, ddof: int = 0) -> Array:
+        y: Array = x.std(-1, keepdims=True, ddof=ddof)
+        return y
+
+    def plain(x: Array, epsilon: float) -> Array:
+        return centered(x) / np.sqrt(std(x) ** 2 + epsilon)
+
+    other = "ln_2" if norm == "ln_1" else "ln_1"
+    steps: dict[str, Compute] = {
+        f"{norm} is missing": lambda s: _norm_input(s, norm),
+        "layer norm: epsilon is 1e-6": of(lambda x, _: plain(x, 1e-6)),
+        "layer norm: epsilon is 1e-12 or missing": of(lambda x, _: plain(x, 1e-12)),
+        "layer norm: epsilon is 1e-3": of(lambda x, _: plain(x, 1e-3)),
+        "layer norm: epsilon is added outside of the root": of(
+            lambda x, e: centered(x) / (std(x) + e)
+        ),
+        "layer norm: the variance is divided by C - 1": of(
+            lambda x, e: centered(x) / np.sqrt(std(x, 1) ** 2 + e)
+        ),
+        "layer norm: the mean is not subtracted (RMS norm)": of(
+            lambda x, e: x / np.sqrt((x * x).mean(-1, keepdims=True) + e)
+        ),
+        "layer norm: divided by the variance, without the root": of(
+            lambda x, e: centered(x) / (std(x) ** 2 + e)
+        ),
+        "layer norm: over the tokens, not the channels": of(
+            lambda x, e: (x - x.mean(0)) / np.sqrt(x.var(0) + e)
+        ),
+        "layer norm: the bias is missing": lambda s: s.right - s.weight(f"{norm}.bias"),
+        "layer norm: weight and bias are missing": lambda s: plain(
+            _norm_input(s, norm), s.config.layer_norm_epsilon
+        ),
+        "layer norm: the weight is 1 + weight": lambda s: (
+            s.right + plain(_norm_input(s, norm), s.config.layer_norm_epsilon)
+        ),
+    }
+    if norm != "ln_f":
+        steps["layer norm: ln_1 and ln_2 are exchanged"] = lambda s: (
+            plain(_norm_input(s, norm), s.config.layer_norm_epsilon) * s.weight(f"{other}.weight")
+            + s.weight(f"{other}.bias")
+        )
+    return [Mistake(name, norm, compute) for name, compute in steps.items()]
+
+
+def _heads(x: Array, n_head: int) -> Array:
+    """Split the channels (T, C) into heads (H, T, D)."""
+    return x.reshape(len(x), n_head, -1).swapaxes(0, 1)
+
+
+def _qkv_mistakes() -> list[Mistake]:
+    """Return the mistakes in computing queries (index 0), keys (1) and values (2)."""
+
+    def third(i: int, s: Step, *, transposed: bool = False, bias: bool = True) -> Array:
+        y = s.linear(s["ln_1"], "attn.c_attn", transposed=transposed, bias=bias)
+        return _heads(np.split(y, 3, -1)[i], s.config.n_head)
+
+    def of_resid(i: int, s: Step) -> Array:
+        return third(i, s.with_arrays({"ln_1": s.resid}))
+
+    def side_by_side(i: int, s: Step) -> Array:
+        y = s.linear(s["ln_1"], "attn.c_attn").reshape(len(s.ids), s.config.n_head, 3, -1)
+        return y[:, :, i].swapaxes(0, 1)
+
+    def strided(i: int, s: Step) -> Array:
+        return _join(third(i, s)).reshape(len(s.ids), -1, s.config.n_head).transpose(2, 0, 1)
+
+    def unsplit(i: int, s: Step) -> Array:
+        return _join(third(i, s)).reshape(s.right.shape)
+
+    def rotary(i: int, s: Step) -> Array:
+        half = s.right.shape[-1] // 2
+        angle = np.arange(len(s.ids))[:, None] * 10000.0 ** (-np.arange(half) / max(half, 1))
+        x, y, rest = np.split(s.right, [half, 2 * half], -1)
+        cos, sin = np.cos(angle), np.sin(angle)
+        return (
+            s.right if i == 2 else np.concatenate([x * cos - y * sin, y * cos + x * sin, rest], 2)
+        )
+
+    steps: dict[str, Callable[[int, Step], Array]] = {
+        "c_attn's matrix is transposed ([in, out] read as [out, in])": partial(
+            third, transposed=True
+        ),
+        "c_attn's bias is missing": partial(third, bias=False),
+        "ln_1 is not applied before attention": of_resid,
+        "heads are interleaved: each head's q, k and v are read side by side": side_by_side,
+        "heads are interleaved: channel c of head h is read at c · H + h": strided,
+        "heads are split without a transposition of tokens and heads": unsplit,
+        "rotary position embeddings, which GPT-2 does not have": rotary,
+    }
+    for order in ("qvk", "kqv", "kvq", "vqk", "vkq"):
+        name = f"c_attn's thirds are read in the order {', '.join(order)}"
+        thirds = ["qkv".index(letter) for letter in order]
+        steps[name] = lambda i, s, thirds=thirds: third(thirds[i], s)  # type: ignore[misc]
+    return [
+        Mistake(name, f"attn.{letter}", partial(compute, i))
+        for name, compute in steps.items()
+        for i, letter in enumerate("qkv")
+    ]
+
+
+def _pattern(
+    s: Step, scale: float = 1.0, mask: Array | None = None, bias: Array | float = 0.0
+) -> Array:
+    """Return the pattern with a factor on the scale, another mask, or a bias of the scores."""
+    t = len(s.ids)
+    scores = s["attn.q"] @ s["attn.k"].swapaxes(1, 2) * s.config.attention_scale(s.layer)
+    hidden = causal_mask(t, t) if mask is None else mask
+    return softmax(np.where(hidden, -1e30, scores * scale + bias))
+
+
+def _offset_mask(s: Step, offset: int) -> Array:
+    t = np.arange(len(s.ids))
+    return t > t[:, None] + offset
+
+
+def _softmax_over(s: Step, axis: int) -> Array:
+    t = len(s.ids)
+    scores = s["attn.q"] @ s["attn.k"].swapaxes(1, 2) * s.config.attention_scale(s.layer)
+    hidden = np.broadcast_to(causal_mask(t, t), scores.shape)
+    scores = np.moveaxis(np.where(hidden, -1e30, scores), axis, -1)
+    return np.where(hidden, 0.0, np.moveaxis(softmax(scores), -1, axis))
+
+
+def _head_size(s: Step) -> int:
+    return s.config.n_embd // s.config.n_head
+
+
+def _alibi(s: Step) -> Array:
+    t, h = np.arange(len(s.ids)), s.config.n_head
+    slopes = 2.0 ** (-8 * (np.arange(h) + 1) / h)
+    return slopes[:, None, None] * (t - t[:, None])
+
+
+def _join(z: Array) -> Array:
+    return z.swapaxes(0, 1).reshape(z.shape[1], -1)
+
+
+def _shifted(x: Array) -> Array:
+    """Return the rows one token later: row t is that of token t - 1."""
+    return np.concatenate([x[..., :1, :], x[..., :-1, :]], -2)
+
+
+_STEPS: dict[str, dict[str, Compute]] = {
+    "embed": {
+        "positions are off by one": lambda s: (
+            s.weights[WTE][s.ids] + np.roll(s.weights["wpe.weight"], -1, 0)[: len(s.ids)]
+        ),
+        "positions begin at 2": lambda s: (
+            s.weights[WTE][s.ids] + np.roll(s.weights["wpe.weight"], -2, 0)[: len(s.ids)]
+        ),
+        "position embeddings are missing": lambda s: s.weights[WTE][s.ids],
+        "every token has position 0": lambda s: s.weights[WTE][s.ids] + s.weights["wpe.weight"][0],
+        "token embeddings are multiplied by √C": lambda s: (
+            s.right + s.weights[WTE][s.ids] * (math.sqrt(s.config.n_embd) - 1)
+        ),
+        "token ids are off by one": lambda s: (
+            s.right - s.weights[WTE][s.ids] + np.roll(s.weights[WTE], -1, 0)[s.ids]
+        ),
+        "sinusoidal position embeddings": lambda s: s.weights[WTE][s.ids] + _sinusoids(s),
+    },
+    "attn.pattern": {
+        "the scale 1 / √D is missing": lambda s: _pattern(s, math.sqrt(_head_size(s))),
+        "the scale is 1 / D": lambda s: _pattern(s, 1 / math.sqrt(_head_size(s))),
+        "the scale is 1 / √C": lambda s: _pattern(s, 1 / math.sqrt(s.config.n_head)),
+        "the scale is applied twice": lambda s: _pattern(s, s.config.attention_scale(s.layer)),
+        "the scale is divided by the layer + 1 (scale_attn_by_inverse_layer_idx)": lambda s: (
+            _pattern(s, 1 / (s.layer + 1))
+        ),
+        "the scale lacks the division by the layer + 1": lambda s: _pattern(s, s.layer + 1),
+        "the causal mask is missing": lambda s: _pattern(s, mask=_offset_mask(s, len(s.ids))),
+        "the causal mask is off by one: each token sees the next": lambda s: (
+            _pattern(s, mask=_offset_mask(s, 1))
+        ),
+        "the causal mask is off by one: no token sees itself": lambda s: (
+            _pattern(s, mask=_offset_mask(s, -1) & (np.arange(len(s.ids)) > 0))
+        ),
+        "the causal mask is transposed: each token sees only later ones": lambda s: (
+            _pattern(s, mask=~_offset_mask(s, 0) & ~np.eye(len(s.ids), dtype=bool))
+        ),
+        "softmax is over the queries": lambda s: _softmax_over(s, -2),
+        "softmax is over the heads": lambda s: _softmax_over(s, 0),
+        "the mask is applied after softmax": lambda s: np.where(
+            causal_mask(len(s.ids), len(s.ids)), 0.0, _pattern(s, mask=_offset_mask(s, len(s.ids)))
+        ),
+        "masked scores are 0 instead of -∞": lambda s: softmax(
+            np.where(
+                causal_mask(len(s.ids), len(s.ids)),
+                0.0,
+                s["attn.q"] @ s["attn.k"].swapaxes(1, 2) * s.config.attention_scale(s.layer),
+            )
+        ),
+        "softmax is missing": lambda s: np.where(
+            causal_mask(len(s.ids), len(s.ids)),
+            0.0,
+            s["attn.q"] @ s["attn.k"].swapaxes(1, 2) * s.config.attention_scale(s.layer),
+        ),
+        "the scores have ALiBi's bias": lambda s: _pattern(s, bias=_alibi(s)),
+        "the cache lags: keys are those of the token before": lambda s: _pattern(
+            s.with_arrays({"attn.k": _shifted(s["attn.k"])})
+        ),
+        "queries and keys are exchanged": lambda s: _pattern(
+            s.with_arrays({"attn.k": s["attn.q"], "attn.q": s["attn.k"]})
+        ),
+    },
+    "attn.z": {
+        "the pattern is transposed": lambda s: s["attn.pattern"].swapaxes(1, 2) @ s["attn.v"],
+        "the cache lags: values are those of the token before": lambda s: (
+            s["attn.pattern"] @ _shifted(s["attn.v"])
+        ),
+        "the pattern weights keys, not values": lambda s: s["attn.pattern"] @ s["attn.k"],
+        "the values are not weighted": lambda s: s["attn.v"],
+        "heads read the next head's values": lambda s: (
+            s["attn.pattern"] @ np.roll(s["attn.v"], -1, 0)
+        ),
+    },
+    "attn.out": {
+        "attention's c_proj is transposed ([in, out] read as [out, in])": lambda s: s.linear(
+            _join(s["attn.z"]), "attn.c_proj", transposed=True
+        ),
+        "the bias of attention's c_proj is missing": lambda s: s.right - s.weight(
+            "attn.c_proj.bias"
+        ),
+        "heads are joined without a transposition of tokens and heads": lambda s: s.linear(
+            s["attn.z"].reshape(len(s.ids), -1), "attn.c_proj"
+        ),
+        "heads are joined interleaved": lambda s: s.linear(
+            s["attn.z"].transpose(1, 2, 0).reshape(len(s.ids), -1), "attn.c_proj"
+        ),
+        "attention's c_proj is missing": lambda s: _join(s["attn.z"]),
+    },
+    "resid_mid": {
+        "the residual connection around attention is missing": lambda s: s["attn.out"],
+        "post-norm: attention is added to ln_1's output": lambda s: s["ln_1"] + s["attn.out"],
+        "attention's output is not added": lambda s: s.resid,
+        "attention's output is scaled by 1 / √(2·L)": lambda s: (
+            s.resid + s["attn.out"] / math.sqrt(2 * s.config.n_layer)
+        ),
+        "post-norm: ln_1 is applied to the sum": lambda s: layer_norm(
+            s.right,
+            s.weight("ln_1.weight"),
+            s.weight("ln_1.bias"),
+            s.config.layer_norm_epsilon,
+        ),
+    },
+    "ln_2": {
+        "attention and MLP are parallel: ln_2 reads the block's input": lambda s: layer_norm(
+            s.resid, s.weight("ln_2.weight"), s.weight("ln_2.bias"), s.config.layer_norm_epsilon
+        ),
+    },
+    "mlp.pre": {
+        "c_fc is transposed ([in, out] read as [out, in])": lambda s: s.linear(
+            s["ln_2"], "mlp.c_fc", transposed=True
+        ),
+        "c_fc's bias is missing": lambda s: s.right - s.weight("mlp.c_fc.bias"),
+        "ln_2 is not applied before the MLP": lambda s: s.linear(s["resid_mid"], "mlp.c_fc"),
+        "the MLP reads ln_1's output": lambda s: s.linear(s["ln_1"], "mlp.c_fc"),
+    },
+    "mlp.act": {
+        "GELU by erf, but the config says another activation": lambda s: (
+            ACTIVATIONS["gelu"](s["mlp.pre"])
+        ),
+        "GELU in the tanh form, but the config says another activation": lambda s: (
+            ACTIVATIONS["gelu_new"](s["mlp.pre"])
+        ),
+        "ReLU": lambda s: np.maximum(s["mlp.pre"], 0),
+        "SiLU": lambda s: ACTIVATIONS["silu"](s["mlp.pre"]),
+        "GELU as x · sigmoid(1.702 x)": lambda s: (
+            ACTIVATIONS["silu"](1.702 * s["mlp.pre"]) / 1.702
+        ),
+        "tanh GELU without the cubic term": lambda s: _tanh_gelu(s["mlp.pre"], 0),
+        "tanh GELU with 0.0044715": lambda s: _tanh_gelu(s["mlp.pre"], 0.0044715),
+        "tanh GELU without the factor √(2/π)": lambda s: (
+            0.5 * s["mlp.pre"] * (1 + np.tanh(s["mlp.pre"] + 0.044715 * s["mlp.pre"] ** 3))
+        ),
+        "tanh GELU without the factor ½": lambda s: 2 * s.right,
+        "the activation is missing": lambda s: s["mlp.pre"],
+    },
+    "mlp.out": {
+        "the MLP's c_proj is transposed ([in, out] read as [out, in])": lambda s: s.linear(
+            s["mlp.act"], "mlp.c_proj", transposed=True
+        ),
+        "the bias of the MLP's c_proj is missing": lambda s: s.right - s.weight("mlp.c_proj.bias"),
+        "the activation is not applied before c_proj": lambda s: s.linear(
+            s["mlp.pre"], "mlp.c_proj"
+        ),
+    },
+    "resid": {
+        "the residual connection around the MLP is missing": lambda s: s["mlp.out"],
+        "post-norm: the MLP is added to ln_2's output": lambda s: s["ln_2"] + s["mlp.out"],
+        "the MLP is added to the block's input": lambda s: s.resid + s["mlp.out"],
+        "the MLP's output is not added": lambda s: s["resid_mid"],
+        "the MLP's output is scaled by 1 / √(2·L)": lambda s: (
+            s["resid_mid"] + s["mlp.out"] / math.sqrt(2 * s.config.n_layer)
+        ),
+        "post-norm: ln_2 is applied to the sum": lambda s: layer_norm(
+            s.right,
+            s.weight("ln_2.weight"),
+            s.weight("ln_2.bias"),
+            s.config.layer_norm_epsilon,
+        ),
+    },
+    "logits": {
+        "ln_f is not applied before the unembedding": lambda s: s.resid @ _head(s).T,
+        "the unembedding is transposed ([out, in] read as [in, out])": lambda s: (
+            s["ln_f"] @ _head(s).reshape(_head(s).shape[::-1])
+        ),
+        "the unembedding is tied to wte, but the model has its own": lambda s: (
+            s["ln_f"] @ s.weights[WTE].T
+        ),
+        "log probabilities instead of logits": lambda s: (
+            s.right - np.log(np.exp(s.right - s.right.max(-1, keepdims=True)).sum(-1))[:, None]
+            - s.right.max(-1, keepdims=True)
+        ),
+        "probabilities instead of logits": lambda s: softmax(s.right),
+        "logits are divided by √C": lambda s: s.right / math.sqrt(s.config.n_embd),
+        "logits are those of the token before": lambda s: _shifted(s.right),
+    },
+}  # fmt: skip
+
+
+def _tanh_gelu(x: Array, cubic: float) -> Array:
+    y: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + cubic * x**3)))
+    return y
+
+
+def _head(s: Step) -> Array:
+    return s.weights.get(LM_HEAD, s.weights[WTE])
+
+
+def _sinusoids(s: Step) -> Array:
+    c = s.config.n_embd
+    angle = np.arange(len(s.ids))[:, None] / 10000.0 ** (np.arange(c) // 2 * 2 / c)
+    return np.where(np.arange(c) % 2, np.cos(angle), np.sin(angle))
+
+
+MISTAKES: tuple[Mistake, ...] = (
+    *(
+        Mistake(n, point, compute)
+        for point, steps in _STEPS.items()
+        for n, compute in steps.items()
+    ),
+    *_qkv_mistakes(),
+    *(mistake for norm in ("ln_1", "ln_2", "ln_f") for mistake in _norm_mistakes(norm)),
+)
+"""The known mistakes. Mistakes of one name show at several points, such as attn.q and attn.v."""

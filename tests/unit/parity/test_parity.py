@@ -1,0 +1,189 @@
+"""The parity kit: engines with mistakes are located and named; engines that round are right."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from record_bits import random_ids, random_model
+
+from gpt2np import GPT2
+from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.kernels.array import Array
+from gpt2np.model.gpt2 import gpt2
+from gpt2np.model.plain import PlainContext, plain_weights
+from gpt2np.parity import MISTAKES, Golden, check, check_texts, read_candidate
+from gpt2np.parity.check import _round, _split
+from gpt2np.parity.mistakes import Step
+
+CONFIGS = {
+    "GPT-2": {"vocab_size": 211, "n_embd": 48, "n_head": 4, "n_layer": 3},
+    "erf GELU, untied": {
+        "vocab_size": 150, "n_embd": 60, "n_head": 3, "n_layer": 2, "n_inner": 100,
+        "activation_function": "gelu", "untied": True,
+    },
+    "scaled by layer": {
+        "vocab_size": 97, "n_embd": 64, "n_head": 8, "n_layer": 3, "layer_norm_epsilon": 1e-4,
+        "scale_attn_by_inverse_layer_idx": True,
+    },
+}  # fmt: skip
+DTYPES = ["float32", "bfloat16", "float16"]
+
+# One of each kind; the name, and the hook point at which it must be found.
+THIRTY = {
+    "positions are off by one": "embed",
+    "position embeddings are missing": "embed",
+    "token ids are off by one": "embed",
+    "ln_1 is missing": "blocks.0.ln_1",
+    "layer norm: epsilon is 1e-3": "blocks.0.ln_1",
+    "layer norm: the variance is divided by C - 1": "blocks.0.ln_1",
+    "layer norm: the mean is not subtracted (RMS norm)": "blocks.0.ln_1",
+    "layer norm: the bias is missing": "blocks.0.ln_1",
+    "layer norm: over the tokens, not the channels": "blocks.0.ln_1",
+    "c_attn's matrix is transposed ([in, out] read as [out, in])": "blocks.0.attn.q",
+    "c_attn's bias is missing": "blocks.0.attn.q",
+    "c_attn's thirds are read in the order k, q, v": "blocks.0.attn.q",
+    "c_attn's thirds are read in the order q, v, k": "blocks.0.attn.k",
+    "heads are interleaved: each head's q, k and v are read side by side": "blocks.0.attn.q",
+    "heads are interleaved: channel c of head h is read at c · H + h": "blocks.0.attn.q",
+    "the scale 1 / √D is missing": "blocks.0.attn.pattern",
+    "the scale is 1 / √C": "blocks.0.attn.pattern",
+    "the causal mask is missing": "blocks.0.attn.pattern",
+    "the causal mask is off by one: each token sees the next": "blocks.0.attn.pattern",
+    "the causal mask is off by one: no token sees itself": "blocks.0.attn.pattern",
+    "softmax is over the queries": "blocks.0.attn.pattern",
+    "the cache lags: keys are those of the token before": "blocks.0.attn.pattern",
+    "the cache lags: values are those of the token before": "blocks.0.attn.z",
+    "heads are joined without a transposition of tokens and heads": "blocks.0.attn.out",
+    "attention's c_proj is transposed ([in, out] read as [out, in])": "blocks.0.attn.out",
+    "the residual connection around attention is missing": "blocks.0.resid_mid",
+    "c_fc's bias is missing": "blocks.0.mlp.pre",
+    "GELU as x · sigmoid(1.702 x)": "blocks.0.mlp.act",
+    "the bias of the MLP's c_proj is missing": "blocks.0.mlp.out",
+    "post-norm: the MLP is added to ln_2's output": "blocks.0.resid",
+}
+
+
+def small_model(config: str) -> GPT2:
+    """A random model whose layer norms and biases matter."""
+    model, rng = random_model(**CONFIGS[config]), np.random.default_rng(1)
+    weights = {
+        name: array + 0.1 * rng.standard_normal(array.shape) if "ln_" in name else 2 * array
+        for name, array in model.weights.items()
+    }
+    return GPT2(model.config, {name: w.astype(np.float32) for name, w in weights.items()})
+
+
+def run(model: GPT2, ids: list[int], dtype: str, mistake: str | None = None) -> dict[str, Array]:
+    """All arrays of an engine that computes in `dtype`, perhaps with a mistake."""
+    weights = {name: _round(array, dtype) for name, array in model.weights.items()}
+    computes = {m.point: m.compute for m in MISTAKES if m.name == mistake}
+    arrays: dict[str, Array] = {}
+
+    def hook(name: str, array: Array) -> Array:
+        block, point = _split(name)
+        if compute := computes.get(point):
+            array = compute(Step(array, arrays, weights, model.config, np.array(ids), block))
+        arrays[name] = _round(array.astype(np.float32), dtype)
+        return arrays[name]
+
+    with np.errstate(all="ignore"):
+        gpt2(
+            PlainContext(ids, model.config, hook),  # type: ignore[arg-type]
+            plain_weights(GPT2(model.config, weights)),
+        )
+    return arrays
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "config",
+    [name if name == "GPT-2" else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS],
+)
+def test_thirty_mistakes(config: str, dtype: str) -> None:
+    model = small_model(config)
+    ids = random_ids(12, 3, model.config.vocab_size)
+    golden = Golden("x", {"p": ids}, {}, {}, {})
+    assert len(THIRTY) == 30
+    named = 0
+    for mistake, point in THIRTY.items():
+        report = check(golden, run(model, ids, dtype, mistake), model)
+        assert report.first is not None and report.first.point == point, (mistake, str(report))
+        named += report.mistake == mistake
+    assert named >= 27
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("config", CONFIGS)
+def test_no_false_alarm(config: str, dtype: str) -> None:
+    model = small_model(config)
+    for seed in range(3):
+        ids = random_ids(12, seed, model.config.vocab_size)
+        report = check(Golden("x", {"p": ids}, {}, {}, {}), run(model, ids, dtype), model)
+        assert report.is_rounding, str(report)
+
+
+@pytest.mark.parametrize("given", [["logits"], ["hidden_states"], ["blocks.1.hook_resid_post"]])
+def test_subsets_under_other_names(given: list[str]) -> None:
+    """A mistake is found from the logits alone, too."""
+    model = small_model("GPT-2")
+    ids = random_ids(12, 3, model.config.vocab_size)
+    golden = Golden("x", {"p": ids}, {}, {}, {})
+    for mistake in (None, "the scale 1 / √D is missing", "GELU as x · sigmoid(1.702 x)"):
+        ours = run(model, ids, "float32", mistake)
+        hidden = [ours["embed"], ours["blocks.0.resid"], ours["blocks.1.resid"], ours["ln_f"]]
+        all_arrays = {
+            "logits": ours["logits"][None],
+            "hidden_states": [array[None] for array in hidden],
+            "blocks.1.hook_resid_post": ours["blocks.1.resid"],
+        }
+        report = check(golden, {name: all_arrays[name] for name in given}, model)
+        assert report.mistake == mistake and report.is_rounding == (mistake is None)
+
+
+def test_files(tmp_path: Path) -> None:
+    logits = np.arange(12, dtype=np.float32).reshape(3, 4)
+    logits.tofile(tmp_path / "p__logits.3x4.f32")
+    np.save(tmp_path / "embed.npy", logits)
+    found = read_candidate(tmp_path)
+    assert sorted(found) == ["embed", "p/logits"]
+    np.testing.assert_array_equal(found["p/logits"], logits)
+    np.savez(tmp_path / "all.npz", logits=logits)
+    np.testing.assert_array_equal(read_candidate(tmp_path / "all.npz")["logits"], logits)
+    logits[:2].tofile(tmp_path / "p__logits.3x4.f32")
+    with pytest.raises(CheckpointError, match="has 8 numbers"):
+        read_candidate(tmp_path)
+
+
+def test_wrong_names_and_shapes() -> None:
+    model = small_model("GPT-2")
+    golden = Golden("x", {"p": [1, 2, 3]}, {}, {}, {})
+    with pytest.raises(InvalidArgumentError, match="unknown array 'logit'; did you mean"):
+        check(golden, {"logit": np.zeros((3, 211))}, model)
+    with pytest.raises(InvalidArgumentError, match=r"logits has shape \(3, 5\)"):
+        check(golden, {"logits": np.zeros((3, 5))}, model)
+    with pytest.raises(InvalidArgumentError, match="no arrays"):
+        check(golden, {}, model)
+
+
+def test_texts() -> None:
+    model = small_model("GPT-2")
+    ids = [5, 6, 7]
+    logits = model.forward([ids])[-1].astype(np.float64)
+    second, first = np.argsort(logits)[-2:].tolist()
+    wide = Golden(
+        "x", {"p": ids}, {"p": [first]}, {"p": [float(logits[first] - logits[second])]}, {}
+    )
+    close = Golden("x", {"p": ids}, {"p": [first]}, {"p": [1e-9]}, {})
+    assert str(check_texts(wide, {"p": [first]}, model)["p"]) == "equal"
+    assert not check_texts(wide, {"p": [second]}, model)["p"].is_rounding
+    assert "both are right" in str(check_texts(close, {"p": [second]}, model)["p"])
+
+
+def test_reports_are_json() -> None:
+    from dataclasses import asdict
+
+    model = small_model("GPT-2")
+    golden = Golden("x", {"p": [1, 2, 3]}, {}, {}, {})
+    report = check(golden, run(model, [1, 2, 3], "float32", "the scale is 1 / D"), model)
+    assert json.loads(json.dumps(asdict(report)))["mistake"] == "the scale is 1 / D"
