@@ -10,10 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.model_options import MODEL_HELP, THREADS_HELP, load_model
+from gpt2np.cli.declared_options import add_option
+from gpt2np.cli.model_options import add_performance_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
+from gpt2np.runtime.options import ModelOptions
 
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
@@ -57,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--dtype", choices=("float32", "bfloat16", "float16", "float64"), dest="engine", help=dtype)
     add("--json", action="store_true", help="Print the report as one JSON object")
     for action in (record, checking):
-        action.add_argument("--model", metavar="MODEL", help=MODEL_HELP)
-        action.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
-        action.set_defaults(dtype="float32", tokenizer=None, weights=None, exact=True)
+        add_option(action, ModelOptions, "model")
+        add_performance_arguments(action)
+        action.set_defaults(exact=True)
 
 
 def run(args: argparse.Namespace) -> int:
