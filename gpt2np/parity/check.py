@@ -20,7 +20,7 @@ from gpt2np.model.plain import PlainContext, plain_weights
 from gpt2np.model.weights import ModelWeights
 from gpt2np.parity.candidate import by_prompt
 from gpt2np.parity.golden import Golden
-from gpt2np.parity.mistakes import MISTAKES, Step
+from gpt2np.parity.mistakes import MISTAKES, PassStep
 from gpt2np.runtime.hooked_context import Hook
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class _PromptCheck:
             block, point = _split(name)
             if compute := computes.get(point):
                 ids = np.array(self.ids)
-                step = Step(right, arrays, self._weights, self._config, ids, block)
+                step = PassStep(right, arrays, self._weights, self._config, ids, block)
                 right = compute(step)
             steps[name] = right
             array = given.get(name, right)

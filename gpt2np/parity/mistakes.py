@@ -22,7 +22,7 @@ from gpt2np.model.ops import ACTIVATIONS, causal_mask, layer_norm, softmax
 
 
 @dataclass(frozen=True)
-class Step:
+class PassStep:
     """What a step of the pass reads: earlier arrays, weights and settings.
 
     Attributes:
@@ -47,7 +47,7 @@ class Step:
         """Return an earlier array of the same block; outside of the blocks, that of the model."""
         return self.arrays[self.block + point]
 
-    def with_arrays(self, changed: Mapping[str, Array]) -> Step:
+    def with_arrays(self, changed: Mapping[str, Array]) -> PassStep:
         """Return the step with other arrays of the same block."""
         return replace(
             self,
@@ -74,7 +74,7 @@ class Step:
         return y + self.weight(f"{name}.bias") if bias else y
 
 
-Compute = Callable[[Step], Array]
+Compute = Callable[[PassStep], Array]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Mistake:
     compute: Compute
 
 
-def _norm_input(s: Step, norm: str) -> Array:
+def _norm_input(s: PassStep, norm: str) -> Array:
     return s["resid_mid"] if norm == "ln_2" else s.resid
 
 
@@ -100,7 +100,7 @@ def _norm_mistakes(norm: str) -> list[Mistake]:
     """Return the mistakes of one layer norm."""
 
     def of(normalize: Callable[[Array, float], Array]) -> Compute:
-        def compute(s: Step) -> Array:
+        def compute(s: PassStep) -> Array:
             x = normalize(_norm_input(s, norm), s.config.layer_norm_epsilon)
             return x * s.weight(f"{norm}.weight") + s.weight(f"{norm}.bias")
 
@@ -162,24 +162,24 @@ def _heads(x: Array, n_head: int) -> Array:
 def _qkv_mistakes() -> list[Mistake]:
     """Return the mistakes in computing queries (index 0), keys (1) and values (2)."""
 
-    def third(i: int, s: Step, *, transposed: bool = False, bias: bool = True) -> Array:
+    def third(i: int, s: PassStep, *, transposed: bool = False, bias: bool = True) -> Array:
         y = s.linear(s["ln_1"], "attn.c_attn", transposed=transposed, bias=bias)
         return _heads(np.split(y, 3, -1)[i], s.config.n_head)
 
-    def of_resid(i: int, s: Step) -> Array:
+    def of_resid(i: int, s: PassStep) -> Array:
         return third(i, s.with_arrays({"ln_1": s.resid}))
 
-    def side_by_side(i: int, s: Step) -> Array:
+    def side_by_side(i: int, s: PassStep) -> Array:
         y = s.linear(s["ln_1"], "attn.c_attn").reshape(len(s.ids), s.config.n_head, 3, -1)
         return y[:, :, i].swapaxes(0, 1)
 
-    def strided(i: int, s: Step) -> Array:
+    def strided(i: int, s: PassStep) -> Array:
         return _join(third(i, s)).reshape(len(s.ids), -1, s.config.n_head).transpose(2, 0, 1)
 
-    def unsplit(i: int, s: Step) -> Array:
+    def unsplit(i: int, s: PassStep) -> Array:
         return _join(third(i, s)).reshape(s.right.shape)
 
-    def rotary(i: int, s: Step) -> Array:
+    def rotary(i: int, s: PassStep) -> Array:
         half = s.right.shape[-1] // 2
         angle = np.arange(len(s.ids))[:, None] * 10000.0 ** (-np.arange(half) / max(half, 1))
         x, y, rest = np.split(s.right, [half, 2 * half], -1)
@@ -188,7 +188,7 @@ def _qkv_mistakes() -> list[Mistake]:
             s.right if i == 2 else np.concatenate([x * cos - y * sin, y * cos + x * sin, rest], 2)
         )
 
-    steps: dict[str, Callable[[int, Step], Array]] = {
+    steps: dict[str, Callable[[int, PassStep], Array]] = {
         "c_attn's matrix is transposed ([in, out] read as [out, in])": partial(
             third, transposed=True
         ),
@@ -211,7 +211,7 @@ def _qkv_mistakes() -> list[Mistake]:
 
 
 def _pattern(
-    s: Step, scale: float = 1.0, mask: Array | None = None, bias: Array | float = 0.0
+    s: PassStep, scale: float = 1.0, mask: Array | None = None, bias: Array | float = 0.0
 ) -> Array:
     """Return the pattern with a factor on the scale, another mask, or a bias of the scores."""
     t = len(s.ids)
@@ -220,12 +220,12 @@ def _pattern(
     return softmax(np.where(hidden, -1e30, scores * scale + bias))
 
 
-def _offset_mask(s: Step, offset: int) -> Array:
+def _offset_mask(s: PassStep, offset: int) -> Array:
     t = np.arange(len(s.ids))
     return t > t[:, None] + offset
 
 
-def _softmax_over(s: Step, axis: int) -> Array:
+def _softmax_over(s: PassStep, axis: int) -> Array:
     t = len(s.ids)
     scores = s["attn.q"] @ s["attn.k"].swapaxes(1, 2) * s.config.attention_scale(s.layer)
     hidden = np.broadcast_to(causal_mask(t, t), scores.shape)
@@ -233,11 +233,11 @@ def _softmax_over(s: Step, axis: int) -> Array:
     return np.where(hidden, 0.0, np.moveaxis(softmax(scores), -1, axis))
 
 
-def _head_size(s: Step) -> int:
+def _head_size(s: PassStep) -> int:
     return s.config.n_embd // s.config.n_head
 
 
-def _alibi(s: Step) -> Array:
+def _alibi(s: PassStep) -> Array:
     t, h = np.arange(len(s.ids)), s.config.n_head
     slopes = 2.0 ** (-8 * (np.arange(h) + 1) / h)
     return slopes[:, None, None] * (t - t[:, None])
@@ -435,11 +435,11 @@ def _tanh_gelu(x: Array, cubic: float) -> Array:
     return y
 
 
-def _head(s: Step) -> Array:
+def _head(s: PassStep) -> Array:
     return s.weights.get(LM_HEAD, s.weights[WTE])
 
 
-def _sinusoids(s: Step) -> Array:
+def _sinusoids(s: PassStep) -> Array:
     c = s.config.n_embd
     angle = np.arange(len(s.ids))[:, None] / 10000.0 ** (np.arange(c) // 2 * 2 / c)
     return np.where(np.arange(c) % 2, np.cos(angle), np.sin(angle))

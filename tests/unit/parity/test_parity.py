@@ -14,7 +14,7 @@ from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, plain_weights
 from gpt2np.parity import MISTAKES, Golden, check, check_texts, read_candidate
 from gpt2np.parity.check import _round, _split
-from gpt2np.parity.mistakes import Step
+from gpt2np.parity.mistakes import PassStep
 
 CONFIGS = {
     "GPT-2": {"vocab_size": 211, "n_embd": 48, "n_head": 4, "n_layer": 3},
@@ -83,7 +83,7 @@ def run(model: GPT2, ids: list[int], dtype: str, mistake: str | None = None) -> 
     def hook(name: str, array: Array) -> Array:
         block, point = _split(name)
         if compute := computes.get(point):
-            array = compute(Step(array, arrays, weights, model.config, np.array(ids), block))
+            array = compute(PassStep(array, arrays, weights, model.config, np.array(ids), block))
         arrays[name] = _round(array.astype(np.float32), dtype)
         return arrays[name]
 
