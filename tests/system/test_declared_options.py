@@ -39,6 +39,7 @@ COMMANDS = {
 """The further families of options, by command."""
 
 NOT_IN_COMMAND = {
+    ("bench", "exact"): "an exact pass is slow by design",
     ("bench", "model"): "a positional argument",
     ("bench", "tokenizer"): "a benchmark's prompt is in tokens",
     ("bench", "draft"): "a benchmark measures a model without draft tokens",
