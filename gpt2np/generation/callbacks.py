@@ -101,10 +101,6 @@ class Callbacks:
         hook = self.interventions
         return hook if hook is None or is_prompt else after_prompt(hook)
 
-    def should_stop(self, ids: Sequence[int], logits: Array) -> bool:
-        """Tell whether a stopping criterion ends the sequence after ids[-1]."""
-        return any(criterion(list(ids), logits) for criterion in self.stopping_criteria)
-
 
 def _processor_error(processor: LogitsProcessor, what: str) -> InvalidArgumentError:
     name = getattr(processor, "__name__", type(processor).__name__)
