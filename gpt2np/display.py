@@ -60,6 +60,17 @@ def colored_tokens(
     return f'<div style="white-space:pre-wrap">{gray_prompt}{"".join(spans)}</div>'
 
 
+def shaded_tokens(tokens: Sequence[str], values: Sequence[float]) -> str:
+    """Return the HTML of tokens, shaded green by positive and red by negative values."""
+    largest = max(map(abs, values), default=0.0) or 1.0
+    spans = [
+        f'<span style="background:hsla({120 if value > 0 else 0},80%,40%,'
+        f'{0.6 * abs(value) / largest:.2f})" title="{value:+.4f}">{_escape(token)}</span>'
+        for token, value in zip(tokens[:MAX_TOKENS], values, strict=False)
+    ]
+    return f'<div style="white-space:pre-wrap">{"".join(spans)}</div>'
+
+
 def frame(page: str, height: int = 600) -> str:
     """Return the HTML of a sandboxed iframe that shows an HTML page."""
     style = f"width:100%;height:{height}px;border:1px solid gray"

@@ -24,7 +24,7 @@ from gpt2np.data.files import check_output_file
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from gpt2np.interp import Trace
+    from gpt2np.interp import Saliency, Trace
     from gpt2np.interp.summary import Overview
     from gpt2np.kernels.array import Array
     from gpt2np.language_model import LanguageModel
@@ -46,6 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="List the names and shapes of all activations and exit",
     )
+    saliency = (
+        "Show how much each token contributes to the log probability of the most likely next "
+    )
+    add("--saliency", action="store_true", help=f"{saliency}token, by integrated gradients")
     compare = "Compare the activations with those of transformers; needs transformers and torch"
     add("--compare", action="store_true", help=compare)
     output = parser.add_argument_group("Output").add_argument
@@ -60,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Trace the prompt, print the overview and return the exit code."""
     if args.list_points:
-        names = ("prompt", "file", "points", "compare", "npz", "json", "force", "model")
+        names = ("prompt", "file", "points", "saliency", "compare", "npz", "json", "force", "model")
         if any(getattr(args, name) not in (None, False) for name in names):
             raise InvalidArgumentError("--list-points takes no prompt and no other option")
         print(_point_table())
@@ -126,7 +130,7 @@ def _format_result(
     lm: "LanguageModel", prompt: str, trace: "Trace", points: list[str], args: argparse.Namespace
 ) -> str:
     """Format the overview of a trace as text, or as JSON for --json."""
-    from gpt2np.cli.trace_report import as_text, difference_table, numbers_table
+    from gpt2np.cli.trace_report import as_text, difference_table, numbers_table, saliency_lines
     from gpt2np.interp.compare import compare_with_transformers
     from gpt2np.interp.summary import overview_as_json, summarize_arrays
 
@@ -135,19 +139,31 @@ def _format_result(
     width = shutil.get_terminal_size().columns
     overview = _overview(lm, trace, None if args.json else width, args.top)
     table = lm.tokenizer.vocabulary.token_bytes
+    saliency = _saliency(lm, trace) if args.saliency else None
     if args.json:
         content: dict[str, Any] = {"model": lm.name, "prompt": prompt}
         content |= overview_as_json(overview, table)
         if arrays:
             content["arrays"] = [asdict(numbers) for numbers in arrays]
+        if saliency:
+            content["saliency"] = saliency.values.tolist()
         if differences:
             content["transformers"] = [asdict(difference) for difference in differences]
         return json.dumps(content, ensure_ascii=False)
     style = terminal_style()
     parts = [as_text(overview, table, width, style)]
+    parts += [saliency_lines(saliency, table, style)] if saliency else []
     parts += [numbers_table(arrays, style)] if arrays else []
     parts += [difference_table(differences, style)] if differences else []
     return "\n\n".join(parts)
+
+
+def _saliency(lm: "LanguageModel", trace: "Trace") -> "Saliency":
+    from gpt2np.interp import Target, logit_lens, saliency
+
+    last = f"blocks.{lm.model.config.n_layer - 1}.resid"
+    token = int(logit_lens(lm, trace[last][-1]).argmax())
+    return saliency(lm, trace.ids.tolist(), Target(token))
 
 
 def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) -> "Overview":

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from gpt2np.interp.compare import Difference, worst_per_layer
+from gpt2np.interp.gradients import Saliency
 from gpt2np.interp.summary import ArraySummary, AttentionWeight, Overview, token_bytes
 from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_token, token_rows
 
@@ -28,6 +31,17 @@ def as_text(overview: Overview, table: Mapping[int, bytes], width: int, style: S
         _next_token_lines(overview, table, style),
     )
     return "\n\n".join("\n".join(part) for part in parts)
+
+
+def saliency_lines(saliency: Saliency, table: Mapping[int, bytes], style: Style) -> str:
+    """Format the contribution of each token, a line per token."""
+    lines = [style.bold("contributions to the log probability of the next token")]
+    largest = max(np.abs(saliency.values).max(), 1e-9)
+    tokens = token_bytes(saliency.ids.tolist(), table)
+    for token, value in zip(tokens, saliency.values, strict=True):
+        bar = ("█" if value > 0 else "░") * round(30 * abs(value) / largest)
+        lines.append(f"{_fit(token, _CELL)} {value:+8.3f} {bar}".rstrip())
+    return "\n".join(lines)
 
 
 def lens_columns(width: int) -> int:

@@ -3,8 +3,13 @@
 trace, Trace                record the activations of a forward pass
 HOOK_POINTS                 names and shapes of the activations
 hook_points_nbytes          size of the activations in bytes
-Intervention                a hook that edits activations; made by replace, scale, zero, zero_head,
-                            mean_ablate and patch_from
+Intervention                a hook that edits activations; made by add, replace, scale, zero,
+                            zero_head, mean_ablate and patch_from
+direction, Direction        a steering vector between two kinds of texts
+gradients, Target           gradients of a logit or log probability at hook points
+saliency, Saliency          contributions of the prompt's tokens to a prediction
+attribution_patching        estimates of all patches from one backward pass
+activation_patching         the same, exactly, with a forward pass per patch
 chain                       join several interventions into one
 logit_lens                  next-token logits from any residual
 lens_table                  most likely next tokens at every residual and position
@@ -18,8 +23,17 @@ compare_with_transformers   differences from the pass of `transformers`
 
 from gpt2np.interp.attribution import Attribution, attribution
 from gpt2np.interp.compare import Difference, compare_with_transformers, differences
+from gpt2np.interp.gradients import (
+    Saliency,
+    Target,
+    activation_patching,
+    attribution_patching,
+    gradients,
+    saliency,
+)
 from gpt2np.interp.interventions import (
     Intervention,
+    add,
     chain,
     mean_ablate,
     patch_from,
@@ -30,6 +44,7 @@ from gpt2np.interp.interventions import (
 )
 from gpt2np.interp.lens import LensTable, lens_table, logit_lens
 from gpt2np.interp.plots import plot_attention
+from gpt2np.interp.steering import Direction, direction
 from gpt2np.interp.summary import AttentionSummary, attention_summary, induction_scores
 from gpt2np.interp.trace import Trace, trace
 from gpt2np.model.hook_points import (
@@ -45,15 +60,23 @@ __all__ = [
     "AttentionSummary",
     "Attribution",
     "Difference",
+    "Direction",
     "HookPoint",
     "Intervention",
     "LensTable",
+    "Saliency",
+    "Target",
     "Trace",
+    "activation_patching",
+    "add",
     "attention_summary",
     "attribution",
+    "attribution_patching",
     "chain",
     "compare_with_transformers",
     "differences",
+    "direction",
+    "gradients",
     "hook_point_names",
     "hook_point_shape",
     "hook_points_nbytes",
@@ -64,6 +87,7 @@ __all__ = [
     "patch_from",
     "plot_attention",
     "replace",
+    "saliency",
     "scale",
     "trace",
     "zero",

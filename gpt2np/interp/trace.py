@@ -181,18 +181,29 @@ def trace(
     is_list = isinstance(hooks, Sequence) and all(map(callable, hooks))
     check_argument(is_list, "interventions", hooks, "a function or a list of functions")
     hooks = [resolve_hook(hook, gpt2.config.n_layer) for hook in hooks]
+    ids = prompt_ids(model, prompt)
+    arrays = _record(gpt2, ids, names, hooks)
+    return Trace(np.array(ids, np.int64), gpt2.config, arrays)
+
+
+def prompt_ids(
+    model: GPT2 | LanguageModel, prompt: Prompt | NDArray[np.integer[Any]]
+) -> Sequence[int]:
+    """Return the ids of a prompt: a text, for a LanguageModel, or ids.
+
+    Raises:
+        InvalidArgumentError: the prompt is neither, or a text but `model` is a GPT2.
+        ContextLengthError: the text has more tokens than the model's context.
+    """
     if not isinstance(prompt, str):
         items = as_list(prompt)
         is_list = items is not None and all(map(is_integer, items))
         expected = "a text or a list of ids; call trace once for each text"
         check_argument(is_list, "prompt", prompt, expected)
-        ids = items or []
-    elif isinstance(model, LanguageModel):
-        ids = encode_prompt(model, prompt)
-    else:
-        raise InvalidArgumentError("a GPT2 has no tokenizer; pass ids, or use a LanguageModel")
-    arrays = _record(gpt2, ids, names, hooks)
-    return Trace(np.array(ids, np.int64), gpt2.config, arrays)
+        return items or []
+    if isinstance(model, LanguageModel):
+        return encode_prompt(model, prompt)
+    raise InvalidArgumentError("a GPT2 has no tokenizer; pass ids, or use a LanguageModel")
 
 
 def _record(

@@ -20,7 +20,7 @@ from gpt2np.explain.run import MAX_TOKENS
 from gpt2np.generation import next_probabilities
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sampling import log_softmax
-from gpt2np.interp import Trace, attribution, hook_points_nbytes, logit_lens, scale, trace
+from gpt2np.interp import Trace, add, attribution, hook_points_nbytes, logit_lens, scale, trace
 from gpt2np.interp.lens import RESIDUALS, top_k
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
@@ -130,7 +130,12 @@ def inspect(lm: LanguageModel, body: InspectRequest) -> Json:
             last_rows[name] = array[..., -1, :].copy()
         return array
 
-    hooks = [scale(each.point, each.factor, heads=each.heads) for each in body.interventions]
+    hooks = [
+        scale(each.point, each.factor, positions=each.positions, heads=each.heads)
+        if each.vector is None
+        else add(each.point, each.vector, positions=each.positions, heads=each.heads)
+        for each in body.interventions
+    ]
     points = [*_POINTS, *body.points]
     with np.errstate(all="ignore"):  # check_finite raises an error instead
         traced = trace(lm, ids, points, interventions=[*hooks, keep_last_row])

@@ -411,13 +411,22 @@ def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
 
 
 class InterventionRequest(_Request):
-    """Multiply an activation by `factor` at all positions."""
+    """Multiply an activation by `factor`, or add `vector` to it."""
 
     point: str = Field(
         pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
     )
     heads: list[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, max_length=1000)
     factor: float = Field(0, ge=-1000, le=1000)
+    vector: list[Annotated[float, Field(ge=-1e6, le=1e6)]] | None = Field(
+        None,
+        min_length=1,
+        max_length=100_000,
+        description="Values to add, one per channel, instead of the multiplication.",
+    )
+    positions: list[Annotated[int, Field(ge=-100_000, le=100_000)]] | None = Field(
+        None, min_length=1, max_length=1000, description="Positions to edit; all by default."
+    )
 
 
 class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]

@@ -355,3 +355,12 @@ def test_a_model_whose_logits_are_no_numbers(bundled, tmp_path, name, value, arg
     assert message in result.stderr.decode().splitlines()[-1]
     assert f"are stored in {name}" in result.stderr.decode()
     assert "Traceback" not in result.stderr.decode() and "Warning" not in result.stderr.decode()
+
+
+def test_saliency_shows_a_contribution_per_token():
+    content = json.loads(output("The king said that", "--saliency", "--json"))
+    assert len(content["saliency"]) == 4
+    shown = output("The king said that", "--saliency")
+    lines = shown[shown.index("contributions to the log probability") :].splitlines()[1:]
+    found = [float(line[14:].split()[0]) for line in lines if line]
+    np.testing.assert_allclose(found, content["saliency"], atol=6e-4)

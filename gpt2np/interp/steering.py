@@ -1,0 +1,96 @@
+"""Steering: a direction between two kinds of texts, to add to activations while generating.
+
+Activation addition (Turner et al. 2023, arXiv:2308.10248).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+
+from gpt2np.checkpoint.safetensors_file import write_safetensors
+from gpt2np.data.files import as_path, atomic_path
+from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.interp.interventions import Indices, Intervention, add
+from gpt2np.interp.trace import trace
+from gpt2np.kernels.array import Array, equal_fields
+from gpt2np.language_model import LanguageModel
+from gpt2np.model.hook_points import get_hook_point, select_hook_points
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A vector to add to the activations at a hook point.
+
+    Attributes:
+        point: the name of the hook point.
+        vector: (C,) or (F,); (H, 1, D) for arrays with heads. Float32.
+    """
+
+    point: str
+    vector: Array
+
+    __eq__ = equal_fields
+
+    def add(self, strength: float = 1.0, *, positions: Indices = None) -> Intervention:
+        """Return a hook that adds `strength` times the vector; see `gpt2np.interp.add`."""
+        return add(self.point, strength * self.vector, positions=positions)
+
+    def save(self, path: str | Path) -> None:
+        """Write the direction to a safetensors file.
+
+        Raises:
+            OSError: the file can't be written; an existing file is left unchanged.
+        """
+        tensors = {self.point: (self.vector.shape, [self.vector.reshape(-1)])}
+        with atomic_path(as_path(path)) as temporary:
+            write_safetensors(temporary, "F32", tensors)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Direction:
+        """Read a direction from a file that `save` wrote.
+
+        Raises:
+            InvalidArgumentError: the file is damaged, or `save` did not write it.
+            OSError: the file can't be read.
+        """
+        from safetensors.numpy import load_file
+
+        try:
+            [(point, vector)] = load_file(as_path(path)).items()
+            get_hook_point(point)
+        except (SafetensorError, ValueError, InvalidArgumentError) as error:
+            raise InvalidArgumentError(f"{path} is not a file that Direction.save wrote") from error
+        return cls(point, vector)
+
+
+def direction(
+    lm: LanguageModel, texts_a: Sequence[str], texts_b: Sequence[str], point: str
+) -> Direction:
+    """Return the direction from texts_b to texts_a at a hook point.
+
+    The direction is the mean of the activations at the last token of each text of `texts_a`, minus
+    that of `texts_b`.
+
+    Raises:
+        InvalidArgumentError: a list has no texts, or `point` is no single hook point of vectors.
+    """
+    names = select_hook_points(point, lm.model.config.n_layer)
+    is_single = len(names) == 1 and not names[0].endswith("pattern")
+    check_argument(is_single, "point", point, "the name of one hook point, no attention pattern")
+
+    def mean(name: str, texts: Sequence[str]) -> Array:
+        is_list = isinstance(texts, (list, tuple)) and len(texts) > 0
+        check_argument(is_list, name, texts, "a list of at least one text")
+        by_head = get_hook_point(names[0]).by_head
+        arrays = [trace(lm, text, names[0])[names[0]] for text in texts]
+        last = np.stack([a[:, -1:] if by_head else a[-1] for a in arrays])
+        result: Array = last.mean(0, dtype=np.float64)
+        return result
+
+    difference = mean("texts_a", texts_a) - mean("texts_b", texts_b)
+    return Direction(names[0], difference.astype(np.float32))

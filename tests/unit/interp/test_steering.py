@@ -1,0 +1,64 @@
+"""Steering: added vectors, directions, their files."""
+
+import numpy as np
+import pytest
+
+import gpt2np
+from gpt2np import trace
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.interp import Direction, add, direction
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return gpt2np.load("bundled")
+
+
+@pytest.mark.parametrize(
+    "point", ["embed", "blocks.*.resid", "blocks.2.attn.z", "blocks.3.mlp.act"]
+)
+def test_a_zero_vector_changes_no_bit(lm, point):
+    before = trace(lm, "The king said that")
+    after = trace(lm, "The king said that", interventions=add(point, np.zeros(1)))
+    assert all(after[name].tobytes() == array.tobytes() for name, array in before.items())
+    text = lm.generate("The king", max_new_tokens=8, temperature=0).text
+    hook = add(point, 0.0)
+    assert lm.generate("The king", max_new_tokens=8, temperature=0, interventions=hook).text == text
+
+
+def test_a_direction_changes_the_text(lm):
+    found = direction(lm, ["The queen said that she"], ["The king said that he"], "blocks.2.resid")
+    queen, king = (
+        trace(lm, f"The {who}", "blocks.2.resid")
+        for who in ("queen said that she", "king said that he")
+    )
+    expected = queen["blocks.2.resid"][-1] - king["blocks.2.resid"][-1]
+    np.testing.assert_allclose(found.vector, expected, atol=1e-6)
+    plain, steered = (
+        lm.generate("The king said", max_new_tokens=12, temperature=0, interventions=hook).text
+        for hook in (add("embed", 0.0), found.add(4.0))
+    )
+    assert plain != steered
+
+
+@pytest.mark.parametrize("point", ["blocks.1.attn.z", "embed"])
+def test_a_saved_direction_is_the_same(lm, tmp_path, point):
+    found = direction(lm, ["A happy day", "Joy"], ["A sad day"], point)
+    found.save(tmp_path / "d.safetensors")
+    assert Direction.load(tmp_path / "d.safetensors") == found
+    (tmp_path / "bad").write_bytes(b"no")
+    with pytest.raises(InvalidArgumentError, match=r"is not a file that Direction\.save wrote"):
+        Direction.load(tmp_path / "bad")
+    with pytest.raises(FileNotFoundError):
+        Direction.load(tmp_path / "none")
+
+
+def test_wrong_arguments(lm):
+    with pytest.raises(InvalidArgumentError, match="texts_a"):
+        direction(lm, [], ["x"], "embed")
+    with pytest.raises(InvalidArgumentError, match="point"):
+        direction(lm, ["x"], ["y"], "blocks.*.resid")
+    with pytest.raises(InvalidArgumentError, match="vector"):
+        add("embed", [np.nan])
+    with pytest.raises(InvalidArgumentError, match=r"shape \(3,\) does not fit"):
+        trace(lm, "The king", interventions=add("embed", [1, 2, 3]))
