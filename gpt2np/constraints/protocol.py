@@ -12,7 +12,8 @@ class Constraint(Protocol):
     """The state of a constraint after a text; `LanguageModel.generate` takes the first state.
 
     A state is immutable, because sequences, draft tokens and threads share it. Any class with these
-    three members is a constraint.
+    three members is a constraint. If `allowed` takes long, a class may have a generator `prepare()`
+    that does the work and yields often: meanwhile, other sequences of the batch go on.
     """
 
     @property

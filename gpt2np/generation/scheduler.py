@@ -170,7 +170,7 @@ class Scheduler:
             try:
                 if not sequence.prepare_mask(deadline):
                     continue
-            except InvalidArgumentError as error:
+            except Exception as error:  # this sequence's constraint; the other sequences go on
                 sequence.end("cancelled", error)
                 continue
             sequence.drop_rejected()

@@ -221,6 +221,24 @@ class TestScheduler:
             scheduler.step()
         assert slow.ids == quick.ids
 
+    def test_a_preparation_that_fails_ends_only_its_text(self, model):
+        class Broken(EveryThird):
+            def prepare(self):
+                raise KeyError("no grammar")
+                yield
+
+        n = model.config.vocab_size
+        broken, plain = (
+            start_sequence(model, Request([1, 2], self.options(), constraint=constraint))
+            for constraint in (Broken(n), None)
+        )
+        scheduler = Scheduler(model)
+        for sequence in (broken, plain):
+            scheduler.add(sequence)
+        while scheduler.busy:
+            scheduler.step()
+        assert isinstance(broken.error, KeyError) and len(plain.ids) == 5
+
     def test_the_same_order_each_time(self, model, monkeypatch):
         """Without small-matrix kernels the bits depend on the order."""
         passes, forward = [], model.forward
