@@ -79,6 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
+    receipt = "Write a receipt of the (first) text to FILE, for gpt2np replay"
+    add("--receipt", type=Path, metavar="FILE", help=receipt)
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
     add("--json", action="store_true", help="Print each text as a JSON object; --logprobs needs it")
     add(
@@ -96,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
     """Generate texts, print them and return the exit code."""
     set_threads(args.threads)  # must come before NumPy is imported
     if args.prompts is not None:
+        if args.receipt is not None:
+            raise InvalidArgumentError("--receipt is for a single prompt")
         return _run_prompts_file(args, generation_options(args))
     if args.address is not None:
         raise InvalidArgumentError("--ray is for --prompts")
@@ -106,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
     if args.max_rows_per_file is not None:
         raise InvalidArgumentError("--max-rows-per-file is for --prompts")
     prompt, options = read_prompt(args), generation_options(args)
+    if args.receipt is not None and args.window:
+        raise InvalidArgumentError("a receipt is of a whole text; omit --window")
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
     lm, messages = load_model(args)
@@ -135,6 +141,12 @@ def _generate(
         _print_messages(messages, seeds)
         completion, exit_code = _run_streams(streams, lm.tokenizer, args, prompt)
     completions = [completion, *completion.alternatives]
+    if args.receipt is not None:
+        from gpt2np.data.files import atomic_write_text
+        from gpt2np.parity.receipt import receipt
+
+        content = receipt(lm, completion, lm.resolve_options(**options))
+        atomic_write_text(args.receipt, json.dumps(content, indent=1) + "\n")
     print_stderr(_summary(completions, lm.model.config.n_positions, bool(args.window)))
     reasons = {c.finish_reason for c in completions} if args.choices or args.regex else set()
     for reason, limit, option in (("length", "token", "-n"), ("time", "time", "--max-time")):

@@ -1,0 +1,46 @@
+"""Generate the text of a receipt again, and say whether each step is the same.
+
+FILE is what 'gpt2np generate --receipt FILE' wrote. The exit code is 0 if all
+logits and tokens have the same bits, and 1 if a step differs. With --exact,
+receipts are the same on every machine. Otherwise rounding may differ on
+another processor, or with other versions of NumPy.
+"""
+
+import argparse
+from pathlib import Path
+
+from gpt2np.cli.declared_options import add_option
+from gpt2np.cli.model_options import add_performance_arguments, load_model
+from gpt2np.cli.output import print_stderr
+from gpt2np.kernels.threads import set_threads
+from gpt2np.runtime.options import ModelOptions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("receipt", type=Path, metavar="FILE", help="Receipt to replay")
+    add_option(parser, ModelOptions, "model")
+    add_performance_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay the receipt; return the exit code."""
+    set_threads(args.threads)
+    from gpt2np.data.files import read_json_object
+    from gpt2np.errors import CheckpointError
+    from gpt2np.parity.receipt import replay
+
+    content = read_json_object(args.receipt, CheckpointError)
+    args.model = args.model or content.get("model")
+    args.exact, args.dtype = content.get("exact"), content.get("dtype")
+    lm, messages = load_model(args)
+    for message in messages:
+        print_stderr(message)
+    difference = replay(content, lm)
+    if difference is None:
+        print("same: every step's logits and token")
+        return 0
+    print(difference)
+    if not lm.model.exact:
+        print_stderr("the receipt is not of an exact model: rounding differs between processors")
+    return 1

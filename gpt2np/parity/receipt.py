@@ -1,0 +1,91 @@
+"""Receipts: what a text was generated from, with a digest of each step's logits.
+
+A receipt of an exact model can be replayed on any machine: all digests must be the same. With a
+fast model, only a machine with the same processor and versions must give the same digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpt2np import __version__
+from gpt2np.errors import CheckpointError
+from gpt2np.generation.options import GenerationOptions
+
+if TYPE_CHECKING:
+    from gpt2np.generation.streaming import Completion
+    from gpt2np.language_model import LanguageModel
+    from gpt2np.model import GPT2
+
+
+def receipt(
+    lm: LanguageModel, completion: Completion, options: GenerationOptions
+) -> dict[str, Any]:
+    """Return the receipt of a completion, for JSON.
+
+    `options` are the options of the call, as `lm.resolve_options` returns them. The digests need
+    one more pass over the text. The completion must fit the context, without `window`.
+    """
+    ids = [*completion.prompt_ids, *completion.ids]
+    steps = np.arange(len(completion.prompt_ids) - 1, len(ids) - 1)
+    logits = lm.model.forward([ids], logits_indices=steps)
+    return {
+        "gpt2np": __version__,
+        "numpy": np.__version__,
+        "processor": platform.machine(),
+        "model": lm.name,
+        "exact": lm.model.exact,
+        "dtype": str(lm.model.dtype),
+        "weights_and_config": _digest_of(lm.model),
+        "tokenizer": lm.tokenizer.fingerprint,
+        "options": asdict(options) | {"seed": completion.seed},
+        "prompt_ids": completion.prompt_ids,
+        "ids": completion.ids,
+        "logits": [hashlib.sha256(row.tobytes()).hexdigest() for row in logits],
+    }
+
+
+def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
+    """Generate the text of a receipt again; return the first difference, or None for the same.
+
+    Raises:
+        CheckpointError: the content is not a receipt.
+    """
+    try:
+        options = GenerationOptions(**{k: _tuples(v) for k, v in content["options"].items()})
+        ids, digests = list(content["ids"]), list(content["logits"])
+        done = lm.generate(content["prompt_ids"], options)
+        again = receipt(lm, done, options)
+        for name in ("weights_and_config", "tokenizer", "exact", "dtype"):
+            if again[name] != content[name]:
+                return f"{name} is {again[name]}; in the receipt {content[name]}"
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"no receipt of gpt2np generate ({error!r})") from error
+    for step, (old_id, new_id) in enumerate(zip(ids, done.ids, strict=False)):
+        if digests[step] != again["logits"][step]:
+            same = "the same token" if old_id == new_id else f"token {new_id} instead of {old_id}"
+            return f"step {step}: other logits, {same}"
+        if old_id != new_id:
+            return f"step {step}: token {new_id} instead of {old_id}, from the same logits"
+    if len(ids) != len(done.ids):
+        return f"{len(done.ids)} tokens instead of {len(ids)}"
+    return None
+
+
+def _digest_of(model: GPT2) -> str:
+    digest = hashlib.sha256(str(model.config).encode())
+    for name, array in sorted(model.weights.items()):
+        digest.update(f"{name} {array.shape} {array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _tuples(value: Any) -> Any:
+    """Return a JSON value with tuples in the place of lists."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

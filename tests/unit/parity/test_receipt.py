@@ -1,0 +1,55 @@
+"""Receipts: the same bits on replay, and the first step that differs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import gpt2np
+from gpt2np.errors import CheckpointError
+from gpt2np.parity.receipt import receipt, replay
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return gpt2np.load("bundled", exact=True)
+
+
+@pytest.fixture(scope="module")
+def content(lm):
+    options = lm.resolve_options(seed=3, max_new_tokens=12, bad_words=("dog",))
+    done = lm.generate("Once upon a time", options)
+    return json.loads(json.dumps(receipt(lm, done, options)))
+
+
+def test_replay(lm, content):
+    assert replay(content, lm) is None
+
+
+def test_differences(lm, content):
+    other = [*content["logits"][:4], "0", *content["logits"][5:]]
+    assert replay(content | {"logits": other}, lm) == "step 4: other logits, the same token"
+    ids = [*content["ids"][:7], 0, *content["ids"][8:]]
+    assert "step 7: token" in replay(content | {"ids": ids}, lm)
+    assert "weights_and_config" in replay(content | {"weights_and_config": "x"}, lm)
+    with pytest.raises(CheckpointError, match="no receipt"):
+        replay({}, lm)
+
+
+def test_commands_on_another_processor(tmp_path):
+    def run(*arguments, core):
+        return subprocess.run(
+            [sys.executable, "-m", "gpt2np", *arguments],
+            env={**os.environ, "OPENBLAS_CORETYPE": core},
+            capture_output=True,
+            text=True,
+        )
+
+    path = str(tmp_path / "receipt.json")
+    options = ("--model", "bundled", "--seed", "2", "-n", "9")
+    made = run("generate", "One day", *options, "--exact", "--receipt", path, core="Haswell")
+    assert made.returncode == 0, made.stderr
+    again = run("replay", path, core="Prescott")
+    assert (again.returncode, again.stdout) == (0, "same: every step's logits and token\n")
