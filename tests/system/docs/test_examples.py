@@ -22,6 +22,7 @@ PAGES = sorted(
 )
 MAX_NOT_RUN = 12  # blocks of all pages that need a network, a terminal or minutes
 LANGUAGES = {"python", "console", "sh", "text", "json", "html", "toml", "yaml", "ini", "dockerfile"}
+LANGUAGES |= {"c", "rust", "js"}  # of engines that a reader has written
 
 
 def blocks(page):
