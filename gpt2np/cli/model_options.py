@@ -56,9 +56,11 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
     set_threads(args.threads)
     from gpt2np.language_model import LanguageModel
 
+    given = given_options(args, ModelOptions)
+    ModelOptions(**given)  # raises an error that names the option, such as an empty --draft
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        lm = LanguageModel.load(**given_options(args, ModelOptions))
+        lm = LanguageModel.load(**given)
     reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
     # The fallback reason is also a warning; the first message already contains it.
     other_messages = (message for message in messages if not reason or reason not in message)

@@ -11,7 +11,7 @@ from importlib import import_module
 import pytest
 from helpers.paths import CHECKOUT
 
-from gpt2np.cli import generate
+from gpt2np.cli import generate, main
 from gpt2np.cli.declared_options import flags_of, parser_flags
 from gpt2np.cli.generation_options import _WITHOUT_FLAG
 from gpt2np.data.options import DatasetOptions
@@ -120,6 +120,13 @@ def test_the_other_families_on_the_command_line(command):
             assert action.dest == name and set(flags_of(declared, name)) <= {*action.option_strings}
             words = (action.help or "").split()
             assert words[0] == declared.help.split()[0]
+
+
+@pytest.mark.parametrize("flag", ["--model", "--tokenizer", "--draft"])
+def test_empty_model_options_are_named(flag, capsys):
+    assert main.run(["generate", "x", flag, ""]) == 2
+    expected = f"gpt2np generate: error: {flag} is ''; it must be a non-empty text\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_load_takes_the_model_options():
