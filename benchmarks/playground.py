@@ -45,7 +45,7 @@ WATCH = """([event, selector]) => {
     });
 }"""
 SETTLED = (
-    "body:has(#inside-content:not([aria-busy]) #lens-panel)"
+    "body:has(#inside-content:not([aria-busy]) #parts-panel)"
     ":has(#choices-content:not([aria-busy]) #kept:not(:empty))"
 )
 
@@ -119,7 +119,7 @@ def inspect(page: Page, index: int) -> float:
     """Click the token at `index` of the text."""
     page.wait_for_timeout(300)
     chosen = page.locator(f'#story [data-index="{index}"]')
-    page.evaluate("document.querySelector('#lens-panel').remove()")  # comes back with the answer
+    page.evaluate("document.querySelector('#parts-panel').remove()")  # comes back with the answer
     return elapsed(page, "click", SETTLED, chosen.click)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from gpt2np.explain.figures import Line, line_chart, strip
 from gpt2np.explain.markup import Numbers, computed_by, details, formula, section, table, token_text
 from gpt2np.explain.run import Run
+from gpt2np.interp.description import active_neurons
 from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import mlp, transformer_block
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
@@ -94,17 +95,6 @@ def _channel_table(numbers: Numbers, x: Array) -> str:
     ]
     head = ("channel", "x", "x − μ", "x̂", "weight", "bias", "y")
     return table(head, rows, f"The {len(rows)} channels with the largest numbers")
-
-
-def active_neurons(activation: Array, output: Array, count: int) -> tuple[Array, Array]:
-    """Return the neurons that add the longest vectors to the residual stream, and the lengths.
-
-    A neuron adds its activation times its row of `output`, the output weights of the MLP.
-    `activation` is (F,) for F neurons, `output` (F, C). Returns two arrays (count,).
-    """
-    lengths = np.abs(activation) * np.sqrt(np.einsum("fc,fc->f", output, output))  # (F,)
-    neurons = np.argsort(-lengths, kind="stable")[:count]
-    return neurons, lengths[neurons]
 
 
 def mlp_section(run: Run, numbers: Numbers) -> str:

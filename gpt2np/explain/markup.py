@@ -9,14 +9,11 @@ the number with the library. The page embeds only the arrays that the script nee
 
 from __future__ import annotations
 
-import base64
 import html
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
+from gpt2np.interp.description import array_json
 from gpt2np.kernels.array import Array
 from gpt2np.tokenizer.display import SPACE_SYMBOL, escape_token
 
@@ -139,13 +136,6 @@ class Numbers:
         return {name: array_json(self.arrays[name]) for name in self.carried}
 
 
-def array_json(array: Array) -> dict[str, Any]:
-    """Return an array as a JSON object: dtype, shape, and little-endian bytes in base64."""
-    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
-    encoded = base64.b64encode(data).decode("ascii")
-    return {"dtype": array.dtype.name, "shape": list(array.shape), "base64": encoded}
-
-
 def format_number(value: float, style: str = "4g") -> str:
     """Round a number for display.
 
@@ -164,11 +154,3 @@ def format_number(value: float, style: str = "4g") -> str:
     else:
         rounded = f"{number:#.{style}}".rstrip(".")
     return rounded.replace("e-0", "e-").replace("e+0", "e+").replace("-", _MINUS)
-
-
-def script_json(content: object) -> str:
-    """Encode `content` as JSON with <, > and & escaped, for use in a script element."""
-    encoded = json.dumps(content, separators=(",", ":"))
-    for character in "<>&":
-        encoded = encoded.replace(character, f"\\u{ord(character):04x}")
-    return encoded

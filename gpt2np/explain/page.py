@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -21,11 +19,13 @@ from gpt2np.explain.attention import attention_section, patterns_section
 from gpt2np.explain.audit import precision_section, tensors_section, time_section
 from gpt2np.explain.block import block_section, mlp_section, norm_section, residual_section
 from gpt2np.explain.input import embedding_section, text_in_window, text_section
-from gpt2np.explain.markup import Numbers, escape, script_json, token_text
+from gpt2np.explain.markup import Numbers, escape, token_text
 from gpt2np.explain.output import generation_section, greedy_steps, lens_section, sampling_section
 from gpt2np.explain.run import Run, run_prompt
 from gpt2np.generation import GenerationOptions, next_probabilities
+from gpt2np.interp.description import describe_pass
 from gpt2np.language_model import LanguageModel, Prompt
+from gpt2np.view import content_hash, joined_modules, script_json, web_files
 
 OnProgress = Callable[[str], None]
 
@@ -45,6 +45,8 @@ _CONTENTS = (  # id of the section, title, level
     ("time", "Where the time went", 2),
     ("precision", "Float32 precision", 2),
 )
+
+_SEED = 0  # of the draw that the Machine shows
 
 PROGRESS_STEPS = len(_CONTENTS) + 2  # the sections, the forward pass and the page
 """Number of times that `explain` calls `on_progress`."""
@@ -156,22 +158,18 @@ def _fill_template(run: Run, numbers: Numbers, sections: str) -> str:
 
 def style() -> str:
     """Return the content of the page's style element."""
-    return "\n" + _package_file("colors.css") + _package_file("page.css") + "\n"
+    sheets = web_files()
+    machine = (sheets["colors.css"] + sheets["machine.css"]).decode()
+    return "\n" + machine + _package_file("page.css") + "\n"
 
 
 def script() -> str:
     """Return the content of the page's script element."""
-    return _package_file("page.js")
+    return joined_modules() + _package_file("page.js")
 
 
 def _package_file(name: str) -> str:
     return files("gpt2np.explain").joinpath(name).read_text(encoding="utf-8")
-
-
-def content_hash(content: str) -> str:
-    """Return the hash of an inline script or style, as in a Content-Security-Policy."""
-    digest = hashlib.sha256(content.encode()).digest()
-    return "sha256-" + base64.b64encode(digest).decode("ascii")
 
 
 def _short_prompt(run: Run, max_length: int) -> str:
@@ -218,4 +216,5 @@ def _script_data(run: Run, numbers: Numbers) -> dict[str, Any]:
         "scale": run.config.attention_scale(run.focus.layer),
         "focus": asdict(run.focus),
         "arrays": numbers.as_json(),
+        "pass": describe_pass(run.lm, run.arrays, seed=_SEED),
     }

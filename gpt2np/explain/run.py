@@ -14,7 +14,7 @@ import numpy as np
 from gpt2np.errors import ContextLengthError, InvalidArgumentError, is_integer
 from gpt2np.explain.markup import Numbers, token_markup
 from gpt2np.generation.logits_processors import check_finite
-from gpt2np.interp import trace
+from gpt2np.interp import Trace, trace
 from gpt2np.interp.summary import token_bytes
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel, Prompt
@@ -43,7 +43,7 @@ class Run:
     all_ids: list[int]  # an empty prompt becomes the BOS token
     is_encoding: bool  # whether `all_ids` are the encoding of `prompt`
     window: slice  # the part of `all_ids` that the model processes and the page shows
-    arrays: Mapping[str, Array]  # by hook point, see `gpt2np.model.hook_points`
+    arrays: Trace  # of all hook points
     focus: Focus
 
     @property

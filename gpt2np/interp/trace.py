@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.data.files import as_path, atomic_path
-from gpt2np.display import table
+from gpt2np.display import frame, table
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
@@ -28,6 +28,7 @@ from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hook_points import all_names, hook_point_names, select_hook_points
 from gpt2np.runtime.hooked_context import Hook, call_hook, resolve_hook
+from gpt2np.view import machine_page
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -42,8 +43,13 @@ class Trace(Mapping[str, Array]):
     ids: IntArray  # (T,)
     config: GPT2Config
     arrays: Mapping[str, Array]  # see `gpt2np.model.hook_points.HOOK_POINTS`
+    lm: LanguageModel | None = field(default=None, compare=False)
+    """The model that was traced, for the picture in a notebook; not saved, pickled or compared."""
 
     __eq__ = equal_fields
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Trace, (self.ids, self.config, self.arrays)
 
     def __getitem__(self, name: str) -> Array:
         """Return the array of a hook point. Raises KeyError if the trace lacks the hook point."""
@@ -67,7 +73,16 @@ class Trace(Mapping[str, Array]):
         return f"<Trace of {len(self.ids)} tokens: {len(self)} arrays, {self.nbytes:,} bytes>"
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks: the shape and dtype of each array."""
+        """Return a picture of the pass for notebooks, or a table of the arrays.
+
+        The picture needs the trace of a LanguageModel with all hook points.
+        """
+        from gpt2np.interp.description import DESCRIBED_POINTS, describe_pass
+
+        names = select_hook_points(DESCRIBED_POINTS, self.config.n_layer)
+        if self.lm and all(name in self.arrays for name in names):
+            title = repr(self).strip("<>")
+            return frame(machine_page(describe_pass(self.lm, self, seed=0), title), 700)
         rows = [(name, _shape(array), array.dtype) for name, array in self.arrays.items()]
         return table(("hook point", "shape", "dtype"), rows, repr(self).strip("<>"))
 
@@ -93,7 +108,7 @@ class Trace(Mapping[str, Array]):
     def subset(self, points: str | Sequence[str]) -> Trace:
         """Return a trace of the selected hook points only. Raises the same errors as `require`."""
         names = self.require(points)
-        return Trace(self.ids, self.config, {name: self.arrays[name] for name in names})
+        return Trace(self.ids, self.config, {name: self.arrays[name] for name in names}, self.lm)
 
     def save(self, path: str | Path) -> None:
         """Write the trace to an .npz file: arrays by name, the token "ids", and the config as JSON.
@@ -183,7 +198,8 @@ def trace(
     hooks = [resolve_hook(hook, gpt2.config.n_layer) for hook in hooks]
     ids = prompt_ids(model, prompt)
     arrays = _record(gpt2, ids, names, hooks)
-    return Trace(np.array(ids, np.int64), gpt2.config, arrays)
+    lm = model if isinstance(model, LanguageModel) else None
+    return Trace(np.array(ids, np.int64), gpt2.config, arrays, lm)
 
 
 def prompt_ids(

@@ -14,27 +14,17 @@ from starlette.exceptions import HTTPException
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.explain import explain
-from gpt2np.explain.block import active_neurons
-from gpt2np.explain.markup import array_json
 from gpt2np.explain.run import MAX_TOKENS
-from gpt2np.generation import next_probabilities
-from gpt2np.generation.logits_processors import check_finite
-from gpt2np.generation.sampling import log_softmax
-from gpt2np.interp import Trace, add, attribution, hook_points_nbytes, logit_lens, scale, trace
-from gpt2np.interp.lens import RESIDUALS, top_k
-from gpt2np.kernels.array import Array
+from gpt2np.interp import add, hook_points_nbytes, scale, trace
+from gpt2np.interp.description import array_json, describe_pass, record_pass
 from gpt2np.language_model import LanguageModel
 from gpt2np.limits import limits
-from gpt2np.model.ops import softmax
 from gpt2np.server.engine import Engine
 from gpt2np.server.protocol import ExplainRequest, InspectRequest
 from gpt2np.server.responses import Json
 from gpt2np.server.threads import INSPECTION, body_schema, json_response, prepare, read_json, run_on
 
 T = TypeVar("T")
-_POINTS = (*RESIDUALS, "blocks.*.attn.z", "blocks.*.mlp.out")
-_N_NEURONS = 5  # of each block
-_N_PROMOTED = 5  # tokens that a neuron makes more likely
 
 
 def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
@@ -123,47 +113,27 @@ def inspect(lm: LanguageModel, body: InspectRequest) -> Json:
     """
     ids = lm.encode_prompt(body.prompt) if isinstance(body.prompt, str) else body.prompt
     _check(lm, ids, body)
-    last_rows: dict[str, Array] = {}
-
-    def keep_last_row(name: str, array: Array) -> Array:  # the whole arrays can take gigabytes
-        if name.endswith((".attn.pattern", ".mlp.act")):
-            last_rows[name] = array[..., -1, :].copy()
-        return array
-
     hooks = [
         scale(each.point, each.factor, positions=each.positions, heads=each.heads)
         if each.vector is None
         else add(each.point, each.vector, positions=each.positions, heads=each.heads)
         for each in body.interventions
     ]
-    points = [*_POINTS, *body.points]
     with np.errstate(all="ignore"):  # check_finite raises an error instead
-        traced = trace(lm, ids, points, interventions=[*hooks, keep_last_row])
-        residuals = np.stack([traced[name][-1] for name in traced.require(RESIDUALS)])
-        logits = logit_lens(lm, residuals)  # (layers + 1, V)
-    check_finite(logits, lm.model)
-    probabilities = softmax(logits)
-    likeliest = top_k(logits[-1], min(2, logits.shape[-1])).tolist()
-    followed = list(dict.fromkeys([*(body.tokens or []), *likeliest]))
-    result: Json = {
-        "model": lm.name,
-        "ids": list(ids),
-        "tokens": followed,
-        **_next_tokens(logits[-1], followed, body),
-    }
-    layers = range(lm.model.config.n_layer)
-    if "lens" in body.include:
-        result["lens"] = _lens(traced.require(RESIDUALS), probabilities, followed, body.n)
-    if "attention" in body.include:
-        rows = [last_rows[f"blocks.{i}.attn.pattern"] for i in layers]
-        result["attention"] = array_json(np.stack(rows))
-    if "neurons" in body.include:
-        result["neurons"] = _neurons(lm, [last_rows[f"blocks.{i}.mlp.act"] for i in layers])
-    if "attribution" in body.include:
-        result["attribution"] = _attribution(lm, traced, followed)
-    if body.points:
-        names = traced.require(body.points)
-        result["points"] = {name: array_json(traced[name]) for name in names}
+        traced = record_pass(lm, ids, hooks)
+        points = trace(lm, ids, body.points, interventions=hooks) if body.points else {}
+    result = describe_pass(
+        lm,
+        traced,
+        sampling=body.sampling_options(),
+        tokens=body.tokens or [],
+        n=body.n,
+        include=body.include,
+        seed=body.seed,
+        n_drawn=body.n_drawn,
+    )
+    if points:
+        result["points"] = {name: array_json(array) for name, array in points.items()}
     return result
 
 
@@ -176,8 +146,6 @@ def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
             f"the prompt has {len(ids):,} tokens, more than the model's context of "
             f"{config.n_positions:,}"
         )
-    if max(body.tokens or [0]) >= config.vocab_size or body.n > config.vocab_size:
-        raise InvalidArgumentError(f"tokens and n must be below {config.vocab_size}")
     if not body.points:
         return
     size = hook_points_nbytes(config, len(ids), body.points, lm.model.dtype)
@@ -186,70 +154,3 @@ def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
             f"points: these activations have {size:,} bytes, more than the limit of "
             f"{limits().max_inspected_bytes:,}; select fewer points, or use gpt2np.trace"
         )
-
-
-def _next_tokens(logits: Array, followed: Sequence[int], body: InspectRequest) -> Json:
-    """Return the likely next tokens with their probabilities before and after the filters."""
-    logprobs, sampled = log_softmax(logits), next_probabilities(logits, body.sampling_options())
-    listed = dict.fromkeys([*top_k(logits, body.n).tolist(), *followed])
-    is_kept = sampled > 0
-    return {
-        "next": [
-            {"id": i, "logprob": float(logprobs[i]), "sampled": float(sampled[i])} for i in listed
-        ],
-        "kept": {
-            "count": int(is_kept.sum()),
-            "probability": float(np.exp(logprobs[is_kept]).sum()),
-        },
-    }
-
-
-def _lens(
-    names: Sequence[str], probabilities: Array, followed: Sequence[int], n: int
-) -> list[Json]:
-    """Return the logit lens at each residual: the likely tokens, and the followed tokens."""
-    ids = top_k(probabilities, n)
-    top = np.take_along_axis(probabilities, ids, -1)
-    return [
-        {
-            "point": name,
-            "ids": ids[k].tolist(),
-            "probabilities": top[k].tolist(),
-            "followed": row[followed].tolist(),
-            "ranks": [int((row > row[i]).sum()) + 1 for i in followed],
-        }
-        for k, (name, row) in enumerate(zip(names, probabilities, strict=True))
-    ]
-
-
-def _neurons(lm: LanguageModel, activations: Sequence[Array]) -> list[list[Json]]:
-    """Return each block's most active neurons, and the tokens that each makes more likely."""
-    blocks, written = [], []
-    for layer, activation in enumerate(activations):
-        output = lm.model.weights[f"h.{layer}.mlp.c_proj.weight"]
-        neurons, lengths = active_neurons(activation, output, _N_NEURONS)
-        written.append(output[neurons] * np.sign(activation[neurons])[:, None])
-        blocks.append(zip(neurons, activation[neurons], lengths, strict=True))
-    # Reading the embedding takes most of the time, so all blocks share one product.
-    promoted = iter(top_k(lm.model.unembed(np.concatenate(written)), _N_PROMOTED))
-    return [
-        [
-            {
-                "neuron": int(neuron),
-                "activation": float(activation),
-                "length": float(length),
-                "raises": next(promoted).tolist(),
-            }
-            for neuron, activation, length in block
-        ]
-        for block in blocks
-    ]
-
-
-def _attribution(lm: LanguageModel, traced: Trace, followed: Sequence[int]) -> Json:
-    split = attribution(lm, traced, followed)
-    return {
-        "components": list(split.components),
-        "values": split.values.tolist(),
-        "logits": split.logits.tolist(),
-    }

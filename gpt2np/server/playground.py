@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 from fastapi import FastAPI
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from gpt2np.explain.page import content_hash, script, style
-
-_MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+from gpt2np.explain.page import script, style
+from gpt2np.view import MEDIA_TYPES, content_hash, web_files
 
 
 def add_playground(app: FastAPI) -> None:
     """Add the playground's page and the files that it loads."""
-    folder = files("gpt2np.server").joinpath("playground")
-    contents = {file.name: file.read_bytes() for file in folder.iterdir()}
-    contents["colors.css"] = files("gpt2np.explain").joinpath("colors.css").read_bytes()
+    contents = web_files()
     headers = {
         "Content-Security-Policy": _content_security_policy(),
         "X-Content-Type-Options": "nosniff",
@@ -33,7 +28,7 @@ def add_playground(app: FastAPI) -> None:
     async def playground_file(name: str) -> Response:
         if name not in contents:
             raise HTTPException(404, f"there is no /playground/{name[:60]}")
-        media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
+        media_type = MEDIA_TYPES[name.rpartition(".")[2]]
         return Response(contents[name], media_type=media_type, headers=headers)
 
 

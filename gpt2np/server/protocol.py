@@ -441,9 +441,11 @@ class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
         max_length=10,
         description="Tokens to track in addition to the two most likely.",
     )
-    include: list[Literal["lens", "attention", "neurons", "attribution"]] = Field(
-        default=["lens", "attention", "neurons", "attribution"]
+    include: list[Literal["lens", "attention", "neurons", "attribution", "lines"]] = Field(
+        default=["lens", "attention", "neurons", "attribution", "lines"]
     )
+    seed: int | None = Field(None, ge=0, lt=2**32, description="Seed of the draw to show.")
+    n_drawn: int = Field(0, ge=0, le=100_000, description="Tokens drawn with the seed before.")
     points: list[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=100)
     interventions: list[InterventionRequest] = Field(default=[], max_length=100)
 

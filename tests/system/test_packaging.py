@@ -70,9 +70,9 @@ def test_contents(wheel):
     for needed in (
         "gpt2np/py.typed",
         "gpt2np/explain/page.html",
-        "gpt2np/explain/colors.css",
+        "gpt2np/view/colors.css",
         "gpt2np/explain/page.css",
-        "gpt2np/server/playground/index.html",
+        "gpt2np/view/index.html",
         "gpt2np/explain/page.js",
         "gpt2np/weights/config.json",
         "gpt2np/weights/generation_config.json",

@@ -2,6 +2,9 @@
 
 import html
 import html.parser
+import json
+import pickle
+import re
 
 import numpy as np
 import pytest
@@ -115,6 +118,17 @@ def test_tokens_are_colored_by_probability(lm):
 def test_trace_lists_points_with_shapes(lm):
     text = trace(lm, "The king said", points="blocks.0.attn.*")._repr_html_()
     assert "blocks.0.attn.pattern" in text and "4 × 3 × 3" in text
+
+
+def test_a_whole_trace_is_a_picture(lm):
+    traced = trace(lm, f"The king {HOSTILE}")
+    page = next(a["srcdoc"] for a in _Elements(traced._repr_html_()).attributes if "srcdoc" in a)
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1]
+    described = json.loads(data)["pass"]
+    assert described["ids"] == traced.ids.tolist()
+    assert HOSTILE not in page and not re.search(r"https?://|^import ", page, re.MULTILINE)
+    copy = pickle.loads(pickle.dumps(traced))
+    assert copy == traced and copy.lm is None and "81 arrays" in copy._repr_html_()
 
 
 def test_lens_table_shows_texts_of_tokens(lm):

@@ -21,12 +21,12 @@ from gpt2np.explain.markup import (
     Numbers,
     escape_prompt,
     format_number,
-    script_json,
     token_text,
 )
 from gpt2np.explain.page import PROGRESS_STEPS, explain
 from gpt2np.explain.run import MAX_TOKENS
 from gpt2np.kernels.blas import small_kernels
+from gpt2np.view import script_json
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +364,7 @@ def contrast(one, other):
 
 def test_text_can_be_read_on_every_ground():
     """Contrast is at least 4.5 to 1 in light, dark and print (WCAG 2.1, 1.4.3)."""
-    style = (CHECKOUT / "gpt2np" / "explain" / "colors.css").read_text(encoding="utf-8")
+    style = (CHECKOUT / "gpt2np" / "view" / "colors.css").read_text(encoding="utf-8")
     palettes = [
         dict(re.findall(r"--(\w+): ?(#\w{6}|#\w{3});", block))
         for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL)

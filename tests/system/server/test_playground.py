@@ -114,7 +114,7 @@ def wait_for_end(tab):
 def settle(tab):
     """Wait until the panels show what the server has computed for the selected token."""
     tab.wait_for_selector("#choices-content:not([aria-busy]) #kept:not(:empty)")
-    tab.wait_for_selector("#inside-content:not([aria-busy]) #lens-panel")
+    tab.wait_for_selector("#inside-content:not([aria-busy]) #parts-panel")
 
 
 def story(tab):
@@ -202,7 +202,7 @@ class TestWrite:
         tab.click("#continue")
         wait_for_end(tab)
         is_old = "all => all.map(each => Boolean(each.isOld))"
-        assert tab.eval_on_selector_all("#inside-content .panel", is_old) == [True] * 6
+        assert tab.eval_on_selector_all("#inside-content .panel", is_old) == [True] * 3
         pieces = tab.eval_on_selector_all("#story .piece", is_old)
         assert pieces == [True] * (len(pieces) - 6) + [False] * 6
         tab.click("#step")
@@ -290,18 +290,6 @@ class TestInside:
     def ids(self, tab, lm):
         return [*lm.encode_prompt(PROMPT), *story(tab)[0]]
 
-    def test_lens(self, tab, ids, lm):
-        expected = lens_table(lm, trace(lm, ids[:14]), last=1)
-        shown = tab.eval_on_selector_all(
-            ".lens tbody tr", "rows => rows.map(r => +r.querySelector('data').value)"
-        )
-        np.testing.assert_allclose(shown, expected.probabilities[:, 0, 0], atol=1e-6)
-        tab.focus("#layer")
-        tab.keyboard.press("Home")
-        assert tab.inner_text("#lens-says").startswith("Before the first block")
-        tab.keyboard.press("ArrowRight")
-        assert tab.get_attribute(".lens tr.chosen", "data-k") == "1"
-
     def test_contributions(self, tab, ids, lm):
         rows = cells(tab, ".choices tbody tr:not(.rest)")
         [token] = [i for i, *_ in rows if i == ids[14]]
@@ -318,33 +306,6 @@ class TestInside:
             mlp = values[f"{block}.mlp"] + values[f"{block}.mlp.c_proj.bias"]
             expected = mlp if head == "mlp" else values[f"{block}.attn.head.{head}"]
             assert value == pytest.approx(expected, abs=1e-6)
-
-    def test_attention(self, tab, ids, lm):
-        tab.click('.cell[data-part="2,3"]')
-        shown = tab.eval_on_selector_all(".word", "all => all.map(w => +w.dataset.weight)")
-        pattern = trace(lm, ids[:14], "blocks.2.attn.pattern")["blocks.2.attn.pattern"]
-        np.testing.assert_allclose(shown, pattern[3, -1], atol=1e-6)
-        tab.click("#attention-panel summary")
-        tab.wait_for_selector("canvas.pattern")
-        assert tab.eval_on_selector("canvas", "c => [c.width, c.height]") == [14, 14]
-
-    def test_neurons(self, tab, ids, lm):
-        tab.click('.cell[data-part="4,mlp"]')
-        shown = tab.eval_on_selector_all(
-            "#neurons-panel tbody tr",
-            """rows => rows.map(row => [+row.querySelector('th').innerText,
-                +row.querySelector('data').value,
-                [...row.querySelectorAll('[data-id]')].map(chip => +chip.dataset.id)])""",
-        )
-        activation = trace(lm, ids[:14], "blocks.4.mlp.act")["blocks.4.mlp.act"][-1]
-        output = lm.model.weights["h.4.mlp.c_proj.weight"]
-        written = activation[:, None] * output
-        busiest = np.argsort(-np.linalg.norm(written, axis=-1))[:5]
-        assert [neuron for neuron, *_ in shown] == busiest.tolist()
-        for neuron, value, raised in shown:
-            assert value == pytest.approx(activation[neuron], abs=1e-6)
-            pushes = lm.model.unembed(written[[neuron]])[0]
-            assert raised == np.argsort(-pushes)[:5].tolist()
 
     def test_a_part_switched_off(self, tab, ids, lm):
         tab.click('.cell[data-part="5,0"]')
@@ -370,9 +331,183 @@ class TestInside:
         assert page.locator("#audit").count() == 1
         shown = page.evaluate("JSON.parse(document.getElementById('data').textContent).ids")
         assert shown == ids[:14]
+        page.wait_for_selector("#machine[data-ready]")
         page.click('.head[data-layer="1"][data-head="2"]')  # its script runs, its styles apply
         assert page.inner_text("#opened-head h4") == "Block 1, head 2"
         assert page.evaluate("getComputedStyle(document.body).display") == "grid"
+
+
+class TestMachine:
+    """The numbers behind the picture, the picture, and its controls."""
+
+    @pytest.fixture(scope="class")
+    def tab(self, open_shared_tab):
+        tab = open_shared_tab(reduced_motion="reduce")
+        write(tab, PROMPT, seed=1, max_tokens=8)
+        tab.click('#story [data-index="14"]')
+        settle(tab)
+        return tab
+
+    @pytest.fixture(scope="class")
+    def ids(self, tab, lm):
+        return [*lm.encode_prompt(PROMPT), *story(tab)[0]]
+
+    @pytest.fixture(scope="class")
+    def traced(self, ids, lm):
+        return trace(lm, ids[:14])
+
+    def test_the_prompt_is_shown_before_anything_is_written(self, open_tab, lm):
+        tab = open_tab()
+        for prompt in (PROMPT, "The king and the queen"):
+            tab.fill("#prompt", prompt)
+            last = lm.tokenizer.decode(lm.encode_prompt(prompt)[-1:]).replace(" ", "␣")
+            tab.wait_for_selector(f"#machine [data-line][aria-pressed=true]:has-text('{last}')")
+        next_ids = cells(tab, ".machine-bars li")
+        probabilities = np.exp(log_softmax(lm.model.forward([lm.encode_prompt(prompt)])[-1]))
+        set_moment(tab, 13.5)
+        next_ids = cells(tab, ".machine-bars li")
+        assert [i for i, _ in next_ids] == np.argsort(-probabilities)[:9].tolist()
+        for i, p in next_ids:
+            assert p == pytest.approx(probabilities[i], abs=1e-6)
+
+    def test_lens(self, tab, traced, lm):
+        expected = lens_table(lm, traced, 9, last=1)
+        shown = tab.eval_on_selector_all(
+            ".lens tbody tr", "rows => rows.map(r => +r.querySelector('data').value)"
+        )
+        np.testing.assert_allclose(shown, expected.probabilities[:, 0, 0], atol=1e-6)
+        for k, moment in enumerate([0, 3, 5, 7, 9, 11]):  # the answer, asked after k blocks
+            set_moment(tab, moment)
+            rows = cells(tab, ".machine-bars li")
+            assert [i for i, _ in rows] == expected.ids[k, 0].tolist()
+            np.testing.assert_allclose(
+                [p for _, p in rows], expected.probabilities[k, 0], atol=1e-6
+            )
+
+    def test_attention(self, tab, traced):
+        for layer, line in ((2, 13), (4, 5)):
+            tab.click(f'.machine-blocks [data-layer="{layer}"]')
+            tab.click(f'.machine-lines [data-line="{line}"]')
+            shown = tab.eval_on_selector_all(
+                ".looks tbody tr",
+                "rows => rows.map(r => [...r.querySelectorAll('data')].map(d => +d.value))",
+            )
+            pattern = traced[f"blocks.{layer}.attn.pattern"][:, line, : line + 1]
+            np.testing.assert_array_equal(np.float32(shown).T, pattern)
+
+    def test_neurons(self, tab, traced, lm):
+        tab.click('.machine-blocks [data-layer="4"]')
+        tab.click('.machine-lines [data-line="13"]')
+        shown = tab.eval_on_selector_all(
+            "#neurons-panel tbody tr",
+            """rows => rows.map(row => [+row.querySelector('th').innerText,
+                +row.querySelector('data').value,
+                [...row.querySelectorAll('[data-id]')].map(chip => +chip.dataset.id)])""",
+        )
+        activation = traced["blocks.4.mlp.act"][-1]
+        written = activation[:, None] * lm.model.weights["h.4.mlp.c_proj.weight"]
+        busiest = np.argsort(-np.linalg.norm(written, axis=-1))[:5]
+        assert [neuron for neuron, *_ in shown] == busiest.tolist()
+        for neuron, value, raised in shown:
+            assert value == pytest.approx(activation[neuron], abs=1e-6)
+            pushes = lm.model.unembed(written[[neuron]])[0]
+            assert raised == np.argsort(-pushes)[:5].tolist()
+
+    def test_a_strips_pixels_are_the_vectors_numbers(self, tab, traced):
+        """A cell is the strongest of its neighbors; its opacity is the root of its share."""
+        set_moment(tab, 15)
+        pixels, limit = tab.evaluate(
+            """async prompt => {
+                const { paintStrips } = await import("./playground/stage.js");
+                const { readPass } = await import("./playground/pass.js");
+                const answer = await fetch("api/inspect", {method: "POST",
+                    headers: {"Content-Type": "application/json"},
+                    body: JSON.stringify({prompt})});
+                const pass = readPass(await answer.json());
+                const strips = paintStrips(pass, {plus: [0, 0, 1], minus: [1, 0, 0]});
+                const row = strips.at(13, "resid", 6);
+                const context = strips.canvas.getContext("2d");
+                return [[...context.getImageData(0, row, strips.width, 1).data], pass.limit];
+            }""",
+            traced.ids.tolist(),
+        )
+        vector = np.float16(traced["blocks.5.resid"][13]).astype(np.float64)
+        groups = np.split(vector, [int(i * 256 / 48) for i in range(1, 48)])
+        strongest = np.array([group[np.abs(group).argmax()] for group in groups])
+        opacity = np.rint(255 * np.sqrt(np.minimum(1, np.abs(strongest) / limit)))
+        np.testing.assert_allclose(np.array(pixels)[3::4], opacity, atol=1)
+
+    def test_the_draw(self, tab, ids, traced, lm):
+        """The marker is the random number that picked the token, on the strip of the sampler."""
+        set_moment(tab, 15)
+        options = GenerationOptions(temperature=0.8, top_k=40, top_p=1.0)
+        sampled = next_probabilities(lm.model.forward([ids[:14]])[-1], options)
+        place = tab.eval_on_selector(".marker", "m => parseFloat(m.style.left) / 100")
+        number = float(tab.get_attribute(".machine-caption data", "value"))
+        assert place == pytest.approx(number, abs=1e-6)
+        assert number == np.random.default_rng(1).random(8)[14 - len(lm.encode_prompt(PROMPT))]
+        before = sampled[: ids[14]].sum()
+        assert before <= number < before + sampled[ids[14]]
+        left, width = tab.eval_on_selector(
+            ".segments .own", "s => [parseFloat(s.style.left), parseFloat(s.style.width)]"
+        )
+        assert [left, width] == pytest.approx([100 * before, 100 * sampled[ids[14]]], abs=1e-3)
+
+    def test_steps_by_keyboard(self, tab):
+        set_moment(tab, 15)
+        tab.focus(".moment")
+        tab.keyboard.press("ArrowLeft")
+        assert tab.get_attribute("#machine", "data-moment") == "14.000"
+        tab.keyboard.press("ArrowLeft")
+        assert tab.get_attribute(".moment", "aria-valuetext") == "answer"
+        tab.focus(".forth")
+        for _ in range(3):
+            tab.keyboard.press("Enter")
+        assert tab.get_attribute("#machine", "data-moment") == "0.000"
+        assert "Embedding" in tab.inner_text(".machine-caption")
+        tab.focus('.machine-lines [tabindex="0"]')
+        tab.keyboard.press("ArrowUp")
+        assert tab.get_attribute('.machine-lines [data-line="12"]', "aria-pressed") == "true"
+
+    def test_it_plays_and_writes_on(self, open_tab):
+        """Play shows the pass; at its end the next token is written and its pass played."""
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=1)
+        tab.select_option(".transport select", "4")
+        tab.wait_for_function("() => +document.querySelector('#machine').dataset.moment === 15")
+        tab.click(".transport .play")
+        tab.wait_for_function("() => document.querySelectorAll('#story .piece').length > 11")
+        tab.click(".transport .play")
+        moment = tab.get_attribute("#machine", "data-moment")
+        tab.wait_for_timeout(200)
+        assert tab.get_attribute("#machine", "data-moment") == moment
+        times = tab.evaluate("document.getElementById('machine').frames")
+        assert len(times) > 20 and np.median(times) < 8
+
+    def test_a_stage_of_gpt2_smalls_size(self, open_tab, gpt2_vocabulary, tmp_path):
+        folder = tmp_path / "other"
+        shape = {"vocab_size": 50257, "n_positions": 64, "n_embd": 96, "n_layer": 12, "n_head": 12}
+        save_reference(folder, **shape, eos_token_id=50256)
+        for name in ("vocab.json", "merges.txt"):
+            shutil.copy(gpt2_vocabulary / name, folder / name)
+        with running_server(tmp_path, "--model", str(folder)) as server:
+            for width in (320, 1280):
+                tab = open_tab(url=server.url, width=width)
+                tab.fill("#prompt", f"{PROMPT}, and the fox said to the king: 🦊 كان")
+                tab.wait_for_selector("#machine .machine-lines .earlier")
+                for moment in np.arange(0, 27, 0.5):
+                    set_moment(tab, moment)
+                times = tab.evaluate("document.getElementById('machine').frames")
+                assert np.median(times) < 16
+                assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def set_moment(tab, moment):
+    tab.eval_on_selector(
+        ".moment",
+        "(range, moment) => { range.value = moment; range.dispatchEvent(new Event('input')); }",
+        float(moment),
+    )
 
 
 def check_edit(tab, before, after):
@@ -518,9 +653,7 @@ class TestStandards:
         tab.keyboard.press("Enter")
         wait_for_end(tab)
         assert story(tab)[0] != before
-        tab_to("#layer", 120)
-        tab.keyboard.press("ArrowLeft")
-        tab_to(".cell")
+        tab_to(".cell", 120)
         tab.keyboard.press("ArrowUp")
         tab.keyboard.press("Enter")
         tab_to("#switch-off")

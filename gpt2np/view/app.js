@@ -3,6 +3,7 @@
 import { ConnectionLost, ServerError, getJson, loadModel, onConnection, postJson, post, readTokens, setKey, streamCompletion } from "./api.js";
 import { createCompare } from "./compare.js";
 import { createInside } from "./inside.js";
+import { createMachine } from "./machine.js";
 import { createShare } from "./share.js";
 import { Tree, pathTo } from "./tree.js";
 import { bar, dataElement, decodeToken, element, find, hex, percent, rovingFocus, showList, visible, withSpaces } from "./view.js";
@@ -60,6 +61,7 @@ async function tokenizePrompt() {
     const ids = await encode(state.model.id, text);
     if (number !== typed) return null;
     showPromptTokens(ids);
+    showPrompt(ids);
     return ids;
   } catch (error) {
     showError(error);
@@ -136,7 +138,10 @@ function markPinned() {
   for (const button of $("story").children) {
     const is = Number(button.dataset.index) === state.pinned;
     button.setAttribute("aria-pressed", String(is));
-    if (is) storyFocus.select(button);
+    if (is) {
+      storyFocus.select(button);
+      $("story").scrollTop = button.offsetTop - 40; // in sight, without moving the page
+    }
   }
   storyFocus.reset();
 }
@@ -145,7 +150,7 @@ function preview(index) {
   if (index !== null && !running) showChoices(index);
 }
 
-async function pin(index) {
+async function pin(index, plays = false) {
   if (index === null || running) return;
   state.pinned = index;
   markPinned();
@@ -154,15 +159,59 @@ async function pin(index) {
   const [context, token] = [ids.slice(0, index), ids[index] ?? null];
   const answer = context.length ? askNext(context, token) : null; // for both sections
   showChoices(index);
+  showMachine(answer, token, plays);
   await inside.show(state.model, context, token, answer);
+}
+
+// ---- the Machine
+
+const machine = createMachine($("machine"), { onEnd: goOn, onPick: (id) => choose(machine.pass.ids.length, { id }) });
+$("numbers").append(machine.panels);
+let asked = 0; // the number of the latest pass to show
+
+async function showMachine(answer, token, plays = false) {
+  const number = ++asked;
+  try {
+    const described = await answer;
+    if (number !== asked || !described) return;
+    const { temperature, top_k, top_p } = readSettings();
+    const filters = [`temperature ${temperature}`, ...(top_k ? [`top-k ${top_k}`] : []), ...(top_p < 1 ? [`top-p ${top_p}`] : [])];
+    machine.show(described, { token, title: `With ${filters.join(", ")}:`, plays });
+  } catch (error) {
+    showError(error);
+  }
+}
+
+/** The Machine has played a pass: play that of the next token, which is written if it is not there yet. */
+async function goOn() {
+  if (running || !state.tree) {
+    if (!running) await write(null, 1, { usesPrompt: true, plays: true });
+    return;
+  }
+  const next = state.pinned + 1;
+  if (next < allIds().length) await pin(next, true);
+  else if (!isEnd(allIds().at(-1))) await write(state.current, 1, { plays: true });
+}
+
+/** Show the pass over the prompt as typed, before anything is written. */
+async function showPrompt(ids) {
+  if (state.tree?.text === $("prompt").value || running) return;
+  if (ids.length <= state.model.n_positions) await showMachine(askNext(ids, null), null);
 }
 
 // ---- choices
 
 const answers = new Map(); // the latest ones, by request
 
+/** The draw of the token after `context`, if the story knows it: a request's seed, and the tokens drawn before. */
+function drawOf(length) {
+  const node = pathTo(state.current)[length - state.tree.ids.length];
+  return node?.draw ? { seed: node.draw[0], n_drawn: node.draw[1] } : {};
+}
+
 const requestNext = (context, token) => ({
   model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...sampling(readSettings()),
+  ...(state.tree && token !== null ? drawOf(context.length) : {}),
 });
 
 /** Ask the server what follows `context`, and what is inside: a click often follows the pointer. Answers are kept. */
@@ -333,7 +382,7 @@ async function usePrompt() {
 }
 
 /** Let the model write `count` tokens after a node, or after the prompt as it now stands. */
-async function write(start, count, { seed, remembers = true, usesPrompt = false } = {}) {
+async function write(start, count, { seed, remembers = true, usesPrompt = false, plays = false } = {}) {
   if (running) return;
   const controller = new AbortController();
   setBusy(controller);
@@ -363,9 +412,10 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false 
   try {
     for await (const { choices: [choice] } of chunks) {
       for (const token of readTokens(choice)) {
-        node = state.tree.add(node, token);
+        node = state.tree.add(node, { ...token, draw: [used, n] });
         state.current = node;
         showStory();
+        $("story").scrollTop = $("story").scrollHeight;
         n += 1;
         const index = state.tree.ids.length + depth + n - 1;
         renderChoices(index, token.id, token.top.map(([id, logprob]) => ({ id, logprob })), null);
@@ -386,7 +436,7 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false 
   renderStory();
   const first = state.tree.ids.length + depth;
   const stays = state.pinned !== null && state.pinned < first && count > 1; // a single token is to be looked at
-  if (n) await pin(stays ? state.pinned : first);
+  if (n) await pin(stays ? state.pinned : first, plays || count === 1);
 }
 
 $("write-form").addEventListener("submit", (event) => {
@@ -479,7 +529,7 @@ async function adopt(ids, tokens) {
 
 // ---- start
 
-const page = { state, encode, adopt, readSettings, allIds, tokenText, textOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
+const page = { state, machine, encode, adopt, readSettings, allIds, tokenText, textOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
 const inside = createInside(page);
 const compare = createCompare(page);
 const share = createShare(page, inside, compare);

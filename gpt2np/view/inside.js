@@ -1,15 +1,7 @@
-// Look inside: logit lens, contributions of heads and MLPs, attention, neurons, and switching off.
+// Look inside: contributions of heads and MLPs, and switching off.
 
 import { post, postJson } from "./api.js";
-import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, visible, withSpaces } from "./view.js";
-
-/** Decode an array of the API: flat data and shape. */
-export function decodeArray({ dtype, shape, base64 }) {
-  const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
-  const kinds = { float32: Float32Array, float64: Float64Array };
-  if (!kinds[dtype]) throw new Error(`This page cannot read arrays of ${dtype}.`);
-  return { shape, data: new kinds[dtype](bytes.buffer) };
-}
+import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, visible } from "./view.js";
 
 const partName = ({ layer, head }) => (head === null ? `the MLP of block ${layer}` : `head ${head} of block ${layer}`);
 
@@ -63,13 +55,11 @@ export function createInside(page) {
       element("p", { class: "says" }, "The model has read ", tail, isNext ? ". Its best guess is " : " and then came ", chip(token), ` (${percent(p)}). `,
         "Its strongest rival is ", chip(rival), ". Here is what happened inside."),
       element("div", { class: "inside-grid" },
-        element("div", { class: "panel", id: "lens-panel" }), element("div", { class: "panel", id: "parts-panel" }),
-        element("div", { class: "panel", id: "attention-panel" }), element("div", { class: "panel", id: "edit-panel" }),
-        element("div", { class: "panel", id: "neurons-panel" }), element("div", { class: "panel", id: "explain-panel" }, ...explainPart())),
+        element("div", { class: "panel", id: "parts-panel" }), element("div", { class: "panel", id: "edit-panel" }),
+        element("div", { class: "panel", id: "explain-panel" }, ...explainPart())),
     );
-    renderLens();
     renderParts();
-    renderPart();
+    renderEdit();
     root.dataset.model = model.id;
   }
 
@@ -78,53 +68,9 @@ export function createInside(page) {
     for (const button of root.querySelectorAll(".cell")) {
       button.setAttribute("aria-pressed", String(button.dataset.part === keyOf(chosen)));
     }
-    markLayer();
-    renderPart();
-    page.saveState?.();
-  }
-
-  /** What depends on the selected part. */
-  function renderPart() {
-    renderAttention();
+    page.machine.openBlock(chosen.layer);
     renderEdit();
-    renderNeurons();
-  }
-
-  // ---- logit lens
-
-  function renderLens() {
-    const { model, token, answer } = shown;
-    const follow = answer.tokens.indexOf(token);
-    const slider = element("input", { type: "range", id: "layer", min: 0, max: model.n_layer, step: 1, value: chosen.layer + 1 });
-    slider.addEventListener("input", () => select({ layer: Math.max(0, Number(slider.value) - 1), lens: Number(slider.value) }));
-    const rows = answer.lens.map((row, k) => element("tr", { "data-k": k },
-      element("th", { scope: "row" }, k ? `after block ${k - 1}` : "at the start"),
-      element("td", {}, chip(row.ids[0]), " ", dataElement(row.probabilities[0], percent(row.probabilities[0]))),
-      element("td", {}, dataElement(row.followed[follow], percent(row.followed[follow])), bar(row.followed[follow])),
-      element("td", {}, row.ranks[follow].toLocaleString("en"))));
-    find("#lens-panel", root).replaceChildren(
-      element("h3", {}, "The guess, block by block"),
-      element("p", { class: "hint" }, `The model is a stack of ${model.n_layer} blocks, counted from 0. The text goes through them one after the other, and each refines the guess. If the model had to answer early, it would say this. A guess like \\xa9 is a single byte, a part of a letter. (Researchers call this the logit lens.)`),
-      element("label", { class: "slide" }, "Move through the blocks ", slider),
-      element("p", { class: "facts", id: "lens-says", "aria-live": "polite" }),
-      element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "The guess after each block" },
-        element("table", { class: "lens" }, element("thead", {}, element("tr", {}, ...["", "first guess", "", "place among all"].map((name, i) =>
-          element("th", { scope: "col" }, ...(i === 2 ? ["probability of ", chip(token)] : [name || (i ? name : "where")]))))), element("tbody", {}, ...rows))));
-    markLayer();
-  }
-
-  function markLayer() {
-    const { model, answer, token } = shown;
-    const slider = find("#layer", root);
-    const k = chosen.lens ?? chosen.layer + 1;
-    if (chosen.lens !== undefined) delete chosen.lens;
-    slider.value = k;
-    const row = answer.lens[k];
-    const follow = answer.tokens.indexOf(token);
-    slider.setAttribute("aria-valuetext", k ? `after block ${k - 1}` : "at the start");
-    for (const line of root.querySelectorAll(".lens tbody tr")) line.classList.toggle("chosen", Number(line.dataset.k) === k);
-    find("#lens-says", root).replaceChildren(k === 0 ? "Before the first block" : k === model.n_layer ? `After the last block, ${k - 1}` : `After block ${k - 1}`, ": ",
-      ...row.ids.slice(0, 4).flatMap((id, i) => [i ? ", " : "", chip(id), ` ${percent(row.probabilities[i])}`]), ". ", chip(token), ` has place ${row.ranks[follow].toLocaleString("en")} among all tokens.`);
+    page.saveState?.();
   }
 
   // ---- contributions
@@ -175,78 +121,6 @@ export function createInside(page) {
       element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the last token read (the embedding) and fixed numbers (biases), the sum is ", dataElement(total, formatNumber(total)),
         ", the difference of the two tokens’ scores (logits). Researchers call this direct logit attribution."),
     );
-  }
-
-  // ---- attention
-
-  function attentionRow(layer, head) {
-    const { shape: [, heads, count], data } = (shown.answer.decoded ??= decodeArray(shown.answer.attention));
-    const start = (layer * heads + head) * count;
-    return data.subarray(start, start + count);
-  }
-
-  function renderAttention() {
-    const { context, model } = shown;
-    const panel = find("#attention-panel", root);
-    const head = chosen.head ?? 0;
-    const weights = attentionRow(chosen.layer, head);
-    const most = Math.max(...weights);
-    const order = [...weights.keys()].sort((a, b) => weights[b] - weights[a]).slice(0, 4);
-    const words = context.map((id, i) => element("span", { class: "word", p: weights[i] / most, "data-weight": weights[i], title: `${percent(weights[i])} of the attention` },
-      element("bdi", {}, page.isEnd(id) ? "⟨end of text⟩" : visible(page.tokenText(id)))));
-    const picker = element("div", { class: "heads", role: "group", "aria-label": `Heads of block ${chosen.layer}` },
-      ...Array.from({ length: model.n_head }, (_, i) => {
-        const button = element("button", { type: "button", "aria-pressed": String(i === head && chosen.head !== null), "data-head": i }, `head ${i}`);
-        button.addEventListener("click", () => { select({ head: i }); find(`.heads [data-head="${i}"]`, root).focus(); });
-        return button;
-      }));
-    panel.replaceChildren(
-      element("h3", {}, `What it looks at: block ${chosen.layer}, head ${head}`),
-      element("p", { class: "hint" }, "To guess the next token, each head looks back from the last token at all tokens so far. The stronger the color of a token, the more of it this head takes in. The shares add up to 100\u00a0%."),
-      picker,
-      element("p", { class: "words" }, ...words),
-      element("p", { class: "facts", id: "attention-says" }, "From ", chip(context.at(-1)), " it looks most at ", ...order.flatMap((at, i) => [i ? ", " : "", chip(context[at]), " ", dataElement(weights[at], percent(weights[at]))]), ".",
-        ...(order[0] === 0 && weights[0] > 0.5 ? [" A head that looks at the first token usually has nothing to do here."] : [])),
-      patternDetails(chosen.layer, head),
-    );
-  }
-
-  function patternDetails(layer, head) {
-    const { context } = shown;
-    const box = element("details", {}, element("summary", {}, "The whole pattern: every token’s look back"));
-    box.addEventListener("toggle", async () => {
-      if (!box.open || box.childElementCount > 1) return;
-      try {
-        const answer = await postJson("api/inspect", request(context, null, { include: [], points: [`blocks.${layer}.attn.pattern`] }));
-        const { shape: [, count], data } = decodeArray(answer.points[`blocks.${layer}.attn.pattern`]);
-        box.append(drawPattern(data.subarray(head * count * count, (head + 1) * count * count), count),
-          element("p", { class: "hint" }, "Each row is a token that looks, each column a token it looks at; it cannot look ahead. A diagonal line means: it looks one token back."));
-      } catch (error) {
-        box.append(element("p", { class: "hint" }, error.message));
-      }
-    });
-    return box;
-  }
-
-  function drawPattern(data, count) {
-    const canvas = element("canvas", { class: "pattern", width: count, height: count, role: "img", "aria-label": `Attention pattern of ${count} tokens` });
-    const drawing = canvas.getContext("2d");
-    const pixels = drawing.createImageData(count, count);
-    data.forEach((weight, i) => pixels.data.set([31, 104, 199, Math.round(255 * Math.sqrt(weight))], 4 * i));
-    drawing.putImageData(pixels, 0, 0);
-    return canvas;
-  }
-
-  // ---- neurons
-
-  function renderNeurons() {
-    const { answer, model } = shown;
-    const rows = answer.neurons[chosen.layer].map((neuron) => element("tr", {}, element("th", { scope: "row" }, String(neuron.neuron)),
-      element("td", {}, dataElement(neuron.activation, formatNumber(neuron.activation))), element("td", {}, ...neuron.raises.flatMap((id) => [chip(id), " "]))));
-    find("#neurons-panel", root).replaceChildren(
-      element("h3", {}, `The busiest neurons of block ${chosen.layer}`),
-      element("p", { class: "hint" }, `The MLP of a block has ${model.n_inner.toLocaleString("en")} neurons. A neuron is a small detector: its activation says how strongly it answers to this text. It then writes its own fixed list of numbers, times the activation. Below are those that wrote most for the last token, the first one most. That makes some tokens likelier (or, if negative, others). Often the tokens have something in common; often nobody knows what.`),
-      element("div", { class: "wide" }, element("table", {}, element("thead", {}, element("tr", {}, ...["neuron", "activation", "makes likelier"].map((name) => element("th", { scope: "col" }, name)))), element("tbody", {}, ...rows))));
   }
 
   // ---- switching off

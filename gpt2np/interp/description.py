@@ -1,0 +1,287 @@
+"""The description of a pass: the JSON object that the front end in `gpt2np.view` draws.
+
+The server sends descriptions, and the explain page and notebooks embed them. The documentation's
+page "The description of a pass" lists the fields.
+
+Shape letters: L layers, H heads, T tokens, R tokens with a line of their own, C channels, F MLP
+width, V vocabulary, n neurons.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation import GenerationOptions, next_probabilities
+from gpt2np.generation.logits_processors import check_finite
+from gpt2np.generation.sampling import RandomGenerator, log_softmax, next_id
+from gpt2np.interp.attribution import attribution
+from gpt2np.interp.lens import RESIDUALS, logit_lens, top_k
+from gpt2np.interp.summary import token_bytes
+from gpt2np.interp.trace import Trace, trace
+from gpt2np.kernels.array import Array, IntArray
+from gpt2np.language_model import LanguageModel
+from gpt2np.model.ops import softmax
+from gpt2np.runtime.hooked_context import Hook
+
+FORMAT, VERSION = "gpt2np.pass", 1
+
+PARTS = ("lens", "attention", "neurons", "attribution", "lines")
+"""The parts of a description that can be left out."""
+
+DESCRIBED_POINTS = (
+    *RESIDUALS,
+    "blocks.*.attn.z",
+    "blocks.*.attn.out",
+    "blocks.*.mlp.out",
+    "blocks.*.attn.pattern",
+    "blocks.*.mlp.act",
+)
+"""The hook points that `describe_pass` needs."""
+
+MAX_LINES = 16
+"""Tokens with a line of their own: the last ones of the text."""
+
+_LARGE = (".attn.pattern", ".mlp.act")
+_N_NEURONS = 5  # of each block
+_N_PROMOTED = 5  # tokens that a neuron makes more likely
+_MAX_FLOAT16 = float(np.finfo(np.float16).max)
+
+Json = dict[str, Any]
+
+
+def record_pass(lm: LanguageModel, ids: Sequence[int], interventions: Sequence[Hook] = ()) -> Trace:
+    """Record what `describe_pass` needs of a pass over `ids`.
+
+    Of patterns and activations of the MLP, which can take gigabytes, the trace keeps only the rows
+    of the last tokens: `blocks.i.attn.pattern` is (H, R, T), `blocks.i.mlp.act` (R, F).
+    """
+    last_rows: dict[str, Array] = {}
+
+    def keep_last_rows(name: str, array: Array) -> Array:
+        if name.endswith(_LARGE):
+            last_rows[name] = array[..., -MAX_LINES:, :].copy()
+        return array
+
+    points = [name for name in DESCRIBED_POINTS if not name.endswith(_LARGE)]
+    traced = trace(lm, ids, points, interventions=[*interventions, keep_last_rows])
+    return Trace(traced.ids, traced.config, {**traced.arrays, **last_rows})
+
+
+def describe_pass(
+    lm: LanguageModel,
+    traced: Trace,
+    *,
+    sampling: GenerationOptions | None = None,
+    tokens: Sequence[int] = (),
+    n: int = 10,
+    include: Collection[str] = PARTS,
+    seed: int | None = None,
+    n_drawn: int = 0,
+) -> Json:
+    """Describe how a model predicts the token after a text.
+
+    `traced` has the hook points DESCRIBED_POINTS, as `record_pass` returns them. `sampling` gives
+    the probabilities after the filters (default: the model's own). `tokens` are followed through
+    the blocks, besides the two most likely; `n` tokens are listed. `include` selects from PARTS.
+    With a `seed`, the description holds the random number that selects token number `n_drawn`.
+
+    Raises:
+        InvalidArgumentError: the trace lacks a hook point, or a number is out of range.
+        CheckpointError: some logits are infinite or NaN.
+    """
+    config = lm.model.config
+    if max(tokens, default=0) >= config.vocab_size or n > config.vocab_size:
+        raise InvalidArgumentError(f"tokens and n must be below {config.vocab_size}")
+    names = traced.require(RESIDUALS)
+    with np.errstate(all="ignore"):  # check_finite raises an error instead
+        logits = logit_lens(lm, np.stack([traced[name][-1] for name in names]))  # (L+1, V)
+    check_finite(logits, lm.model)
+    sampling = sampling or GenerationOptions(temperature=1.0, top_k=0)
+    draw = {} if seed is None else {"draw": _draw(logits[-1], sampling, seed, n_drawn)}
+    likeliest = top_k(logits[-1], min(2, config.vocab_size)).tolist()
+    followed = list(dict.fromkeys([*tokens, *likeliest, *(each["id"] for each in draw.values())]))
+    result: Json = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": lm.name,
+        "shape": {
+            "n_layer": config.n_layer,
+            "n_head": config.n_head,
+            "n_embd": config.n_embd,
+            "n_inner": config.n_inner,
+            "vocab_size": config.vocab_size,
+        },
+        "ids": traced.ids.tolist(),
+        "tokens": followed,
+        **_next_tokens(logits[-1], followed, sampling, n),
+        **draw,
+    }
+    layers = range(config.n_layer)
+    if "lens" in include:
+        result["lens"] = _lens(names, softmax(logits), followed, n)
+    if "attention" in include:
+        patterns = [traced[f"blocks.{i}.attn.pattern"][:, -1] for i in layers]
+        result["attention"] = array_json(np.stack(patterns))
+    if "neurons" in include:
+        result["neurons"] = _neurons(lm, [traced[f"blocks.{i}.mlp.act"][-1] for i in layers])
+    if "attribution" in include:
+        split = attribution(lm, traced, followed)
+        result["attribution"] = {
+            "components": list(split.components),
+            "values": split.values.tolist(),
+            "logits": split.logits.tolist(),
+        }
+    if "lines" in include:
+        result["lines"] = _lines(lm, traced)
+    result["texts"] = _texts(lm, result)
+    return result
+
+
+def array_json(array: Array, dtype: DTypeLike | None = None) -> Json:
+    """Return an array as a JSON object: dtype, shape, and little-endian bytes in base64.
+
+    With `dtype` float16, an array with numbers beyond its range becomes float32.
+    """
+    if dtype == np.float16 and np.abs(array).max(initial=0) > _MAX_FLOAT16:
+        dtype = np.float32
+    array = array.astype(dtype or array.dtype)
+    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    encoded = base64.b64encode(data).decode("ascii")
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "base64": encoded}
+
+
+def active_neurons(activation: Array, output: Array, count: int) -> tuple[IntArray, Array]:
+    """Return the neurons that add the longest vectors to the residual stream, and the lengths.
+
+    A neuron adds its activation times its row of `output`, the output weights of the MLP.
+    `activation` is (…, F), `output` (F, C). Returns two arrays (…, count).
+    """
+    lengths = np.abs(activation) * np.sqrt(np.einsum("fc,fc->f", output, output))
+    neurons = np.argsort(-lengths, axis=-1, kind="stable")[..., :count]
+    return neurons, np.take_along_axis(lengths, neurons, -1)
+
+
+def _draw(logits: Array, sampling: GenerationOptions, seed: int, index: int) -> Json:
+    """Return random number `index` of a sequence with `seed`, and the token that it selects."""
+    number = RandomGenerator(seed).number(index)
+    drawn = next_id(logits, sampling, lambda: number)
+    return {"seed": seed, "index": index, "number": number, "id": drawn}
+
+
+def _next_tokens(
+    logits: Array, followed: Sequence[int], sampling: GenerationOptions, n: int
+) -> Json:
+    """Return the likely next tokens with their probabilities before and after the filters.
+
+    A draw adds up the probabilities in the order of the ids; `from` is the sum before the token.
+    """
+    logprobs, sampled = log_softmax(logits), next_probabilities(logits, sampling)
+    before = np.cumsum(sampled) - sampled
+    listed = dict.fromkeys([*top_k(logits, n).tolist(), *followed])
+    is_kept = sampled > 0
+    return {
+        "next": [
+            {
+                "id": i,
+                "logprob": float(logprobs[i]),
+                "sampled": float(sampled[i]),
+                "from": float(before[i]),
+            }
+            for i in listed
+        ],
+        "kept": {
+            "count": int(is_kept.sum()),
+            "probability": float(np.exp(logprobs[is_kept]).sum()),
+        },
+    }
+
+
+def _lens(
+    names: Sequence[str], probabilities: Array, followed: Sequence[int], n: int
+) -> list[Json]:
+    """Return the logit lens at each residual: the likely tokens, and the followed tokens."""
+    ids = top_k(probabilities, n)
+    top = np.take_along_axis(probabilities, ids, -1)
+    return [
+        {
+            "point": name,
+            "ids": ids[k].tolist(),
+            "probabilities": top[k].tolist(),
+            "followed": row[followed].tolist(),
+            "ranks": [int((row > row[i]).sum()) + 1 for i in followed],
+        }
+        for k, (name, row) in enumerate(zip(names, probabilities, strict=True))
+    ]
+
+
+def _neurons(lm: LanguageModel, activations: Sequence[Array]) -> list[list[Json]]:
+    """Return each block's most active neurons, and the tokens that each makes more likely."""
+    blocks, written = [], []
+    for layer, activation in enumerate(activations):
+        output = lm.model.weights[f"h.{layer}.mlp.c_proj.weight"]
+        neurons, lengths = active_neurons(activation, output, _N_NEURONS)
+        written.append(output[neurons] * np.sign(activation[neurons])[:, None])
+        blocks.append(zip(neurons, activation[neurons], lengths, strict=True))
+    # Reading the embedding takes most of the time, so all blocks share one product.
+    promoted = iter(top_k(lm.model.unembed(np.concatenate(written)), _N_PROMOTED))
+    return [
+        [
+            {
+                "neuron": int(neuron),
+                "activation": float(activation),
+                "length": float(length),
+                "raises": next(promoted).tolist(),
+            }
+            for neuron, activation, length in block
+        ]
+        for block in blocks
+    ]
+
+
+def _lines(lm: LanguageModel, traced: Trace) -> Json:
+    """Return the vectors, patterns and neurons of the last tokens: (R, …) or (L, …, R, …)."""
+    layers, weights = range(lm.model.config.n_layer), lm.model.weights
+    first = max(0, len(traced.ids) - MAX_LINES)
+
+    def stack(point: str) -> Array:
+        return np.stack([traced[f"blocks.{i}.{point}"][first:] for i in layers])
+
+    wpe = weights["wpe.weight"][first : len(traced.ids)]
+    patterns = [traced[f"blocks.{i}.attn.pattern"][:, -MAX_LINES:, first:] for i in layers]
+    activations = [traced[f"blocks.{i}.mlp.act"][-MAX_LINES:] for i in layers]
+    neurons = [
+        active_neurons(activations[i], weights[f"h.{i}.mlp.c_proj.weight"], _N_NEURONS)[0]
+        for i in layers
+    ]
+    active = [np.take_along_axis(a, i, -1) for a, i in zip(activations, neurons, strict=True)]
+    return {
+        "first": first,
+        "wte": array_json(traced["embed"][first:] - wpe, np.float16),
+        "wpe": array_json(wpe, np.float16),
+        "attention": array_json(stack("attn.out"), np.float16),
+        "mlp": array_json(stack("mlp.out"), np.float16),
+        "resid": array_json(stack("resid"), np.float16),
+        "pattern": array_json(np.stack(patterns), np.float32),
+        "neurons": array_json(np.stack(neurons), np.int32),
+        "activations": array_json(np.stack(active), np.float32),
+    }
+
+
+def _texts(lm: LanguageModel, described: Json) -> dict[str, str]:
+    """Return the bytes in base64 of every token that a description names, by id."""
+    ids = {*described["ids"], *described["tokens"], *(row["id"] for row in described["next"])}
+    ids |= {i for point in described.get("lens", []) for i in point["ids"]}
+    ids |= {
+        i for block in described.get("neurons", []) for neuron in block for i in neuron["raises"]
+    }
+    texts = token_bytes(sorted(ids), lm.tokenizer.vocabulary.token_bytes)
+    return {
+        str(i): base64.b64encode(text).decode("ascii")
+        for i, text in zip(sorted(ids), texts, strict=True)
+    }

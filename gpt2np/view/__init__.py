@@ -1,0 +1,76 @@
+"""The front end: the Machine, the playground's page and style sheets.
+
+machine.js  the Machine: a pass as a picture that moves, with its controls and tables
+stage.js    the picture on a canvas
+pass.js     reads a description of a pass (`gpt2np.interp.description`)
+view.js     helpers for elements and numbers
+embedded.js starts the Machine of a page that holds its description
+index.html, app.js, api.js, inside.js, compare.js, share.js, tree.js
+            the playground
+
+The server sends these files as they are. A page of one file has the modules joined.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+"""Media types of the front end's files, by suffix."""
+
+_MODULES = ("view.js", "pass.js", "stage.js", "machine.js", "embedded.js")
+_STYLES = ("colors.css", "style.css", "machine.css")
+
+
+def web_files() -> dict[str, bytes]:
+    """Return the content of each file of the front end, by name."""
+    return {
+        file.name: file.read_bytes()
+        for file in files(__name__).iterdir()
+        if file.name.rpartition(".")[2] in MEDIA_TYPES
+    }
+
+
+def joined_modules() -> str:
+    """Return the Machine's modules as one module, which imports nothing."""
+    joined = "".join(_read(name) for name in _MODULES)
+    return re.sub(r"^import .*\n|^export ", "", joined, flags=re.MULTILINE)
+
+
+def machine_page(description: Mapping[str, Any], title: str) -> str:
+    """Return a page of one file that shows a description of a pass, for notebooks."""
+    script, style = joined_modules(), "".join(map(_read, _STYLES))
+    return Template(_read("page.html")).substitute(
+        title=html.escape(title),
+        script=script,
+        style=style,
+        script_hash=content_hash(script),
+        style_hash=content_hash(style),
+        data=script_json({"pass": description}),
+    )
+
+
+def script_json(value: object) -> str:
+    """Return JSON for a script element; no text in the JSON can end the element."""
+    encoded = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+    for character in "<>&":
+        encoded = encoded.replace(character, f"\\u{ord(character):04x}")
+    return encoded
+
+
+def content_hash(content: str) -> str:
+    """Return the hash of an inline script or style, as in a Content-Security-Policy."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return "sha256-" + base64.b64encode(digest).decode("ascii")
+
+
+def _read(name: str) -> str:
+    return files(__name__).joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,441 @@
+// The Machine: a pass as a picture that moves. Its data is a description of a pass, wherever it came from.
+
+import { readPass } from "./pass.js";
+import { drawStage, headColor, layOut, paintStrips, phasesOf, secondsOf } from "./stage.js";
+import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, visible, withSpaces } from "./view.js";
+
+const N_BARS = 9;
+const N_TEXT = 40; // tokens of the text above the picture
+
+/**
+ * Build the Machine in `root`. `onEnd()` is called when a pass has been played; it may show the next one.
+ * `onPick(id)` is called for a token of the answer that is pressed.
+ */
+export function createMachine(root, { onEnd = null, onPick = null } = {}) {
+  const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+  let pass = null;
+  let shown = { token: null, title: "" }; // the token that came, and how it was picked
+  let phases = [];
+  let moment = 0;
+  let isPlaying = false;
+  let until = Infinity; // the moment at which to pause
+  let frame = 0;
+  let before = 0;
+  let place = null;
+  let strips = null;
+  let colors = null;
+  let block = 0;
+  const view = { line: 0, head: null, bars: [] };
+
+  const text = element("p", { class: "machine-text", "aria-label": "The text that the model reads" });
+  const labels = element("div", { class: "machine-lines", role: "group", "aria-label": "The last tokens: a line each" });
+  const canvas = element("canvas", { class: "machine-canvas", role: "img" });
+  const answerTitle = element("p", { class: "machine-says" });
+  const segments = element("div", { class: "segments" });
+  const marker = element("span", { class: "marker", hidden: true });
+  const bars = element("ol", { class: "machine-bars" });
+  const answer = element("div", { class: "machine-answer" }, answerTitle, element("div", { class: "draw", "aria-hidden": "true" }, segments, marker), bars);
+  const blocks = element("div", { class: "machine-blocks", role: "group", "aria-label": "Blocks" });
+  const readout = element("p", { class: "machine-readout", "aria-live": "off" });
+  const button = (label, action, name, more = {}) => element("button", { type: "button", class: name, onclick: action, ...more }, label);
+  const play = button("Play", () => (isPlaying ? pause() : start()), "play primary");
+  const range = element("input", { type: "range", class: "moment", min: 0, step: 0.05, "aria-label": "Moment of the pass" });
+  const speed = element("select", { "aria-label": "Speed" }, ...[[0.25, "¼ speed"], [0.5, "½ speed"], [1, "speed 1"], [2, "speed 2"], [4, "speed 4"]].map(([value, label]) => element("option", { value, selected: value === 1 }, label)));
+  const heads = element("div", { class: "machine-heads", role: "group", "aria-label": "Heads to show" });
+  const caption = element("p", { class: "machine-caption", role: "status" });
+  const stage = element("div", { class: "machine-stage" }, labels, element("div", { class: "machine-picture" }, canvas, blocks), answer);
+  const panels = element("div", { class: "machine-numbers" });
+  root.classList.add("machine");
+  root.append(text, stage,
+    element("div", { class: "transport" }, button("‹ Step", () => step(-1), "back", { "aria-label": "Step back" }), play, button("Step ›", () => step(1), "forth", { "aria-label": "Step" }), range, speed, heads),
+    caption, readout);
+
+  const chip = (id) => element("bdi", { class: "token", "data-id": id }, withSpaces(pass.text(id)));
+  const piece = (id) => element("bdi", {}, visible(pass.text(id)));
+
+  // ---- time
+
+  function start() {
+    if (!pass) return;
+    if (moment >= phases.length) moment = 0;
+    until = Infinity;
+    run();
+  }
+
+  function run() {
+    if (reducedMotion.matches) { // still frames, one after the other
+      if (until === Infinity) until = phases.length;
+      moment = until;
+      render();
+      return;
+    }
+    isPlaying = true;
+    play.textContent = "Pause";
+    before = performance.now();
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(tick);
+  }
+
+  function pause() {
+    isPlaying = false;
+    play.textContent = "Play";
+    cancelAnimationFrame(frame);
+  }
+
+  function tick(now) {
+    const phase = phases[Math.min(phases.length - 1, Math.floor(moment))];
+    moment += (Math.max(0, now - before) / 1000 / secondsOf(phase, pass)) * Number(speed.value);
+    before = now;
+    const end = Math.min(until, phases.length);
+    if (moment >= end) moment = end;
+    render();
+    if (moment < end) {
+      frame = requestAnimationFrame(tick);
+      return;
+    }
+    const goesOn = end === phases.length && until === Infinity && onEnd;
+    pause();
+    if (end === phases.length) fall();
+    if (goesOn) onEnd();
+  }
+
+  function step(direction) {
+    if (!pass) return;
+    pause();
+    if (direction < 0) show(Math.max(0, Math.ceil(moment) - 1));
+    else if (moment >= phases.length) show(0);
+    else {
+      until = Math.floor(moment + 1e-9) + 1;
+      run();
+    }
+  }
+
+  function show(value) {
+    moment = value;
+    render();
+  }
+
+  range.addEventListener("input", () => { pause(); show(Number(range.value)); });
+  range.addEventListener("keydown", (event) => {
+    const direction = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
+    if (!direction) return;
+    event.preventDefault();
+    pause();
+    show(Math.min(phases.length, Math.max(0, direction > 0 ? Math.floor(moment) + 1 : Math.ceil(moment) - 1)));
+  });
+
+  // ---- what is on the page
+
+  let said = "";
+
+  function render() {
+    const at = Math.min(phases.length - 1, Math.floor(moment));
+    const phase = phases[at];
+    drawNow();
+    range.value = moment;
+    const checkpoint = moment >= 2 + 2 * pass.n_layer - 1 ? pass.n_layer : Math.max(0, Math.floor((moment - 1) / 2));
+    const key = `${at} ${moment >= phases.length} ${view.line} ${checkpoint}`;
+    if (key !== said) {
+      said = key;
+      const words = sayPhase(phase);
+      caption.replaceChildren(...words);
+      range.setAttribute("aria-valuetext", nameOf(phase));
+      renderAnswer(checkpoint, moment >= phases.length || phase.kind === "draw");
+      for (const each of blocks.children) each.classList.toggle("now", Number(each.dataset.layer) === phase.layer && moment < phases.length);
+    }
+    const f = moment - at;
+    const isDrawn = moment >= phases.length;
+    bars.style.setProperty("--grow", phase.kind === "answer" && !isDrawn ? f.toFixed(3) : "1");
+    const showsDraw = phase.kind === "draw";
+    segments.classList.toggle("on", showsDraw);
+    marker.hidden = !showsDraw || drawnAt() === null;
+    if (!marker.hidden) {
+      const g = isDrawn ? 1 : Math.min(1, f * 1.6) ** 2;
+      marker.style.transform = `translateY(${((g - 1) * 34).toFixed(1)}px)`;
+    }
+    find(".slot", text).classList.toggle("filled", isDrawn && shown.token !== null);
+    root.dataset.moment = moment.toFixed(3);
+  }
+
+  function drawNow() {
+    if (!place) return;
+    const context = canvas.getContext("2d");
+    const scale = canvas.width / place.width;
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    const start = performance.now();
+    drawStage(context, pass, strips, place, colors, moment, view);
+    const spent = performance.now() - start;
+    (root.frames ??= []).push(spent); // read by the tests and by benchmarks/machine.py
+    if (root.frames.length > 600) root.frames.shift();
+  }
+
+  /** The number that the draw fell on: the random one, or the middle of the token's share if it is not known. */
+  function drawnAt() {
+    const { draw } = pass.described;
+    if (draw && draw.id === shown.token) return draw.number;
+    const row = pass.next.find(({ id }) => id === shown.token);
+    return row?.sampled ? row.from + row.sampled / 2 : null;
+  }
+
+  function renderAnswer(checkpoint, isDrawn) {
+    const isLast = moment >= phases.length - 2;
+    const point = pass.lens[checkpoint];
+    const rows = isLast ? pass.next.map((each) => ({ id: each.id, p: isDrawn ? each.sampled : Math.exp(each.logprob) }))
+      : point.ids.map((id, i) => ({ id, p: point.probabilities[i] }));
+    const listed = rows.slice(0, N_BARS);
+    const own = rows.find(({ id }) => id === shown.token);
+    if (own && !listed.includes(own)) listed[N_BARS - 1] = own;
+    const most = Math.max(...listed.map(({ p }) => p), 1e-9);
+    const where = checkpoint ? `after block ${checkpoint - 1}` : "before the first block";
+    answerTitle.replaceChildren(isDrawn ? (shown.title || "The draw: a strip from 0 to 1") : isLast ? "The next token could be" : `Asked ${where}, it would say`);
+    bars.replaceChildren(...listed.map(({ id, p }) => {
+      const name = onPick && isLast ? element("button", { type: "button", class: "token", onclick: () => onPick(id), "aria-label": `Continue with ${withSpaces(pass.text(id))}` }, withSpaces(pass.text(id))) : chip(id);
+      return element("li", { "data-id": id, class: id === shown.token && isLast && "own" }, name, dataElement(p, p ? percent(p) : "cut off"), bar(p / most));
+    }));
+    segments.replaceChildren(...pass.next.filter(({ sampled }) => sampled > 0).map((each) => {
+      const segment = element("span", { "data-id": each.id, class: each.id === shown.token ? "own" : each.from * 7919 % 1 > 0.5 && "odd" });
+      segment.style.left = `${100 * each.from}%`;
+      segment.style.width = `${100 * each.sampled}%`;
+      return segment;
+    }));
+    const at = drawnAt();
+    if (at !== null) marker.style.left = `${100 * at}%`;
+    measureBars();
+  }
+
+  /** Where the bars are beside the picture, for the curves that lead to them. */
+  function measureBars() {
+    if (!place) return;
+    const { top } = canvas.getBoundingClientRect();
+    const isBeside = answer.getBoundingClientRect().top < canvas.getBoundingClientRect().bottom - 40;
+    const rows = [...bars.children];
+    const most = Math.max(...pass.next.map((each) => Math.exp(each.logprob)));
+    const shares = new Map(pass.next.map((each) => [each.id, Math.exp(each.logprob) / most]));
+    view.bars = isBeside ? rows.map((each) => {
+      const box = each.getBoundingClientRect();
+      return { y: box.top - top + box.height / 2, share: shares.get(Number(each.dataset.id)) ?? 0 };
+    }) : rows.map((each, i) => ({ y: ((i + 0.5) * place.height) / rows.length, share: shares.get(Number(each.dataset.id)) ?? 0 }));
+  }
+
+  /** The token flies from its bar into the text. */
+  function fall() {
+    const from = bars.querySelector(".own")?.getBoundingClientRect();
+    const slot = find(".slot", text);
+    if (!from || reducedMotion.matches || !slot.animate) return;
+    const to = slot.getBoundingClientRect();
+    slot.animate([{ transform: `translate(${from.left - to.left}px, ${from.top - to.top}px)` }, { transform: "none" }], { duration: 500 / Number(speed.value), easing: "ease-in" });
+  }
+
+  // ---- words
+
+  const nameOf = ({ kind, layer }) => ({ embed: "embedding", attention: `block ${layer}, attention`, mlp: `block ${layer}, MLP`, answer: "answer", draw: "draw" })[kind];
+
+  function strongestLook(layer, line) {
+    let best = null;
+    for (let head = 0; head < pass.n_head; head++) {
+      pass.weights(layer, head, line).forEach((weight, key) => {
+        if (key < line && (!best || weight > best.weight)) best = { head, key, weight };
+      });
+    }
+    return best;
+  }
+
+  function sayPhase({ kind, layer }) {
+    const { line } = view;
+    const token = chip(pass.lineIds[line]);
+    const isLast = line === pass.count - 1;
+    const title = element("b", {}, `${nameOf({ kind, layer }).replace(/^./, (c) => c.toUpperCase())}. `);
+    const n = pass.n_embd.toLocaleString("en");
+    if (kind === "embed") {
+      return [title, `Each token becomes ${n} numbers: a learned row that says which token it is, plus one that says where it stands. Blue cells are above zero, orange below.`];
+    }
+    if (kind === "attention") {
+      const best = strongestLook(layer, line);
+      return [title, "Each token takes in something from tokens before it; a wider arc takes more. ", token,
+        ...(best ? [" takes most from ", chip(pass.lineIds[best.key]), ` (head ${best.head}: `, dataElement(best.weight, percent(best.weight)), ")."] : [" has no other token in the picture to look at."])];
+    }
+    if (kind === "mlp") {
+      const [most] = pass.neurons(layer, line);
+      const raised = isLast && pass.described.neurons?.[layer][0];
+      return [title, `Now each token alone: ${pass.n_inner.toLocaleString("en")} neurons answer to its numbers and write into its line. For `, token, `, neuron ${most.neuron} writes most`,
+        ...(raised ? ["; it makes ", ...raised.raises.slice(0, 3).flatMap((id, i) => [i ? ", " : "", chip(id)]), " likelier."] : ["."])];
+    }
+    if (kind === "answer") {
+      return [title, `Only the last line answers. Its ${n} numbers are compared with a row for each of the ${pass.vocab_size.toLocaleString("en")} tokens; the better the fit, the likelier the token.`];
+    }
+    const { draw } = pass.described;
+    const own = pass.next.find(({ id }) => id === shown.token);
+    if (shown.token === null) return [title, "All tokens share a strip from 0 to 1, each as long as its probability. A random number will pick one."];
+    if (draw?.id === shown.token && own?.sampled < 1) {
+      return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", chip(shown.token), ": it is written, and all begins again with the longer text."];
+    }
+    return [title, "Each token’s share of the strip is as long as its probability. ", chip(shown.token), own?.sampled === 1 ? " has all of it: nothing is left to chance." : " came."];
+  }
+
+  // ---- building for a pass
+
+  function build() {
+    const before = pass.ids.slice(-N_TEXT);
+    text.replaceChildren(element("span", { class: "read" }, pass.ids.length > N_TEXT ? "…" : "", ...before.map(piece)),
+      element("span", { class: "slot" }, shown.token === null ? "?" : piece(shown.token)));
+    blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button(pass.n_layer > 8 || innerWidth < 640 ? `${layer}` : `block ${layer}`, () => openBlock(layer), "", { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
+    heads.replaceChildren(button("all heads", () => isolate(null), "", { "data-head": "all", "aria-pressed": String(view.head === null) }),
+      ...Array.from({ length: pass.n_head }, (_, head) => {
+        const made = button(String(head), () => isolate(head), "", { "data-head": head, "aria-label": `Head ${head}`, "aria-pressed": String(view.head === head) });
+        made.style.borderBottomColor = headColor(head);
+        return made;
+      }));
+    canvas.setAttribute("aria-label", `${pass.count} tokens as lines through ${pass.n_layer} blocks; the tables below hold the numbers`);
+    range.max = phases.length;
+    resize();
+  }
+
+  function labelLines() {
+    const rows = [];
+    if (place.hasEarlier) rows.push(element("span", { class: "earlier" }, `${pass.first + place.hidden} before`));
+    for (let line = place.hidden; line < pass.count; line++) {
+      rows.push(element("button", { type: "button", tabindex: line === view.line ? 0 : -1, "data-line": line, "aria-pressed": String(line === view.line), "aria-label": `Line of ${withSpaces(pass.text(pass.lineIds[line]))}` }, element("bdi", {}, withSpaces(pass.text(pass.lineIds[line])))));
+    }
+    labels.replaceChildren(...rows);
+  }
+
+  const lineFocus = rovingFocus(labels, "button");
+  const lineOf = (event) => {
+    const found = event.target.closest("[data-line]");
+    return found ? Number(found.dataset.line) : null;
+  };
+  function lookAt(line) {
+    if (line === null || line === view.line) return;
+    view.line = line;
+    for (const each of labels.querySelectorAll("button")) each.setAttribute("aria-pressed", String(Number(each.dataset.line) === line));
+    render();
+    renderNumbers();
+  }
+  labels.addEventListener("click", (event) => lookAt(lineOf(event)));
+  labels.addEventListener("pointerover", (event) => lookAt(lineOf(event)));
+  labels.addEventListener("focusin", (event) => lookAt(lineOf(event)));
+  stage.addEventListener("pointerleave", () => { if (pass && !labels.contains(document.activeElement)) lookAt(pass.count - 1); });
+
+  function isolate(head) {
+    view.head = head;
+    for (const each of heads.children) each.setAttribute("aria-pressed", String(each.dataset.head === String(head ?? "all")));
+    render();
+  }
+
+  function openBlock(layer) {
+    block = layer;
+    for (const each of blocks.children) each.setAttribute("aria-pressed", String(Number(each.dataset.layer) === layer));
+    pause();
+    if (moment < phases.length) show(2 + 2 * layer);
+    renderNumbers();
+  }
+
+  function readColors() {
+    const style = getComputedStyle(root);
+    const of = (name) => style.getPropertyValue(name).trim();
+    const triple = (name) => of(name).split(" ").map(Number);
+    return { paper: of("--raised"), rule: of("--rule"), soft: of("--soft"), blue: of("--blue"), orange: of("--orange"), gold: of("--gold"), plus: triple("--blue-rgb"), minus: triple("--orange-rgb") };
+  }
+
+  function resize() {
+    if (!pass) return;
+    const { clientWidth: width, clientHeight: height } = canvas;
+    if (!width || !height) return;
+    const scale = window.devicePixelRatio || 1;
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(height * scale);
+    place = layOut(pass, width, height);
+    [...blocks.children].forEach((each, layer) => {
+      each.style.left = `${place.left(layer)}px`;
+      each.style.width = `${place.block}px`;
+    });
+    if (view.line < place.hidden) view.line = pass.count - 1;
+    labelLines();
+    lineFocus.reset();
+    said = "";
+    render();
+  }
+
+  function repaint() {
+    if (!pass) return;
+    colors = readColors();
+    strips = paintStrips(pass, colors);
+    resize();
+  }
+
+  new ResizeObserver(resize).observe(canvas);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+
+  /** A strip under the pointer is read out: the vector, and the number of the cell. */
+  canvas.addEventListener("pointermove", (event) => {
+    if (!place) return;
+    const box = canvas.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    const line = Math.floor(y / place.pitch) + place.hidden - (place.hasEarlier ? 1 : 0);
+    if (line < place.hidden || line >= pass.count) return;
+    lookAt(line);
+    const k = Array.from({ length: pass.n_layer + 1 }, (_, i) => i).find((i) => Math.abs(x - place.stop(i)) <= place.strip / 2);
+    if (k === undefined) { readout.textContent = ""; return; }
+    const vector = pass.resid(k, line);
+    const cell = Math.min(strips.width - 1, Math.max(0, Math.floor(((x - place.stop(k)) / place.strip + 0.5) * strips.width)));
+    const from = Math.floor((cell * vector.length) / strips.width);
+    const group = [...vector.slice(from, Math.floor(((cell + 1) * vector.length) / strips.width))];
+    const value = group.reduce((a, b) => (Math.abs(b) > Math.abs(a) ? b : a));
+    readout.replaceChildren("The line of ", chip(pass.lineIds[line]), k ? ` after block ${k - 1}` : " before the first block", `: number ${from + group.indexOf(value)} is `, dataElement(value, formatNumber(value, 3)), ".");
+  });
+
+  // ---- the numbers as tables
+
+  const table = (caption, head, rows, name = "") => element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
+    element("table", { class: name }, element("caption", {}, caption), element("thead", {}, element("tr", {}, ...head.map((each) => element("th", { scope: "col" }, ...[each].flat())))), element("tbody", {}, ...rows)));
+  const tableRow = (attributes, first, ...cells) => element("tr", attributes, element("th", { scope: "row" }, ...[first].flat()), ...cells.map((cell) => element("td", {}, ...[cell].flat())));
+
+  function renderNumbers() {
+    if (!pass || !panels.isConnected) return;
+    const [target] = pass.described.tokens;
+    const token = shown.token ?? target;
+    const follow = pass.described.tokens.indexOf(token);
+    const { line } = view;
+    const lens = table("What the model would say if it had to answer after each block (the logit lens). It often changes its mind.",
+      ["", "first guess", ...(follow < 0 ? [] : [["probability of ", chip(token)], "place among all"])],
+      pass.lens.map((point, k) => tableRow({ "data-k": k, class: k === block + 1 && "chosen" }, k ? `after block ${k - 1}` : "at the start",
+        [chip(point.ids[0]), " ", dataElement(point.probabilities[0], percent(point.probabilities[0]))],
+        ...(follow < 0 ? [] : [[dataElement(point.followed[follow], percent(point.followed[follow])), bar(point.followed[follow])], point.ranks[follow].toLocaleString("en")]))), "lens");
+    const keys = Array.from({ length: line + 1 }, (_, key) => key);
+    const of = Array.from({ length: pass.n_head }, (_, head) => pass.weights(block, head, line));
+    const shade = (weight) => dataElement(weight, percent(weight));
+    const looks = table(`Block ${block}, attention: how much of each token the line of “${withSpaces(pass.text(pass.lineIds[line]))}” takes in, head by head. A column adds up to 100 %.`,
+      ["token", ...of.map((_, head) => `head ${head}`)],
+      [...(pass.first ? [tableRow({}, `${pass.first} before`, ...of.map((weights) => shade(Math.max(0, 1 - weights.reduce((a, b) => a + b)))))] : []),
+        ...keys.map((key) => tableRow({ "data-key": key }, chip(pass.lineIds[key]), ...of.map((weights) => shade(weights[key]))))], "looks");
+    const isLast = line === pass.count - 1;
+    const neurons = isLast && pass.described.neurons ? pass.described.neurons[block] : pass.neurons(block, line);
+    const busy = table(`Block ${block}, MLP: the neurons that write most into this line.`, ["neuron", "activation", ...(isLast ? ["makes likelier"] : [])],
+      neurons.map(({ neuron, activation, raises }) => tableRow({}, String(neuron), dataElement(activation, formatNumber(activation)), ...(raises ? [raises.flatMap((id) => [chip(id), " "])] : []))), "neurons");
+    panels.replaceChildren(element("div", { class: "panel", id: "lens-panel" }, lens), element("div", { class: "panel", id: "attention-panel" }, looks), element("div", { class: "panel", id: "neurons-panel" }, busy));
+  }
+
+  return {
+    /** Show a pass. `token` came after it (null: open); `plays` starts it at once, otherwise the whole pass is shown. */
+    show(described, { token = null, title = "", plays = false } = {}) {
+      pause();
+      pass = readPass(described);
+      shown = { token, title };
+      phases = phasesOf(pass);
+      view.line = pass.count - 1;
+      if (view.head >= pass.n_head) view.head = null;
+      if (block >= pass.n_layer) block = pass.n_layer - 1;
+      moment = plays ? 0 : phases.length;
+      colors = readColors();
+      strips = paintStrips(pass, colors);
+      build();
+      renderNumbers();
+      root.hidden = false;
+      root.dataset.ready = "true";
+      if (plays) start();
+    },
+    start, pause, step, openBlock, panels,
+    get isPlaying() { return isPlaying; },
+    get pass() { return pass; },
+  };
+}

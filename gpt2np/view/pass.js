@@ -1,0 +1,68 @@
+// A description of a pass (format "gpt2np.pass", version 1), decoded. Nothing here knows where it came from.
+
+import { decodeToken } from "./view.js";
+
+function fromFloat16(bits) {
+  return Float32Array.from(bits, (b) => {
+    const [sign, exponent, fraction] = [b & 0x8000 ? -1 : 1, (b >> 10) & 31, b & 1023];
+    if (exponent === 31) return fraction ? NaN : sign * Infinity;
+    return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
+  });
+}
+
+/** Decode an array of a description: flat data and shape. float16 becomes float32, its values unchanged. */
+export function decodeArray({ dtype, shape, base64 }) {
+  const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+  const kinds = { float16: Uint16Array, float32: Float32Array, float64: Float64Array, int32: Int32Array };
+  if (!kinds[dtype]) throw new Error(`This page cannot read arrays of ${dtype}.`);
+  const data = new kinds[dtype](bytes.buffer);
+  return { shape, data: dtype === "float16" ? fromFloat16(data) : data };
+}
+
+/** Row `index` of an array: the numbers of its last axis at the other axes' indices. */
+function row({ shape, data }, ...index) {
+  const at = index.reduce((sum, i, axis) => sum * shape[axis] + i, 0);
+  return data.subarray(at * shape.at(-1), (at + 1) * shape.at(-1));
+}
+
+const sum = (a, b) => a.map((value, i) => value + b[i]);
+
+/** The strongest number of each of `count` groups of neighbours: every cell of a strip is a real number. */
+export function strongest(vector, count) {
+  const n = Math.min(count, vector.length);
+  return Array.from({ length: n }, (_, cell) => {
+    let best = 0;
+    for (let i = Math.floor((cell * vector.length) / n); i < Math.floor(((cell + 1) * vector.length) / n); i++) {
+      if (Math.abs(vector[i]) > Math.abs(best)) best = vector[i];
+    }
+    return best;
+  });
+}
+
+export function readPass(described) {
+  if (described.format !== "gpt2np.pass" || described.version !== 1) throw new Error("This page cannot read this description.");
+  const { shape, lines } = described;
+  const arrays = Object.fromEntries(Object.entries(lines).filter(([name]) => name !== "first").map(([name, array]) => [name, decodeArray(array)]));
+  const count = arrays.wte.shape[0];
+  const bytes = new Map(Object.entries(described.texts).map(([id, text]) => [Number(id), Uint8Array.from(atob(text), (c) => c.charCodeAt(0))]));
+  /** The residual stream of a line: of checkpoint 0 before the first block, of k after block k - 1. */
+  const resid = (k, line) => (k ? row(arrays.resid, k - 1, line) : sum(row(arrays.wte, line), row(arrays.wpe, line)));
+  const attention = (layer, line) => row(arrays.attention, layer, line);
+  const strengths = Float32Array.from(arrays.resid.data.filter((_, i) => i % Math.ceil(arrays.resid.data.length / 20_000) === 0), Math.abs).sort();
+  return {
+    ...shape, described, count, first: lines.first, next: described.next, lens: described.lens,
+    ids: described.ids, lineIds: described.ids.slice(lines.first),
+    text: (id) => decodeToken(bytes.get(id) ?? new TextEncoder().encode(`[${id}]`)),
+    bytes: (id) => bytes.get(id) ?? new Uint8Array(),
+    wte: (line) => row(arrays.wte, line), wpe: (line) => row(arrays.wpe, line), resid, attention,
+    middle: (layer, line) => sum(resid(layer, line), attention(layer, line)),
+    mlp: (layer, line) => row(arrays.mlp, layer, line),
+    weights: (layer, head, line) => row(arrays.pattern, layer, head, line),
+    neurons: (layer, line) => {
+      const activations = row(arrays.activations, layer, line);
+      return [...row(arrays.neurons, layer, line)].map((neuron, i) => ({ neuron, activation: activations[i] }));
+    },
+    largestActivation: arrays.activations.data.reduce((most, value) => Math.max(most, Math.abs(value)), 1e-9),
+    limit: strengths[Math.floor(0.99 * (strengths.length - 1))] || 1, // of the color scale, the same for all vectors
+  };
+}
