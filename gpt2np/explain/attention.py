@@ -1,4 +1,4 @@
-"""Page sections on attention: the terms of one score, and the attention patterns of all heads.
+"""The page section on attention: the terms of one score.
 
 For the shape letters, see `gpt2np.explain.run`.
 """
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpt2np.explain.figures import picture, strip
+from gpt2np.explain.figures import strip
 from gpt2np.explain.markup import Numbers, computed_by, escape, formula, section, table, token_text
 from gpt2np.explain.run import Run
 from gpt2np.kernels.array import Array
@@ -88,6 +88,7 @@ def _add_score_numbers(run: Run, numbers: Numbers) -> None:
     scale = run.config.attention_scale(focus.layer)
     arrays = score_terms(query, keys[focus.key], scale) | softmax_row(query, keys, scale)
     pattern = run.arrays[f"{attn}.pattern"]
+    numbers.add("pattern", pattern, carry=True)
     arrays["row.pattern"] = pattern[focus.head, focus.position, : focus.position + 1]
     for name, array in arrays.items():
         numbers.add(name, array)
@@ -141,46 +142,3 @@ def _softmax_table(run: Run, numbers: Numbers) -> str:
         rows.append((run.numbered_token(key), *cells))
     head = ("key", "score", "exp(score − max)", "÷ their sum", "the forward pass’s weight")
     return f'<div id="score-row">{table(head, rows, "The weights of one query", kind="tall")}</div>'
-
-
-def visible_weights(patterns: Array) -> Array:
-    """Return the unmasked weights of patterns (…, N, N), row after row, as (…, N(N+1)/2)."""
-    rows, columns = np.tril_indices(patterns.shape[-1])
-    return patterns[..., rows, columns]
-
-
-def patterns_section(run: Run, numbers: Numbers) -> str:
-    """Return the markup of the section on the attention patterns of all heads."""
-    config = run.config
-    patterns = np.stack([run.arrays[f"blocks.{i}.attn.pattern"] for i in range(config.n_layer)])
-    numbers.add("patterns", visible_weights(patterns), carry=True)
-    summary = (
-        f"In each of these {config.n_layer} × {config.n_head} pictures, a row is a token that "
-        "looks, a column a token that is looked at, and a stronger blue means a greater weight. "
-        "Each row adds up to 1, and everything right of the diagonal is hidden. Look for diagonals "
-        "(heads that look one token back), first columns (heads with nothing to do) and single "
-        "bright spots."
-    )
-    rows = "".join(_layer_row(run, layer, patterns[layer]) for layer in range(config.n_layer))
-    body = [
-        formula("pattern = softmax(scale · q kᵀ, causal)      z = pattern · v"),
-        computed_by(attention, causal_softmax),
-        '<p class="hint needs-script">Click a head to open it; the arrow keys move from head to '
-        "head.</p>",
-        f'<div class="wide" role="group" aria-label="Attention patterns, a row for each block">'
-        f'<div class="heads" style="--heads: {config.n_head}">{rows}</div></div>',
-        '<div id="opened-head" class="opened needs-script"></div>',
-    ]
-    return section("patterns", "The patterns of all heads", summary, "\n".join(body), level=3)
-
-
-def _layer_row(run: Run, layer: int, patterns: Array) -> str:
-    cells = [f'<span class="layer">{layer}</span>']
-    for head, pattern in enumerate(patterns):
-        image = picture(pattern, 1.0, f"block {layer}, head {head}")
-        focused = (layer, head) == (run.focus.layer, run.focus.head)
-        cells.append(
-            f'<button type="button" class="head" data-layer="{layer}" data-head="{head}" '
-            f'tabindex="{0 if focused else -1}" aria-pressed="false">{image}</button>'
-        )
-    return "".join(cells)

@@ -86,23 +86,20 @@ def lens_arrays(run: Run) -> dict[str, Array]:
 def lens_section(run: Run, numbers: Numbers) -> str:
     """Return the markup of the section on the logit lens."""
     for name, array in lens_arrays(run).items():
-        numbers.add(name, array, carry=True)
+        numbers.add(name, array)
     labels = run.layer_labels
     summary = (
         "The last layer norm and the unembedding turn the residual stream into logits; here they "
-        "are applied early, after each block, for every token. A row, read from left to right, is "
-        "one token of the prompt, and the cells are the model’s predictions of the next token, "
-        "block by block. A framed cell already has the final answer; a stronger blue means a "
-        "higher probability."
+        "are applied early, after each block. Here is the token that the page follows; the picture "
+        "at the top shows every token’s guesses when you point at its line. A guess need not get "
+        "better from block to block."
     )
     answer = numbers.arrays["lens.answer"][:, run.focus.position]
     title = "The probability of the final answer, block by block"
     body = [
         formula("logits after block l = ln_f(x_l) · W_U      probability = softmax(logits)"),
         computed_by(logit_lens, softmax),
-        _lens_table(run, numbers),
-        '<div id="lens-cell" class="opened needs-script" aria-live="polite"></div>',
-        f"<h3>Where the answer appears</h3><p>{_answer_sentence(run, numbers)}</p>",
+        f"<p>{_answer_sentence(run, numbers)}</p>",
         line_chart([Line("its probability", answer.tolist())], labels, title),
         _lens_table_of_focus(run, numbers),
     ]
@@ -123,32 +120,6 @@ def _answer_sentence(run: Run, numbers: Numbers) -> str:
     return (
         f"After token {position}, {run.token(run.ids[position])}, the model’s most likely next "
         f"token is {run.token(answer)}. It takes the first place {after} and keeps it."
-    )
-
-
-def _lens_table(run: Run, numbers: Numbers) -> str:
-    labels = run.layer_labels
-    rows = []
-    for position in range(len(run.ids)):
-        cells = (_lens_cell(run, numbers, layer, position) for layer in range(len(labels)))
-        rows.append((run.numbered_token(position), *cells))
-    caption = (
-        "The most likely next token at each token of the prompt (rows), after each block; start is "
-        "before the first block"
-    )
-    markup = table(("token", *labels), rows, caption, kind="lens")
-    return f'<div style="--steps: {len(labels)}">{markup}</div>'
-
-
-def _lens_cell(run: Run, numbers: Numbers, layer: int, position: int) -> str:
-    best = run.token(int(numbers.arrays["lens.ids"][layer, position, 0]))
-    share = float(numbers.arrays["lens.probability"][layer, position, 0])
-    kind = "cell answer" if numbers.arrays["lens.rank"][layer, position] == 1 else "cell"
-    tab_index = 0 if layer == position == 0 else -1  # the arrow keys reach the other cells
-    return (
-        f'<button type="button" class="{kind}" style="--p:{share:.3f}" data-layer="{layer}" '
-        f'data-token="{position}" tabindex="{tab_index}">{best}'
-        f"{numbers.show('lens.probability', layer, position, 0, style='f2')}</button>"
     )
 
 

@@ -191,7 +191,7 @@
     const exponentials = scores.map((s) => Math.fround(Math.exp(Math.fround(s - most))));
     const total = exponentials.reduce((a, b) => a + b);
     fillTable(find("#score-row table"), scores.map((s, at) => {
-      const weight = getWeight(page.focus.layer, head, position, at);
+      const weight = getRow("pattern", head, position)[at];
       return [numberedToken(at), numberElement(s, formatNumber(s)), numberElement(exponentials[at], formatNumber(exponentials[at])),
         numberElement(exponentials[at] / total, formatProbability(exponentials[at] / total)), numberElement(weight, formatProbability(weight))];
     }));
@@ -208,140 +208,6 @@
     showScore();
   });
   for (const option of choice.key.options) option.disabled = Number(option.value) > chosen.position;
-
-  // Attention patterns: the grid of heads, and the opened head.
-
-  function getWeight(layer, head, query, key) {
-    const { shape, data } = array("patterns");
-    return data[(layer * shape[1] + head) * shape[2] + (query * (query + 1)) / 2 + key];
-  }
-
-  function largestWeights(layer, head, query) {
-    const weights = Array.from({ length: query + 1 }, (_, key) => [key, getWeight(layer, head, query, key)]);
-    return weights.sort((a, b) => b[1] - a[1]).slice(0, 5);
-  }
-
-  function openHead(layer, head) {
-    const opened = find("#opened-head");
-    const count = page.tokens.length;
-    const table = element("table", "", "pattern");
-    const top = element("tr", [element("td")]);
-    for (let key = 0; key < count; key++) top.append(element("th", numberedToken(key)));
-    table.append(element("thead", [top]));
-    const body = element("tbody");
-    for (let query = 0; query < count; query++) {
-      const row = element("tr", [element("th", numberedToken(query))]);
-      for (let key = 0; key < count; key++) {
-        const cell = element("td", "", key > query ? "hidden" : "");
-        if (key <= query) {
-          const weight = getWeight(layer, head, query, key);
-          cell.style.setProperty("--p", weight.toFixed(3));
-          Object.assign(cell.dataset, { query, key, weight });
-        }
-        row.append(cell);
-      }
-      body.append(row);
-    }
-    table.append(body);
-    const wide = element("div", [table], "wide");
-    wide.tabIndex = 0;
-    const range = (value) => {
-      const made = element("input");
-      return Object.assign(made, { type: "range", min: 0, max: count - 1, step: 1, value });
-    };
-    const [queryRange, keyRange] = [range(chosen.position), range(0)];
-    const says = element("p", "", "facts readout-head");
-    says.setAttribute("aria-live", "polite");
-    const choices = element("p", [
-      element("label", ["Rows are the tokens that look. Choose one: ", queryRange]),
-      element("label", ["Columns are the tokens looked at. Choose one: ", keyRange]),
-    ], "hint");
-    const read = (query, key) => {
-      const terms = largestWeights(layer, head, query).flatMap(([at, weight], place) => [
-        place ? ", " : "", ...numberedToken(at), ` ${formatProbability(weight)}`,
-      ]);
-      const single = key === undefined ? [] : ["at ", ...numberedToken(key), ` with ${shortestDecimal(getWeight(layer, head, query, key))}; most: `];
-      says.replaceChildren("Token ", ...numberedToken(query), " looks ", ...(single.length ? single : ["at "]), ...terms);
-      findAll("tr", body).forEach((row, at) => row.classList.toggle("looked", at === query));
-      for (const input of [queryRange, keyRange]) {
-        input.setAttribute("aria-valuetext", `${input.value} ${page.tokens[input.value]}`);
-      }
-    };
-    queryRange.addEventListener("input", () => read(Number(queryRange.value)));
-    keyRange.addEventListener("input", () => {
-      keyRange.value = Math.min(keyRange.value, queryRange.value); // later tokens are hidden
-      read(Number(queryRange.value), Number(keyRange.value));
-    });
-    const point = (event) => {
-      const { query, key } = event.target.dataset;
-      if (key === undefined) return;
-      [queryRange.value, keyRange.value] = [query, key];
-      read(Number(query), Number(key));
-    };
-    body.addEventListener("pointerover", point);
-    body.addEventListener("click", point);
-    opened.replaceChildren(element("h4", `Block ${layer}, head ${head}`), choices, says, wide);
-    read(Number(queryRange.value));
-  }
-
-  const heads = findAll(".head");
-  for (const button of heads) {
-    const [layer, head] = [Number(button.dataset.layer), Number(button.dataset.head)];
-    button.addEventListener("click", () => {
-      for (const other of heads) {
-        other.setAttribute("aria-pressed", String(other === button));
-        other.tabIndex = other === button ? 0 : -1;
-      }
-      openHead(layer, head);
-    });
-    button.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
-      if (!step) return;
-      const next = find(`.head[data-layer="${layer + step[0]}"][data-head="${head + step[1]}"]`);
-      if (!next) return;
-      event.preventDefault();
-      button.tabIndex = -1;
-      next.tabIndex = 0;
-      next.focus();
-    });
-  }
-
-  // The logit lens: the five most likely tokens of a cell.
-
-  function showCell(cell) {
-    const [layer, at] = [Number(cell.dataset.layer), Number(cell.dataset.token)];
-    const ids = array("lens.ids");
-    const [, count, top] = ids.shape;
-    const start = (layer * count + at) * top;
-    const best = Array.from({ length: top }, (_, place) => start + place).flatMap((place, n) => [
-      n ? ", " : "", tokenElement(page.texts[ids.data[place]]), ` ${formatProbability(array("lens.probability").data[place])}`,
-    ]);
-    const rank = array("lens.rank").data[layer * count + at];
-    const answer = array("lens.answer").data[layer * count + at];
-    find("#lens-cell").replaceChildren(
-      element("p", ["At token ", ...numberedToken(at), layer ? `, after block ${layer - 1}: ` : ", before the first block: ", ...best,
-        `. The final answer has place ${rank.toLocaleString("en")} here, with probability ${formatProbability(answer)}.`], "facts"),
-    );
-  }
-
-  const cells = findAll(".cell");
-  for (const cell of cells) {
-    cell.addEventListener("pointerenter", () => showCell(cell));
-    cell.addEventListener("click", () => cell.focus()); // some browsers do not focus a clicked button
-    cell.addEventListener("focus", () => {
-      for (const other of cells) other.tabIndex = other === cell ? 0 : -1;
-      showCell(cell);
-    });
-    cell.addEventListener("keydown", (event) => {
-      const step = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
-      if (!step) return;
-      const [layer, row] = [Number(cell.dataset.layer) + step[0], Number(cell.dataset.token) + step[1]];
-      const next = find(`.cell[data-layer="${layer}"][data-token="${row}"]`);
-      if (!next) return;
-      event.preventDefault();
-      next.focus();
-    });
-  }
 
   // Sampling: the same steps and the same rounding as in gpt2np/generation.
 
@@ -469,5 +335,4 @@
 
   document.documentElement.classList.add("js");
   showSampling();
-  find(`.head[data-layer="${page.focus.layer}"][data-head="${page.focus.head}"]`).click();
 })();

@@ -15,7 +15,7 @@ import numpy as np
 from gpt2np import __version__
 from gpt2np.display import frame
 from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
-from gpt2np.explain.attention import attention_section, patterns_section
+from gpt2np.explain.attention import attention_section
 from gpt2np.explain.audit import precision_section, tensors_section, time_section
 from gpt2np.explain.block import block_section, mlp_section, norm_section, residual_section
 from gpt2np.explain.input import embedding_section, text_in_window, text_section
@@ -23,7 +23,7 @@ from gpt2np.explain.markup import Numbers, escape, token_text
 from gpt2np.explain.output import generation_section, greedy_steps, lens_section, sampling_section
 from gpt2np.explain.run import Run, run_prompt
 from gpt2np.generation import GenerationOptions, next_probabilities
-from gpt2np.interp.description import describe_pass
+from gpt2np.interp.description import PARTS, describe_pass
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.view import content_hash, joined_modules, script_json, web_files
 
@@ -35,7 +35,6 @@ _CONTENTS = (  # id of the section, title, level
     ("block", "One block, opened", 2),
     ("norm", "Layer norm", 3),
     ("attention", "One head’s attention", 3),
-    ("patterns", "All patterns", 3),
     ("mlp", "MLP neurons", 3),
     ("residual", "Residual stream", 3),
     ("lens", "The logit lens", 2),
@@ -117,7 +116,6 @@ def _sections(
         ("block", lambda: block_section(run)),
         ("layer norm", lambda: norm_section(run, numbers)),
         ("attention", lambda: attention_section(run, numbers)),
-        ("patterns", lambda: patterns_section(run, numbers)),
         ("MLP", lambda: mlp_section(run, numbers)),
         ("residual stream", lambda: residual_section(run, numbers)),
         ("logit lens", lambda: lens_section(run, numbers)),
@@ -207,14 +205,18 @@ def _facts(run: Run) -> str:
 
 
 def _script_data(run: Run, numbers: Numbers) -> dict[str, Any]:
-    lens_ids = sorted({int(token_id) for token_id in numbers.arrays["lens.ids"].reshape(-1)})
     return {
         "tokens": [token_text(run.token_bytes(token_id)) for token_id in run.ids],
         "ids": run.ids,
-        "texts": {str(token_id): token_text(run.token_bytes(token_id)) for token_id in lens_ids},
         "block": f"blocks.{run.focus.layer}.attn",
         "scale": run.config.attention_scale(run.focus.layer),
         "focus": asdict(run.focus),
         "arrays": numbers.as_json(),
-        "pass": describe_pass(run.lm, run.arrays, seed=_SEED),
+        "pass": describe_pass(
+            run.lm,
+            run.arrays,
+            include=(*PARTS, "guesses"),
+            n_lines=len(run.ids),
+            seed=_SEED,
+        ),
     }

@@ -21,7 +21,7 @@ from gpt2np.generation import GenerationOptions, next_probabilities
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sampling import RandomGenerator, log_softmax, next_id
 from gpt2np.interp.attribution import attribution
-from gpt2np.interp.lens import RESIDUALS, logit_lens, top_k
+from gpt2np.interp.lens import RESIDUALS, lens_table, logit_lens, top_k
 from gpt2np.interp.summary import token_bytes
 from gpt2np.interp.trace import Trace, trace
 from gpt2np.kernels.array import Array, IntArray
@@ -32,7 +32,7 @@ from gpt2np.runtime.hooked_context import Hook
 FORMAT, VERSION = "gpt2np.pass", 1
 
 PARTS = ("lens", "attention", "neurons", "attribution", "lines")
-"""The parts of a description that can be left out."""
+"""The parts of a description that can be left out; "guesses", the lens of every line, is extra."""
 
 DESCRIBED_POINTS = (
     *RESIDUALS,
@@ -45,7 +45,7 @@ DESCRIBED_POINTS = (
 """The hook points that `describe_pass` needs."""
 
 MAX_LINES = 16
-"""Tokens with a line of their own: the last ones of the text."""
+"""Tokens with a line of their own, unless asked for more: the last ones of the text."""
 
 _LARGE = (".attn.pattern", ".mlp.act")
 _N_NEURONS = 5  # of each block
@@ -81,6 +81,7 @@ def describe_pass(
     tokens: Sequence[int] = (),
     n: int = 10,
     include: Collection[str] = PARTS,
+    n_lines: int = MAX_LINES,
     seed: int | None = None,
     n_drawn: int = 0,
 ) -> Json:
@@ -88,7 +89,8 @@ def describe_pass(
 
     `traced` has the hook points DESCRIBED_POINTS, as `record_pass` returns them. `sampling` gives
     the probabilities after the filters (default: the model's own). `tokens` are followed through
-    the blocks, besides the two most likely; `n` tokens are listed. `include` selects from PARTS.
+    the blocks, besides the two most likely; `n` tokens are listed. `include` selects from PARTS
+    and "guesses". The last `n_lines` tokens have a line; more than MAX_LINES need a whole trace.
     With a `seed`, the description holds the random number that selects token number `n_drawn`.
 
     Raises:
@@ -138,8 +140,15 @@ def describe_pass(
             "logits": split.logits.tolist(),
         }
     if "lines" in include:
-        result["lines"] = _lines(lm, traced)
-    result["texts"] = _texts(lm, result)
+        result["lines"] = _lines(lm, traced, n_lines)
+    if "guesses" in include:
+        guesses = lens_table(lm, traced, min(n, 9), last=n_lines)
+        result["guesses"] = {
+            "ids": array_json(guesses.ids, np.int32),
+            "probabilities": array_json(guesses.probabilities, np.float32),
+        }
+    named = guesses.ids.reshape(-1).tolist() if "guesses" in include else []
+    result["texts"] = _texts(lm, result, named)
     return result
 
 
@@ -244,17 +253,17 @@ def _neurons(lm: LanguageModel, activations: Sequence[Array]) -> list[list[Json]
     ]
 
 
-def _lines(lm: LanguageModel, traced: Trace) -> Json:
+def _lines(lm: LanguageModel, traced: Trace, n_lines: int) -> Json:
     """Return the vectors, patterns and neurons of the last tokens: (R, …) or (L, …, R, …)."""
     layers, weights = range(lm.model.config.n_layer), lm.model.weights
-    first = max(0, len(traced.ids) - MAX_LINES)
+    first = max(0, len(traced.ids) - n_lines)
 
     def stack(point: str) -> Array:
         return np.stack([traced[f"blocks.{i}.{point}"][first:] for i in layers])
 
     wpe = weights["wpe.weight"][first : len(traced.ids)]
-    patterns = [traced[f"blocks.{i}.attn.pattern"][:, -MAX_LINES:, first:] for i in layers]
-    activations = [traced[f"blocks.{i}.mlp.act"][-MAX_LINES:] for i in layers]
+    patterns = [traced[f"blocks.{i}.attn.pattern"][:, -n_lines:, first:] for i in layers]
+    activations = [traced[f"blocks.{i}.mlp.act"][-n_lines:] for i in layers]
     neurons = [
         active_neurons(activations[i], weights[f"h.{i}.mlp.c_proj.weight"], _N_NEURONS)[0]
         for i in layers
@@ -273,9 +282,14 @@ def _lines(lm: LanguageModel, traced: Trace) -> Json:
     }
 
 
-def _texts(lm: LanguageModel, described: Json) -> dict[str, str]:
+def _texts(lm: LanguageModel, described: Json, named: Sequence[int]) -> dict[str, str]:
     """Return the bytes in base64 of every token that a description names, by id."""
-    ids = {*described["ids"], *described["tokens"], *(row["id"] for row in described["next"])}
+    ids = {
+        *named,
+        *described["ids"],
+        *described["tokens"],
+        *(row["id"] for row in described["next"]),
+    }
     ids |= {i for point in described.get("lens", []) for i in point["ids"]}
     ids |= {
         i for block in described.get("neurons", []) for neuron in block for i in neuron["raises"]

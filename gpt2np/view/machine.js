@@ -25,6 +25,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   let strips = null;
   let colors = null;
   let block = 0;
+  let bottom = Infinity; // the line after the last one in sight
   const view = { line: 0, head: null, bars: [] };
 
   const text = element("p", { class: "machine-text", "aria-label": "The text that the model reads" });
@@ -178,8 +179,10 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   }
 
   function renderAnswer(checkpoint, isDrawn) {
-    const isLast = moment >= phases.length - 2;
-    const point = pass.lens[checkpoint];
+    const guess = pass.guess(checkpoint, view.line);
+    const ofOther = guess && view.line < pass.count - 1;
+    const isLast = moment >= phases.length - 2 && !ofOther;
+    const point = guess ?? pass.lens[checkpoint];
     const rows = isLast ? pass.next.map((each) => ({ id: each.id, p: isDrawn ? each.sampled : Math.exp(each.logprob) }))
       : point.ids.map((id, i) => ({ id, p: point.probabilities[i] }));
     const listed = rows.slice(0, N_BARS);
@@ -187,7 +190,8 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     if (own && !listed.includes(own)) listed[N_BARS - 1] = own;
     const most = Math.max(...listed.map(({ p }) => p), 1e-9);
     const where = checkpoint ? `after block ${checkpoint - 1}` : "before the first block";
-    answerTitle.replaceChildren(isDrawn ? (shown.title || "The draw: a strip from 0 to 1") : isLast ? "The next token could be" : `Asked ${where}, it would say`);
+    if (ofOther) answerTitle.replaceChildren("After ", chip(pass.lineIds[view.line]), `, asked ${where}, it would say`);
+    else answerTitle.replaceChildren(isDrawn ? (shown.title || "The draw: a strip from 0 to 1") : isLast ? "The next token could be" : `Asked ${where}, it would say`);
     bars.replaceChildren(...listed.map(({ id, p }) => {
       const name = onPick && isLast ? element("button", { type: "button", class: "token", onclick: () => onPick(id), "aria-label": `Continue with ${withSpaces(pass.text(id))}` }, withSpaces(pass.text(id))) : chip(id);
       return element("li", { "data-id": id, class: id === shown.token && isLast && "own" }, name, dataElement(p, p ? percent(p) : "cut off"), bar(p / most));
@@ -201,6 +205,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     const at = drawnAt();
     if (at !== null) marker.style.left = `${100 * at}%`;
     measureBars();
+    if (ofOther) view.bars = []; // the curves lead from the last line
   }
 
   /** Where the bars are beside the picture, for the curves that lead to them. */
@@ -292,14 +297,26 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
 
   function labelLines() {
     const rows = [];
-    if (place.hasEarlier) rows.push(element("span", { class: "earlier" }, `${pass.first + place.hidden} before`));
+    if (place.hasEarlier) {
+      const name = `${pass.first + place.hidden} before`;
+      rows.push(place.hidden ? button(`▴ ${name}`, () => scroll(2 - place.rows), "earlier") : element("span", { class: "earlier" }, name));
+    }
     for (let line = place.hidden; line < pass.count; line++) {
       rows.push(element("button", { type: "button", tabindex: line === view.line ? 0 : -1, "data-line": line, "aria-pressed": String(line === view.line), "aria-label": `Line of ${withSpaces(pass.text(pass.lineIds[line]))}` }, element("bdi", {}, withSpaces(pass.text(pass.lineIds[line])))));
     }
+    const after = pass.count - place.hidden - place.rows;
+    if (after) rows.push(button(`▾ ${after} after`, () => scroll(place.rows - 2), "later"));
     labels.replaceChildren(...rows);
   }
 
-  const lineFocus = rovingFocus(labels, "button");
+  function scroll(lines) {
+    bottom = Math.min(pass.count, Math.max(place.rows, place.hidden + place.rows + lines));
+    view.line = Math.min(Math.max(view.line, bottom - place.rows), bottom - 1);
+    resize();
+    labels.querySelector('[tabindex="0"]')?.focus();
+  }
+
+  const lineFocus = rovingFocus(labels, "[data-line]");
   const lineOf = (event) => {
     const found = event.target.closest("[data-line]");
     return found ? Number(found.dataset.line) : null;
@@ -307,14 +324,14 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   function lookAt(line) {
     if (line === null || line === view.line) return;
     view.line = line;
-    for (const each of labels.querySelectorAll("button")) each.setAttribute("aria-pressed", String(Number(each.dataset.line) === line));
+    for (const each of labels.querySelectorAll("[data-line]")) each.setAttribute("aria-pressed", String(Number(each.dataset.line) === line));
     render();
     renderNumbers();
   }
   labels.addEventListener("click", (event) => lookAt(lineOf(event)));
   labels.addEventListener("pointerover", (event) => lookAt(lineOf(event)));
   labels.addEventListener("focusin", (event) => lookAt(lineOf(event)));
-  stage.addEventListener("pointerleave", () => { if (pass && !labels.contains(document.activeElement)) lookAt(pass.count - 1); });
+  stage.addEventListener("pointerleave", () => { if (pass && place.hidden + place.rows === pass.count && !labels.contains(document.activeElement)) lookAt(pass.count - 1); });
 
   function isolate(head) {
     view.head = head;
@@ -344,12 +361,12 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     const scale = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
-    place = layOut(pass, width, height);
+    place = layOut(pass, width, height, bottom);
     [...blocks.children].forEach((each, layer) => {
       each.style.left = `${place.left(layer)}px`;
       each.style.width = `${place.block}px`;
     });
-    if (view.line < place.hidden) view.line = pass.count - 1;
+    if (view.line < place.hidden) view.line = place.hidden + place.rows - 1;
     labelLines();
     lineFocus.reset();
     said = "";
@@ -372,7 +389,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     const box = canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     const line = Math.floor(y / place.pitch) + place.hidden - (place.hasEarlier ? 1 : 0);
-    if (line < place.hidden || line >= pass.count) return;
+    if (line < place.hidden || line >= place.hidden + place.rows) return;
     lookAt(line);
     const k = Array.from({ length: pass.n_layer + 1 }, (_, i) => i).find((i) => Math.abs(x - place.stop(i)) <= place.strip / 2);
     if (k === undefined) { readout.textContent = ""; return; }
@@ -423,6 +440,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
       shown = { token, title };
       phases = phasesOf(pass);
       view.line = pass.count - 1;
+      bottom = Infinity;
       if (view.head >= pass.n_head) view.head = null;
       if (block >= pass.n_layer) block = pass.n_layer - 1;
       moment = plays ? 0 : phases.length;

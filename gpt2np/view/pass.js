@@ -44,6 +44,7 @@ export function readPass(described) {
   const { shape, lines } = described;
   const arrays = Object.fromEntries(Object.entries(lines).filter(([name]) => name !== "first").map(([name, array]) => [name, decodeArray(array)]));
   const count = arrays.wte.shape[0];
+  const guesses = described.guesses && { ids: decodeArray(described.guesses.ids), probabilities: decodeArray(described.guesses.probabilities) };
   const bytes = new Map(Object.entries(described.texts).map(([id, text]) => [Number(id), Uint8Array.from(atob(text), (c) => c.charCodeAt(0))]));
   /** The residual stream of a line: of checkpoint 0 before the first block, of k after block k - 1. */
   const resid = (k, line) => (k ? row(arrays.resid, k - 1, line) : sum(row(arrays.wte, line), row(arrays.wpe, line)));
@@ -58,6 +59,11 @@ export function readPass(described) {
     middle: (layer, line) => sum(resid(layer, line), attention(layer, line)),
     mlp: (layer, line) => row(arrays.mlp, layer, line),
     weights: (layer, head, line) => row(arrays.pattern, layer, head, line),
+    /** The lens of a line after `k` blocks, or null if the description has that of the last line only. */
+    guess: (k, line) => {
+      if (line === count - 1) return described.lens[k];
+      return guesses ? { ids: [...row(guesses.ids, k, line)], probabilities: [...row(guesses.probabilities, k, line)] } : null;
+    },
     neurons: (layer, line) => {
       const activations = row(arrays.activations, layer, line);
       return [...row(arrays.neurons, layer, line)].map((neuron, i) => ({ neuron, activation: activations[i] }));

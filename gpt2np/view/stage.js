@@ -48,10 +48,10 @@ export function paintStrips(pass, colors) {
   return { canvas, at, width: canvas.width };
 }
 
-/** Where everything is, in CSS pixels. `rows` lines are shown; the tokens before share the top row, if any. */
-export function layOut(pass, width, height) {
+/** Where everything is, in CSS pixels. `rows` lines are shown, up to `bottom`; the tokens before share the top row, if any. */
+export function layOut(pass, width, height, bottom) {
   const rows = Math.min(pass.count, Math.max(2, Math.floor(height / 24)));
-  const hidden = pass.count - rows;
+  const hidden = Math.max(rows, Math.min(bottom, pass.count)) - rows; // lines above
   const hasEarlier = pass.first + hidden > 0;
   const pitch = height / (rows + (hasEarlier ? 1 : 0));
   const start = Math.min(56, width * 0.09);
@@ -216,7 +216,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     for (const { y, share } of view.bars) {
       context.globalAlpha = 0.25 + 0.5 * share;
       context.lineWidth = Math.max(0.6, 9 * share);
-      flow(context, place.stop(layers) + strip / 2, place.y(last), width, y, f);
+      flow(context, place.stop(layers) + strip / 2, Math.min(height, place.y(last)), width, y, f);
     }
     context.globalAlpha = 1;
   }

@@ -109,11 +109,8 @@ def exact_numbers(run):
     """Numbers that must equal the library's bit for bit: name → array."""
     model, focus, n = run.model, run.focus, len(run.ids)
     points, w = forward(model, run.ids), run.model.weights
-    layers = range(run.config.n_layer)
     h, attn = f"h.{focus.layer}", f"blocks.{focus.layer}.attn"
     x = points[f"blocks.{focus.layer - 1}.resid" if focus.layer else "embed"][focus.position]
-    rows, columns = np.tril_indices(n)
-    patterns = np.stack([points[f"blocks.{i}.attn.pattern"] for i in layers])
     exact = {f"{attn}.{letter}": points[f"{attn}.{letter}"] for letter in "qkv"}
     return points, exact | {
         "wte": w["wte.weight"][run.ids],
@@ -127,7 +124,7 @@ def exact_numbers(run):
         "score.query": points[f"{attn}.q"][focus.head, focus.position],
         "score.key": points[f"{attn}.k"][focus.head, focus.key],
         "row.pattern": points[f"{attn}.pattern"][focus.head, focus.position],
-        "patterns": patterns[..., rows, columns],
+        "pattern": points[f"{attn}.pattern"],
         "mlp.act.row": points[f"blocks.{focus.layer}.mlp.act"][focus.position][None],
         "next.logits": points["logits"][focus.position],
         "parameters": np.array(w.parameters),

@@ -1,7 +1,6 @@
 """The page in headless Chromium, loaded from file:// without a network."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from gpt2np import GenerationOptions, load
 from gpt2np.explain import explain
 from gpt2np.explain.markup import format_number
 from gpt2np.generation import apply_temperature, next_probabilities
+from gpt2np.interp import logit_lens
 from gpt2np.model.ops import softmax
 
 A4 = 703  # CSS pixels between the margins
@@ -122,54 +122,64 @@ def test_a_slider_by_keyboard(open_page, page):
     assert "Kept: 1 of 4,096 tokens" in tab.inner_text("#mass-says")
 
 
-def test_clicking_a_head_opens_it(open_page, page):
-    tab = open_page(page)
-    assert "Block 3, head" in tab.inner_text("#opened-head h4")
-    tab.click('.head[data-layer="1"][data-head="2"]')
-    assert tab.inner_text("#opened-head h4") == "Block 1, head 2"
-    weights = tab.eval_on_selector_all(
-        "#opened-head td[data-key]",
-        "cells => cells.map(c => [+c.dataset.query, +c.dataset.key, +c.dataset.weight])",
+def shown_bars(tab):
+    """Ids and probabilities of the bars at the right of the Machine."""
+    return tab.eval_on_selector_all(
+        ".machine-bars li",
+        "all => all.map(li => [+li.dataset.id, +li.querySelector('data').value])",
     )
-    pattern = page.run.arrays["blocks.1.attn.pattern"][2]
-    assert len(weights) == len(pattern) * (len(pattern) + 1) // 2
-    assert all(weight == pattern[query, key] for query, key, weight in weights)
-    tab.click('#opened-head td[data-query="4"][data-key="2"]')
-    assert f"{pattern[4, 2]:.5f}"[:6] in tab.inner_text(".readout-head")
 
 
-def test_heads_by_keyboard(open_page, page):
+def set_moment(tab, moment):
+    tab.eval_on_selector(
+        ".moment",
+        "(range, moment) => { range.value = moment; range.dispatchEvent(new Event('input')); }",
+        moment,
+    )
+
+
+def test_any_heads_weights_can_be_read(open_page, page):
+    """The Machine's table has all heads of the block and the line that are looked at."""
     tab = open_page(page)
-    focus = page.run.focus
-    chosen = tab.locator('.head[tabindex="0"]')
-    assert chosen.count() == 1 and chosen.get_attribute("data-head") == str(focus.head)
-    chosen.focus()
-    tab.keyboard.press("ArrowUp")
-    tab.keyboard.press("Enter")
-    assert tab.inner_text("#opened-head h4") == f"Block {focus.layer - 1}, head {focus.head}"
+    tab.set_viewport_size({"width": 1280, "height": 420})  # nine of the 17 tokens are in sight
+    tab.wait_for_selector(".machine-lines .earlier")
+    for layer, line in ((1, 5), (3, len(page.run.ids) - 1), (5, 0)):
+        tab.click(f'.machine-blocks [data-layer="{layer}"]')
+        while not tab.locator(f'.machine-lines [data-line="{line}"]').count():
+            way = ".earlier" if line < 9 else ".later"
+            tab.click(f".machine-lines {way}")
+        tab.click(f'.machine-lines [data-line="{line}"]')
+        shown = tab.eval_on_selector_all(
+            ".looks tbody tr",
+            "rows => rows.map(r => [...r.querySelectorAll('data')].map(d => +d.value))",
+        )
+        pattern = page.run.arrays[f"blocks.{layer}.attn.pattern"][:, line, : line + 1]
+        np.testing.assert_array_equal(np.float32(shown).T, pattern)
 
 
-def test_single_weights_by_keyboard(open_page, page):
-    """Two sliders select the row and the column; only their result is read out."""
+def test_the_guess_of_every_line_after_every_block(open_page, page):
     tab = open_page(page)
-    focus = page.run.focus
-    pattern = page.run.arrays[f"blocks.{focus.layer}.attn.pattern"][focus.head]
-    assert tab.locator("#opened-head[aria-live], #opened-head :has(table)[aria-live]").count() == 0
-    says = tab.locator('#opened-head [aria-live="polite"]')
-    rows, columns = tab.locator('#opened-head input[type="range"]').all()
-    rows.focus()
-    tab.keyboard.press("Home")
-    for _ in range(4):
-        tab.keyboard.press("ArrowRight")
-    columns.focus()
-    tab.keyboard.press("ArrowRight")
-    assert says.inner_text().startswith("Token 4 ")
-    shown = float(re.search(r"with ([\d.e\u2212-]+);", says.inner_text())[1].replace("\u2212", "-"))
-    assert np.float32(shown) == pattern[4, 1]
-    tab.keyboard.press("End")  # token 4 does not attend to later tokens
-    assert columns.input_value() == "4"
-    tab.click('#opened-head td[data-query="6"][data-key="2"]')
-    assert (rows.input_value(), columns.input_value()) == ("6", "2")
+    residuals = np.stack([page.run.residual(k) for k in range(7)])
+    probabilities = softmax(logit_lens(page.run.lm, residuals).astype(np.float64))
+    for line in (3, 8, len(page.run.ids) - 1):
+        while not tab.locator(f'.machine-lines [data-line="{line}"]').count():
+            tab.click(".machine-lines .earlier" if line < 9 else ".machine-lines .later")
+        tab.click(f'.machine-lines [data-line="{line}"]')
+        for k, moment in enumerate([0, 3, 5, 7, 9, 11, 13]):
+            set_moment(tab, moment)
+            bars = shown_bars(tab)
+            assert [i for i, _ in bars][:3] == np.argsort(-probabilities[k, line])[:3].tolist()
+            for token_id, p in bars:
+                assert p == pytest.approx(probabilities[k, line, token_id], abs=1e-6)
+
+
+def test_the_draw_is_the_librarys(open_page, page):
+    tab = open_page(page)
+    lm, ids = page.run.lm, page.run.ids
+    [drawn] = lm.generate(ids, max_new_tokens=1, temperature=1.0, top_k=0, seed=0).ids
+    own = tab.locator(".machine-bars .own")
+    assert own.get_attribute("data-id") == str(drawn)
+    assert tab.inner_text(".slot").strip() == lm.tokenizer.decode([drawn]).strip()
 
 
 def test_another_score_term_by_term(open_page, page):
@@ -264,30 +274,6 @@ def test_a_strips_numbers_can_be_read(open_page, page, name, point):
     assert f"number {column + 1}: " in out.inner_text()
 
 
-def test_a_cell_of_the_lens(open_page, page):
-    tab = open_page(page)
-    tab.click('.cell[data-layer="2"][data-token="3"]')
-    says = tab.inner_text("#lens-cell")
-    assert says.startswith("At token 3 ␣time, after block 1: ")
-    for probability in page.numbers.arrays["lens.probability"][2, 3]:
-        assert f"{probability:.4f}" in says
-    assert f"has place {page.numbers.arrays['lens.rank'][2, 3]:,} here" in says
-    tab.keyboard.press("ArrowRight")
-    assert "after block 2: " in tab.inner_text("#lens-cell")
-
-
-def test_one_cell_of_the_lens_is_in_the_tab_order(open_page, page):
-    tab = open_page(page)
-    chosen = tab.locator('.cell[tabindex="0"]')
-    assert tab.locator(".cell").count() > 100
-    assert [chosen.count(), chosen.get_attribute("data-token")] == [1, "0"]
-    tab.click('.cell[data-layer="2"][data-token="3"]')
-    tab.keyboard.press("ArrowDown")
-    assert [chosen.count(), chosen.get_attribute("data-token")] == [1, "4"]
-    assert chosen.and_(tab.get_by_role("button")).count() == 1
-    assert tab.inner_text("#lens-cell").startswith("At token 4 ")
-
-
 def test_no_width_scrolls_sideways(open_page, page):
     tab = open_page(page)
     tab.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true; })")
@@ -329,7 +315,7 @@ def test_on_paper_everything_is_open_and_nothing_cut_off(open_page, page, script
             const style = getComputedStyle(e);
             return e.scrollHeight > e.clientHeight + 2 && e.clientHeight > 0 &&
                 /auto|scroll|hidden/.test(style.overflowY) && style.clipPath === "none" &&
-                !e.closest(".token, .pattern, .lens");
+                !e.closest(".token, .machine");
         }).map(e => e.outerHTML.slice(0, 80))"""
     )
     assert not cut
@@ -362,8 +348,8 @@ def test_a_hostile_prompt_shows_itself_and_does_nothing(open_page, bundled, prom
         assert character in shown
     if prompt == SIGNS:
         assert "\\u202eabc\\x00\\x1b[31m\\r↵\n\\tend" in shown
-    tab.click('.head[data-layer="0"][data-head="0"]')
-    tab.click('.cell[data-layer="1"][data-token="2"]')
+    tab.click('.machine-blocks [data-layer="0"]')
+    tab.locator(".machine-lines [data-line]").first.click()
     assert tab.evaluate("window.hacked") is None
     assert tab.evaluate("document.querySelectorAll('bdi script, pre img').length") == 0
     assert tab.evaluate("document.documentElement.scrollWidth") <= 360
@@ -375,7 +361,8 @@ def test_gpt2_smalls_shape_in_the_browser(open_page, gpt2_vocabulary, tmp_path):
     page = explain(lm, f"{PROMPT} it was to be out in the wood, under the", steps=2)
     tab = open_page(page)
     check_sliders(tab, page.run.arrays["logits"][-1])
-    tab.click('.head[data-layer="11"][data-head="11"]')
-    assert tab.inner_text("#opened-head h4") == "Block 11, head 11"
+    for moment in np.arange(0, 27, 0.5):
+        set_moment(tab, float(moment))
+    assert np.median(tab.evaluate("document.getElementById('machine').frames")) < 16
     narrow = open_page(page, 360)
     assert narrow.evaluate("document.documentElement.scrollWidth") <= 360

@@ -332,8 +332,8 @@ class TestInside:
         shown = page.evaluate("JSON.parse(document.getElementById('data').textContent).ids")
         assert shown == ids[:14]
         page.wait_for_selector("#machine[data-ready]")
-        page.click('.head[data-layer="1"][data-head="2"]')  # its script runs, its styles apply
-        assert page.inner_text("#opened-head h4") == "Block 1, head 2"
+        page.select_option('#score-choice [name="head"]', "2")  # its script runs, its styles apply
+        assert "Head 2" in page.inner_text("#score-says")
         assert page.evaluate("getComputedStyle(document.body).display") == "grid"
 
 
