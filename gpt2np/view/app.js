@@ -6,7 +6,7 @@ import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
 import { createShare } from "./share.js";
 import { Tree, pathTo } from "./tree.js";
-import { bar, dataElement, decodeToken, element, find, hex, percent, rovingFocus, showList, visible, withSpaces } from "./view.js";
+import { bar, dataElement, decodeToken, decodeTokens, element, find, hex, inText, percent, rovingFocus, showList, visible, withSpaces } from "./view.js";
 
 const $ = (id) => document.getElementById(id);
 const SETTINGS = ["temperature", "top_k", "top_p", "max_tokens", "seed"];
@@ -24,6 +24,14 @@ export const readSettings = () => Object.fromEntries(SETTINGS.map((name) => {
   return [name, Math.min(Number(max), Math.max(Number(min), Number(value)))];
 }));
 
+/** A number out of range becomes the nearest in range, and the page says so. */
+function correctSetting(input) {
+  const value = readSettings()[input.id];
+  if (input.value !== "" && Number(input.value) === value) return;
+  input.value = value;
+  setStatus(`${input.labels[0].firstChild.textContent.trim()} goes from ${input.min} to ${Number(input.max).toLocaleString("en")}; it is ${value} now.`);
+}
+
 function showSettings() {
   $("temperature-value").value = Number($("temperature").value).toFixed(2);
   $("top_k-value").value = $("top_k").value === "0" ? "off" : $("top_k").value;
@@ -36,6 +44,11 @@ export const sampling = ({ temperature, top_k, top_p }) => ({ temperature, top_k
 // ---- tokens
 
 const tokenText = (id) => decodeToken(state.model.bytes(id));
+/** Texts of tokens in their text: a character of several tokens stands at the last one. */
+const textsOf = (ids) => {
+  const bytes = ids.map((id) => (id === null ? new Uint8Array() : state.model.bytes(id)));
+  return decodeTokens(bytes).map((text, i) => inText(text, bytes[i]));
+};
 const allIds = () => [...state.tree.ids, ...pathTo(state.current).map((node) => node.id)];
 const isEnd = (id) => state.model.eos_token_ids.includes(id);
 
@@ -75,9 +88,10 @@ function showPromptTokens(ids) {
   count.textContent = `${ids.length} ${ids.length === 1 ? "token" : "tokens"} of at most ${limit.toLocaleString("en")}` +
     (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads (␣ is a space):");
   count.classList.toggle("wrong", ids.length > limit);
-  showList($("prompt-tokens"), ids, (id) => id, (id, i) => element("button", {
+  const texts = textsOf(ids);
+  showList($("prompt-tokens"), ids.map((id, i) => ({ id, text: texts[i] })), ({ id, text }) => `${id} ${text}`, ({ id, text }, i) => element("button", {
     type: "button", class: `token t${i % 5}`, tabindex: -1, "data-id": id,
-  }, withSpaces(tokenText(id))));
+  }, withSpaces(text)));
   promptFocus.reset();
 }
 
@@ -90,14 +104,18 @@ function readToken(event) {
   $("token-readout").replaceChildren(chip(id), ` is token number ${id} of ${state.model.vocab_size.toLocaleString("en")}. Its ${bytes.length === 1 ? "byte" : `${bytes.length} bytes`}: ${hex(bytes)}`);
 }
 for (const kind of ["pointerover", "focusin", "click"]) $("prompt-tokens").addEventListener(kind, readToken);
-$("prompt").addEventListener("input", () => { tokenizePrompt(); });
+$("prompt").addEventListener("input", () => {
+  tokenizePrompt();
+  setBusy(running);
+  if (state.tree && !isTreeOfPrompt()) setStatus("The prompt has changed. Write begins a new text; Undo brings the old one back.");
+});
 
 // ---- the story
 
 function storyToken(node, index) {
   const id = node.id;
   if (id === null) return element("span", { role: "button", class: "piece next", tabindex: -1, "data-index": index, "aria-label": "the next token" }, "?");
-  const text = tokenText(id);
+  const { text } = node;
   const p = node.logprob === undefined ? null : Math.exp(node.logprob);
   const label = `token ${index}: ${withSpaces(text)}${p === null ? "" : `, probability ${percent(p)}`}`;
   return element("span", { // a button would not break across lines
@@ -108,7 +126,8 @@ function storyToken(node, index) {
 
 function showStory() {
   const nodes = [...state.tree.ids.map((id) => ({ id, isGiven: true })), ...pathTo(state.current), { id: null }];
-  showList($("story"), nodes, ({ id, logprob, isGiven }) => `${id} ${logprob} ${isGiven}`, storyToken);
+  const texts = textsOf(nodes.map(({ id }) => id));
+  showList($("story"), nodes.map((node, i) => ({ ...node, text: texts[i] })), ({ id, logprob, isGiven, text }) => `${id} ${logprob} ${isGiven} ${text}`, storyToken);
 }
 
 function renderStory() {
@@ -169,14 +188,14 @@ const machine = createMachine($("machine"), { onEnd: goOn, onPick: (id) => choos
 $("numbers").append(machine.panels);
 let asked = 0; // the number of the latest pass to show
 
-async function showMachine(answer, token, plays = false) {
+async function showMachine(answer, token, plays = false, changes = {}) {
   const number = ++asked;
   try {
     const described = await answer;
     if (number !== asked || !described) return;
     const { temperature, top_k, top_p } = readSettings();
     const filters = [`temperature ${temperature}`, ...(top_k ? [`top-k ${top_k}`] : []), ...(top_p < 1 ? [`top-p ${top_p}`] : [])];
-    machine.show(described, { token, title: `With ${filters.join(", ")}:`, plays });
+    machine.show(described, { token, title: `With ${filters.join(", ")}:`, plays, ...changes });
   } catch (error) {
     showError(error);
   }
@@ -286,8 +305,8 @@ function renderChoices(index, chosen, next, kept, settings) {
   const share = (p, longest) => [dataElement(p, percent(p)), bar(longest ? p / longest : 0)];
   const rows = listed.map((row) => {
     const isOwn = row.id === chosen;
-    const button = element("button", { type: "button", class: "token pick", "data-id": row.id, "aria-label": isOwn ? `${withSpaces(tokenText(row.id))}, in the text` : `Continue with ${withSpaces(tokenText(row.id))}` }, withSpaces(tokenText(row.id)));
-    button.addEventListener("click", () => choose(index, row));
+    const button = isGiven ? chip(row.id) : element("button", { type: "button", class: "token pick", "data-id": row.id, "aria-label": isOwn ? `${withSpaces(tokenText(row.id))}, in the text` : `Continue with ${withSpaces(tokenText(row.id))}` }, withSpaces(tokenText(row.id)));
+    if (!isGiven) button.addEventListener("click", () => choose(index, row));
     const cells = kept === null ? [element("td", { class: "soft" }, "…")]
       : [row.sampled > 0 ? element("td", {}, ...share(row.sampled, mostSampled)) : element("td", { class: "lost" }, `cut off by ${whyLost(ranked.indexOf(row), settings)}`)];
     return element("tr", { class: `${isOwn ? "own" : ""}${kept && row.sampled === 0 ? " cut" : ""}` },
@@ -298,7 +317,7 @@ function renderChoices(index, chosen, next, kept, settings) {
     element("td", {}, dataElement(rest, percent(Math.max(0, rest)))),
     element("td", {}, ...(kept === null ? ["…"] : [dataElement(restSampled, restSampled < 1e-12 ? "0 %" : percent(restSampled))]))));
   const table = element("table", { class: "choices" },
-    element("caption", {}, "Press a token to continue with it."),
+    element("caption", {}, isGiven ? "This token is part of your prompt." : "Press a token to continue with it."),
     element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "token"), element("th", { scope: "col" }, "the model’s probability"),
       element("th", { scope: "col" }, "after temperature, top-k, top-p"))),
     element("tbody", {}, ...rows));
@@ -321,10 +340,6 @@ export function textOf(ids) {
 async function choose(index, { id, logprob }) {
   if (running) return;
   const promptLength = state.tree.ids.length;
-  if (index < promptLength) {
-    setStatus("That token is part of your prompt. Change the prompt itself to try another one.");
-    return;
-  }
   const path = pathTo(state.current);
   const parent = path[index - promptLength - 1] ?? state.tree.root;
   const like = parent.children.find((child) => child.top);
@@ -347,9 +362,11 @@ function remember() {
   $("undo").disabled = false;
 }
 
+const isTreeOfPrompt = () => state.tree?.text === $("prompt").value;
+
 function setBusy(controller) {
   running = controller;
-  const hasText = Boolean(state.tree);
+  const hasText = isTreeOfPrompt();
   for (const id of ["generate", "step", "continue", "retry"]) $(id).disabled = Boolean(controller) || (!hasText && (id === "continue" || id === "retry"));
   $("retry").disabled ||= !state.lastRun;
   $("undo").disabled = Boolean(controller) || !history.length;
@@ -393,6 +410,7 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false,
   start ??= seed === undefined ? state.current : state.tree.root;
   if (state.tree.ids.length + pathTo(start).length > state.model.n_positions) {
     setBusy(null);
+    renderStory(); // of this prompt, not of the one before
     setStatus(`The model’s context is full: it reads at most ${state.model.n_positions.toLocaleString("en")} tokens. Shorten the prompt.`, true);
     return;
   }
@@ -429,7 +447,7 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false,
     setStatus(`${n} ${n === 1 ? "token" : "tokens"} written with seed ${used}${seed === undefined ? sum : ""}.${why}`);
   } catch (error) {
     if (error.name === "AbortError") setStatus(`Stopped after ${n} tokens.`);
-    else if (error instanceof ConnectionLost) setStatus(`${error.message} The ${n} tokens so far are kept.`, true);
+    else if (error instanceof ConnectionLost) setStatus(`${error.message} ${n ? `The ${n} tokens so far are kept.` : "Nothing was written."}`, true);
     else showError(error);
   }
   setBusy(null);
@@ -447,6 +465,10 @@ $("step").addEventListener("click", () => write(null, 1, { usesPrompt: true }));
 $("stop").addEventListener("click", () => running?.abort());
 $("continue").addEventListener("click", () => write(state.current, readSettings().max_tokens));
 $("retry").addEventListener("click", () => {
+  if (readSettings().temperature === 0) {
+    setStatus("At temperature 0 the likeliest token is always taken, so another try gives the same text. Raise the temperature first.");
+    return;
+  }
   $("seed").value = (readSettings().seed + 1) % 2 ** 32;
   write(state.lastRun.start, state.lastRun.count);
 });
@@ -529,12 +551,13 @@ async function adopt(ids, tokens) {
 
 // ---- start
 
-const page = { state, machine, encode, adopt, readSettings, allIds, tokenText, textOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
+const page = { state, machine, showMachine, encode, adopt, readSettings, allIds, tokenText, textOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
 const inside = createInside(page);
 const compare = createCompare(page);
 const share = createShare(page, inside, compare);
 
 for (const name of SETTINGS) {
+  $(name).addEventListener("change", () => correctSetting($(name)));
   $(name).addEventListener("input", () => {
     showSettings();
     share.save();

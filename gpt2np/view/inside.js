@@ -117,15 +117,54 @@ export function createInside(page) {
       element("p", { class: "hint" }, `Each block has ${model.n_head} heads and an MLP. A head looks back at earlier tokens and brings something along from them; this is called attention. The MLP then works on each token alone. A number says how hard a part pushed: `,
         element("span", { class: "key plus" }, "blue"), " for ", chip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", chip(rival), ". Press a part to look at it."),
       element("div", { class: "wide" }, table),
+      element("div", { class: "buttons" }, element("button", { type: "button", id: "all-off", onclick: switchAllOff }, "Switch every part off in turn")),
+      element("p", { class: "facts", id: "effects-says", role: "status" }),
       element("p", { class: "facts" }, "Most for ", chip(token), ": ", ...list(sorted.slice(0, 2)), ". Most for ", chip(rival), ": ", ...list(sorted.slice(-2).reverse()), "."),
       element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the last token read (the embedding) and fixed numbers (biases), the sum is ", dataElement(total, formatNumber(total)),
         ", the difference of the two tokens’ scores (logits). Researchers call this direct logit attribution."),
     );
   }
 
+  // ---- every part switched off in turn: the effect that is real
+
+  async function switchAllOff() {
+    const mine = shown;
+    const { context, token, isNext, answer } = mine;
+    const before = Math.exp(answer.next.find((row) => row.id === token).logprob);
+    const cells = [...root.querySelectorAll(".cell")];
+    const says = find("#effects-says", root);
+    find("#all-off", root).disabled = true;
+    const effects = [];
+    try {
+      for (const [i, cell] of cells.entries()) {
+        says.textContent = `Switching off part ${i + 1} of ${cells.length}…`;
+        const edited = await postJson("api/inspect", request(context, isNext ? null : token, { tokens: [token], include: [], interventions: interventions([[cell.dataset.part, 0]]) }));
+        if (mine !== shown) return;
+        effects.push(Math.exp(edited.next.find((row) => row.id === token).logprob) - before);
+      }
+    } catch (error) {
+      page.showError(error);
+      return;
+    }
+    const most = Math.max(...effects.map(Math.abs), 1e-9);
+    const points = (effect) => `${effect > 0 ? "+" : ""}${formatNumber(100 * effect, 1)}`;
+    for (const [i, cell] of cells.entries()) {
+      const [layer, head] = cell.dataset.part.split(",");
+      const label = `without ${partName({ layer, head: head === "mlp" ? null : head })}: ${points(effects[i])} percentage points`;
+      cell.className = `cell ${effects[i] < 0 ? "plus" : "minus"}`;
+      cell.textContent = points(effects[i]);
+      Object.assign(cell, { title: label, ariaLabel: label });
+      cell.dataset.effect = effects[i];
+      cell.style.setProperty("--p", (Math.abs(effects[i]) / most).toFixed(4));
+    }
+    const strongest = effects.reduce((best, effect, i) => (Math.abs(effect) > Math.abs(effects[best]) ? i : best), 0);
+    says.replaceChildren("Now each number says what happens to the probability of ", chip(token), ` (${percent(before)}) without the part, in percentage points. Blue: the token needs the part. Most changes: ${cells[strongest].title}.`);
+    find("#all-off", root).disabled = false;
+  }
+
   // ---- switching off
 
-  const interventions = () => [...factors].map(([key, factor]) => {
+  const interventions = (changes = [...factors]) => changes.map(([key, factor]) => {
     const [layer, head] = key.split(",");
     return head === "mlp" ? { point: `blocks.${layer}.mlp.out`, factor } : { point: `blocks.${layer}.attn.z`, heads: [Number(head)], factor };
   });
@@ -136,9 +175,10 @@ export function createInside(page) {
     const mine = ++number;
     try {
       const { context, isNext, token } = shown;
-      const edited = factors.size ? await postJson("api/inspect", request(context, isNext ? null : token, { include: [], interventions: interventions() })) : null;
+      const edited = factors.size ? await postJson("api/inspect", request(context, isNext ? null : token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
       if (mine !== number) return;
       shown.edited = edited;
+      page.showMachine(edited ?? shown.answer, isNext ? null : token, false, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts:" }) });
       for (const button of root.querySelectorAll(".cell")) button.classList.toggle("edited", factors.has(button.dataset.part));
       renderEditResult();
       page.saveState?.();

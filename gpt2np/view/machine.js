@@ -26,7 +26,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   let colors = null;
   let block = 0;
   let bottom = Infinity; // the line after the last one in sight
-  const view = { line: 0, head: null, bars: [] };
+  const view = { line: 0, head: null, bars: [], off: new Set() };
 
   const text = element("p", { class: "machine-text", "aria-label": "The text that the model reads" });
   const labels = element("div", { class: "machine-lines", role: "group", "aria-label": "The last tokens: a line each" });
@@ -52,7 +52,8 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     caption, readout);
 
   const chip = (id) => element("bdi", { class: "token", "data-id": id }, withSpaces(pass.text(id)));
-  const piece = (id) => element("bdi", {}, visible(pass.text(id)));
+  const piece = (text) => element("bdi", {}, visible(text));
+  const lineChip = (line) => element("bdi", { class: "token", "data-id": pass.lineIds[line] }, withSpaces(pass.lineText(line)));
 
   // ---- time
 
@@ -190,7 +191,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     if (own && !listed.includes(own)) listed[N_BARS - 1] = own;
     const most = Math.max(...listed.map(({ p }) => p), 1e-9);
     const where = checkpoint ? `after block ${checkpoint - 1}` : "before the first block";
-    if (ofOther) answerTitle.replaceChildren("After ", chip(pass.lineIds[view.line]), `, asked ${where}, it would say`);
+    if (ofOther) answerTitle.replaceChildren("After ", lineChip(view.line), `, asked ${where}, it would say`);
     else answerTitle.replaceChildren(isDrawn ? (shown.title || "The draw: a strip from 0 to 1") : isLast ? "The next token could be" : `Asked ${where}, it would say`);
     bars.replaceChildren(...listed.map(({ id, p }) => {
       const name = onPick && isLast ? element("button", { type: "button", class: "token", onclick: () => onPick(id), "aria-label": `Continue with ${withSpaces(pass.text(id))}` }, withSpaces(pass.text(id))) : chip(id);
@@ -247,7 +248,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
 
   function sayPhase({ kind, layer }) {
     const { line } = view;
-    const token = chip(pass.lineIds[line]);
+    const token = lineChip(line);
     const isLast = line === pass.count - 1;
     const title = element("b", {}, `${nameOf({ kind, layer }).replace(/^./, (c) => c.toUpperCase())}. `);
     const n = pass.n_embd.toLocaleString("en");
@@ -257,7 +258,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     if (kind === "attention") {
       const best = strongestLook(layer, line);
       return [title, "Each token takes in something from tokens before it; a wider arc takes more. ", token,
-        ...(best ? [" takes most from ", chip(pass.lineIds[best.key]), ` (head ${best.head}: `, dataElement(best.weight, percent(best.weight)), ")."] : [" has no other token in the picture to look at."])];
+        ...(best ? [" takes most from ", lineChip(best.key), ` (head ${best.head}: `, dataElement(best.weight, percent(best.weight)), ")."] : [" has no other token in the picture to look at."])];
     }
     if (kind === "mlp") {
       const [most] = pass.neurons(layer, line);
@@ -280,9 +281,9 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   // ---- building for a pass
 
   function build() {
-    const before = pass.ids.slice(-N_TEXT);
+    const before = pass.texts.slice(-N_TEXT);
     text.replaceChildren(element("span", { class: "read" }, pass.ids.length > N_TEXT ? "…" : "", ...before.map(piece)),
-      element("span", { class: "slot" }, shown.token === null ? "?" : piece(shown.token)));
+      element("span", { class: "slot" }, shown.token === null ? "?" : piece(pass.text(shown.token))));
     blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button(pass.n_layer > 8 || innerWidth < 640 ? `${layer}` : `block ${layer}`, () => openBlock(layer), "", { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
     heads.replaceChildren(button("all heads", () => isolate(null), "", { "data-head": "all", "aria-pressed": String(view.head === null) }),
       ...Array.from({ length: pass.n_head }, (_, head) => {
@@ -302,7 +303,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
       rows.push(place.hidden ? button(`▴ ${name}`, () => scroll(2 - place.rows), "earlier") : element("span", { class: "earlier" }, name));
     }
     for (let line = place.hidden; line < pass.count; line++) {
-      rows.push(element("button", { type: "button", tabindex: line === view.line ? 0 : -1, "data-line": line, "aria-pressed": String(line === view.line), "aria-label": `Line of ${withSpaces(pass.text(pass.lineIds[line]))}` }, element("bdi", {}, withSpaces(pass.text(pass.lineIds[line])))));
+      rows.push(element("button", { type: "button", tabindex: line === view.line ? 0 : -1, "data-line": line, "aria-pressed": String(line === view.line), "aria-label": `Line of ${withSpaces(pass.lineText(line))}` }, element("bdi", {}, withSpaces(pass.lineText(line)))));
     }
     const after = pass.count - place.hidden - place.rows;
     if (after) rows.push(button(`▾ ${after} after`, () => scroll(place.rows - 2), "later"));
@@ -398,7 +399,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     const from = Math.floor((cell * vector.length) / strips.width);
     const group = [...vector.slice(from, Math.floor(((cell + 1) * vector.length) / strips.width))];
     const value = group.reduce((a, b) => (Math.abs(b) > Math.abs(a) ? b : a));
-    readout.replaceChildren("The line of ", chip(pass.lineIds[line]), k ? ` after block ${k - 1}` : " before the first block", `: number ${from + group.indexOf(value)} is `, dataElement(value, formatNumber(value, 3)), ".");
+    readout.replaceChildren("The line of ", lineChip(line), k ? ` after block ${k - 1}` : " before the first block", `: number ${from + group.indexOf(value)} is `, dataElement(value, formatNumber(value, 3)), ".");
   });
 
   // ---- the numbers as tables
@@ -421,10 +422,10 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     const keys = Array.from({ length: line + 1 }, (_, key) => key);
     const of = Array.from({ length: pass.n_head }, (_, head) => pass.weights(block, head, line));
     const shade = (weight) => dataElement(weight, percent(weight));
-    const looks = table(`Block ${block}, attention: how much of each token the line of “${withSpaces(pass.text(pass.lineIds[line]))}” takes in, head by head. A column adds up to 100 %.`,
+    const looks = table(`Block ${block}, attention: how much of each token the line of “${withSpaces(pass.lineText(line))}” takes in, head by head. A column adds up to 100 %.`,
       ["token", ...of.map((_, head) => `head ${head}`)],
       [...(pass.first ? [tableRow({}, `${pass.first} before`, ...of.map((weights) => shade(Math.max(0, 1 - weights.reduce((a, b) => a + b)))))] : []),
-        ...keys.map((key) => tableRow({ "data-key": key }, chip(pass.lineIds[key]), ...of.map((weights) => shade(weights[key]))))], "looks");
+        ...keys.map((key) => tableRow({ "data-key": key }, lineChip(key), ...of.map((weights) => shade(weights[key]))))], "looks");
     const isLast = line === pass.count - 1;
     const neurons = isLast && pass.described.neurons ? pass.described.neurons[block] : pass.neurons(block, line);
     const busy = table(`Block ${block}, MLP: the neurons that write most into this line.`, ["neuron", "activation", ...(isLast ? ["makes likelier"] : [])],
@@ -433,12 +434,13 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   }
 
   return {
-    /** Show a pass. `token` came after it (null: open); `plays` starts it at once, otherwise the whole pass is shown. */
-    show(described, { token = null, title = "", plays = false } = {}) {
+    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray; `plays` starts it at once, otherwise the whole pass is shown. */
+    show(described, { token = null, title = "", plays = false, off = [] } = {}) {
       pause();
       pass = readPass(described);
       shown = { token, title };
       phases = phasesOf(pass);
+      view.off = new Set(off);
       view.line = pass.count - 1;
       bottom = Infinity;
       if (view.head >= pass.n_head) view.head = null;

@@ -1,6 +1,6 @@
 // A description of a pass (format "gpt2np.pass", version 1), decoded. Nothing here knows where it came from.
 
-import { decodeToken } from "./view.js";
+import { decodeToken, decodeTokens, inText } from "./view.js";
 
 function fromFloat16(bits) {
   return Float32Array.from(bits, (b) => {
@@ -46,6 +46,8 @@ export function readPass(described) {
   const count = arrays.wte.shape[0];
   const guesses = described.guesses && { ids: decodeArray(described.guesses.ids), probabilities: decodeArray(described.guesses.probabilities) };
   const bytes = new Map(Object.entries(described.texts).map(([id, text]) => [Number(id), Uint8Array.from(atob(text), (c) => c.charCodeAt(0))]));
+  const bytesOf = (id) => bytes.get(id) ?? new TextEncoder().encode(`[${id}]`);
+  const texts = decodeTokens(described.ids.map(bytesOf)).map((text, i) => inText(text, bytesOf(described.ids[i])));
   /** The residual stream of a line: of checkpoint 0 before the first block, of k after block k - 1. */
   const resid = (k, line) => (k ? row(arrays.resid, k - 1, line) : sum(row(arrays.wte, line), row(arrays.wpe, line)));
   const attention = (layer, line) => row(arrays.attention, layer, line);
@@ -53,8 +55,9 @@ export function readPass(described) {
   return {
     ...shape, described, count, first: lines.first, next: described.next, lens: described.lens,
     ids: described.ids, lineIds: described.ids.slice(lines.first),
-    text: (id) => decodeToken(bytes.get(id) ?? new TextEncoder().encode(`[${id}]`)),
-    bytes: (id) => bytes.get(id) ?? new Uint8Array(),
+    text: (id) => decodeToken(bytesOf(id)),
+    texts, // of the tokens in their text
+    lineText: (line) => texts[lines.first + line],
     wte: (line) => row(arrays.wte, line), wpe: (line) => row(arrays.wpe, line), resid, attention,
     middle: (layer, line) => sum(resid(layer, line), attention(layer, line)),
     mlp: (layer, line) => row(arrays.mlp, layer, line),

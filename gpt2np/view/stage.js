@@ -84,7 +84,7 @@ function flow(context, x0, y0, x1, y1, f) {
 
 /**
  * Draw the pass at `moment`, from 0 to the number of phases.
- * `view` has `line` (looked at), `head` (one alone, or null), `effects` (0 … 1 by part, or null) and `bars` (of the answer: y, share).
+ * `view` has `line` (looked at), `head` (one alone, or null), `off` (parts that are switched off) and `bars` (of the answer: y, share).
  */
 export function drawStage(context, pass, strips, place, colors, moment, view) {
   const { width, height, block, strip, thickness } = place;
@@ -164,7 +164,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     for (let head = 0; head < pass.n_head; head++) {
       if (view.head !== null && view.head !== head) continue;
       const lane = (head / pass.n_head) * reach * 0.4;
-      context.strokeStyle = context.fillStyle = headColor(head);
+      context.strokeStyle = context.fillStyle = view.off.has(`${each},${head}`) ? colors.rule : headColor(head);
       for (const line of lines) {
         const isLooked = line === view.line;
         if (!isLooked && !isNow) continue; // what is over stays for one line only
@@ -202,7 +202,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
         const angle = (i - 2) * 0.55;
         const radius = (0.6 + 0.4 * flash) * size * Math.min(6, block * 0.1, place.pitch * 0.24);
         context.globalAlpha = Math.min(1, looked(line) * (0.25 + 0.75 * flash));
-        context.fillStyle = activation < 0 ? colors.orange : colors.gold;
+        context.fillStyle = view.off.has(`${each},mlp`) ? colors.rule : activation < 0 ? colors.orange : colors.gold;
         context.beginPath();
         context.arc(x + Math.cos(angle) * block * 0.06, place.y(line) + Math.sin(angle) * place.pitch * 0.36, Math.max(0.6, radius), 0, 7);
         context.fill();

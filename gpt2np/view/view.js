@@ -47,11 +47,23 @@ export function decodeToken(bytes) {
   }
 }
 
+/**
+ * Texts of consecutive tokens, each the bytes of one. A character whose bytes are in several tokens
+ * stands at the last of them; a token that completes no character has an empty text.
+ */
+export function decodeTokens(tokens) {
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  return tokens.map((bytes) => decoder.decode(bytes, { stream: true }));
+}
+
 export const visible = (text) =>
   text.replace(/\n/g, "↵").replace(/\t/g, "→").replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) =>
     `\\u{${c.codePointAt(0).toString(16)}}`).replace(/^\p{M}/u, "◌$&");
 
 export const withSpaces = (text) => visible(text).replace(/ /g, "␣") || "∅";
+
+/** A token's text within a text; "·" for a part of a character that a later token completes. */
+export const inText = (text, bytes) => text || (bytes.length ? "·" : "");
 
 export const hex = (bytes) => [...bytes].map((b) => b.toString(16).padStart(2, "0")).join(" ");
 

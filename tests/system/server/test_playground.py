@@ -323,6 +323,21 @@ class TestInside:
         tab.click("#reset")
         tab.wait_for_selector("#edit-result >> text=All parts work normally")
 
+    def test_every_part_off_in_turn(self, tab, ids, lm):
+        tab.click("#all-off")
+        tab.wait_for_selector(".cell[data-effect]")
+        shown = tab.eval_on_selector_all(
+            ".cell", "all => all.map(c => [c.dataset.part, +c.dataset.effect])"
+        )
+        assert len(shown) == 30
+        before = np.exp(log_softmax(trace(lm, ids[:14], "logits")["logits"][-1]))[ids[14]]
+        for part, effect in shown:
+            layer, head = part.split(",")
+            off = scale(f"blocks.{layer}.mlp.out", 0)
+            off = off if head == "mlp" else zero_head(int(layer), int(head))
+            logits = trace(lm, ids[:14], "logits", interventions=off)["logits"][-1]
+            assert effect == pytest.approx(np.exp(log_softmax(logits))[ids[14]] - before, abs=1e-6)
+
     def test_the_explain_page_of_the_step(self, tab, ids):
         with tab.expect_popup() as popup:
             tab.click("#explain")
@@ -517,6 +532,47 @@ def check_edit(tab, before, after):
     for token_id, p, q in rows:
         assert p == pytest.approx(before[token_id], abs=1e-6)
         assert q == pytest.approx(after[token_id], abs=1e-6)
+
+
+class TestWords:
+    """What the page says is true, and no press goes unanswered."""
+
+    def test_characters_of_several_tokens(self, open_tab, lm):
+        tab = open_tab()
+        text = "كان 🦊 ß 中"
+        assert len(lm.encode_prompt(text)) > len(text) // 2 + 4
+        write(tab, text, max_tokens=1)
+        shown = tab.eval_on_selector_all(
+            "#story .piece.given", "all => all.map(p => p.textContent).join('')"
+        )
+        assert shown.replace("·", "") == text
+        assert "\\x" not in tab.inner_text(".machine-lines") + tab.inner_text("#prompt-tokens")
+
+    def test_an_edited_prompt_cannot_be_continued(self, open_tab):
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=2)
+        tab.fill("#prompt", "The king")
+        assert tab.is_disabled("#continue") and "has changed" in tab.inner_text("#status")
+        tab.fill("#prompt", PROMPT)
+        assert tab.is_enabled("#continue")
+
+    def test_tokens_of_the_prompt_have_no_dead_buttons(self, open_tab):
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=2)
+        tab.click('#story [data-index="3"]')
+        settle(tab)
+        assert tab.locator(".choices .pick").count() == 0
+        assert "part of your prompt" in tab.inner_text(".choices")
+
+    def test_numbers_out_of_range_and_tries_at_temperature_0(self, open_tab):
+        tab = open_tab()
+        tab.fill("#max_tokens", "5000")
+        tab.locator("#max_tokens").blur()
+        assert tab.input_value("#max_tokens") == "1000"
+        assert "from 1 to 1,000" in tab.inner_text("#status")
+        write(tab, PROMPT, max_tokens=2, temperature=0)
+        tab.click("#retry")
+        assert "same text" in tab.inner_text("#status")
 
 
 class TestCompare:
