@@ -121,13 +121,13 @@ function storyToken(node, index) {
   return element("span", { // a button would not break across lines
     role: "button", class: `piece${isEnd(id) ? " end" : ""}${node.isGiven ? " given" : ""}`, tabindex: -1, "data-index": index, "data-id": id,
     "data-p": p, "aria-label": label, title: label, p: p ?? 0,
-  }, element("bdi", {}, isEnd(id) ? "⟨end of text⟩" : visible(text)), ...(text.endsWith("\n") ? [element("br")] : []));
+  }, isEnd(id) ? "⟨end of text⟩" : text === "·" && !node.isLast ? "" : visible(text), ...(text.endsWith("\n") ? [element("br")] : []));
 }
 
 function showStory() {
   const nodes = [...state.tree.ids.map((id) => ({ id, isGiven: true })), ...pathTo(state.current), { id: null }];
   const texts = textsOf(nodes.map(({ id }) => id));
-  showList($("story"), nodes.map((node, i) => ({ ...node, text: texts[i] })), ({ id, logprob, isGiven, text }) => `${id} ${logprob} ${isGiven} ${text}`, storyToken);
+  showList($("story"), nodes.map((node, i) => ({ ...node, text: texts[i], isLast: i === nodes.length - 2 })), ({ id, logprob, isGiven, text, isLast }) => `${id} ${logprob} ${isGiven} ${text} ${text === "·" && isLast}`, storyToken);
 }
 
 function renderStory() {
@@ -551,7 +551,7 @@ async function adopt(ids, tokens) {
 
 // ---- start
 
-const page = { state, machine, showMachine, encode, adopt, readSettings, allIds, tokenText, textOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
+const page = { state, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
 const inside = createInside(page);
 const compare = createCompare(page);
 const share = createShare(page, inside, compare);

@@ -16,7 +16,7 @@ export function createInside(page) {
   const keyOf = ({ layer, head }) => `${layer},${head ?? "mlp"}`;
 
   const request = (context, token, more = {}) => ({
-    model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...more,
+    model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...page.sampling(page.readSettings()), ...more,
   });
 
   async function show(model, context, token, asked) {
@@ -147,7 +147,7 @@ export function createInside(page) {
       return;
     }
     const most = Math.max(...effects.map(Math.abs), 1e-9);
-    const points = (effect) => `${effect > 0 ? "+" : ""}${formatNumber(100 * effect, 1)}`;
+    const points = (effect) => `${effect >= 0.0005 ? "+" : ""}${formatNumber(100 * effect, 1)}`;
     for (const [i, cell] of cells.entries()) {
       const [layer, head] = cell.dataset.part.split(",");
       const label = `without ${partName({ layer, head: head === "mlp" ? null : head })}: ${points(effects[i])} percentage points`;
@@ -178,7 +178,7 @@ export function createInside(page) {
       const edited = factors.size ? await postJson("api/inspect", request(context, isNext ? null : token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
       if (mine !== number) return;
       shown.edited = edited;
-      page.showMachine(edited ?? shown.answer, isNext ? null : token, false, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts:" }) });
+      page.showMachine(edited ?? shown.answer, isNext ? null : token, false, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts:", isChanged: true }) });
       for (const button of root.querySelectorAll(".cell")) button.classList.toggle("edited", factors.has(button.dataset.part));
       renderEditResult();
       page.saveState?.();

@@ -14,7 +14,7 @@ const N_TEXT = 40; // tokens of the text above the picture
 export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let pass = null;
-  let shown = { token: null, title: "" }; // the token that came, and how it was picked
+  let shown = { token: null, title: "", isChanged: false }; // the token that came, and how it was picked
   let phases = [];
   let moment = 0;
   let isPlaying = false;
@@ -28,7 +28,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   let bottom = Infinity; // the line after the last one in sight
   const view = { line: 0, head: null, bars: [], off: new Set() };
 
-  const text = element("p", { class: "machine-text", "aria-label": "The text that the model reads" });
+  const text = element("p", { class: "machine-text", dir: "auto", "aria-label": "The text that the model reads" });
   const labels = element("div", { class: "machine-lines", role: "group", "aria-label": "The last tokens: a line each" });
   const canvas = element("canvas", { class: "machine-canvas", role: "img" });
   const answerTitle = element("p", { class: "machine-says" });
@@ -52,7 +52,6 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     caption, readout);
 
   const chip = (id) => element("bdi", { class: "token", "data-id": id }, withSpaces(pass.text(id)));
-  const piece = (text) => element("bdi", {}, visible(text));
   const lineChip = (line) => element("bdi", { class: "token", "data-id": pass.lineIds[line] }, withSpaces(pass.lineText(line)));
 
   // ---- time
@@ -174,6 +173,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   /** The number that the draw fell on: the random one, or the middle of the token's share if it is not known. */
   function drawnAt() {
     const { draw } = pass.described;
+    if (shown.isChanged) return null;
     if (draw && draw.id === shown.token) return draw.number;
     const row = pass.next.find(({ id }) => id === shown.token);
     return row?.sampled ? row.from + row.sampled / 2 : null;
@@ -272,6 +272,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     const { draw } = pass.described;
     const own = pass.next.find(({ id }) => id === shown.token);
     if (shown.token === null) return [title, "All tokens share a strip from 0 to 1, each as long as its probability. A random number will pick one."];
+    if (shown.isChanged) return [title, "The token that came, ", chip(shown.token), ", has ", ...(own ? [dataElement(own.sampled, percent(own.sampled))] : ["no place"]), " with the changed parts. What the gray shapes wrote is gone, and everything after them is computed anew."];
     if (draw?.id === shown.token && own?.sampled < 1) {
       return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", chip(shown.token), ": it is written, and all begins again with the longer text."];
     }
@@ -281,9 +282,6 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   // ---- building for a pass
 
   function build() {
-    const before = pass.texts.slice(-N_TEXT);
-    text.replaceChildren(element("span", { class: "read" }, pass.ids.length > N_TEXT ? "…" : "", ...before.map(piece)),
-      element("span", { class: "slot" }, shown.token === null ? "?" : piece(pass.text(shown.token))));
     blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button(pass.n_layer > 8 || innerWidth < 640 ? `${layer}` : `block ${layer}`, () => openBlock(layer), "", { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
     heads.replaceChildren(button("all heads", () => isolate(null), "", { "data-head": "all", "aria-pressed": String(view.head === null) }),
       ...Array.from({ length: pass.n_head }, (_, head) => {
@@ -294,6 +292,18 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     canvas.setAttribute("aria-label", `${pass.count} tokens as lines through ${pass.n_layer} blocks; the tables below hold the numbers`);
     range.max = phases.length;
     resize();
+  }
+
+  /** As much of the text's end as there is room for in one line, and the place of the next token. */
+  function showText() {
+    const slot = element("span", { class: "slot" }, shown.token === null ? "?" : visible(pass.text(shown.token)));
+    const read = element("span", {});
+    text.replaceChildren(read, slot);
+    const pieces = pass.texts.map((each, i) => (each === "·" && i < pass.count + pass.first - 1 ? "" : visible(each)));
+    for (let n = Math.min(N_TEXT, pieces.length); n > 0; n--) {
+      read.textContent = (n < pieces.length ? "…" : "") + pieces.slice(-n).join("");
+      if (text.scrollWidth <= text.clientWidth) break;
+    }
   }
 
   function labelLines() {
@@ -368,6 +378,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
       each.style.width = `${place.block}px`;
     });
     if (view.line < place.hidden) view.line = place.hidden + place.rows - 1;
+    showText();
     labelLines();
     lineFocus.reset();
     said = "";
@@ -434,11 +445,11 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   }
 
   return {
-    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray; `plays` starts it at once, otherwise the whole pass is shown. */
-    show(described, { token = null, title = "", plays = false, off = [] } = {}) {
+    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`; `plays` starts it at once, otherwise the whole pass is shown. */
+    show(described, { token = null, title = "", plays = false, off = [], isChanged = false } = {}) {
       pause();
       pass = readPass(described);
-      shown = { token, title };
+      shown = { token, title, isChanged };
       phases = phasesOf(pass);
       view.off = new Set(off);
       view.line = pass.count - 1;
