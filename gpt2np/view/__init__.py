@@ -5,7 +5,7 @@ stage.js    the picture on a canvas
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
 view.js     helpers for elements and numbers
 embedded.js starts the Machine of a page that holds its description
-index.html, app.js, api.js, inside.js, compare.js, share.js, tree.js
+index.html, app.js, api.js, inside.js, compare.js, share.js, tree.js, examples.js
             the playground
 
 The server sends these files as they are. A page of one file has the modules joined.

@@ -2,6 +2,7 @@
 
 import { ConnectionLost, ServerError, getJson, loadModel, onConnection, postJson, post, readTokens, setKey, streamCompletion } from "./api.js";
 import { createCompare } from "./compare.js";
+import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
 import { createShare } from "./share.js";
@@ -487,6 +488,23 @@ $("undo").addEventListener("click", async () => {
 });
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("write-form").requestSubmit();
+});
+
+// ---- examples
+
+$("examples").append(...EXAMPLES.map(({ prompt }, i) => element("option", { value: i }, prompt)));
+$("examples").addEventListener("change", async () => {
+  const example = EXAMPLES[$("examples").value];
+  $("examples").value = "";
+  if (!example || running) return;
+  $("prompt").value = example.prompt;
+  const isKnown = state.model.id === MODEL;
+  if (isKnown) Object.assign(inside.chosen, { layer: example.layer, head: example.head });
+  if (!(await usePrompt())) return;
+  setBusy(null);
+  renderStory();
+  setStatus(isKnown ? `Head ${example.head} of block ${example.layer} takes much from “${withSpaces(example.looksAt)}”. Switch it off under “Look inside”: how likely is “${withSpaces(example.next)}” then?` : "Ready.");
+  await pin(allIds().length, true);
 });
 
 // ---- branches

@@ -17,6 +17,7 @@ from gpt2np import GenerationOptions, LanguageModel, trace
 from gpt2np.generation import next_probabilities
 from gpt2np.generation.sampling import log_softmax
 from gpt2np.interp import attribution, lens_table, scale, zero_head
+from gpt2np.model.ops import softmax
 
 httpx = pytest.importorskip("httpx")
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -551,6 +552,27 @@ class TestWords:
         )
         assert shown == text
         assert "\\x" not in tab.inner_text(".machine-lines") + tab.inner_text("#prompt-tokens")
+
+    def test_the_examples_show_what_they_say(self, open_tab, lm):
+        tab = open_tab(reduced_motion="reduce")
+        examples = tab.evaluate('import("./playground/examples.js").then(m => m.EXAMPLES)')
+        assert len(examples) == 5
+        for example in examples:
+            layer, head = example["layer"], example["head"]
+            traced = trace(lm, example["prompt"])
+            before = softmax(traced["logits"][-1])
+            token = int(before.argmax())
+            assert lm.tokenizer.decode([token]) == example["next"]
+            key = int(traced[f"blocks.{layer}.attn.pattern"][head, -1].argmax())
+            assert lm.tokenizer.decode([int(traced.ids[key])]) == example["looksAt"]
+            off = trace(lm, example["prompt"], "logits", interventions=zero_head(layer, head))
+            after = softmax(off["logits"][-1])
+            assert after[token] < before[token] / 5
+        tab.select_option("#examples", "1")
+        tab.wait_for_selector("#inside-content:not([aria-busy]) #parts-panel")
+        assert "Head 2 of block 5" in tab.inner_text("#status")
+        tab.click("#switch-off")
+        tab.wait_for_selector("#edit-result >> text=head 2 of block 5 × 0")
 
     def test_an_edited_prompt_cannot_be_continued(self, open_tab):
         tab = open_tab()
