@@ -428,16 +428,21 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false,
   let n = 0;
   let reason = null;
   let node = start;
+  let drawing = null;
+  const showProgress = () => {
+    drawing = null;
+    if (running !== controller) return;
+    showStory();
+    $("story").scrollTop = $("story").scrollHeight;
+    renderChoices(state.tree.ids.length + depth + n - 1, node.id, node.top.map(([id, logprob]) => ({ id, logprob })), null);
+  };
   try {
     for await (const { choices: [choice] } of chunks) {
       for (const token of readTokens(choice)) {
         node = state.tree.add(node, { ...token, draw: [used, n] });
         state.current = node;
-        showStory();
-        $("story").scrollTop = $("story").scrollHeight;
         n += 1;
-        const index = state.tree.ids.length + depth + n - 1;
-        renderChoices(index, token.id, token.top.map(([id, logprob]) => ({ id, logprob })), null);
+        drawing ??= requestAnimationFrame(showProgress); // once a frame, however fast the tokens come
       }
       reason = choice.finish_reason ?? reason;
     }

@@ -130,6 +130,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   let said = "";
 
   function render() {
+    if (!place) return; // not laid out yet; the observer of the canvas calls again
     const at = Math.min(phases.length - 1, Math.floor(moment));
     const phase = phases[at];
     drawNow();
@@ -459,9 +460,9 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
       moment = plays ? 0 : phases.length;
       colors = readColors();
       strips = paintStrips(pass, colors);
+      root.hidden = false; // the picture needs its size
       build();
       renderNumbers();
-      root.hidden = false;
       root.dataset.ready = "true";
       if (plays) start();
     },
