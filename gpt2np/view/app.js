@@ -209,8 +209,8 @@ async function goOn() {
     return;
   }
   const next = state.pinned + 1;
-  if (next < allIds().length) await pin(next, true);
-  else if (!isEnd(allIds().at(-1))) await write(state.current, 1, { plays: true });
+  if (next < allIds().length) await pin(next, "on");
+  else if (!isEnd(allIds().at(-1))) await write(state.current, 1, { plays: "on" });
 }
 
 /** Show the pass over the prompt as typed, before anything is written. */

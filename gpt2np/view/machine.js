@@ -446,7 +446,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   }
 
   return {
-    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`; `plays` starts it at once, otherwise the whole pass is shown. */
+    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`; `plays` starts it ("on": and what follows), otherwise the whole pass is shown. */
     show(described, { token = null, title = "", plays = false, off = [], isChanged = false } = {}) {
       pause();
       pass = readPass(described);
@@ -464,7 +464,8 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
       build();
       renderNumbers();
       root.dataset.ready = "true";
-      if (plays) start();
+      if (plays === "on") start();
+      else if (plays) { until = phases.length; run(); }
     },
     start, pause, step, openBlock, panels,
     get isPlaying() { return isPlaying; },

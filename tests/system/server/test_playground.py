@@ -504,6 +504,16 @@ class TestMachine:
         times = tab.evaluate("document.getElementById('machine').frames")
         assert len(times) > 20 and np.median(times) < 8
 
+    def test_one_token_is_played_once(self, open_tab):
+        tab = open_tab()
+        tab.select_option(".transport select", "4")
+        tab.click("#step")
+        wait_for_end(tab)
+        tab.wait_for_function("() => +document.querySelector('#machine').dataset.moment === 15")
+        tab.wait_for_timeout(200)
+        assert len(story(tab)[0]) == 1
+        assert tab.get_attribute("#machine", "data-moment") == "15.000"
+
     def test_a_stage_of_gpt2_smalls_size(self, open_tab, gpt2_vocabulary, tmp_path):
         folder = tmp_path / "other"
         shape = {"vocab_size": 50257, "n_positions": 64, "n_embd": 96, "n_layer": 12, "n_head": 12}
