@@ -205,7 +205,7 @@ async function showMachine(answer, token, plays = false, changes = {}) {
 /** The Machine has played a pass: play that of the next token, which is written if it is not there yet. */
 async function goOn() {
   if (running || !state.tree) {
-    if (!running) await write(null, 1, { usesPrompt: true, plays: true });
+    if (!running) await write(null, 1, { usesPrompt: true, plays: "on" });
     return;
   }
   const next = state.pinned + 1;
