@@ -13,6 +13,7 @@ activation_patching         the same, exactly, with a forward pass per patch
 chain                       join several interventions into one
 logit_lens                  next-token logits from any residual
 lens_table                  most likely next tokens at every residual and position
+record_pass, describe_pass  a pass as the JSON object that the pages draw
 attribution                 direct logit attribution: contributions of heads, MLPs and biases
 attention_summary           statistics of each head's attention, such as the mean entropy
 induction_scores            how strongly each head is an induction head
@@ -23,6 +24,7 @@ compare_with_transformers   differences from the pass of `transformers`
 
 from gpt2np.interp.attribution import Attribution, attribution
 from gpt2np.interp.compare import Difference, compare_with_transformers, differences
+from gpt2np.interp.description import describe_pass, record_pass
 from gpt2np.interp.gradients import (
     Saliency,
     Target,
@@ -74,6 +76,7 @@ __all__ = [
     "attribution_patching",
     "chain",
     "compare_with_transformers",
+    "describe_pass",
     "differences",
     "direction",
     "gradients",
@@ -86,6 +89,7 @@ __all__ = [
     "mean_ablate",
     "patch_from",
     "plot_attention",
+    "record_pass",
     "replace",
     "saliency",
     "scale",

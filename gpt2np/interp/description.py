@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from gpt2np.display import frame
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation import GenerationOptions, next_probabilities
 from gpt2np.generation.logits_processors import check_finite
@@ -26,8 +27,10 @@ from gpt2np.interp.summary import token_bytes
 from gpt2np.interp.trace import Trace, trace
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel
+from gpt2np.model.hook_points import select_hook_points
 from gpt2np.model.ops import softmax
 from gpt2np.runtime.hooked_context import Hook
+from gpt2np.view import machine_page
 
 FORMAT, VERSION = "gpt2np.pass", 1
 
@@ -159,7 +162,8 @@ def array_json(array: Array, dtype: DTypeLike | None = None) -> Json:
     """
     if dtype == np.float16 and np.abs(array).max(initial=0) > _MAX_FLOAT16:
         dtype = np.float32
-    array = array.astype(dtype or array.dtype)
+    with np.errstate(under="ignore"):  # the smallest numbers become 0
+        array = array.astype(dtype or array.dtype)
     data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     encoded = base64.b64encode(data).decode("ascii")
     return {"dtype": array.dtype.name, "shape": list(array.shape), "base64": encoded}
@@ -299,3 +303,15 @@ def _texts(lm: LanguageModel, described: Json, named: Sequence[int]) -> dict[str
         str(i): base64.b64encode(text).decode("ascii")
         for i, text in zip(sorted(ids), texts, strict=True)
     }
+
+
+def _picture(lm: LanguageModel, traced: Trace) -> str:
+    """Return the picture of a pass for notebooks, or "" if the trace lacks a hook point."""
+    names = select_hook_points(DESCRIBED_POINTS, traced.config.n_layer)
+    if not all(name in traced.arrays for name in names):
+        return ""
+    page = machine_page(describe_pass(lm, traced, seed=0), repr(traced).strip("<>"))
+    return frame(page, height=700)
+
+
+Trace.draw = _picture

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.data.files import as_path, atomic_path
-from gpt2np.display import frame, table
+from gpt2np.display import table
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
@@ -28,7 +28,6 @@ from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hook_points import all_names, hook_point_names, select_hook_points
 from gpt2np.runtime.hooked_context import Hook, call_hook, resolve_hook
-from gpt2np.view import machine_page
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,6 +44,9 @@ class Trace(Mapping[str, Array]):
     arrays: Mapping[str, Array]  # see `gpt2np.model.hook_points.HOOK_POINTS`
     lm: LanguageModel | None = field(default=None, compare=False)
     """The model that was traced, for the picture in a notebook; not saved, pickled or compared."""
+
+    draw: ClassVar[Callable[[LanguageModel, Trace], str] | None] = None
+    """Draws a trace; `gpt2np.interp.description` sets it, which imports this module."""
 
     __eq__ = equal_fields
 
@@ -77,12 +79,8 @@ class Trace(Mapping[str, Array]):
 
         The picture needs the trace of a LanguageModel with all hook points.
         """
-        from gpt2np.interp.description import DESCRIBED_POINTS, describe_pass
-
-        names = select_hook_points(DESCRIBED_POINTS, self.config.n_layer)
-        if self.lm and all(name in self.arrays for name in names):
-            title = repr(self).strip("<>")
-            return frame(machine_page(describe_pass(self.lm, self, seed=0), title), 700)
+        if self.lm and Trace.draw and (picture := Trace.draw(self.lm, self)):
+            return picture
         rows = [(name, _shape(array), array.dtype) for name, array in self.arrays.items()]
         return table(("hook point", "shape", "dtype"), rows, repr(self).strip("<>"))
 

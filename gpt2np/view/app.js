@@ -211,6 +211,7 @@ async function goOn() {
   const next = state.pinned + 1;
   if (next < allIds().length) await pin(next, "on");
   else if (!isEnd(allIds().at(-1))) await write(state.current, 1, { plays: "on" });
+  else machine.pause();
 }
 
 /** Show the pass over the prompt as typed, before anything is written. */

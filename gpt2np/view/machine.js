@@ -18,6 +18,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   let phases = [];
   let moment = 0;
   let isPlaying = false;
+  let goesOn = false; // between two passes
   let until = Infinity; // the moment at which to pause
   let frame = 0;
   let before = 0;
@@ -78,7 +79,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   }
 
   function pause() {
-    isPlaying = false;
+    isPlaying = goesOn = false;
     play.textContent = "Play";
     cancelAnimationFrame(frame);
   }
@@ -94,10 +95,10 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
       frame = requestAnimationFrame(tick);
       return;
     }
-    const goesOn = end === phases.length && until === Infinity && onEnd;
-    pause();
+    goesOn = Boolean(end === phases.length && until === Infinity && onEnd);
     if (end === phases.length) fall();
-    if (goesOn) onEnd();
+    if (goesOn) onEnd(); // the button stays at Pause until the next pass is there
+    else pause();
   }
 
   function step(direction) {
@@ -446,8 +447,9 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   }
 
   return {
-    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`; `plays` starts it ("on": and what follows), otherwise the whole pass is shown. */
+    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`; `plays` starts it ("on": and what follows, unless paused meanwhile), otherwise the whole pass is shown. */
     show(described, { token = null, title = "", plays = false, off = [], isChanged = false } = {}) {
+      const starts = plays === "on" ? goesOn : plays;
       pause();
       pass = readPass(described);
       shown = { token, title, isChanged };
@@ -457,15 +459,15 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
       bottom = Infinity;
       if (view.head >= pass.n_head) view.head = null;
       if (block >= pass.n_layer) block = pass.n_layer - 1;
-      moment = plays ? 0 : phases.length;
+      moment = starts ? 0 : phases.length;
       colors = readColors();
       strips = paintStrips(pass, colors);
       root.hidden = false; // the picture needs its size
       build();
       renderNumbers();
       root.dataset.ready = "true";
-      if (plays === "on") start();
-      else if (plays) { until = phases.length; run(); }
+      if (starts && plays === "on") start();
+      else if (starts) { until = phases.length; run(); }
     },
     start, pause, step, openBlock, panels,
     get isPlaying() { return isPlaying; },
