@@ -450,7 +450,7 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false,
     await drawn();
     const isFull = allIds().length >= state.model.n_positions;
     const why = reason === "stop" ? " The model ended the text." : isFull ? " The model’s context is full." : count > 1 ? " That is as many as you asked for." : "";
-    const sum = used === settings.seed ? "" : `: ${settings.seed} plus the ${depth} tokens that were there`;
+    const sum = used === settings.seed ? "" : `: ${settings.seed} plus ${depth === 1 ? "the token that was" : `the ${depth} tokens that were`} there`;
     setStatus(`${n} ${n === 1 ? "token" : "tokens"} written with seed ${used}${seed === undefined ? sum : ""}.${why}`);
   } catch (error) {
     if (error.name === "AbortError") setStatus(`Stopped after ${n} tokens.`);
