@@ -20,6 +20,7 @@ extensions = [
     "repository_pages",
     "mathml",
     "plain_docstrings",
+    "search_words",
 ]
 exclude_patterns = ["_ext"]
 
@@ -50,11 +51,17 @@ toc_object_entries_show_parents = "hide"
 
 html_math_renderer = "mathml"
 html_theme = "furo"
-html_title = "gpt2np"
+html_title = f"gpt2np {release}"
+html_favicon = "_static/logo.svg"  # a causal attention pattern
+html_logo = "_static/logo.svg"
+myst_html_meta = {
+    "description": "gpt2np runs GPT-2 in NumPy on a CPU, and shows what happens inside."
+}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
-html_show_search_summary = False  # it would read pages by fetch, which browsers forbid from disk
+html_show_search_summary = False  # site.js: browsers forbid fetch from disk
+html_js_files = ["site.js"]
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
 pygments_style = "default"  # "friendly" has pale comments, numbers and outputs

@@ -25,7 +25,7 @@ COPIES = {
     "examples/walkthrough/README.md": "tutorial/walkthrough/index.md",
 } | {
     path.relative_to(ROOT).as_posix(): f"tutorial/walkthrough/{path.name}"
-    for path in sorted(ROOT.glob("examples/walkthrough/*.ipynb"))
+    for path in sorted(ROOT.glob("examples/walkthrough/[0-9]_*.ipynb"))
 }
 """Files of the repository → pages of the site."""
 

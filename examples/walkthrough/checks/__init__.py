@@ -42,9 +42,16 @@ CHECKERS: dict[str, Callable[[Answer], str | None]] = {
 
 
 def check(answer: Answer) -> None:
-    """Print "solved." or a hint."""
+    """Print "solved.", a hint, or for an answer without a body "not yet." alone."""
+    code = getattr(answer, "__code__", _stub.__code__).co_code
+    if code == _stub.__code__.co_code and answer.__name__ in CHECKERS:
+        print(f"{answer.__name__}: not yet.")
+        return
     hint = hint_for(answer)
     print(f"{answer.__name__}: " + ("solved." if hint is None else f"not yet. {hint}"))
+
+
+def _stub() -> None: ...
 
 
 def hint_for(answer: Answer) -> str | None:

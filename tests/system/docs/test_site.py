@@ -1,10 +1,15 @@
 """The built site: every link resolves, nothing comes from elsewhere, search works offline.
 
-Build it with `sphinx-build -W docs build/docs`; without it, these tests are skipped.
+Build it with `sphinx-build -W docs build/docs`; without it, these tests are skipped. The test of
+the search needs a fresh build (`-E`): Sphinx forgets the index entries of pages not read again.
 """
 
 import re
+import sys
+import threading
+from functools import partial
 from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -84,3 +89,58 @@ def test_the_site_works_from_disk_without_a_network():
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
         assert failures == []
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as p:
+        try:
+            browser = p.chromium.launch()
+        except playwright.Error:
+            browser = p.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def test_words_that_people_type_find_their_page_first(browser):
+    sys.path.insert(0, str(CHECKOUT / "docs" / "_ext"))
+    from search_words import targets
+
+    page = browser.new_page()
+    page.goto(f"{(SITE / 'search.html').as_uri()}?q=gpu")
+    page.wait_for_selector("ul.search li a", timeout=20_000)
+    first = """word => {
+        const results = Search._performSearch(...Search._parseQuery(word));
+        const [docname, , anchor] = results[results.length - 1] ?? ["nothing", "", ""];
+        return docname + anchor;
+    }"""
+    found = {word: page.evaluate(first, word) for word in targets()}
+    assert len(found) > 80
+    wrong = {word: found[word] for word, (target, _) in targets().items()
+             if found[word].partition("#")[0] != target}  # fmt: skip
+    assert wrong == {}
+
+
+def test_search_results_have_excerpts_over_http(browser):
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(SITE))
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    page = browser.new_page()
+    page.goto(f"http://127.0.0.1:{server.server_port}/search.html?q=lora")
+    page.wait_for_selector("ul.search li p.context", timeout=20_000)
+    server.shutdown()
+
+
+def test_axe_finds_nothing_and_the_pages_fit_a_phone(browser):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    for scheme in ("light", "dark"):
+        page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
+        for name in ("index", "guide/recipes", "guide/not_here", "guide/install",
+                     "bridges/transformers", "reference/words"):  # fmt: skip
+            page.goto((SITE / f"{name}.html").as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+            violations = axe.run(page).response["violations"]
+            found = [(v["id"], v["nodes"][0]["html"]) for v in violations]
+            assert found == [], (name, scheme)

@@ -13,7 +13,7 @@ from helpers.paths import CHECKOUT
 from nbclient import NotebookClient
 
 WALKTHROUGH = CHECKOUT / "examples" / "walkthrough"
-PATHS = sorted(WALKTHROUGH.glob("*.ipynb"))
+PATHS = sorted(WALKTHROUGH.glob("[0-9]_*.ipynb"))
 TIMEOUT = 300  # seconds; at most 15 on an idle machine
 NOT_COMPARED = "not-compared"  # tag of cells that measure time
 REFRESH = "run the command in examples/walkthrough/README.md to update the outputs"
@@ -107,7 +107,7 @@ def test_every_exercise_has_a_checker_and_a_solution():
 def test_the_stub_fails_and_the_solution_passes(name, capsys):
     namespace = {"check": check}
     exec(ALL_EXERCISES[name], namespace)
-    assert re.fullmatch(rf"{name}: not yet\. [^\n]+\n", capsys.readouterr().out)
+    assert re.fullmatch(rf"{name}: not yet\.\n", capsys.readouterr().out)
     module = CHECKERS[name].__module__.split(".")[-1]
     solution = getattr(import_module(f"solutions.{module}"), name)
     stub = inspect.signature(namespace[name])

@@ -1,11 +1,14 @@
 """The walkthrough's checkers reject likely mistakes with a specific hint."""
 
+import json
 import math
 import re
 
 import numpy as np
 import pytest
-from checks import CHECKERS, hint_for
+from checks import CHECKERS, check, hint_for
+from copies import without_outputs
+from helpers.paths import CHECKOUT
 from solutions import ids_to_vectors, learning_a_vocabulary, logits_to_text
 
 from gpt2np.generation import next_probabilities
@@ -244,3 +247,23 @@ def test_an_exception_becomes_a_hint():
         return 1 / 0
 
     assert hint_for(is_concatenation) == "It raised ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize("name", CHECKERS)
+def test_a_hint_comes_after_a_try_only(name, capsys):
+    namespace = {}
+    exec(f"def {name}(*arguments): ...", namespace)
+    check(namespace[name])
+    assert capsys.readouterr().out == f"{name}: not yet.\n"
+    exec(f"def {name}(*arguments): return 'a try'", namespace)
+    check(namespace[name])
+    assert re.fullmatch(rf"{name}: not yet\. .+\n", capsys.readouterr().out)
+
+
+def test_the_copies_have_the_cells_but_no_outputs():
+    for path in sorted((CHECKOUT / "examples" / "walkthrough").glob("[0-9]_*.ipynb")):
+        original = json.loads(path.read_text(encoding="utf-8"))
+        copy = json.loads(without_outputs(path.read_text(encoding="utf-8")))
+        sources = [[cell["source"] for cell in notebook["cells"]] for notebook in (original, copy)]
+        assert sources[0] == sources[1]
+        assert not any(cell.get("outputs") for cell in copy["cells"])
