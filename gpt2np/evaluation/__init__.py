@@ -19,10 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from gpt2np.errors import check_argument
-from gpt2np.kernels import exact
 
 __all__ = ["ProgressCallback", "Result"]
 
@@ -42,6 +39,10 @@ def check_texts(name: str, texts: object) -> None:
 
 def exp_or_inf(nats: float) -> float:
     """Return e to the power of `nats`; infinity on overflow."""
+    import numpy as np  # the command line reads the options of this package without NumPy
+
+    from gpt2np.kernels import exact
+
     return float(exact.exp(np.float64(nats)))
 
 
