@@ -13,6 +13,7 @@ from checks import (
     attention,
     does_it_know_anything,
     ids_to_vectors,
+    it_learns,
     learning_a_vocabulary,
     logits_to_text,
     text_to_ids,
@@ -32,6 +33,7 @@ NOTEBOOKS = (
     logits_to_text,
     why_it_is_fast,
     does_it_know_anything,
+    it_learns,
 )
 CHECKERS: dict[str, Callable[[Answer], str | None]] = {
     name: checker

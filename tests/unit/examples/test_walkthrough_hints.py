@@ -28,6 +28,15 @@ def ban_in_place(logits, ids):
 
 
 MISTAKES = {  # one likely mistake per exercise
+    "central_difference": lambda f, x, step: (f(x + step) - f(x)) / step,
+    "logits_gradient": lambda logits, targets: (
+        np.exp(logits - logits.max(-1, keepdims=True))
+        / np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True)
+        - np.eye(logits.shape[1])[targets]
+    ),
+    "clipped": lambda gradients, max_norm: [
+        g * min(1, max_norm / np.linalg.norm(g)) for g in gradients
+    ],
     "characters_per_token": lambda tokenizer, text: len(text.encode()) / tokenizer.count(text),
     "first_merge": lambda tokenizer, piece: tokenizer.trace_merges(piece)[0].steps[0].tokens[:2],
     "is_concatenation": lambda tokenizer, left, right: True,
