@@ -210,14 +210,16 @@ def _qkv_mistakes() -> list[Mistake]:
     ]
 
 
-def _pattern(
-    s: PassStep, scale: float = 1.0, mask: Array | None = None, bias: Array | float = 0.0
-) -> Array:
-    """Return the pattern with a factor on the scale, another mask, or a bias of the scores."""
+def _scores(s: PassStep) -> Array:
+    scores: Array = s["attn.q"] @ s["attn.k"].swapaxes(1, 2)
+    return scores * s.config.attention_scale(s.layer)
+
+
+def _pattern(s: PassStep, scale: float = 1.0, mask: Array | None = None) -> Array:
+    """Return the pattern with a factor on the scale, or another mask."""
     t = len(s.ids)
-    scores = s["attn.q"] @ s["attn.k"].swapaxes(1, 2) * s.config.attention_scale(s.layer)
     hidden = causal_mask(t, t) if mask is None else mask
-    return softmax(np.where(hidden, -1e30, scores * scale + bias))
+    return softmax(np.where(hidden, -1e30, _scores(s) * scale))
 
 
 def _offset_mask(s: PassStep, offset: int) -> Array:
@@ -225,22 +227,14 @@ def _offset_mask(s: PassStep, offset: int) -> Array:
     return t > t[:, None] + offset
 
 
-def _softmax_over(s: PassStep, axis: int) -> Array:
-    t = len(s.ids)
-    scores = s["attn.q"] @ s["attn.k"].swapaxes(1, 2) * s.config.attention_scale(s.layer)
-    hidden = np.broadcast_to(causal_mask(t, t), scores.shape)
-    scores = np.moveaxis(np.where(hidden, -1e30, scores), axis, -1)
-    return np.where(hidden, 0.0, np.moveaxis(softmax(scores), -1, axis))
+def _softmax_over_queries(s: PassStep) -> Array:
+    hidden = causal_mask(len(s.ids), len(s.ids))
+    scores = np.where(hidden, -1e30, _scores(s)).swapaxes(1, 2)
+    return np.where(hidden, 0.0, softmax(scores).swapaxes(1, 2))
 
 
 def _head_size(s: PassStep) -> int:
     return s.config.n_embd // s.config.n_head
-
-
-def _alibi(s: PassStep) -> Array:
-    t, h = np.arange(len(s.ids)), s.config.n_head
-    slopes = 2.0 ** (-8 * (np.arange(h) + 1) / h)
-    return slopes[:, None, None] * (t - t[:, None])
 
 
 def _join(z: Array) -> Array:
@@ -257,24 +251,18 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "positions are off by one": lambda s: (
             s.weights[WTE][s.ids] + np.roll(s.weights["wpe.weight"], -1, 0)[: len(s.ids)]
         ),
-        "positions begin at 2": lambda s: (
-            s.weights[WTE][s.ids] + np.roll(s.weights["wpe.weight"], -2, 0)[: len(s.ids)]
-        ),
         "position embeddings are missing": lambda s: s.weights[WTE][s.ids],
-        "every token has position 0": lambda s: s.weights[WTE][s.ids] + s.weights["wpe.weight"][0],
         "token embeddings are multiplied by √C": lambda s: (
             s.right + s.weights[WTE][s.ids] * (math.sqrt(s.config.n_embd) - 1)
         ),
         "token ids are off by one": lambda s: (
             s.right - s.weights[WTE][s.ids] + np.roll(s.weights[WTE], -1, 0)[s.ids]
         ),
-        "sinusoidal position embeddings": lambda s: s.weights[WTE][s.ids] + _sinusoids(s),
     },
     "attn.pattern": {
         "the scale 1 / √D is missing": lambda s: _pattern(s, math.sqrt(_head_size(s))),
         "the scale is 1 / D": lambda s: _pattern(s, 1 / math.sqrt(_head_size(s))),
         "the scale is 1 / √C": lambda s: _pattern(s, 1 / math.sqrt(s.config.n_head)),
-        "the scale is applied twice": lambda s: _pattern(s, s.config.attention_scale(s.layer)),
         "the scale is divided by the layer + 1 (scale_attn_by_inverse_layer_idx)": lambda s: (
             _pattern(s, 1 / (s.layer + 1))
         ),
@@ -289,24 +277,10 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "the causal mask is transposed: each token sees only later ones": lambda s: (
             _pattern(s, mask=~_offset_mask(s, 0) & ~np.eye(len(s.ids), dtype=bool))
         ),
-        "softmax is over the queries": lambda s: _softmax_over(s, -2),
-        "softmax is over the heads": lambda s: _softmax_over(s, 0),
+        "softmax is over the queries": _softmax_over_queries,
         "the mask is applied after softmax": lambda s: np.where(
             causal_mask(len(s.ids), len(s.ids)), 0.0, _pattern(s, mask=_offset_mask(s, len(s.ids)))
         ),
-        "masked scores are 0 instead of -∞": lambda s: softmax(
-            np.where(
-                causal_mask(len(s.ids), len(s.ids)),
-                0.0,
-                s["attn.q"] @ s["attn.k"].swapaxes(1, 2) * s.config.attention_scale(s.layer),
-            )
-        ),
-        "softmax is missing": lambda s: np.where(
-            causal_mask(len(s.ids), len(s.ids)),
-            0.0,
-            s["attn.q"] @ s["attn.k"].swapaxes(1, 2) * s.config.attention_scale(s.layer),
-        ),
-        "the scores have ALiBi's bias": lambda s: _pattern(s, bias=_alibi(s)),
         "the cache lags: keys are those of the token before": lambda s: _pattern(
             s.with_arrays({"attn.k": _shifted(s["attn.k"])})
         ),
@@ -318,11 +292,6 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "the pattern is transposed": lambda s: s["attn.pattern"].swapaxes(1, 2) @ s["attn.v"],
         "the cache lags: values are those of the token before": lambda s: (
             s["attn.pattern"] @ _shifted(s["attn.v"])
-        ),
-        "the pattern weights keys, not values": lambda s: s["attn.pattern"] @ s["attn.k"],
-        "the values are not weighted": lambda s: s["attn.v"],
-        "heads read the next head's values": lambda s: (
-            s["attn.pattern"] @ np.roll(s["attn.v"], -1, 0)
         ),
     },
     "attn.out": {
@@ -338,15 +307,10 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "heads are joined interleaved": lambda s: s.linear(
             s["attn.z"].transpose(1, 2, 0).reshape(len(s.ids), -1), "attn.c_proj"
         ),
-        "attention's c_proj is missing": lambda s: _join(s["attn.z"]),
     },
     "resid_mid": {
         "the residual connection around attention is missing": lambda s: s["attn.out"],
         "post-norm: attention is added to ln_1's output": lambda s: s["ln_1"] + s["attn.out"],
-        "attention's output is not added": lambda s: s.resid,
-        "attention's output is scaled by 1 / √(2·L)": lambda s: (
-            s.resid + s["attn.out"] / math.sqrt(2 * s.config.n_layer)
-        ),
         "post-norm: ln_1 is applied to the sum": lambda s: layer_norm(
             s.right,
             s.weight("ln_1.weight"),
@@ -365,7 +329,6 @@ _STEPS: dict[str, dict[str, Compute]] = {
         ),
         "c_fc's bias is missing": lambda s: s.right - s.weight("mlp.c_fc.bias"),
         "ln_2 is not applied before the MLP": lambda s: s.linear(s["resid_mid"], "mlp.c_fc"),
-        "the MLP reads ln_1's output": lambda s: s.linear(s["ln_1"], "mlp.c_fc"),
     },
     "mlp.act": {
         "GELU by erf, but the config says another activation": lambda s: (
@@ -379,12 +342,10 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "GELU as x · sigmoid(1.702 x)": lambda s: (
             ACTIVATIONS["silu"](1.702 * s["mlp.pre"]) / 1.702
         ),
-        "tanh GELU without the cubic term": lambda s: _tanh_gelu(s["mlp.pre"], 0),
-        "tanh GELU with 0.0044715": lambda s: _tanh_gelu(s["mlp.pre"], 0.0044715),
+        "tanh GELU with 0.0044715": lambda s: _tanh_gelu(s["mlp.pre"]),
         "tanh GELU without the factor √(2/π)": lambda s: (
             0.5 * s["mlp.pre"] * (1 + np.tanh(s["mlp.pre"] + 0.044715 * s["mlp.pre"] ** 3))
         ),
-        "tanh GELU without the factor ½": lambda s: 2 * s.right,
         "the activation is missing": lambda s: s["mlp.pre"],
     },
     "mlp.out": {
@@ -400,10 +361,6 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "the residual connection around the MLP is missing": lambda s: s["mlp.out"],
         "post-norm: the MLP is added to ln_2's output": lambda s: s["ln_2"] + s["mlp.out"],
         "the MLP is added to the block's input": lambda s: s.resid + s["mlp.out"],
-        "the MLP's output is not added": lambda s: s["resid_mid"],
-        "the MLP's output is scaled by 1 / √(2·L)": lambda s: (
-            s["resid_mid"] + s["mlp.out"] / math.sqrt(2 * s.config.n_layer)
-        ),
         "post-norm: ln_2 is applied to the sum": lambda s: layer_norm(
             s.right,
             s.weight("ln_2.weight"),
@@ -423,26 +380,19 @@ _STEPS: dict[str, dict[str, Compute]] = {
             s.right - np.log(np.exp(s.right - s.right.max(-1, keepdims=True)).sum(-1))[:, None]
             - s.right.max(-1, keepdims=True)
         ),
-        "probabilities instead of logits": lambda s: softmax(s.right),
         "logits are divided by √C": lambda s: s.right / math.sqrt(s.config.n_embd),
         "logits are those of the token before": lambda s: _shifted(s.right),
     },
 }  # fmt: skip
 
 
-def _tanh_gelu(x: Array, cubic: float) -> Array:
-    y: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + cubic * x**3)))
+def _tanh_gelu(x: Array) -> Array:
+    y: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.0044715 * x**3)))
     return y
 
 
 def _head(s: PassStep) -> Array:
     return s.weights.get(LM_HEAD, s.weights[WTE])
-
-
-def _sinusoids(s: PassStep) -> Array:
-    c = s.config.n_embd
-    angle = np.arange(len(s.ids))[:, None] / 10000.0 ** (np.arange(c) // 2 * 2 / c)
-    return np.where(np.arange(c) % 2, np.cos(angle), np.sin(angle))
 
 
 MISTAKES: tuple[Mistake, ...] = (
