@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -606,7 +606,7 @@ class LanguageModel:
             self.eos_token_ids,
             text,
             self.tokenizer,
-            self._constraint(options, callbacks),
+            self._constraint(options, callbacks, len(ids)),
             callbacks,
             prefix,
             self._new_draft if drafts and not (hook or is_beam_search) else None,
@@ -633,7 +633,21 @@ class LanguageModel:
 
         return find_ngram_table(self.folder, self.tokenizer.vocabulary.token_bytes)
 
-    def _constraint(self, options: GenerationOptions, callbacks: Callbacks) -> Constraint | None:
+    def _constraint(
+        self, options: GenerationOptions, callbacks: Callbacks, n_prompt: int
+    ) -> Constraint | None:
+        """Return the constraint for a prompt of `n_prompt` tokens, if any."""
+        constraint = self._unlimited_constraint(options, callbacks)
+        most = options.max_new_tokens
+        if not options.window:
+            most = min(most, self.model.config.n_positions + 1 - n_prompt)
+        within: Callable[[int], Constraint] | None = getattr(constraint, "within", None)
+        # A prompt that leaves no room is an error later.
+        return within(most) if within and most > 0 else constraint
+
+    def _unlimited_constraint(
+        self, options: GenerationOptions, callbacks: Callbacks
+    ) -> Constraint | None:
         if not options.choices and options.regex is None:
             return callbacks.constraint
         if callbacks.constraint:
@@ -645,14 +659,23 @@ class LanguageModel:
             )
         from gpt2np.constraints import text_constraint
 
-        return text_constraint(
+        constraint = text_constraint(
             self.tokenizer.vocabulary.token_bytes,
             self.model.config.vocab_size,
             self.eos_token_ids,
             frozenset(self.tokenizer.special_tokens.values()),
+            options.stop_token_ids,
             choices=options.choices,
             regex=options.regex,
         )
+        for stop in options.stop:
+            if constraint.may_contain(stop.encode(errors="surrogatepass")):
+                raise InvalidArgumentError(
+                    "{stop} {stop.value} occurs in texts that match the constraint, and would end "
+                    "them too early; omit it, or exclude it from the constraint",
+                    stop=stop,
+                )
+        return constraint
 
     def _read_prompt(
         self, prompt: Prompt, prefix: Prefix | None = None, window: int = 0

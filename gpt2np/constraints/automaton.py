@@ -81,6 +81,12 @@ class CharacterAutomaton:
             self._readings[state] = frozenset({read for read in reads if read} | matched)
         return self._readings[state]
 
+    @property
+    def all_readings(self) -> frozenset[Reading]:
+        """The readings at the start of each character, at any position in a match."""
+        reads = (self.reads[state] for state in self._live)
+        return frozenset(read for read in reads if read and read[1] in self._live)
+
     def _add_tree(self, tree: Tree, target: int) -> int:
         """Add states that match `tree` and lead to the state `target`; return the first state."""
         if isinstance(tree, CharacterClass):

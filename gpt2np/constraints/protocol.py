@@ -14,6 +14,10 @@ class Constraint(Protocol):
     A state is immutable, because sequences, draft tokens and threads share it. Any class with these
     three members is a constraint. If `allowed` takes long, a class may have a generator `prepare()`
     that does the work and yields often: meanwhile, other sequences of the batch go on.
+
+    A method `within(max_tokens)` is optional, too. It returns the first state for a text of at most
+    `max_tokens` tokens, or raises an error if there is no such text. The constraint then allows no
+    token after which too few tokens are left.
     """
 
     @property

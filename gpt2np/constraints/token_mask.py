@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
 
@@ -12,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.constraints.automaton import DEAD, MATCHED, ByteAutomaton, Reading, TooManyStatesError
+from gpt2np.constraints.distances import ByteDistances, byte_classes, token_distances, walk
 from gpt2np.constraints.syntax import literals, parse
 from gpt2np.errors import InvalidArgumentError, short_repr
-from gpt2np.kernels.array import BoolArray, IntArray
+from gpt2np.kernels.array import Array, BoolArray, IntArray
 
 _T = TypeVar("_T")
 
@@ -29,6 +31,7 @@ def text_constraint(
     vocab_size: int,
     eos_token_ids: Collection[int],
     special_ids: Collection[int] = (),
+    stop_ids: Collection[int] = (),
     *,
     choices: tuple[str, ...] = (),
     regex: str | None = None,
@@ -37,13 +40,15 @@ def text_constraint(
 
     `tokens` maps each token id to its bytes. Later calls with the same mapping object reuse cached
     automata and masks. `vocab_size` is V, the model's number of token ids. `special_ids` are never
-    allowed, because special tokens are not text.
+    allowed, because special tokens are not text. `stop_ids` end a text as end-of-text ids do.
 
     Raises:
         InvalidArgumentError: the pattern is malformed, unsupported or too large, no text matches
             the pattern, or a byte has no token in the vocabulary.
     """
-    vocabulary = _Vocabulary(tokens, vocab_size, frozenset(eos_token_ids), frozenset(special_ids))
+    stop_ids = frozenset(stop_ids)
+    ends = frozenset(eos_token_ids) | stop_ids
+    vocabulary = _Vocabulary(tokens, vocab_size, ends, frozenset(special_ids), stop_ids)
     return _start(choices, regex, vocabulary)
 
 
@@ -52,11 +57,12 @@ class TextConstraint:
     """The state of a constraint to choices or a regular expression; see `Constraint`.
 
     `state` is a set of NFA positions (see `Reading`), not the number of a DFA state: numbers become
-    invalid when `_TokenMasks` replaces the automaton.
+    invalid when `_TokenMasks` replaces the automaton. `tokens_left` counts the next token, too.
     """
 
     masks: _TokenMasks
     state: frozenset[Reading]
+    tokens_left: float = math.inf
 
     @property
     def complete(self) -> bool:
@@ -66,12 +72,15 @@ class TextConstraint:
     def allowed(self) -> BoolArray:
         """Return a read-only mask of the token ids that may come next. Returns (V,).
 
-        End-of-text ids are allowed if the text so far matches.
+        End-of-text ids are allowed if the text so far matches. A text token is allowed if the text
+        can match within the tokens that are left.
 
         Raises:
             InvalidArgumentError: the mask needs an automaton of more than MAX_SIZE.
         """
-        return self.masks.mask(self.state)
+        if self.tokens_left > self.masks.byte_distance.longest:
+            return self.masks.mask(self.state)
+        return self.masks.mask_within(self.state, self.tokens_left - 1)
 
     def prepare(self) -> Iterator[None]:
         """Compute what `allowed` will return; pause often, so that the caller can do other work.
@@ -86,7 +95,26 @@ class TextConstraint:
         if token_id in self.masks.eos_token_ids:
             return self
         data = self.masks.tokens.get(token_id, b"")
-        return TextConstraint(self.masks, self.masks.after(self.state, data))
+        return TextConstraint(self.masks, self.masks.after(self.state, data), self.tokens_left - 1)
+
+    def within(self, max_tokens: int) -> TextConstraint:
+        """Return the constraint for a text of at most `max_tokens` tokens.
+
+        Raises:
+            InvalidArgumentError: no text that matches has so few tokens.
+        """
+        if (least := self.masks.min_tokens(self.state, max_tokens)) > max_tokens:
+            raise InvalidArgumentError(
+                f"a text that matches needs {least} tokens or more; {{max_new_tokens}} and the "
+                f"context leave {max_tokens}; set {{max_new_tokens}} to {least}, or shorten the "
+                "prompt",
+                max_new_tokens=max_tokens,
+            )
+        return replace(self, tokens_left=max_tokens)
+
+    def may_contain(self, data: bytes) -> bool:
+        """Return whether `data` occurs in a text that matches."""
+        return self.masks.may_contain(data)
 
 
 class _TokenMasks:
@@ -109,6 +137,65 @@ class _TokenMasks:
         self._trie = trie
         self._masks: dict[frozenset[Reading], BoolArray] = {}  # the last one was used last
         self._renewals: set[ByteAutomaton] = set()  # fresh automata that are being filled
+        self._start = automaton.readings(automaton.start)
+        missing = {*_UTF8_BYTES} - {data[0] for data in tokens.values() if len(data) == 1}
+        self.byte_distance = ByteDistances(automaton.characters, frozenset(missing))
+        self._node_distances = lru_cache(_CACHED_MASKS)(self._node_distances_of)
+
+    @cached_property
+    def token_distance(self) -> Callable[[Reading], float] | None:
+        """Returns the distance of a reading in tokens; None for too large a pattern."""
+        classes = byte_classes(self._automaton.characters)
+        distinct = {data.translate(classes) for data in self.tokens.values()}
+        trie = VocabularyTrie.build(dict(enumerate(sorted(distinct))), len(distinct))
+        try:
+            automaton = ByteAutomaton(self._automaton.characters)
+            distances = token_distances(automaton, trie, self._start)
+        except TooManyStatesError:
+            return None
+        return lambda reading: distances.get(reading, math.inf)
+
+    def min_tokens(self, readings: frozenset[Reading], enough: float) -> float:
+        """Return the least number of tokens to a match, or a number that is not above `enough`."""
+        least = min(map(self.byte_distance, readings))
+        if least > enough and self.token_distance:
+            least = min(map(self.token_distance, readings))
+        return least
+
+    def mask_within(self, readings: frozenset[Reading], most: float) -> BoolArray:
+        """Return the mask of the tokens after which `most` more tokens can lead to a match."""
+        distances = self._node_distances(readings, False)
+        farthest = distances.max(where=distances < math.inf, initial=0)
+        if farthest > most or self.byte_distance.longest == math.inf:
+            distances = self._node_distances(readings, self.token_distance is not None)
+        mask: BoolArray = ((distances <= most) & (distances < math.inf))[self._trie.nodes]
+        mask[[end for end in self.eos_token_ids if end < len(mask)]] = MATCHED in readings
+        mask.setflags(write=False)
+        return mask
+
+    def _node_distances_of(self, readings: frozenset[Reading], in_tokens: bool) -> Array:
+        """Return the distance to a match at each node of the trie; infinity at the root."""
+        distance = (in_tokens and self.token_distance) or self.byte_distance
+
+        def query(automaton: ByteAutomaton) -> Array:
+            start = np.array([automaton.state(readings)], np.int32)
+            distances = np.full(self._trie.size, math.inf, np.float32)
+            for _, nodes, states in walk(automaton, self._trie, start, math.inf):
+                unique, inverse = np.unique(states, return_inverse=True)
+                least = [min(map(distance, automaton.readings(s))) for s in unique.tolist()]
+                distances[nodes] = np.array(least, np.float32)[inverse]
+            return distances
+
+        try:
+            return query(self._automaton)
+        except TooManyStatesError:
+            return query(ByteAutomaton(self._automaton.characters))
+
+    def may_contain(self, data: bytes) -> bool:
+        """Return whether `data` occurs in a text that matches."""
+        automaton = ByteAutomaton(self._automaton.characters)
+        state = automaton.state(automaton.characters.all_readings)
+        return automaton.after(state, data) != DEAD
 
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
         """Advance a state, a set of NFA positions, by a token's bytes; DEAD if `data` is empty."""
@@ -182,8 +269,9 @@ class _Vocabulary:
 
     tokens: Mapping[int, bytes] = field(hash=False)
     vocab_size: int
-    eos_token_ids: frozenset[int]
+    eos_token_ids: frozenset[int]  # and stop ids
     special_ids: frozenset[int]
+    stop_ids: frozenset[int]
 
     def __eq__(self, other: object) -> bool:
         key = self.vocab_size, self.eos_token_ids, self.special_ids
@@ -219,7 +307,7 @@ def _start(
 @lru_cache(maxsize=4)
 def _trie(vocabulary: _Vocabulary) -> VocabularyTrie:
     tokens = vocabulary.text_tokens
-    single = set(tokens.values())
+    single = {*tokens.values(), *(vocabulary.tokens.get(i) for i in vocabulary.stop_ids)}
     missing = [byte for byte in _UTF8_BYTES if bytes([byte]) not in single]
     if missing:
         raise InvalidArgumentError(
@@ -251,6 +339,18 @@ class VocabularyTrie:
     levels: tuple[_Level, ...]
     nodes: IntArray
 
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
+
+    @cached_property
+    def is_token(self) -> BoolArray:
+        """Whether a token ends at each node, (size,)."""
+        is_token = np.zeros(self.size, bool)
+        is_token[self.nodes] = True
+        return is_token
+
     @classmethod
     def build(cls, tokens: Mapping[int, bytes], vocab_size: int) -> VocabularyTrie:
         """Build the prefix tree of `tokens`, which maps ids below `vocab_size` to bytes."""
@@ -274,8 +374,7 @@ class VocabularyTrie:
 
     def allowed(self, automaton: ByteAutomaton, state: int) -> Generator[None, None, BoolArray]:
         """Compute, with pauses, the mask of the token ids that can follow `state`. Returns (V,)."""
-        size = self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
-        states = np.zeros(size, np.int32)  # all DEAD
+        states = np.zeros(self.size, np.int32)  # all DEAD
         states[_ROOT] = state
         for first, parents, data in self.levels:
             before = states[parents]

@@ -540,6 +540,11 @@ _CONTRADICTIONS: tuple[tuple[Callable[[Any], Any], tuple[str, ...], str], ...] =
         "{max_new_tokens.value}",
     ),
     (
+        lambda o: o["stop_regex"] and (o["choices"] or o["regex"] is not None),
+        ("stop_regex", "choices", "regex"),
+        "{stop_regex} would end a text before it matches {choices} or {regex}; omit {stop_regex}",
+    ),
+    (
         lambda o: o["choices"] and o["regex"] is not None,
         ("choices", "regex"),
         "{choices} and {regex}: the two contradict each other; give one",

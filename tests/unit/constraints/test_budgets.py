@@ -1,0 +1,220 @@
+"""Constraints that finish: every text matches within `max_new_tokens`, or there is an error."""
+
+import asyncio
+import math
+import random
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+import regex
+
+from gpt2np import InvalidArgumentError
+from gpt2np.constraints import distances, text_constraint
+
+LETTERS = [b"a", b"b", b"ab", b"ba", b"aab", b"bbb", "é".encode(), b"a\xc3"]
+TOKENS = dict(enumerate([*LETTERS, *(bytes([i]) for i in range(256) if bytes([i]) not in LETTERS)]))
+END = len(TOKENS)
+
+
+def constraint(pattern, **options):
+    return text_constraint(TOKENS, END + 1, (END,), regex=pattern, **options)
+
+
+def random_pattern(rng, depth=3):
+    """Return a random pattern of a, b and é."""
+    if depth == 0 or rng.random() < 0.2:
+        return rng.choice(["a", "b", "é", "[ab]", "[aé]", "ab"])
+    parts = [random_pattern(rng, depth - 1) for _ in range(rng.randint(1, 3))]
+    group = rng.choice(["({})", "({})", "({}|b)", "({}|)"]).format("".join(parts))
+    return group + rng.choice(["", "", "?", "*", "+", "{2}", "{1,3}", "{3,}", "{4}"])
+
+
+def decoded(data):
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def within(start, n):
+    """All bytes that `start` and at most `n` tokens of LETTERS give."""
+    texts = {start}
+    for _ in range(n):
+        texts |= {text + token for text, token in product(texts, [*LETTERS, b"\xc3", b"\xa9"])}
+    return texts
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_allowed_tokens_equal_brute_force(seed):
+    """A token is allowed if and only if some text of so few tokens matches."""
+    rng = random.Random(seed)
+    pattern = random_pattern(rng, 2)
+    matches = {
+        n: [
+            text
+            for text in within(b"", n)
+            if (string := decoded(text)) is not None and regex.fullmatch(pattern, string)
+        ]
+        for n in range(4)
+    }
+    least = next((n for n in range(4) if matches[n]), 4)
+    start = constraint(pattern)
+    for n in range(1, 4):
+        if n < least:
+            with pytest.raises(InvalidArgumentError, match="a text that matches needs") as caught:
+                start.within(n)
+            assert least == 4 or f"needs {least} tokens" in str(caught.value)
+            continue
+        allowed = np.flatnonzero(start.within(n).allowed())
+        expected = {
+            i
+            for i, token in TOKENS.items()
+            if token in (*LETTERS, b"\xc3", b"\xa9")
+            and any(
+                (string := decoded(text)) is not None and regex.fullmatch(pattern, string)
+                for text in within(token, n - 1)
+            )
+        }
+        assert set(allowed) - {END} == expected, pattern
+        assert (END in allowed) == (regex.fullmatch(pattern, "") is not None)
+
+
+@pytest.mark.parametrize("n", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_every_text_matches_or_the_error_comes_first(n):
+    rng = random.Random(n)
+    n_errors = 0
+    for _ in range(n):
+        pattern, budget = random_pattern(rng), rng.randint(1, 12)
+        try:
+            state = constraint(pattern).within(budget)
+        except InvalidArgumentError:
+            n_errors += 1
+            continue
+        data = b""
+        for _ in range(budget):
+            token_id = int(rng.choice(np.flatnonzero(state.allowed())))
+            if token_id == END:
+                break
+            data += TOKENS[token_id]
+            state = state.advance(token_id)
+            if state.complete:
+                break
+        assert regex.fullmatch(pattern, data.decode()), (pattern, budget, data)
+    assert 0.05 * n < n_errors < 0.8 * n
+
+
+def test_a_pattern_that_is_too_large_to_count_tokens(monkeypatch):
+    """Bytes are counted instead: a match is reached, but more tokens than necessary are asked."""
+    monkeypatch.setattr(distances, "MAX_WALKED", 10)
+    start = constraint("(?:aab){5}")
+    assert start.masks.token_distance is None
+    with pytest.raises(InvalidArgumentError, match="needs 15 tokens"):
+        start.within(14)
+    state, n = start.within(15), 0
+    while not state.complete:
+        state, n = state.advance(int(np.flatnonzero(state.allowed())[-1])), n + 1
+    assert n <= 15
+
+
+def test_stop_ids_end_a_text_only_where_it_matches():
+    """No text contains them; a pattern that needs them can't match."""
+    state = constraint("a{2,3}", stop_ids=[0])  # "a" itself
+    with pytest.raises(InvalidArgumentError, match="needs"):
+        state.within(9)
+    state = constraint("(?:aab){1,2}", stop_ids=[1]).within(9)
+    assert np.flatnonzero(state.allowed()).tolist() == [4]
+    assert np.flatnonzero(state.advance(4).allowed()).tolist() == [1, 4, END]
+
+
+PATTERN = r"(?: [a-z]+){2,40}[.!]"
+
+
+@pytest.mark.parametrize("budget", [2, 3, 4, 5, 8, 20])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seed": 1},
+        {"seed": 2, "draft": "none", "temperature": 3.0},
+        {"num_beams": 3},
+        {"seed": 3, "window": 30},
+        {"seed": 4, "stop": ["\n"], "stop_token_ids": [13], "ignore_eos": False},
+        {"seed": 5, "num_return_sequences": 3},
+    ],
+)
+def test_generated_texts_match(lm, options, budget):
+    try:
+        result = lm.generate("The king", regex=PATTERN, max_new_tokens=budget, **options)
+    except InvalidArgumentError as error:
+        assert budget < 4 and "a text that matches needs" in str(error)
+        return
+    for completion in [result, *result.alternatives]:
+        assert regex.fullmatch(PATTERN, completion.text), completion.text
+        assert len(completion.ids) <= budget
+
+
+def test_in_a_batch_a_stream_and_a_full_context(lm):
+    options = {"regex": PATTERN, "seed": 3, "max_new_tokens": 6}
+    alone = lm.generate("The king", **options)
+    assert regex.fullmatch(PATTERN, alone.text)
+    batch = lm.generate_batch(["The king", "It was"], **options)
+    assert batch[0].text == alone.text and regex.fullmatch(PATTERN, batch[1].text)
+    stream = lm.stream("The king", **options)
+    start = next(stream)
+    assert start + "".join(lm.resume(stream.state)) == alone.text
+    assert asyncio.run(lm.agenerate("The king", **options)) == alone
+    n = lm.model.config.n_positions - 5
+    full = lm.generate([5] * n, regex=PATTERN, seed=1)
+    assert regex.fullmatch(PATTERN, full.text) and len(full.ids) <= 6
+    with pytest.raises(InvalidArgumentError, match="or shorten the prompt"):
+        lm.generate([5] * (n + 5), regex=PATTERN, seed=1)
+
+
+def test_stop_texts_that_would_cut_a_match(lm):
+    with pytest.raises(InvalidArgumentError, match=r"stop '\.' occurs in texts that match"):
+        lm.generate("It was", regex=PATTERN, stop=".")
+    with pytest.raises(InvalidArgumentError, match="stop_regex would end a text before"):
+        lm.generate("It was", regex=PATTERN, stop_regex="x")
+
+
+def test_texts_are_distributed_as_by_rejection_sampling(lm):
+    """Each token is drawn until it is allowed; chi-square at a budget that does not bind."""
+    pattern, prompt, n = r"(?: the| a)(?: king| boy| girl)?", "It was", 1500
+    ample = {"regex": pattern, "max_new_tokens": 50}
+    observed = Counter(lm.generate(prompt, seed=seed, **ample).text for seed in range(n))
+    rng = np.random.default_rng(0)
+    mask = text_constraint(
+        lm.tokenizer.vocabulary.token_bytes,
+        4096,
+        lm.eos_token_ids,
+        lm.tokenizer.special_tokens.values(),
+        regex=pattern,
+    )
+    cached = {}
+
+    def draw(ids, state):
+        key = tuple(ids)
+        if key not in cached:
+            logits = np.asarray(lm.model.forward([lm.encode_prompt(prompt) + ids]))[-1]
+            p = np.exp((logits - logits.max()) / 0.8).astype(float)
+            cached[key] = np.cumsum(p / p.sum())
+        while True:
+            token_id = int(np.searchsorted(cached[key], rng.random()))
+            if state.allowed()[token_id]:
+                return token_id
+
+    expected = Counter()
+    for _ in range(n):
+        ids, state = [], mask
+        while not state.complete:
+            token_id = draw(ids, state)
+            if token_id in lm.eos_token_ids:
+                break
+            ids.append(token_id)
+            state = state.advance(token_id)
+        expected[lm.tokenizer.decode(ids)] += 1
+    texts = {*observed, *expected}
+    chi = sum((observed[t] - expected[t]) ** 2 / (observed[t] + expected[t]) for t in texts)
+    freedom = len(texts) - 1
+    assert chi < freedom + 4 * math.sqrt(2 * freedom)
