@@ -4,6 +4,7 @@
     syntax        parses a pattern to a syntax tree
     characters    sets of characters and their UTF-8 encodings
     automaton     compiles a syntax tree to an automaton over bytes, on demand
+    distances     counts the bytes or tokens to a match
     token_mask    computes which token ids may come next
 
 A token may end inside a character or a word, so the automaton reads bytes. A token is allowed if

@@ -103,11 +103,17 @@ class TextConstraint:
         Raises:
             InvalidArgumentError: no text that matches has so few tokens.
         """
-        if (least := self.masks.min_tokens(self.state, max_tokens)) > max_tokens:
+        least = self.masks.min_tokens(self.state, max_tokens)
+        if least == math.inf:
             raise InvalidArgumentError(
-                f"a text that matches needs {least} tokens or more; {{max_new_tokens}} and the "
-                f"context leave {max_tokens}; set {{max_new_tokens}} to {least}, or shorten the "
-                "prompt",
+                "every text that matches needs one of {stop_token_ids}; omit it",
+                stop_token_ids=sorted(self.masks.eos_token_ids),
+            )
+        if least > max_tokens:
+            raise InvalidArgumentError(
+                f"a text that matches needs {least:.0f} tokens or more; {{max_new_tokens}} and the "
+                f"context leave {max_tokens}; set {{max_new_tokens}} to {least:.0f}, or shorten "
+                "the prompt",
                 max_new_tokens=max_tokens,
             )
         return replace(self, tokens_left=max_tokens)

@@ -36,12 +36,6 @@ def test_a_complete_text_stops_and_an_open_one_may_end(lm):
     assert (ends.text, ends.finish_reason) == ("", "eos")
 
 
-def test_too_few_tokens(lm):
-    completion = lm.generate("It was", regex=r"[a-z ]{200,}!", seed=1, max_new_tokens=5)
-    assert completion.finish_reason == "length" and len(completion.ids) == 5
-    assert regex.fullmatch(r"[a-z ]{200,}!", completion.text, partial=True)
-
-
 def test_choices_are_exactly_these(lm):
     choices = [" yes", " no", " perhaps", " 漢字", " no, never"]
     completion = {
