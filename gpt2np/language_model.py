@@ -668,7 +668,8 @@ class LanguageModel:
             choices=options.choices,
             regex=options.regex,
         )
-        for stop in options.stop:
+        # A chat stops at its special tokens' texts: whatever a constraint says, no turn is forged.
+        for stop in sorted({*options.stop} - {*self.tokenizer.special_tokens}):
             if constraint.may_contain(stop.encode(errors="surrogatepass")):
                 raise InvalidArgumentError(
                     "{stop} {stop.value} occurs in texts that match the constraint, and would end "
