@@ -4,6 +4,7 @@
     syntax        parses a pattern to a syntax tree
     characters    sets of characters and their UTF-8 encodings
     automaton     compiles a syntax tree to an automaton over bytes, on demand
+    trie          holds the prefix tree of the vocabulary
     distances     counts the bytes or tokens to a match
     token_mask    computes which token ids may come next
 

@@ -14,7 +14,6 @@ import heapq
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +25,8 @@ from gpt2np.constraints.automaton import (
     Reading,
     TooManyStatesError,
 )
+from gpt2np.constraints.trie import VocabularyTrie
 from gpt2np.kernels.array import IntArray
-
-if TYPE_CHECKING:
-    from gpt2np.constraints.token_mask import VocabularyTrie
 
 MAX_WALKED = 20_000_000  # pairs of a reading and a node of the trie, which takes about 2 s
 _BATCH = 64  # readings that are walked together; bounds the memory

@@ -1,0 +1,85 @@
+"""The prefix tree of a vocabulary, which an automaton reads in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np.constraints.automaton import DEAD, ByteAutomaton
+from gpt2np.kernels.array import BoolArray, IntArray
+
+_ROOT = 0
+
+
+class _Level(NamedTuple):
+    """The n nodes at one depth of the prefix tree, numbered from `first` on."""
+
+    first: int
+    parents: IntArray  # (n,)
+    bytes: NDArray[np.uint8]  # (n,), the byte that leads from the parent to the node
+
+
+@dataclass(frozen=True)
+class VocabularyTrie:
+    """The prefix tree of the bytes of all tokens, which an automaton reads level by level.
+
+    Attributes:
+        levels: the nodes from depth 1 on; node 0 is the root.
+        nodes: the node at which each token id ends, (V,); 0 for an id without a token.
+    """
+
+    levels: tuple[_Level, ...]
+    nodes: IntArray
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
+
+    @cached_property
+    def is_token(self) -> BoolArray:
+        """Whether a token ends at each node, (size,)."""
+        is_token = np.zeros(self.size, bool)
+        is_token[self.nodes] = True
+        return is_token
+
+    @classmethod
+    def build(cls, tokens: Mapping[int, bytes], vocab_size: int) -> VocabularyTrie:
+        """Build the prefix tree of `tokens`, which maps ids below `vocab_size` to bytes."""
+        joined = np.frombuffer(b"".join(tokens.values()), np.uint8)
+        lengths = np.array([len(data) for data in tokens.values()], np.int64)
+        starts = np.cumsum(lengths) - lengths
+        current = np.zeros(len(tokens), np.int64)  # node that each token has reached
+        levels: list[_Level] = []
+        first = _ROOT + 1
+        for depth in range(lengths.max(initial=0)):
+            longer = np.flatnonzero(lengths > depth)
+            keys, inverse = np.unique(
+                current[longer] * 256 + joined[starts[longer] + depth], return_inverse=True
+            )
+            levels.append(_Level(first, keys >> 8, (keys & 255).astype(np.uint8)))
+            current[longer] = first + inverse
+            first += len(keys)
+        nodes = np.zeros(vocab_size, np.int64)
+        nodes[list(tokens)] = current
+        return cls(tuple(levels), nodes)
+
+    def allowed(self, automaton: ByteAutomaton, state: int) -> Generator[None, None, BoolArray]:
+        """Compute, with pauses, the mask of the token ids that can follow `state`. Returns (V,)."""
+        states = np.zeros(self.size, np.int32)  # all DEAD
+        states[_ROOT] = state
+        for first, parents, data in self.levels:
+            before = states[parents]
+            alive = np.flatnonzero(before != DEAD)
+            if not len(alive):
+                break
+            yield from automaton.compute(before[alive], data[alive])
+            states[first + alive] = automaton.step(before[alive], data[alive])
+        mask: BoolArray = states[self.nodes] != DEAD
+        mask[self.nodes == _ROOT] = False
+        return mask
