@@ -56,10 +56,9 @@ class PlainLayerNorm:
     name: str
 
     def __call__(self, x: Array) -> Array:
-        """Return the normalized rows of x: (N, C) → (N, C). Threads share the rows."""
-        return by_rows(
-            partial(layer_norm, weight=self.weight, bias=self.bias, epsilon=self.epsilon), x
-        )
+        """Return the normalized rows of x: (…, C) → (…, C). Threads share the rows."""
+        normalize = partial(layer_norm, weight=self.weight, bias=self.bias, epsilon=self.epsilon)
+        return by_rows(normalize, x.reshape(-1, x.shape[-1])).reshape(x.shape)
 
 
 def plain_weights(model: GPT2) -> ModelWeights:
