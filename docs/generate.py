@@ -91,7 +91,7 @@ def options_page() -> str:
     lines = [
         "# Options of generation",
         NOTE.strip(),
-        "Keyword arguments of `LanguageModel.generate` and its relatives, fields of "
+        "Keyword arguments of `LanguageModel.generate` and similar methods, fields of "
         "`GenerationOptions`, and keys of a line of `--prompts`, with their defaults and the "
         "options of `gpt2np generate`. A value out of its range is rejected with an error that "
         "names the option and its range. `stop_strings` is understood as `stop`, and "
@@ -124,19 +124,19 @@ def request_fields_page() -> str:
         rows[name] = PARTIAL.get(name, "supported"), where or "chat" * (name not in completion)
     for name, advice in REFUSED.items():
         text = f"refused: {advice}" if advice else "refused"
-        rows[name] = (f"chat: {text}", rows[name][1]) if name in rows else (text, "")
+        rows[name] = ("supported; refused in chat", rows[name][1]) if name in rows else (text, "")
     rows |= {name: (f"ignored: {reason}", "") for name, reason in IGNORED.items()}
     table = [f"| `{name}` | {text} | {where} |" for name, (text, where) in sorted(rows.items())]
     head = [
         "# Fields of HTTP requests",
         NOTE.strip(),
-        "The table has all fields of OpenAI's and vLLM's requests to `/v1/completions` and "
+        "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
         "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. The last "
         "column names the endpoint that has the field, if only one has it.",
-        "A request with a refused field gets an error with status 400 that names the field, unless "
-        "the field's value asks for nothing, like null. An ignored field changes nothing. Fields "
-        "outside this table are ignored, too; the header `X-Ignored-Fields` of the response names "
-        "up to 20 of them. Limits of values are at `/docs` of a running server.",
+        "A request with a refused field gets an error with status 400 that names the field. Values "
+        "without an effect, such as null or false, are accepted. An ignored field changes nothing. "
+        "Fields outside this table are also ignored; the response header `X-Ignored-Fields` names "
+        "up to 20 of them. A running server lists the limits of values at `/docs`.",
     ]
     return (
         "\n\n".join(

@@ -11,8 +11,9 @@ model's name, the seed and the speed go to stderr.
 With --prompts, each line of a file is a prompt, and its result is the same as
 in a separate run. The results go to the file --out, JSON Lines or Parquet, in
 the order of the prompts. Run an interrupted command again to resume; prompts
-appended to FILE are continued, too. If the model, an option or a finished
-prompt has changed, the command fails and names the change; --force starts over.
+appended to FILE are then processed, too. If the model, an option or a prompt
+with a result has changed, the command fails and names the change; --force
+starts over.
 """
 
 import argparse
@@ -79,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
-    receipt = "Write a receipt of the (first) text to FILE, for gpt2np replay"
+    receipt = (
+        "Write a record of the first text to FILE, which gpt2np replay generates again and compares"
+    )
     add("--receipt", type=Path, metavar="FILE", help=receipt)
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
     add("--json", action="store_true", help="Print each text as a JSON object; --logprobs needs it")
@@ -89,7 +92,7 @@ def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
         metavar="FILE",
         help="File for the results of --prompts: .jsonl or .parquet",
     )
-    force = "Overwrite the file of --out, or unfinished work of another run"
+    force = "Overwrite the --out file, or the unfinished work of an earlier run"
     add("--force", action="store_true", help=force)
     add_option(group, DatasetOptions, "max_rows_per_file")
 

@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = "File for the scores: .jsonl or .parquet"
     output("--out", type=Path, metavar="FILE", required=True, help=out)
     add_option(output_group, ScoreOptions, "tokens")
-    force = "Overwrite the file of --out, or unfinished work of another run"
+    force = "Overwrite the --out file, or the unfinished work of an earlier run"
     output("--force", action="store_true", help=force)
     add_option(output_group, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes")

@@ -22,18 +22,20 @@ class Cluster:
     address: str | None = option(
         None,
         Text(is_optional=True),
-        "Run on a Ray cluster, that at ADDRESS",
+        "Run on the Ray cluster at ADDRESS",
         flags=("--ray",),
         metavar="ADDRESS",
-        default_text="that at $RAY_ADDRESS, or on this machine, or a new one",
+        default_text="$RAY_ADDRESS, else a cluster on this machine, else a new one",
     )
     workers: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "Number of workers, each with the model",
-        default_text="as many as the cluster has CPUs for",
+        "Number of workers; each loads the model",
+        default_text="as many as the cluster's CPUs allow",
     )
-    cpus_per_worker: int = option(1, Integer(1), "CPUs, and threads, of each worker")
+    cpus_per_worker: int = option(
+        1, Integer(1), "Number of CPUs reserved for each worker, and of its threads"
+    )
 
     def __post_init__(self) -> None:
         check_options(self)

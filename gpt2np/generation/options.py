@@ -265,8 +265,8 @@ class GenerationOptions:
     typical_p: float = option(
         1.0,
         _PROBABILITY,
-        "Locally typical sampling: sample from the tokens with surprisal closest to the entropy, "
-        "with this total probability",
+        "Locally typical sampling: rank tokens by how close their surprisal is to the entropy, and "
+        "sample from the first that reach this total probability",
         details="See Meister et al. 2022.",
         group="Sampling",
         is_model_default=True,
@@ -290,16 +290,17 @@ class GenerationOptions:
     length_penalty: float = option(
         1.0,
         Number(-100, 100),
-        "Divide the log probability of a beam by its length to this power; a higher power favors "
-        "longer texts",
+        "Divide the log probability of a beam by its length raised to this power; a higher power "
+        "favors longer texts",
         group="Beam search",
         is_model_default=True,
     )
     early_stopping: EarlyStopping = option(
         False,
         OneOf(True, False, "never"),
-        "When a search that has {num_beams} complete texts ends: at once (true), when no running "
-        "beam scores higher than the worst of these texts (false), or only when none can (never)",
+        "When to end the search once {num_beams} texts are complete: at once (true), when no "
+        "running beam scores higher than the worst of them (false), or only when none can any more "
+        "(never)",
         group="Beam search",
         is_model_default=True,
     )
@@ -309,7 +310,7 @@ class GenerationOptions:
         Number(0.001, 1000, note="1 for none"),
         "Penalize tokens that are in the prompt or the generated text; above 1 discourages "
         "repetition",
-        details="Divides positive and multiplies negative logits (Keskar et al. 2019).",
+        details="It divides positive logits and multiplies negative ones (Keskar et al. 2019).",
         group="Penalties",
         is_model_default=True,
     )
@@ -330,20 +331,20 @@ class GenerationOptions:
     no_repeat_ngram_size: int = option(
         0,
         Integer(0, note="0 for none"),
-        "Forbid repeating an n-gram of this many tokens from the prompt or the text; 0 allows them",
+        "Never repeat a sequence of this many tokens from the prompt or the text; 0 allows repeats",
         group="Penalties",
         is_model_default=True,
     )
     logit_bias: tuple[tuple[int, float], ...] = option(
         (),
         Biases(),
-        "Add a number to the logit of a token",
+        "Add a number to the logit of each of these tokens",
         group="Penalties",
     )
     bad_words: tuple[str, ...] = option(
         (),
         Texts(),
-        "Never generate this text, with or without a space before it",
+        "Never generate one of these texts, with or without a space before it",
         group="Penalties",
         flags=("--bad-word",),
     )
@@ -372,7 +373,7 @@ class GenerationOptions:
         None,
         Number(0, is_open=True, unit="seconds", is_optional=True),
         "End the output after this many seconds, with the text so far",
-        details="The time counts from the call; the decode step in progress is completed.",
+        details="Time is measured from the call. The decode step in progress is completed.",
         group="Stopping",
         default_text="no limit",
         is_model_default=True,
@@ -381,28 +382,29 @@ class GenerationOptions:
         False, Flag(), "Never generate the end-of-text token", group="Stopping"
     )
     stop: tuple[str, ...] = option(
-        (), Texts(is_single=True), "End the output before this text", group="Stopping"
+        (), Texts(is_single=True), "End the output before one of these texts", group="Stopping"
     )
     stop_token_ids: tuple[int, ...] = option(
         (),
         Ids(),
-        "End the output before the token with this id",
+        "End the output before a token with one of these ids",
         group="Stopping",
         flags=("--stop-id", "--stop-token-id"),
     )
     stop_regex: tuple[str, ...] = option(
         (),
         Patterns(is_single=True),
-        "End the output before a match of this regular expression",
-        details="A match that further text may undo, as with `cat\\b` or `foo(?!bar)`, counts as "
-        "soon as it can't be undone.",
+        "End the output before a match of one of these regular expressions",
+        details="With a pattern such as `cat\\b` or `foo(?!bar)`, later text can invalidate a "
+        "match. Such a match counts once no later text can invalidate it.",
         group="Stopping",
         metavar="PATTERN",
     )
     window: int = option(
         0,
         Integer(0, note="0 to end when the context is full"),
-        "When the context is full, continue from only this many last tokens; 0 ends the output",
+        "When the context is full, keep only the last tokens, this many, and continue; 0 ends the "
+        "output instead",
         group="Stopping",
     )
 
@@ -418,7 +420,7 @@ class GenerationOptions:
         None,
         Text(is_optional=True),
         "Generate a text that fully matches this regular expression; look-around, back-references "
-        "and inner anchors are not supported",
+        "and anchors within the pattern are not supported",
         details="See `gpt2np.constraints.syntax`.",
         group="Constraints",
         metavar="PATTERN",
@@ -437,7 +439,8 @@ class GenerationOptions:
     best_of: int | None = option(
         None,
         Integer(1, 1000, is_optional=True),
-        "Sample this many texts and return the {num_return_sequences} best by mean log probability",
+        "Sample this many texts and return those with the highest mean log probability, as many as "
+        "{num_return_sequences} says",
         group="Output",
     )
     logprobs: int | None = option(

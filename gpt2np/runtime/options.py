@@ -39,7 +39,7 @@ class ModelOptions:
     tokenizer: str | None = option(
         None,
         Text(is_optional=True),
-        "Vocabulary, if not the model's own: a file, or a model as in {model}",
+        "Vocabulary to use instead of the model's own: a file, or a model as in {model}",
         metavar="MODEL",
     )
     dtype: str = option(
@@ -57,7 +57,7 @@ class ModelOptions:
     exact: bool = option(
         False,
         Flag(),
-        "Compute the same bits on every machine, in float64; several times slower",
+        "Compute in float64 with bit-identical results on every machine; several times slower",
         group="Performance",
     )
     processes: int | Literal["auto"] = option(

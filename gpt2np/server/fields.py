@@ -21,7 +21,7 @@ REFUSED = {
     "structural_tag": _STRUCTURED,
     "truncation_side": "truncate_prompt_tokens keeps the last tokens",
     "echo": "only completions echo a prompt",
-    "continue_final_message": "use add_generation_prompt, or /v1/completions",
+    "continue_final_message": "use /v1/completions",
     "chat_template": "the template is the model's",
     "chat_template_kwargs": "the template is the model's",
     "documents": "put them into a message",
@@ -30,7 +30,7 @@ REFUSED = {
     "audio": "",
     "modalities": "only text",
     "web_search_options": "",
-    "prompt_embeds": "give a text or ids",
+    "prompt_embeds": "send a text or token ids",
     "return_prompt_text": "use return_token_ids, and /detokenize",
     "logprob_token_ids": "use logprobs",
     "logits_processors": "",
@@ -53,15 +53,15 @@ REFUSED = {
 PARTIAL = {
     "suffix": "refused",
     "tools": 'refused, unless `tool_choice` is `"none"`',
-    "tool_choice": 'only `"none"` matters',
+    "tool_choice": '`"none"`; without `tools`, other values change nothing',
     "response_format": 'only `{"type": "text"}`',
-    "structured_outputs": "`regex` and `choice`; else refused",
+    "structured_outputs": "`regex` and `choice`; other keys are refused",
     "stream_options": "`include_usage`; `continuous_usage_stats` is refused",
     "skip_special_tokens": "only true",
     "include_stop_str_in_output": "only false",
-    "use_beam_search": "without `stream`",
-    "prompt_logprobs": "without `stream`",
-    "best_of": "with `stream`, only as large as `n`",
+    "use_beam_search": "supported; refused with `stream`",
+    "prompt_logprobs": "supported; refused with `stream`",
+    "best_of": "supported; with `stream`, it must equal `n`",
 }
 """Declared fields of which some values are errors."""
 
@@ -77,14 +77,14 @@ _NEUTRAL: dict[str, list[Any]] = {
     "thinking_token_budget": [None, -1],
 }
 
-_NOT_TEXT = "the models have no such input"
+_NOT_TEXT = "the models accept only text"
 _NO_REASONING = "the models have no reasoning channel"
 _ELSEWHERE = "only for OpenAI's hosted service"
-_CLUSTER = "concerns a cluster of vLLM"
+_CLUSTER = "only for clusters of vLLM"
 IGNORED = {
     "user": "for the client's own use",
     "metadata": "for the client's own use",
-    "request_id": "X-Request-Id of the response is the server's",
+    "request_id": "the server generates the X-Request-Id of the response",
     "session_id": "for the client's own use",
     "safety_identifier": _ELSEWHERE,
     "prompt_cache_key": _ELSEWHERE,
@@ -93,8 +93,8 @@ IGNORED = {
     "moderation": _ELSEWHERE,
     "service_tier": _ELSEWHERE,
     "store": _ELSEWHERE,
-    "prediction": "only the speed depends on it",
-    "verbosity": _NO_REASONING,
+    "prediction": "it would affect only the speed",
+    "verbosity": "the models have no such setting",
     "reasoning_effort": _NO_REASONING,
     "include_reasoning": _NO_REASONING,
     "parallel_tool_calls": "there are no tools",
@@ -111,7 +111,7 @@ IGNORED = {
     "kv_transfer_params": _CLUSTER,
     "ec_transfer_params": _CLUSTER,
     "vllm_xargs": "for extensions of vLLM",
-    "guided_decoding_backend": "there is one",
+    "guided_decoding_backend": "there is only one",
 }
 """Fields that change nothing, with the reason."""
 
