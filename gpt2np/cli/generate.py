@@ -49,6 +49,7 @@ from gpt2np.cli.output import (
     write_stream,
 )
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt, spool_stdin
+from gpt2np.data.files import check_output_file
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
@@ -92,7 +93,7 @@ def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
         metavar="FILE",
         help="File for the results of --prompts: .jsonl or .parquet",
     )
-    force = "Overwrite the --out file, or the unfinished work of an earlier run"
+    force = "Overwrite the --out or --receipt file, or the unfinished work of an earlier run"
     add("--force", action="store_true", help=force)
     add_option(group, DatasetOptions, "max_rows_per_file")
 
@@ -108,13 +109,15 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("--ray is for --prompts")
     if args.out is not None:
         raise InvalidArgumentError("--out is for --prompts; a single text goes to stdout")
-    if args.force:
-        raise InvalidArgumentError("--force is for --out")
+    if args.force and args.receipt is None:
+        raise InvalidArgumentError("--force is for --out and --receipt")
     if args.max_rows_per_file is not None:
         raise InvalidArgumentError("--max-rows-per-file is for --prompts")
     prompt, options = read_prompt(args), generation_options(args)
-    if args.receipt is not None and args.window:
-        raise InvalidArgumentError("a receipt is of a whole text; omit --window")
+    if args.receipt is not None:
+        if args.window:
+            raise InvalidArgumentError("a receipt is of a whole text; omit --window")
+        check_output_file(args.receipt, overwrite=args.force, inputs=[args.file])
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
     lm, messages = load_model(args)
@@ -149,14 +152,11 @@ def _generate(
         from gpt2np.parity.receipt import receipt
 
         content = receipt(lm, completion, lm.resolve_options(**options))
-        atomic_write_text(args.receipt, json.dumps(content, indent=1) + "\n")
+        with write_errors(args.receipt):
+            atomic_write_text(args.receipt, json.dumps(content, indent=1) + "\n")
     print_stderr(_summary(completions, lm.model.config.n_positions, bool(args.window)))
-    reasons = {c.finish_reason for c in completions} if args.choices or args.regex else set()
-    for reason, limit, option in (("length", "token", "-n"), ("time", "time", "--max-time")):
-        if reason in reasons:
-            print_stderr(
-                f"the {limit} limit ended the text before it was complete; increase {option}"
-            )
+    if (args.choices or args.regex) and any(c.finish_reason == "time" for c in completions):
+        print_stderr("the time limit ended the text before it was complete; increase --max-time")
     return exit_code
 
 

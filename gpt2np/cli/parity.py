@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_performance_arguments, load_model
-from gpt2np.cli.output import print_stderr
+from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.cli.text_input import decode_argument
+from gpt2np.data.files import check_output_file, read_json_object
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 from gpt2np.runtime.options import ModelOptions
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 _CHECK = """Compare an engine's arrays, or its greedy texts, with golden arrays.
 
-CANDIDATE is a .safetensors or .npz file, or a folder of .npy files or of raw
-float32 such as logits.8x50257.f32. Names are gpt2np's, TransformerLens's, or
+CANDIDATE is a .safetensors or .npz file, a .npy file or raw float32 such as
+logits.8x50257.f32, or a folder of such files. Names are gpt2np's, TransformerLens's, or
 hidden_states, attentions and logits as in transformers. Any subset will do.
 A .json file has the greedy token ids of each prompt: {"short": [11, 290]}.
 
@@ -47,8 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prompt", action="append", metavar="TEXT", help=prompt)
     points = "Hook point to record, with * for any characters; repeatable (default: all)"
     add("--points", action="append", metavar="POINT", help=points)
-    steps = "Length of the greedy continuations (default: 16)"
+    steps = "Length of the greedy continuations, at most to the context's end (default: 16)"
     add("-n", "--max-new-tokens", type=int, default=16, metavar="N", help=steps)
+    add("--force", action="store_true", help="Overwrite GOLDEN if it exists")
     checking = actions.add_parser(
         "check", help="Compare an engine's arrays or texts with golden arrays", description=_CHECK
     )
@@ -100,15 +103,17 @@ def _record(args: argparse.Namespace) -> int:
 
     if args.golden.suffix != ".safetensors":
         raise InvalidArgumentError(f"{args.golden}: the file's name must end in .safetensors")
-    prompts = {f"prompt{i}": text for i, text in enumerate(args.prompt or [])} or None
+    check_output_file(args.golden, overwrite=args.force)
+    texts = [decode_argument(text, "--prompt") for text in args.prompt or []]
+    prompts = {f"prompt{i}": text for i, text in enumerate(texts)} or None
     golden = record(_load(args), prompts, args.points or "*", args.max_new_tokens)
-    write_golden(golden, args.golden)
+    with write_errors(args.golden):
+        write_golden(golden, args.golden)
     print(args.golden)
     return 0
 
 
 def _check_texts(args: argparse.Namespace, golden: "Golden") -> int:
-    from gpt2np.data.files import read_json_object
     from gpt2np.parity import check_texts
 
     continuations: dict[str, Any] = read_json_object(args.candidate, InvalidArgumentError)

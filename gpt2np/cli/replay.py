@@ -26,13 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Replay the receipt; return the exit code."""
     set_threads(args.threads)
-    from gpt2np.data.files import read_json_object
-    from gpt2np.errors import CheckpointError
-    from gpt2np.parity.receipt import replay
+    from gpt2np.parity.receipt import read_receipt, replay
 
-    content = read_json_object(args.receipt, CheckpointError)
-    args.model = args.model or content.get("model")
-    args.exact, args.dtype = content.get("exact"), content.get("dtype")
+    content = read_receipt(args.receipt)
+    args.model = args.model or content["model"]
+    args.exact, args.dtype = content["exact"], content["dtype"]
     lm, messages = load_model(args)
     for message in messages:
         print_stderr(message)

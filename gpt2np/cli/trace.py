@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_model_arguments, load_model
-from gpt2np.cli.output import print_stderr, progress, terminal_style, write_errors
+from gpt2np.cli.output import counted, print_stderr, progress, terminal_style, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import check_output_file
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
@@ -115,7 +115,9 @@ def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace
 
     all_points = [*points, *OVERVIEW_POINTS]
     nbytes = hook_points_nbytes(lm.model.config, len(ids), all_points, lm.model.dtype)
-    print_stderr(f"memory: {nbytes / 1e6:,.1f} MB for the activations of {len(ids):,} tokens")
+    print_stderr(
+        f"memory: {nbytes / 1e6:,.1f} MB for the activations of {counted(len(ids), 'token')}"
+    )
     total = len(hook_point_names(lm.model.config.n_layer))
     with progress(total=total, desc="forward pass", delay=1) as bar:
 

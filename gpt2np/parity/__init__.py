@@ -12,7 +12,7 @@ from gpt2np.parity.candidate import read_candidate
 from gpt2np.parity.check import PointReport, Report, TextReport, check, check_texts
 from gpt2np.parity.golden import Golden, read_golden, record, write_golden
 from gpt2np.parity.mistakes import MISTAKES, Mistake
-from gpt2np.parity.receipt import receipt, replay
+from gpt2np.parity.receipt import read_receipt, receipt, replay
 
 __all__ = [
     "MISTAKES",
@@ -25,6 +25,7 @@ __all__ = [
     "check_texts",
     "read_candidate",
     "read_golden",
+    "read_receipt",
     "receipt",
     "record",
     "replay",

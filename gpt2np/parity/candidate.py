@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from safetensors import SafetensorError
@@ -26,10 +28,11 @@ _RAW = re.compile(r"(?P<name>.+)\.(?P<shape>\d+(?:x\d+)*)\.f32")
 
 
 def read_candidate(path: str | Path) -> dict[str, Array]:
-    """Read arrays from a .safetensors or .npz file, or from a folder of .npy or .f32 files.
+    """Read arrays from a .safetensors, .npz, .npy or .f32 file, or from a folder of the last two.
 
-    In a file name of a folder, `__` stands for the `/` after the prompt. A .f32 file has raw
-    little-endian float32, and its shape before the ending: `short__logits.8x50257.f32`.
+    The name of a .npy or .f32 file is that of its array; `__` stands for the `/` after the prompt.
+    A .f32 file has raw little-endian float32, and its shape before the ending:
+    `short__logits.8x50257.f32`.
 
     Raises:
         CheckpointError: the path has no arrays, or a file is damaged.
@@ -38,15 +41,16 @@ def read_candidate(path: str | Path) -> dict[str, Array]:
     try:
         if path.is_dir():
             arrays = dict(_read_array(file) for file in sorted(path.iterdir()) if file.is_file())
+        elif path.suffix in (".npy", ".f32"):
+            arrays = dict([_read_array(path)])
         elif path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = dict(_load(path))
         else:
             arrays = {
                 name: np.concatenate([np.empty(0), *read_chunks(tensor)]).reshape(tensor.shape)
                 for name, tensor in read_header(path).items()
             }
-    except (OSError, ValueError, SafetensorError, EOFError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"cannot read the arrays in {path}: {error}") from error
     if not arrays:
         raise CheckpointError(f"{path} has no arrays: .npy files, or .f32 files with a shape")
@@ -60,7 +64,19 @@ def _read_array(file: Path) -> tuple[str, Array]:
         if values.size != math.prod(shape):
             raise ValueError(f"{file.name} has {values.size} numbers")
         return match["name"].replace("__", "/"), values.reshape(shape)
-    return file.stem.replace("__", "/"), np.load(file, allow_pickle=False)
+    return file.stem.replace("__", "/"), _load(file)
+
+
+def _load(file: Path) -> Any:
+    """Return the array of a .npy file, or the names and arrays of a .npz file."""
+    try:
+        loaded = np.load(file, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded
+        with loaded:
+            return [(name, loaded[name]) for name in loaded.files]
+    except (ValueError, EOFError, BadZipFile, zlib.error) as error:
+        raise ValueError(f"{file.name} is damaged, or its arrays are not of numbers") from error
 
 
 def by_prompt(

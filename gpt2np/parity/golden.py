@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from gpt2np.checkpoint.safetensors_file import write_safetensors
 from gpt2np.data.files import as_path, atomic_path
-from gpt2np.errors import CheckpointError, check_argument
+from gpt2np.errors import CheckpointError, check_argument, is_integer
 from gpt2np.interp.trace import trace
 from gpt2np.kernels.array import Array
 
@@ -59,13 +59,17 @@ def record(
     """Run prompts through an exact model and record the arrays of the hook points.
 
     `prompts` maps names to texts or token ids; default: `PROMPTS` and "full", a full context, of
-    which only the residual stream and the final layer norm are recorded.
+    which only the residual stream and the final layer norm are recorded. A greedy continuation has
+    `max_new_tokens` tokens, or ends where the context is full.
 
     Raises:
-        InvalidArgumentError: the model is not exact, or a hook point does not exist.
+        InvalidArgumentError: the model is not exact, a hook point does not exist, or
+            `max_new_tokens` is negative.
         ContextLengthError: a prompt is longer than the context.
     """
     check_argument(lm.model.exact, "lm", lm.name, "an exact model: load(…, exact=True)")
+    is_count = is_integer(max_new_tokens) and max_new_tokens >= 0
+    check_argument(is_count, "max_new_tokens", max_new_tokens, "an integer, at least 0")
     is_built_in = prompts is None
     chosen = dict(PROMPTS if prompts is None else prompts)
     golden = Golden(lm.name, {}, {}, {}, {})
@@ -81,8 +85,8 @@ def record(
         is_full = is_built_in and name == "full"
         golden.arrays[name] = dict(trace(lm, ids, _FULL_POINTS if is_full else points).arrays)
         golden.ids[name] = ids
-        room = lm.model.config.n_positions - len(ids) + 1
-        greedy_ids, gaps = _greedy(lm, ids, min(max_new_tokens, room))
+        max_steps = lm.model.config.n_positions - len(ids) + 1
+        greedy_ids, gaps = _greedy(lm, ids, min(max_new_tokens, max_steps))
         golden.greedy_ids[name], golden.gaps[name] = greedy_ids, gaps
     return golden
 
@@ -143,5 +147,5 @@ def read_golden(path: str | Path) -> Golden:
         )
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise CheckpointError(
-            f"{path} has no golden arrays ({error}); write them with gpt2np.parity.record"
+            f"{path} has no golden arrays ({error}); write them with gpt2np parity record"
         ) from error

@@ -10,13 +10,27 @@ import hashlib
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpt2np import __version__
-from gpt2np.errors import CheckpointError
+from gpt2np.data.files import as_path, read_json_object
+from gpt2np.errors import CheckpointError, is_integer, short_repr
 from gpt2np.generation.options import GenerationOptions
+
+_KINDS = {
+    "model": str,
+    "exact": bool,
+    "dtype": str,
+    "options": dict,
+    "prompt_ids": list,
+    "ids": list,
+    "logits": list,
+    "weights_and_config": str,
+    "tokenizer": str,
+}
 
 if TYPE_CHECKING:
     from gpt2np.generation.streaming import Completion
@@ -51,22 +65,49 @@ def receipt(
     }
 
 
+def read_receipt(path: str | Path) -> dict[str, Any]:
+    """Read a receipt from a JSON file.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or not a receipt.
+    """
+    content = read_json_object(as_path(path), CheckpointError)
+    try:
+        _check(content)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    return content
+
+
+def _check(content: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if the content lacks what `replay` reads."""
+    for name, kind in _KINDS.items():
+        if not isinstance(content.get(name), kind):
+            raise CheckpointError(
+                f"no receipt of gpt2np generate: {name!r} is {short_repr(content.get(name))}"
+            )
+    ids = [*content["prompt_ids"], *content["ids"]]
+    if not all(map(is_integer, ids)) or len(content["ids"]) != len(content["logits"]):
+        raise CheckpointError("no receipt of gpt2np generate: its ids or digests are damaged")
+
+
 def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     """Generate the text of a receipt again; return the first difference, or None for the same.
 
     Raises:
         CheckpointError: the content is not a receipt.
     """
+    _check(content)
     try:
         options = GenerationOptions(**{k: _tuples(v) for k, v in content["options"].items()})
-        ids, digests = list(content["ids"]), list(content["logits"])
-        done = lm.generate(content["prompt_ids"], options)
-        again = receipt(lm, done, options)
-        for name in ("weights_and_config", "tokenizer", "exact", "dtype"):
-            if again[name] != content[name]:
-                return f"{name} is {again[name]}; in the receipt {content[name]}"
-    except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"no receipt of gpt2np generate ({error!r})") from error
+    except TypeError as error:  # an unknown option
+        raise CheckpointError(f"no receipt of this version's gpt2np generate ({error})") from error
+    ids, digests = content["ids"], content["logits"]
+    done = lm.generate(content["prompt_ids"], options)
+    again = receipt(lm, done, options)
+    for name in ("weights_and_config", "tokenizer", "exact", "dtype"):
+        if again[name] != content[name]:
+            return f"{name} is {again[name]}; in the receipt {content[name]}"
     for step, (old_id, new_id) in enumerate(zip(ids, done.ids, strict=False)):
         if digests[step] != again["logits"][step]:
             same = "the same token" if old_id == new_id else f"token {new_id} instead of {old_id}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gpt2np.errors import check_argument
 from gpt2np.options import Flag, Integer, OneOf, Text, check_options, option
 
 MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled'"
@@ -81,3 +82,5 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        is_possible = not (self.exact and self.weights)
+        check_argument(is_possible, "weights", self.weights, "None for an exact model")

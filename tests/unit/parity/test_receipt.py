@@ -9,7 +9,7 @@ import pytest
 
 import gpt2np
 from gpt2np.errors import CheckpointError
-from gpt2np.parity.receipt import receipt, replay
+from gpt2np.parity.receipt import read_receipt, receipt, replay
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +36,23 @@ def test_differences(lm, content):
     assert "weights_and_config" in replay(content | {"weights_and_config": "x"}, lm)
     with pytest.raises(CheckpointError, match="no receipt"):
         replay({}, lm)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: None} for name in ("model", "exact", "options", "ids", "prompt_ids", "logits")),
+        {"ids": ["x"] * 12}, {"logits": []}, {"options": {"nonsense": 1}},
+    ],
+)  # fmt: skip
+def test_damaged(lm, content, change, tmp_path):
+    with pytest.raises(CheckpointError, match="no receipt"):
+        replay(content | change, lm)
+    if "options" not in change or change["options"] is None:
+        file = tmp_path / "damaged.json"
+        file.write_text(json.dumps(content | change))
+        with pytest.raises(CheckpointError, match=r"damaged\.json: no receipt"):
+            read_receipt(file)
 
 
 def test_commands_on_another_processor(tmp_path):

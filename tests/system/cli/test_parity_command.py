@@ -1,0 +1,78 @@
+"""Receipts and golden arrays on the command line: wrong input, and files that are there already."""
+
+import numpy as np
+import pytest
+from helpers.command_line import run_here
+from helpers.random_models import save_byte_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parity")
+    save_byte_model(folder / "model")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def golden(folder):
+    path = folder / "golden.safetensors"
+    line = ("--prompt", "ab", "--points", "logits", "-n", "2", path, "--model", folder / "model")
+    assert run_here("parity", "record", *line).returncode == 0
+    return path
+
+
+def one_line(result, code):
+    assert result.returncode == code and not result.stdout
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("gpt2np ")]
+    assert "Traceback" not in result.stderr
+    return line
+
+
+def test_files_are_not_overwritten(folder, golden):
+    before = golden.read_bytes()
+    line = ("parity", "record", "--prompt", "a", "-n", "1", golden, "--model", folder / "model")
+    assert "give --force to overwrite it" in one_line(run_here(*line), 2)
+    assert golden.read_bytes() == before
+    receipt = folder / "receipt.json"
+    receipt.write_text("mine")
+    line = ("generate", "ab", "-n", "2", "--receipt", receipt, "--model", folder / "model")
+    assert "give --force to overwrite it" in one_line(run_here(*line), 2)
+    assert receipt.read_text() == "mine"
+    assert run_here(*line, "--force").returncode == 0
+    assert run_here("replay", receipt).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("generate", "ab", "--receipt", "{D}/none/r.json"), "none does not exist"),
+        (("generate", "ab", "--exact", "--weights", "int8"), "--weights is 'int8'"),
+        (("parity", "record", "{D}/none/g.safetensors"), "none does not exist"),
+        (("parity", "record", "{D}/g.safetensors", "-n", "-1"), "--max-new-tokens is -1"),
+        (("parity", "record", "{D}/g.safetensors", "--prompt", "caf\udcff"), "not UTF-8 text"),
+    ],
+)
+def test_wrong_arguments(folder, arguments, message):
+    words = [word.replace("{D}", str(folder)) for word in arguments]
+    assert message in one_line(run_here(*words, "--model", folder / "model"), 2)
+    assert not (folder / "g.safetensors").exists()
+
+
+def test_candidates(folder, golden):
+    """A whole .npy file is read; damaged files are named."""
+    np.savez(folder / "whole.npz", logits=np.zeros((2, 4), np.float32))
+    whole = (folder / "whole.npz").read_bytes()
+    for name, content in (
+        ("cut.npz", whole[:-30]), ("text.npz", b"text"), ("text.npy", b"text"),
+        ("empty.npy", b""), ("short.3.f32", b"1234"), ("text.safetensors", b"text"),
+    ):  # fmt: skip
+        (folder / name).write_bytes(content)
+        line = one_line(run_here("parity", "check", golden, folder / name), 1)
+        assert name in line and "pickle" not in line
+    np.save(folder / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    assert "objects.npy is damaged" in one_line(
+        run_here("parity", "check", golden, folder / "objects.npy"), 1
+    )
+    np.save(folder / "logits.npy", np.zeros((9, 9), np.float32))
+    line = run_here("parity", "check", golden, folder / "logits.npy").stderr
+    assert "logits has shape (9, 9)" in line
