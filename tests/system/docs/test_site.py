@@ -75,8 +75,8 @@ def test_the_site_works_from_disk_without_a_network():
         context = browser.new_context(offline=True, viewport={"width": 390, "height": 800})
         page = context.new_page()
         failures = []
-        page.on("requestfailed", lambda request: failures.append(request.url))
-        page.on("pageerror", lambda error: failures.append(str(error)))
+        page.on("requestfailed", lambda request: failures.append((request.url, request.failure)))
+        page.on("pageerror", lambda error: failures.append((str(error),)))
         page.goto(f"{(SITE / 'search.html').as_uri()}?q=stop_regex")
         page.wait_for_selector("ul.search li a", timeout=20_000)
         results = page.locator("ul.search li a").all_inner_texts()
@@ -87,7 +87,8 @@ def test_the_site_works_from_disk_without_a_network():
         for name in ("index", "guide/decoding", "internals/decode_step", "reference/options"):
             page.goto((SITE / f"{name}.html").as_uri())
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        assert failures == []
+        # The next page ends the loading of an icon, which Chromium reports as net::ERR_ABORTED.
+        assert [failure for failure in failures if failure[1:] != ("net::ERR_ABORTED",)] == []
         browser.close()
 
 
