@@ -65,43 +65,25 @@ def test_nothing_comes_from_elsewhere(pages):
         assert not re.search(r"url\(['\"]?(https?:)?//|@import", text), style
 
 
-def test_the_site_works_from_disk_without_a_network():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as p:
-        try:
-            browser = p.chromium.launch()
-        except playwright.Error:
-            browser = p.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        context = browser.new_context(offline=True, viewport={"width": 390, "height": 800})
-        page = context.new_page()
-        failures = []
-        page.on("requestfailed", lambda request: failures.append((request.url, request.failure)))
-        page.on("pageerror", lambda error: failures.append((str(error),)))
-        page.goto(f"{(SITE / 'search.html').as_uri()}?q=stop_regex")
-        page.wait_for_selector("ul.search li a", timeout=20_000)
-        results = page.locator("ul.search li a").all_inner_texts()
-        assert any("Decoding" in text or "Options" in text for text in results)
-        page.locator("ul.search li a").first.click()
-        page.wait_for_url(lambda url: "search.html" not in url)
-        assert "stop_regex" in page.inner_text("body")
-        for name in ("index", "guide/decoding", "internals/decode_step", "reference/options"):
-            page.goto((SITE / f"{name}.html").as_uri())
-            assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        # The next page ends the loading of an icon, which Chromium reports as net::ERR_ABORTED.
-        assert [failure for failure in failures if failure[1:] != ("net::ERR_ABORTED",)] == []
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as p:
-        try:
-            browser = p.chromium.launch()
-        except playwright.Error:
-            browser = p.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        yield browser
-        browser.close()
+def test_the_site_works_from_disk_without_a_network(browser):
+    context = browser.new_context(offline=True, viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    failures = []
+    page.on("requestfailed", lambda request: failures.append((request.url, request.failure)))
+    page.on("pageerror", lambda error: failures.append((str(error),)))
+    page.goto(f"{(SITE / 'search.html').as_uri()}?q=stop_regex")
+    page.wait_for_selector("ul.search li a", timeout=20_000)
+    results = page.locator("ul.search li a").all_inner_texts()
+    assert any("Decoding" in text or "Options" in text for text in results)
+    page.locator("ul.search li a").first.click()
+    page.wait_for_url(lambda url: "search.html" not in url)
+    assert "stop_regex" in page.inner_text("body")
+    for name in ("index", "guide/decoding", "internals/decode_step", "reference/options"):
+        page.goto((SITE / f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+    # The next page ends the loading of an icon, which Chromium reports as net::ERR_ABORTED.
+    assert [failure for failure in failures if failure[1:] != ("net::ERR_ABORTED",)] == []
+    context.close()
 
 
 def test_words_that_people_type_find_their_page_first(browser):
