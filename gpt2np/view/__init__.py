@@ -1,6 +1,7 @@
 """The front end: the Machine, the playground's page and style sheets.
 
-machine.js  the Machine: a pass as a picture that moves, with its controls and tables
+machine.js  the Machine: a pass as a picture that moves, with its controls
+numbers.js  the numbers of a pass as tables
 stage.js    the picture on a canvas
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
 view.js     helpers for elements and numbers
@@ -26,7 +27,7 @@ from typing import Any
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 """Media types of the front end's files, by suffix."""
 
-_MODULES = ("view.js", "pass.js", "stage.js", "machine.js", "embedded.js")
+_MODULES = ("view.js", "pass.js", "stage.js", "numbers.js", "machine.js", "embedded.js")
 _STYLES = ("colors.css", "style.css", "machine.css")
 
 

@@ -1,5 +1,6 @@
 // The Machine: a pass as a picture that moves. Its data is a description of a pass, wherever it came from.
 
+import { SECTIONS, chipOf, createNumbers, lineChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
 import { drawStage, headColor, layOut, paintStrips, phasesOf, secondsOf } from "./stage.js";
 import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, visible, withSpaces } from "./view.js";
@@ -9,9 +10,9 @@ const N_TEXT = 40; // tokens of the text above the picture
 
 /**
  * Build the Machine in `root`. `onEnd()` is called when a pass has been played; it may show the next one.
- * `onPick(id)` is called for a token of the answer that is pressed.
+ * `onPick(id)` is called for a token of the answer that is pressed. `sections` are the tables of `panels`.
  */
-export function createMachine(root, { onEnd = null, onPick = null } = {}) {
+export function createMachine(root, { onEnd = null, onPick = null, sections = SECTIONS } = {}) {
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let pass = null;
   let shown = { token: null, title: "", isChanged: false }; // the token that came, and how it was picked
@@ -47,13 +48,14 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
   const caption = element("p", { class: "machine-caption", role: "status" });
   const stage = element("div", { class: "machine-stage" }, labels, element("div", { class: "machine-picture" }, canvas, blocks), answer);
   const panels = element("div", { class: "machine-numbers" });
+  const showNumbers = createNumbers(panels, sections);
   root.classList.add("machine");
   root.append(text, stage,
     element("div", { class: "transport" }, button("‹ Step", () => step(-1), "back", { "aria-label": "Step back" }), play, button("Step ›", () => step(1), "forth", { "aria-label": "Step" }), range, speed, heads),
     caption, readout);
 
-  const chip = (id) => element("bdi", { class: "token", "data-id": id }, withSpaces(pass.text(id)));
-  const lineChip = (line) => element("bdi", { class: "token", "data-id": pass.lineIds[line] }, withSpaces(pass.lineText(line)));
+  const chip = (id) => chipOf(pass, id);
+  const lineChip = (line) => lineChipOf(pass, line);
 
   // ---- time
 
@@ -350,6 +352,7 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     view.head = head;
     for (const each of heads.children) each.setAttribute("aria-pressed", String(each.dataset.head === String(head ?? "all")));
     render();
+    renderNumbers();
   }
 
   function openBlock(layer) {
@@ -415,35 +418,8 @@ export function createMachine(root, { onEnd = null, onPick = null } = {}) {
     readout.replaceChildren("The line of ", lineChip(line), k ? ` after block ${k - 1}` : " before the first block", `: number ${from + group.indexOf(value)} is `, dataElement(value, formatNumber(value, 3)), ".");
   });
 
-  // ---- the numbers as tables
-
-  const table = (caption, head, rows, name = "") => element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
-    element("table", { class: name }, element("caption", {}, caption), element("thead", {}, element("tr", {}, ...head.map((each) => element("th", { scope: "col" }, ...[each].flat())))), element("tbody", {}, ...rows)));
-  const tableRow = (attributes, first, ...cells) => element("tr", attributes, element("th", { scope: "row" }, ...[first].flat()), ...cells.map((cell) => element("td", {}, ...[cell].flat())));
-
   function renderNumbers() {
-    if (!pass || !panels.isConnected) return;
-    const [target] = pass.described.tokens;
-    const token = shown.token ?? target;
-    const follow = pass.described.tokens.indexOf(token);
-    const { line } = view;
-    const lens = table("What the model would say if it had to answer after each block (the logit lens). It often changes its mind.",
-      ["", "first guess", ...(follow < 0 ? [] : [["probability of ", chip(token)], "place among all"])],
-      pass.lens.map((point, k) => tableRow({ "data-k": k, class: k === block + 1 && "chosen" }, k ? `after block ${k - 1}` : "at the start",
-        [chip(point.ids[0]), " ", dataElement(point.probabilities[0], percent(point.probabilities[0]))],
-        ...(follow < 0 ? [] : [[dataElement(point.followed[follow], percent(point.followed[follow])), bar(point.followed[follow])], point.ranks[follow].toLocaleString("en")]))), "lens");
-    const keys = Array.from({ length: line + 1 }, (_, key) => key);
-    const of = Array.from({ length: pass.n_head }, (_, head) => pass.weights(block, head, line));
-    const shade = (weight) => dataElement(weight, percent(weight));
-    const looks = table(`Block ${block}, attention: how much of each token the line of “${withSpaces(pass.lineText(line))}” takes in, head by head. A column adds up to 100 %.`,
-      ["token", ...of.map((_, head) => `head ${head}`)],
-      [...(pass.first ? [tableRow({}, `${pass.first} before`, ...of.map((weights) => shade(Math.max(0, 1 - weights.reduce((a, b) => a + b)))))] : []),
-        ...keys.map((key) => tableRow({ "data-key": key }, lineChip(key), ...of.map((weights) => shade(weights[key]))))], "looks");
-    const isLast = line === pass.count - 1;
-    const neurons = isLast && pass.described.neurons ? pass.described.neurons[block] : pass.neurons(block, line);
-    const busy = table(`Block ${block}, MLP: the neurons that write most into this line.`, ["neuron", "activation", ...(isLast ? ["makes likelier"] : [])],
-      neurons.map(({ neuron, activation, raises }) => tableRow({}, String(neuron), dataElement(activation, formatNumber(activation)), ...(raises ? [raises.flatMap((id) => [chip(id), " "])] : []))), "neurons");
-    panels.replaceChildren(element("div", { class: "panel", id: "lens-panel" }, lens), element("div", { class: "panel", id: "attention-panel" }, looks), element("div", { class: "panel", id: "neurons-panel" }, busy));
+    if (pass && panels.isConnected) showNumbers(pass, { block, line: view.line, head: view.head, token: shown.token });
   }
 
   return {

@@ -1,0 +1,64 @@
+// The numbers of a pass as tables, below the picture. A section is drawn again when what it follows changes.
+
+import { bar, dataElement, element, formatNumber, percent, withSpaces } from "./view.js";
+
+export const table = (caption, head, rows, name = "") => element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
+  element("table", { class: name }, element("caption", {}, caption),
+    element("thead", {}, element("tr", {}, ...head.map((each) => element("th", { scope: "col" }, ...[each].flat())))), element("tbody", {}, ...rows)));
+export const tableRow = (attributes, first, ...cells) =>
+  element("tr", attributes, element("th", { scope: "row" }, ...[first].flat()), ...cells.map((cell) => element("td", {}, ...[cell].flat())));
+
+export const chipOf = (pass, id) => element("bdi", { class: "token", "data-id": id }, withSpaces(pass.text(id)));
+export const lineChipOf = (pass, line) => element("bdi", { class: "token", "data-id": pass.lineIds[line] }, withSpaces(pass.lineText(line)));
+export const shareElement = (p) => dataElement(p, percent(p));
+
+function lensTable(pass, { token: came, block }) {
+  const token = came ?? pass.described.tokens[0];
+  const follow = pass.described.tokens.indexOf(token);
+  return table("What the model would say if it had to answer after each block (the logit lens). It often changes its mind.",
+    ["", "first guess", ...(follow < 0 ? [] : [["probability of ", chipOf(pass, token)], "place among all"])],
+    pass.lens.map((point, k) => tableRow({ "data-k": k, class: k === block + 1 && "chosen" }, k ? `after block ${k - 1}` : "at the start",
+      [chipOf(pass, point.ids[0]), " ", shareElement(point.probabilities[0])],
+      ...(follow < 0 ? [] : [[shareElement(point.followed[follow]), bar(point.followed[follow])], point.ranks[follow].toLocaleString("en")]))), "lens");
+}
+
+function attentionTable(pass, { block, line }) {
+  const of = Array.from({ length: pass.n_head }, (_, head) => pass.weights(block, head, line));
+  const before = of.map((weights) => shareElement(Math.max(0, 1 - weights.reduce((a, b) => a + b))));
+  return table(`Block ${block}, attention: how much of each token the line of “${withSpaces(pass.lineText(line))}” takes in, head by head. A column adds up to 100 %.`,
+    ["token", ...of.map((_, head) => `head ${head}`)],
+    [...(pass.first ? [tableRow({}, `${pass.first} before`, ...before)] : []),
+      ...Array.from({ length: line + 1 }, (_, key) => tableRow({ "data-key": key }, lineChipOf(pass, key), ...of.map((weights) => shareElement(weights[key]))))], "looks");
+}
+
+function neuronsTable(pass, { block, line }) {
+  const isLast = line === pass.count - 1;
+  const neurons = isLast && pass.described.neurons ? pass.described.neurons[block] : pass.neurons(block, line);
+  return table(`Block ${block}, MLP: the neurons that write most into this line.`, ["neuron", "activation", ...(isLast ? ["makes likelier"] : [])],
+    neurons.map(({ neuron, activation, raises }) => tableRow({}, String(neuron), dataElement(activation, formatNumber(activation)),
+      ...(raises ? [raises.flatMap((id) => [chipOf(pass, id), " "])] : []))), "neurons");
+}
+
+/** The sections of every pass: what each follows, and the function that draws it for a pass and a choice. */
+export const SECTIONS = [
+  { id: "lens", follows: ["block", "token"], draw: (pass, choice) => [lensTable(pass, choice)] },
+  { id: "attention", follows: ["block", "line"], draw: (pass, choice) => [attentionTable(pass, choice)] },
+  { id: "neurons", follows: ["block", "line"], draw: (pass, choice) => [neuronsTable(pass, choice)] },
+];
+
+/** Fill `root` with sections; `show(pass, { block, line, head, token })` draws what has changed. */
+export function createNumbers(root, sections = SECTIONS) {
+  const panels = sections.map(({ id }) => element("div", { class: "panel", id: `${id}-panel` }));
+  const drawn = sections.map(() => null);
+  let last = null;
+  root.append(...panels);
+  return (pass, choice) => {
+    sections.forEach(({ follows, draw }, i) => {
+      const key = JSON.stringify(follows.map((name) => choice[name]));
+      if (pass === last && key === drawn[i]) return;
+      drawn[i] = key;
+      panels[i].replaceChildren(...draw(pass, choice));
+    });
+    last = pass;
+  };
+}
