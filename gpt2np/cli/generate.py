@@ -167,7 +167,7 @@ def _run_streams(
     prompt: str,
 ) -> tuple["Completion", int]:
     """Generate and print texts, even after Ctrl-C; return the best text and the exit code."""
-    from gpt2np.generation.complete import pick_best, run_streams
+    from gpt2np.generation.complete import pick_best, raise_error, run_streams
 
     signal.signal(signal.SIGINT, handle_interrupt)
     is_live = len(streams) == 1 and not args.json
@@ -177,7 +177,8 @@ def _run_streams(
             print("" if args.no_echo else prompt, end="", flush=True)
             write_stream(streams[0])
         else:
-            run_streams(streams)
+            list(run_streams(streams[0].model, [streams]))
+            raise_error(streams)
     except KeyboardInterrupt:
         exit_code = 130
         for stream in streams:

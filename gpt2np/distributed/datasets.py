@@ -128,18 +128,17 @@ def _make_encoder(model: str | None, field: str) -> Callable[[Rows], Rows]:
 def _make_generator(
     source: ModelArguments, options: dict[str, Any], field: str, index: str
 ) -> Callable[[Rows], Rows]:
-    from gpt2np.prompts.job import PromptRunner
+    from gpt2np.prompts.job import continue_lines
 
     lm = source.load()
 
     def to_json(completion: Any) -> dict[str, Any]:
         return {"completion": completion.text, "completion_ids": completion.ids}
 
-    runner = PromptRunner(lm, to_json, options, "row")
-
     def run(rows: Rows) -> Rows:
         lines = [PromptLine(row[index] + 1, row[field]) for row in rows]
-        found = b"".join(results.contents[0] for _, results in runner.run(lines))
+        results = continue_lines(lm, lines, to_json, options, "row")
+        found = b"".join(made.contents[0] for _, made in results)
         made = {row["line"]: row for row in map(json.loads, found.splitlines())}
         names = ("completion", "completion_ids")
         return [{name: made.get(line.number, {}).get(name) for name in names} for line in lines]

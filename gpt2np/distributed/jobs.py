@@ -27,7 +27,7 @@ from gpt2np.evaluation.corpus import read_corpus, score_batch
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.generation.prefix import model_fingerprint
 from gpt2np.language_model import LanguageModel
-from gpt2np.prompts.job import PromptRunner, ToJson
+from gpt2np.prompts.job import ToJson, continue_lines
 from gpt2np.prompts.prompt_file import PromptLine, read_lines
 from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer import Tokenizer, batches
@@ -179,10 +179,9 @@ def _make_runner(
     name: str,
 ) -> Callable[[list[PromptLine]], Results]:
     lm = source.load()
-    runner = PromptRunner(lm, to_json(lm), options, name)
 
     def run(lines: list[PromptLine]) -> Results:
-        results = [made for _, made in runner.run(lines)]
+        results = [made for _, made in continue_lines(lm, lines, to_json(lm), options, name)]
         rows = b"".join(made.contents[0] for made in results)
         problems = [problem for made in results for problem in made.problems]
         return Results((rows,), problems, sum(made.n_tokens for made in results))

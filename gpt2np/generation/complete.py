@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpt2np.errors import BatchError, GenerationInterrupted, InvalidArgumentError, errors_at
@@ -14,6 +15,7 @@ from gpt2np.model import GPT2
 from gpt2np.progress import progress_bar
 
 _Result = Completion | list[TextStream]  # what `start` returns
+_MAX_STARTED = 1000  # groups of streams in memory, while they wait for an earlier group to end
 
 
 def complete(
@@ -34,7 +36,9 @@ def complete(
         streams = _streams(results)
         progress = False if progress is None and len(requests) == 1 else progress
         with progress_bar(len(streams), "generating", "text", progress) as bar:
-            run_streams(streams, lambda n_ended: bar.update(n_ended - bar.n))
+            for ended in run_streams(model, ([stream] for stream in streams)):
+                bar.update(len(ended))
+        raise_error(streams)
     except KeyboardInterrupt:
         results += [
             Completion.of(request, text="", ids=[], finish_reason="cancelled", seconds=0.0)
@@ -84,24 +88,31 @@ def start_streams(model: GPT2, request: Request) -> list[TextStream]:
 
 
 def run_streams(
-    streams: Sequence[TextStream], on_progress: Callable[[int], object] = lambda n_ended: None
-) -> None:
-    """Run the streams of one model in batches until all have ended.
+    model: GPT2, groups: Iterable[Sequence[TextStream]]
+) -> Iterator[Sequence[TextStream]]:
+    """Run groups of streams in one batch; yield each group, in order, when its streams have ended.
 
-    After each step, `on_progress` receives how many streams have ended.
-
-    Raises:
-        InvalidArgumentError: the options forbid every next token in a stream. The error is raised
-            after the other streams have ended.
+    A group is read from `groups` when the batch has room, so that a generator can create it then.
     """
-    if not streams:
-        return
-    scheduler = Scheduler(streams[0].model)
-    for stream in streams:
-        scheduler.add(stream.sequence)
-    while scheduler.busy:
-        scheduler.step()
-        on_progress(len(streams) - len(scheduler.running) - len(scheduler.waiting))
+    scheduler, started = Scheduler(model), deque[Sequence[TextStream]]()
+    remaining = iter(groups)
+    has_more = True
+    while has_more or started:
+        while has_more and scheduler.free and len(started) < _MAX_STARTED:
+            group = next(remaining, None)
+            has_more = group is not None
+            if group is not None:
+                started.append(group)
+                for stream in group:
+                    scheduler.add(stream.sequence)
+        while started and not any(stream.running for stream in started[0]):
+            yield started.popleft()
+        if scheduler.busy:
+            scheduler.step()
+
+
+def raise_error(streams: Sequence[TextStream]) -> None:
+    """Raise the error that has ended a stream, if any."""
     for stream in streams:
         if stream.sequence.error:
             raise stream.sequence.error

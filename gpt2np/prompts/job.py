@@ -7,6 +7,7 @@ resumes.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -25,10 +26,8 @@ from gpt2np.data.resumable import (
 )
 from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
-from gpt2np.generation import Scheduler
-from gpt2np.generation.complete import pick_best, start
+from gpt2np.generation.complete import pick_best, run_streams, start
 from gpt2np.generation.sampling import new_seed
-from gpt2np.generation.sequence import RunningSequence
 from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_lines
@@ -52,7 +51,6 @@ COLUMNS = {
 """The columns of a .parquet file of results; see `gpt2np.data.parquet.Columns`."""
 
 _ALIASES = {"stop_strings": "stop", "do_sample": "temperature"}
-_MAX_FINISHED = 1000  # finished lines in memory that wait for an earlier line
 
 ToJson = Callable[[Completion], dict[str, Any]]
 
@@ -94,7 +92,8 @@ def continue_file(
         OSError: the files can't be written.
     """
     check_max_rows(out, max_rows_per_file)
-    runner = PromptRunner(lm, to_json, options, f"{prompts}")
+    given: Any = options
+    lm.resolve_options(**given)  # raises an error before a file is written
     settings = {
         "version of gpt2np": __version__,
         "model": lm.name,
@@ -108,7 +107,7 @@ def continue_file(
     digests = partial(line_digests, prompts)
 
     def run_here(after: int) -> Iterator[tuple[PromptLine, Results]]:
-        return runner.run(read_lines(prompts, after))
+        return continue_lines(lm, read_lines(prompts, after), to_json, options, f"{prompts}")
 
     def steps(position: Position) -> Iterator[tuple[Position, Results]]:
         for line, results in (run or run_here)(position.done):
@@ -138,103 +137,62 @@ def _describe_lines(prompts: Path, start: int, stop: int) -> str:
     return f"a line from {start + 1} to {stop} of {prompts}"
 
 
-class PromptRunner:
-    """Continues prompts in batches, and returns the results in the order of the prompts.
+def continue_lines(
+    lm: LanguageModel,
+    lines: Iterable[PromptLine],
+    to_json: ToJson,
+    options: Mapping[str, Any],
+    source: str,
+) -> Iterator[tuple[PromptLine, Results]]:
+    """Continue prompts in batches; yield each line with its results, in order.
 
     A line can set its seed. Otherwise line i (from 1) has the seed `seed + (i - 1) × n`, where n is
-    the number of continuations per prompt. The results of a prompt do not depend on the
-    other prompts. Invalid lines are skipped and reported.
+    the number of continuations per prompt. The results of a prompt do not depend on the other
+    prompts. An invalid line is skipped and reported; `source` is the prompt file's name there.
     """
+    given: Any = options
+    n_drawn = lm.resolve_options(**given).n_drawn
+    started = deque[tuple[PromptLine, list[TextStream] | Completion | str | None]]()
 
-    def __init__(
-        self, lm: LanguageModel, to_json: ToJson, options: Mapping[str, Any], source: str
-    ) -> None:
-        """Check the options; `source` is the prompt file's name in error messages.
+    def groups() -> Iterator[list[TextStream]]:
+        for line in lines:
+            result = _start(lm, line, options, n_drawn)
+            started.append((line, result))
+            yield result if isinstance(result, list) else []
 
-        Raises:
-            InvalidArgumentError: an option is invalid.
-        """
-        given: Any = options
-        self._n_drawn = lm.resolve_options(**given).n_drawn
-        self._lm, self._to_json, self._options = lm, to_json, dict(options)
-        self._source = source
-        self._scheduler = Scheduler(lm.model)
-        # id() of a running sequence → its prompt line, and all streams of that line.
-        self._running: dict[int, tuple[PromptLine, list[TextStream]]] = {}
-        self._finished: dict[int, Results] = {}  # by line number
-
-    def run(self, lines: Iterable[PromptLine]) -> Iterator[tuple[PromptLine, Results]]:
-        """Yield the results of the lines in order: of each line, or the joined results of several.
-
-        The line in a pair is the last that the results are for.
-        """
-        remaining, started = iter(lines), dict[int, PromptLine]()  # by line number, in order
-        has_more = True
-        while has_more or self._scheduler.busy:
-            while has_more and self._scheduler.free and len(self._finished) < _MAX_FINISHED:
-                line = next(remaining, None)
-                has_more = line is not None
-                if line is not None:
-                    started[line.number] = line
-                    self._start_line(line)
-            for sequence in self._scheduler.step() if self._scheduler.busy else ():
-                self._end_sequence(sequence)
-            yield from self._pop_finished(started)
-
-    def _pop_finished(self, started: dict[int, PromptLine]) -> Iterator[tuple[PromptLine, Results]]:
-        """Remove the finished lines up to the first unfinished line; yield their joined results."""
-        problems: list[object] = []
-        last, rows, n_tokens = None, b"", 0
-        while started and (number := next(iter(started))) in self._finished:
-            last, results = started.pop(number), self._finished.pop(number)
-            rows += results.contents[0]
-            problems += results.problems
-            n_tokens += results.n_tokens
-        if last is not None:
-            yield last, Results((rows,), problems, n_tokens)
-
-    def _start_line(self, line: PromptLine) -> None:
-        if line.problem is not None or line.prompt is None:
-            self._finish_line(line, b"", line.problem)
-            return
-        seed = self._options["seed"] + (line.number - 1) * self._n_drawn
-        replaced = {_ALIASES.get(name, name) for name in line.options}
-        kept = {name: value for name, value in self._options.items() if name not in replaced}
-        options: Any = {**kept, "seed": seed, **line.options}
-        try:
-            started = start(self._lm.model, self._lm.request(line.prompt, **options))
-        except (InvalidArgumentError, ContextLengthError) as error:
-            self._finish_line(line, b"", str(error))
-            return
-        if isinstance(started, Completion):
-            self._write_line(line, started)
-            return
-        for stream in started:
-            self._running[id(stream.sequence)] = line, started
-            self._scheduler.add(stream.sequence)
-
-    def _end_sequence(self, sequence: RunningSequence) -> None:
-        line, streams = self._running.pop(id(sequence))
-        if any(stream.running for stream in streams):
-            return
-        problem = next((str(s.sequence.error) for s in streams if s.sequence.error), None)
-        if problem is None:
-            self._write_line(line, pick_best(streams))
+    for _ in run_streams(lm.model, groups()):
+        line, result = started.popleft()
+        if isinstance(result, list):
+            error = next((s.sequence.error for s in result if s.sequence.error), None)
+            result = pick_best(result) if error is None else str(error)
+        if isinstance(result, Completion):
+            yield line, _row(line, result, to_json)
         else:
-            self._finish_line(line, b"", problem)
+            problems = [f"{source} line {line.number}: {result}"] if result else []
+            yield line, Results((b"",), problems)
 
-    def _write_line(self, line: PromptLine, completion: Completion) -> None:
-        completions = [completion, *completion.alternatives]
-        best, *alternatives = map(self._to_json, completions)
-        line_id = {} if line.id is None else {"id": line.id}
-        content = {"line": line.number, **line_id, **best}
-        if alternatives:
-            content["alternatives"] = alternatives
-        n_tokens = sum(len(c.ids) for c in completions)
-        self._finish_line(line, json_line(content), n_tokens=n_tokens)
 
-    def _finish_line(
-        self, line: PromptLine, row: bytes, problem: str | None = None, n_tokens: int = 0
-    ) -> None:
-        problems = [] if problem is None else [f"{self._source} line {line.number}: {problem}"]
-        self._finished[line.number] = Results((row,), problems, n_tokens)
+def _start(
+    lm: LanguageModel, line: PromptLine, options: Mapping[str, Any], n_drawn: int
+) -> list[TextStream] | Completion | str | None:
+    """Return a line's streams or completion, its problem, or None for a blank line."""
+    if line.problem is not None or line.prompt is None:
+        return line.problem
+    replaced = {_ALIASES.get(name, name) for name in line.options}
+    kept = {name: value for name, value in options.items() if name not in replaced}
+    seed = options["seed"] + (line.number - 1) * n_drawn
+    changes: Any = {**kept, "seed": seed, **line.options}
+    try:
+        return start(lm.model, lm.request(line.prompt, **changes))
+    except (InvalidArgumentError, ContextLengthError) as error:
+        return str(error)
+
+
+def _row(line: PromptLine, completion: Completion, to_json: ToJson) -> Results:
+    completions = [completion, *completion.alternatives]
+    best, *alternatives = map(to_json, completions)
+    line_id = {} if line.id is None else {"id": line.id}
+    content = {"line": line.number, **line_id, **best}
+    if alternatives:
+        content["alternatives"] = alternatives
+    return Results((json_line(content),), n_tokens=sum(len(c.ids) for c in completions))

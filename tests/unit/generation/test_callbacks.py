@@ -220,7 +220,7 @@ def test_interventions_of_one_prompt_leave_the_others_alone(lm):
     ]
     from gpt2np.generation.complete import run_streams
 
-    run_streams(streams)
+    list(run_streams(lm.model, [streams]))
     assert streams[1].completion.ids == plain[1].ids
     assert streams[0].completion.ids != plain[0].ids
 

@@ -495,7 +495,7 @@ def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
         lm.draft = draft
         streams.append(lm.stream(prompts[i], seed=i, **options))
     lm.draft = None
-    run_streams(streams)
+    list(run_streams(lm.model, [streams]))
     assert all(same(s.completion, p) for s, p in zip(streams, plain, strict=True))
 
 

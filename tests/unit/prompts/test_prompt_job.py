@@ -8,15 +8,18 @@ from helpers.parts import part_paths, read_part
 from gpt2np import GenerationOptions, GPT2NPError, InvalidArgumentError, load
 from gpt2np.data import resumable
 from gpt2np.data.resumable import JobCallbacks
+from gpt2np.generation import complete
 from gpt2np.prompts import job
-from gpt2np.prompts.job import PromptRunner, continue_file
+from gpt2np.prompts.job import continue_file
 
 
 class Interrupted(Exception):
     pass
 
 
-def run(lm, folder, content, interrupt_after=None, force=False, **options):
+def run(
+    lm, folder, content, interrupt_after=None, force=False, on_progress=lambda *_: None, **options
+):
     """Runs a job, perhaps not to its end; the lines it resumed after, and what it wrote."""
     (folder / "p.jsonl").write_text(content)
     resumed, restarted, described = [], [], []
@@ -27,7 +30,7 @@ def run(lm, folder, content, interrupt_after=None, force=False, **options):
         described.append(completion)
         return {"ids": completion.ids, "seed": completion.seed}
 
-    callbacks = JobCallbacks(resumed.append, restarted.append)
+    callbacks = JobCallbacks(resumed.append, restarted.append, on_progress)
     given = {"seed": 1, "max_new_tokens": 3, **options}
     paths = folder / "p.jsonl", folder / "o.jsonl"
     if not paths[1].is_symlink():
@@ -91,7 +94,7 @@ def test_a_changed_option_is_named_and_nothing_is_lost(lm, interrupted, change, 
 def test_appended_prompts_go_on(lm, interrupted):
     longer = PROMPTS.removesuffix("\n") + '\r\n"And now"\n"and then"'
     resumed, restarted, found = run(lm, interrupted, longer)
-    assert resumed == [32] and restarted == []
+    assert resumed == [36] and restarted == []
     assert len(found) == 42 and found == run(lm, interrupted, longer)[2]
 
 
@@ -99,26 +102,32 @@ def test_appended_prompts_go_on(lm, interrupted):
     "content", [PROMPTS.replace("king 20", "fox 20"), PROMPTS[: len(PROMPTS) // 2]]
 )
 def test_a_changed_prompt_is_named_and_what_comes_before_it_is_kept(lm, interrupted, content):
-    with pytest.raises(InvalidArgumentError, match=r"a line from 17 to 32 of .* has changed; undo"):
+    with pytest.raises(InvalidArgumentError, match=r"line 21 of .* has changed; undo"):
         run(lm, interrupted, content)
     resumed, restarted, found = run(lm, interrupted, content, force=True)
-    assert resumed == [16] and len(restarted) == 1
+    assert resumed == [20] and len(restarted) == 1
     assert found == run(lm, interrupted, content)[2]
 
 
 def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "_MAX_FINISHED", 4)
+    monkeypatch.setattr(complete, "_MAX_STARTED", 20)
     long = json.dumps({"prompt": "The king", "max_new_tokens": 200, "ignore_eos": True}) + "\n"
-    most, put = [], PromptRunner._finish_line
+    read, put, most = [], job.read_lines, 0
 
-    def counted(self, *arguments, **results):
-        put(self, *arguments, **results)
-        most.append(len(self._finished))
+    def counted(*arguments):
+        for line in put(*arguments):
+            read.append(line)
+            yield line
 
-    monkeypatch.setattr(PromptRunner, "_finish_line", counted)
-    _, _, found = run(lm, tmp_path, long + PROMPTS * 2)
+    def on_progress(done, n_tokens):
+        nonlocal most
+        most = max(most, len(read) - done)
+
+    monkeypatch.setattr(job, "read_lines", counted)
+    content = long + PROMPTS * 2
+    _, _, found = run(lm, tmp_path, content, on_progress=on_progress)
     assert len(found) == 81 and len(found[0]) == 200
-    assert 4 <= max(most) < 25  # those that were running go on
+    assert 16 <= most <= 20
 
 
 @pytest.mark.parametrize(
@@ -131,14 +140,14 @@ def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch)
     ],
 )
 def test_prompts_that_change_while_the_job_runs(lm, tmp_path, monkeypatch, change):
-    run_lines, prompts = PromptRunner.run, tmp_path / "p.jsonl"
+    run_lines, prompts = job.continue_lines, tmp_path / "p.jsonl"
 
-    def run_and_change(self, lines):
-        yield from run_lines(self, lines)
+    def run_and_change(*arguments):
+        yield from run_lines(*arguments)
         prompts.write_text(change(PROMPTS))
 
     with monkeypatch.context() as patch, pytest.raises(GPT2NPError, match="has changed while its"):
-        patch.setattr(PromptRunner, "run", run_and_change)
+        patch.setattr(job, "continue_lines", run_and_change)
         run(lm, tmp_path, PROMPTS)
     assert not (tmp_path / "o.jsonl").exists()
     resumed, _, found = run(lm, tmp_path, PROMPTS)
