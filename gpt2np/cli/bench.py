@@ -22,7 +22,6 @@ from gpt2np.runtime.options import MODEL_HELP
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_model_or_option(parser, f"{MODEL_HELP} (default: {DEFAULT_MODEL})")
     parser.add_argument(
         "--quick",
@@ -35,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the benchmark, print its results and return the exit code."""
     set_threads(args.threads)
     from gpt2np.benchmark.suite import as_text, plan_for, run_suite
     from gpt2np.checkpoint.load import read_checkpoint

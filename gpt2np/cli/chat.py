@@ -20,7 +20,7 @@ from gpt2np.cli.generation_options import (
     add_generation_arguments,
     generation_options,
 )
-from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.model_options import add_model_arguments, load_quietly
 from gpt2np.cli.output import handle_interrupt, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, strip_newline
 from gpt2np.data.text import decode_utf8
@@ -37,7 +37,6 @@ _PROMPT, _CONTINUATION_PROMPT = ">>> ", "... "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     add("--system", metavar="TEXT", help="System message; needs a chat template")
     template = "Jinja file to use instead of the model's chat template"
@@ -47,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read and answer messages until the end of the input; return the exit code."""
     set_threads(args.threads)  # must come before NumPy is imported
     options = generation_options(args)
     session = _create_session(args, options)
@@ -61,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
-    lm, messages = load_model(args)
+    lm, messages = load_quietly(args)
     assert lm.folder is not None
     from gpt2np.chat import ChatSession, read_chat_template
 

@@ -30,7 +30,6 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     add("source", metavar="SRC", help=MODEL_HELP)
     add("target", type=Path, metavar="DST", help="Folder to write; must be new or empty")
@@ -51,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert the model, print a report and return the exit code."""
     if args.target == Path():
         raise InvalidArgumentError("DST is empty or the current folder; name a new folder")
     if args.target == Path("-"):

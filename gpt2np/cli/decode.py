@@ -24,7 +24,6 @@ _BETWEEN_VALUES = re.compile(r"[\s,]*")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     add("ids", nargs="*", metavar="ID", help="Token id to decode; - reads standard input")
     add("--file", type=Path, metavar="FILE", help="Read the ids from FILE")
@@ -37,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Decode the ids, print their texts and return the exit code."""
     given = [" ".join(args.ids)] if args.ids else []
     [text] = read_texts(given, args.file, "ids", "ID")
     sequences = parse_ids(text)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -30,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Download and check a model, print its folder and return the exit code."""
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.errors import ModelNotFoundError
     from gpt2np.hub import find_model

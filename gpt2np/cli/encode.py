@@ -30,20 +30,13 @@ from gpt2np.cli.model_options import (
     load_tokenizer,
     ray_cluster,
 )
-from gpt2np.cli.output import (
-    corpus_progress,
-    counted,
-    print_stderr,
-    report_interrupted,
-    write_errors,
-)
+from gpt2np.cli.output import counted, print_stderr, running_corpus_job
 from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     add(
         "inputs",
@@ -63,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Encode the inputs to OUT and return the exit code."""
     from gpt2np.data.corpus import find_files
     from gpt2np.data.resumable import partial_folder
     from gpt2np.tokenizer.dataset import check_output, encode_dataset
@@ -82,14 +74,10 @@ def run(args: argparse.Namespace) -> int:
         from gpt2np.distributed.jobs import encode_on_ray
 
         run_elsewhere = encode_on_ray(tokenizer, options, cluster)
-    bar = corpus_progress(files, "encoding")
-    try:
-        with write_errors(args.out, check_filename=True), bar as callbacks:
-            dataset = encode_dataset(
-                files, args.out, tokenizer, options, callbacks, force=args.force, run=run_elsewhere
-            )
-    except KeyboardInterrupt:
-        return report_interrupted(partial_folder(args.out))
+    with running_corpus_job(args.out, files, "encoding") as callbacks:
+        dataset = encode_dataset(
+            files, args.out, tokenizer, options, callbacks, force=args.force, run=run_elsewhere
+        )
     documents, ids = counted(dataset.documents, "document"), counted(dataset.ids, "id")
     print_stderr(f"{documents}, {ids} ({dataset.dtype}) in {args.out}")
     return 0

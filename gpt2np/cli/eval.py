@@ -86,7 +86,6 @@ acc_bytes   log probability per byte"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     tasks = parser.add_subparsers(
         title="Tasks", dest="task", metavar="TASK", required=True, parser_class=type(parser)
     )
@@ -148,7 +147,6 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate the model, print the results and return the exit code."""
     for name in ("limit", "context", "stride"):
         if (value := getattr(args, name, None)) is not None and value < 1:
             raise InvalidArgumentError(f"--{name} is {value}; it must be at least 1")
@@ -162,9 +160,7 @@ def run(args: argparse.Namespace) -> int:
     inputs, measure = create_measure(args)  # reports invalid files before the model loads
     if not inputs:
         raise InvalidArgumentError(f"there are no {unit}; give a file that is not empty")
-    lm, messages = load_model(args)
-    for message in messages:
-        print_stderr(message)
+    lm = load_model(args)
     start = time.perf_counter()
     result = _run_with_progress(measure, lm, unit)
     seconds = time.perf_counter() - start

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.model_options import add_model_arguments, load_quietly
 from gpt2np.cli.output import counted, print_stderr, step_bar, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import atomic_write_text, check_output_file
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     add_prompt_arguments(parser)
     window = "Process and show only tokens START to STOP - 1 of the prompt, counted from 0"
@@ -64,7 +63,6 @@ def _parse_window(text: str) -> slice:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page and return the exit code."""
     prompt = read_prompt(args)
     if args.steps < 1:
         raise InvalidArgumentError(f"--steps is {args.steps}; it must be at least 1")
@@ -73,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("--force has no effect on standard output; leave it out")
     if not is_stdout:
         check_output_file(args.output, overwrite=args.force, inputs=[args.file])
-    lm, messages = load_model(args)
+    lm, messages = load_quietly(args)
     page = _create_page(lm, prompt, args)
     for message in messages:
         print_stderr(message)

@@ -33,7 +33,7 @@ from gpt2np.cli.generation_options import (
 from gpt2np.cli.model_options import (
     add_model_arguments,
     add_ray_arguments,
-    load_model,
+    load_quietly,
     load_with_fingerprint,
     model_source,
     ray_cluster,
@@ -41,10 +41,9 @@ from gpt2np.cli.model_options import (
 from gpt2np.cli.output import (
     counted,
     handle_interrupt,
-    job_progress,
     print_stderr,
-    report_interrupted,
     report_rows,
+    running_job,
     write_errors,
     write_stream,
 )
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_prompt_arguments(parser)
     parser.add_argument(
         "--prompts",
@@ -99,7 +97,6 @@ def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate texts, print them and return the exit code."""
     set_threads(args.threads)  # must come before NumPy is imported
     if args.prompts is not None:
         if args.receipt is not None:
@@ -120,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         check_output_file(args.receipt, overwrite=args.force, inputs=[args.file])
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
-    lm, messages = load_model(args)
+    lm, messages = load_quietly(args)
     return _generate(lm, messages, prompt, options, args)
 
 
@@ -254,7 +251,6 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Continue each prompt of the file --prompts. The exit code is 1 if a line was skipped."""
     args.prompts = spool_stdin(args.prompts)
     _check_prompts_options(args)
-    from gpt2np.data.resumable import partial_folder
     from gpt2np.prompts.job import continue_file, job_seed
     from gpt2np.prompts.prompt_file import count_lines
 
@@ -263,34 +259,26 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     lm, fingerprint = load_with_fingerprint(args)
     options = {**options, "seed": job_seed(args.out, options.get("seed"))}
     print_stderr(f"seed: {options['seed']}")
-    bar = job_progress(
-        lambda done: f"line {done + 1:,}", total=n_lines, desc="generating", unit="line"
-    )
-    try:
-        with write_errors(args.out, check_filename=True), bar as callbacks:
-            to_json = _make_to_json(lm)
-            run_elsewhere = None
-            if cluster:
-                from gpt2np.distributed.jobs import continue_on_ray
+    run_elsewhere = None
+    if cluster:
+        from gpt2np.distributed.jobs import continue_on_ray
 
-                source = model_source(args, lm)
-                run_elsewhere = continue_on_ray(
-                    source, args.prompts, _make_to_json, options, cluster
-                )
-            paths = args.prompts, args.out
-            n_written, n_skipped, _ = continue_file(
-                lm,
-                *paths,
-                to_json,
-                options,
-                callbacks,
-                fingerprint,
-                args.force,
-                run_elsewhere,
-                args.max_rows_per_file,
-            )
-    except KeyboardInterrupt:
-        return report_interrupted(partial_folder(args.out))
+        source = model_source(args, lm)
+        run_elsewhere = continue_on_ray(source, args.prompts, _make_to_json, options, cluster)
+    bar = {"total": n_lines, "desc": "generating", "unit": "line"}
+    with running_job(args.out, lambda done: f"line {done + 1:,}", **bar) as callbacks:
+        n_written, n_skipped, _ = continue_file(
+            lm,
+            args.prompts,
+            args.out,
+            _make_to_json(lm),
+            options,
+            callbacks,
+            fingerprint,
+            args.force,
+            run_elsewhere,
+            args.max_rows_per_file,
+        )
     if not n_written:
         raise GPT2NPError(f"{args.prompts} holds no usable prompt; {args.out} is not written")
     return report_rows(args.out, (n_written, "text"), (n_skipped, "line"))

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_model_or_option(parser, MODEL_HELP)
     check = "Read the weights; report NaN and infinity, and whether lm_head and wte differ"
     parser.add_argument("--check", action="store_true", help=check)
@@ -33,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the information and return the exit code."""
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 

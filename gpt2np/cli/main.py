@@ -32,7 +32,7 @@ COMMANDS = (
     *("train-tokenizer", "train-draft", "train"),
     *("eval", "score", "trace", "explain", "parity", "replay", "info", "convert", "bench"),
 )
-"""Subcommands; each is a module of this package with add_arguments(parser) and run(args)."""
+"""Subcommands: modules of this package with add_arguments(parser), and run(args) → exit code."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -5,6 +5,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
+from gpt2np.cli.output import print_stderr
 from gpt2np.distributed.cluster import Cluster
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
@@ -48,7 +49,15 @@ def add_performance_arguments(
     return group
 
 
-def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
+def load_model(args: argparse.Namespace) -> "LanguageModel":
+    """Load the model that the command line specifies, and print its name and warnings."""
+    lm, messages = load_quietly(args)
+    for message in messages:
+        print_stderr(message)
+    return lm
+
+
+def load_quietly(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
     """Load the model that the command line specifies.
 
     Returns the model and the messages to print: the model's name, then warnings.
@@ -74,14 +83,11 @@ def _processes(text: str) -> int | str:
 
 
 def load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
-    """Load the model and print its messages. Returns the model and a digest of its files."""
-    from gpt2np.cli.output import print_stderr
+    """Return the model and a digest of its files; see `load_model`."""
     from gpt2np.data.resumable import input_digests
     from gpt2np.hub.model_files import COMPANIONS, list_weight_files
 
-    lm, messages = load_model(args)
-    for message in messages:
-        print_stderr(message)
+    lm = load_model(args)
     assert lm.folder is not None
     patterns = ("config.json", *list_weight_files(lm.folder), *COMPANIONS)
     files = {file for pattern in patterns for file in lm.folder.glob(pattern)}

@@ -130,11 +130,20 @@ def progress(**options: Any) -> Iterator[tqdm[Any]]:
 
 
 @contextlib.contextmanager
-def job_progress(position: Callable[[int], object], **options: Any) -> Iterator[JobCallbacks]:
-    """Show a job in a tqdm bar with `options`; `position` formats the progress of earlier runs."""
-    from gpt2np.data.resumable import JobCallbacks
+def running_job(
+    out: Path, position: Callable[[int], object], **options: Any
+) -> Iterator[JobCallbacks]:
+    """Show a job that writes `out` in a tqdm bar with `options`; Ctrl-C exits with code 130.
 
-    with progress(**options) as bar:
+    `position` formats the progress of earlier runs.
+    """
+    from gpt2np.data.resumable import JobCallbacks, partial_folder
+
+    with (
+        write_errors(out, check_filename=True),
+        exit_on_interrupt(partial_folder(out)),
+        progress(**options) as bar,
+    ):
 
         def write(message: object) -> None:
             bar.write(f"{message}", file=sys.stderr)
@@ -157,13 +166,13 @@ def job_progress(position: Callable[[int], object], **options: Any) -> Iterator[
         )
 
 
-def corpus_progress(
-    files: Sequence[Path], description: str
+def running_corpus_job(
+    out: Path, files: Sequence[Path], description: str
 ) -> contextlib.AbstractContextManager[JobCallbacks]:
-    """Show a job that reads the bytes of `files`."""
+    """Show a job that reads the bytes of `files`; see `running_job`."""
     total = sum(file.stat().st_size for file in files)
     options = {"total": total, "desc": description, "unit": "B", "unit_scale": True}
-    return job_progress(lambda done: f"{done / total:.0%}", **options)
+    return running_job(out, lambda done: f"{done / total:.0%}", **options)
 
 
 def terminal_style() -> Style:
@@ -173,13 +182,19 @@ def terminal_style() -> Style:
     return Style(color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
 
 
-def report_interrupted(folder: Path) -> int:
-    """Print how to resume after Ctrl-C from the folder of unfinished work; return the exit code."""
-    if folder.exists():
-        print_stderr(f"interrupted; run the same command again to resume from {folder}")
-    else:
-        print_stderr("interrupted before the first results; run the same command again to start")
-    return 130
+@contextlib.contextmanager
+def exit_on_interrupt(folder: Path) -> Iterator[None]:
+    """After Ctrl-C, print how to resume from the folder of unfinished work; exit with code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder.exists():
+            print_stderr(f"interrupted; run the same command again to resume from {folder}")
+        else:
+            print_stderr(
+                "interrupted before the first results; run the same command again to start"
+            )
+        sys.exit(130)
 
 
 def counted(n: int, noun: str) -> str:

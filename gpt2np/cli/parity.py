@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_performance_arguments, load_model
-from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.cli.output import write_errors
 from gpt2np.cli.text_input import decode_argument
 from gpt2np.data.files import check_output_file, read_json_object
 from gpt2np.errors import InvalidArgumentError
@@ -20,7 +20,6 @@ from gpt2np.kernels.threads import set_threads
 from gpt2np.runtime.options import ModelOptions
 
 if TYPE_CHECKING:
-    from gpt2np.language_model import LanguageModel
     from gpt2np.parity import Golden
 
 _CHECK = """Compare an engine's arrays, or its greedy texts, with golden arrays.
@@ -34,7 +33,6 @@ The exit code is 0 if rounding explains all differences, and 1 for a bug."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     actions = parser.add_subparsers(
         title="Actions", dest="action", metavar="ACTION", required=True, parser_class=type(parser)
     )
@@ -68,7 +66,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record or check; return the exit code."""
     set_threads(args.threads)
     if args.action == "record":
         return _record(args)
@@ -79,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.candidate.suffix == ".json":
         return _check_texts(args, golden)
     candidate = read_candidate(args.candidate)
-    report = check(golden, candidate, _load(args), args.engine)
+    report = check(golden, candidate, load_model(args), args.engine)
     if args.json:
         print(json.dumps({"is_rounding": report.is_rounding, **asdict(report)}))
     else:
@@ -91,13 +88,6 @@ def run(args: argparse.Namespace) -> int:
     return 0 if report.is_rounding else 1
 
 
-def _load(args: argparse.Namespace) -> "LanguageModel":
-    lm, messages = load_model(args)
-    for message in messages:
-        print_stderr(message)
-    return lm
-
-
 def _record(args: argparse.Namespace) -> int:
     from gpt2np.parity import record, write_golden
 
@@ -106,7 +96,7 @@ def _record(args: argparse.Namespace) -> int:
     check_output_file(args.golden, overwrite=args.force)
     texts = [decode_argument(text, "--prompt") for text in args.prompt or []]
     prompts = {f"prompt{i}": text for i, text in enumerate(texts)} or None
-    golden = record(_load(args), prompts, args.points or "*", args.max_new_tokens)
+    golden = record(load_model(args), prompts, args.points or "*", args.max_new_tokens)
     with write_errors(args.golden):
         write_golden(golden, args.golden)
     print(args.golden)
@@ -117,7 +107,7 @@ def _check_texts(args: argparse.Namespace, golden: "Golden") -> int:
     from gpt2np.parity import check_texts
 
     continuations: dict[str, Any] = read_json_object(args.candidate, InvalidArgumentError)
-    results = check_texts(golden, continuations, _load(args), args.engine or "float32")
+    results = check_texts(golden, continuations, load_model(args), args.engine or "float32")
     if args.json:
         print(json.dumps({name: asdict(result) for name, result in results.items()}))
     else:

@@ -17,23 +17,19 @@ from gpt2np.runtime.options import ModelOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("receipt", type=Path, metavar="FILE", help="Receipt to replay")
     add_option(parser, ModelOptions, "model")
     add_performance_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay the receipt; return the exit code."""
     set_threads(args.threads)
     from gpt2np.parity.receipt import read_receipt, replay
 
     content = read_receipt(args.receipt)
     args.model = args.model or content["model"]
     args.exact, args.dtype = content["exact"], content["dtype"]
-    lm, messages = load_model(args)
-    for message in messages:
-        print_stderr(message)
+    lm = load_model(args)
     difference = replay(content, lm)
     if difference is None:
         print("same: every step's logits and token")

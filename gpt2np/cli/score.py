@@ -32,13 +32,7 @@ from gpt2np.cli.model_options import (
     model_source,
     ray_cluster,
 )
-from gpt2np.cli.output import (
-    corpus_progress,
-    print_stderr,
-    report_interrupted,
-    report_rows,
-    write_errors,
-)
+from gpt2np.cli.output import print_stderr, report_rows, running_corpus_job
 from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import GPT2NPError
@@ -47,7 +41,6 @@ from gpt2np.kernels.threads import set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     files = "File, folder or pattern to read; - reads text from standard input"
     add("files", nargs="+", metavar="FILE", help=files)
@@ -83,22 +76,18 @@ def run(args: argparse.Namespace) -> int:
         from gpt2np.distributed.jobs import score_on_ray
 
         run_elsewhere = score_on_ray(model_source(args, lm), options, cluster)
-    bar = corpus_progress(files, "scoring")
-    try:
-        with write_errors(args.out, check_filename=True), bar as callbacks:
-            n_written, n_skipped, _ = score_corpus(
-                lm,
-                files,
-                args.out,
-                options,
-                callbacks,
-                fingerprint,
-                args.force,
-                run_elsewhere,
-                args.max_rows_per_file,
-            )
-    except KeyboardInterrupt:
-        return report_interrupted(partial_folder(args.out))
+    with running_corpus_job(args.out, files, "scoring") as callbacks:
+        n_written, n_skipped, _ = score_corpus(
+            lm,
+            files,
+            args.out,
+            options,
+            callbacks,
+            fingerprint,
+            args.force,
+            run_elsewhere,
+            args.max_rows_per_file,
+        )
     if not n_written:
         raise GPT2NPError(f"the files have no document to score; {args.out} is not written")
     return report_rows(args.out, (n_written, "document"), (n_skipped, "document"))

@@ -31,7 +31,6 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     add("--host", default="127.0.0.1", metavar="HOST", help="Address (default: 127.0.0.1)")
     add("--port", type=int, default=8000, metavar="PORT", help="Port (default: 8000; 0: any)")
@@ -77,10 +76,5 @@ def _server_options(args: argparse.Namespace) -> ServerOptions:
 
 
 def _load_models(args: argparse.Namespace) -> "Sequence[LanguageModel]":
-    models = []
-    for model in args.model or [None]:
-        lm, messages = load_model(argparse.Namespace(**{**vars(args), "model": model}))
-        for message in messages:
-            print_stderr(message)
-        models.append(lm)
-    return models
+    models = args.model or [None]
+    return [load_model(argparse.Namespace(**{**vars(args), "model": model})) for model in models]

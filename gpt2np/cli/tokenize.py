@@ -30,7 +30,6 @@ MERGES_LEGEND = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="Text to tokenize; - reads standard input")
     add("--file", type=Path, metavar="FILE", help="Read the text from FILE (UTF-8)")
@@ -56,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tokenize the texts, print their tokens and return the exit code."""
     chosen = [f"--{name}" for name in ("ids", "count", "offsets") if getattr(args, name)]
     if chosen and (args.merges or args.json):
         other = "--merges" if args.merges else "--json"

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.model_options import add_model_arguments, load_quietly
 from gpt2np.cli.output import counted, print_stderr, progress, terminal_style, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import check_output_file
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add_prompt_arguments(parser)
     add = parser.add_argument
     add(
@@ -62,7 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trace the prompt, print the overview and return the exit code."""
     if args.list_points:
         names = ("prompt", "file", "points", "saliency", "compare", "npz", "json", "force", "model")
         if any(getattr(args, name) not in (None, False) for name in names):
@@ -71,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     _check_options(args)
     prompt = read_prompt(args)
-    lm, messages = load_model(args)
+    lm, messages = load_quietly(args)
     import numpy as np
 
     from gpt2np.interp.trace import encode_prompt

@@ -24,10 +24,10 @@ from gpt2np.cli.declared_options import add_groups, given_options
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import (
     check_not_hidden,
+    exit_on_interrupt,
     handle_interrupt,
     print_stderr,
     progress,
-    report_interrupted,
     write_errors,
 )
 from gpt2np.errors import InvalidArgumentError, check_argument
@@ -41,7 +41,6 @@ _ARCHITECTURE = ("n_layer", "n_head", "n_embd", "n_positions")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     corpus = "File of token ids: .bin or .npy"
     parser.add_argument("corpus", type=Path, metavar="CORPUS", help=corpus)
     out = "Folder to write; must be new or empty"
@@ -65,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train a model, write it to OUT and return the exit code."""
     from gpt2np.checkpoint.convert import check_new_folder
 
     if args.out in (Path(), Path("-")):
@@ -76,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         check_argument(value >= 1, name, value, "at least 1")
     options = TrainerOptions(**given_options(args, TrainerOptions))
+    from gpt2np.data.resumable import partial_folder
     from gpt2np.training.trainer import Trainer
 
     if args.from_model:
@@ -95,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             raise InvalidArgumentError(message, **{name: getattr(args, name)})
     print_stderr(description)
     signal.signal(signal.SIGINT, handle_interrupt)
-    with write_errors(args.out, check_filename=True):
+    with write_errors(args.out, check_filename=True), exit_on_interrupt(partial_folder(args.out)):
         trainer = Trainer(
             args.corpus,
             args.out,
@@ -110,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             with held_signals([signal.SIGINT], may_hang=True):
                 trainer.save()
-            return report_interrupted(trainer.folder)
+            raise
         trainer.finish()
     print(args.out)
     return 0

@@ -31,7 +31,6 @@ _MIN_BYTES = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     add(
         "files",
@@ -50,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Count n-grams, write the table and return the exit code."""
     from gpt2np.data.corpus import find_files
     from gpt2np.data.files import check_output_file
     from gpt2np.generation.ngram_counts import build_table

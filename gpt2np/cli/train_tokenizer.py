@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     from gpt2np.tokenizer.training_options import TrainingOptions  # slow to import
 
     add = parser.add_argument
@@ -52,7 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train and write a vocabulary, print the report and return the exit code."""
     options = _training_options(args)
     from gpt2np.data.corpus import find_files
     from gpt2np.hub.model_files import VOCABULARY_EXTRAS, VOCABULARY_FILES

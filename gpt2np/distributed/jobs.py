@@ -74,29 +74,37 @@ def language_model_fingerprint(lm: LanguageModel) -> str:
 
 def score_on_ray(source: ModelArguments, options: ScoreOptions, cluster: Cluster) -> RunBatches:
     """Return the argument `run` of `score_corpus`."""
-
-    def run(
-        files: Sequence[Path], start: tuple[int, int]
-    ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
-        readers = _readers(files, start, partial(read_corpus, options=options))
-        return map_on_cluster(readers, partial(_make_scorer, source, options, files), cluster)
-
-    return run
+    read = partial(read_corpus, options=options)
+    return partial(_run_batches, read, partial(_make_scorer, source, options), cluster)
 
 
 def encode_on_ray(tokenizer: Tokenizer, options: DatasetOptions, cluster: Cluster) -> RunBatches:
     """Return the argument `run` of `encode_dataset`."""
-    read = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=options.field)
+    read = partial(
+        read_batches,
+        read=partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=options.field),
+        batch_size=batches.BATCH_SIZE,
+        skip_errors=options.skip_errors,
+    )
+    return partial(_run_batches, read, partial(_make_encoder, tokenizer), cluster)
 
-    def run(
-        files: Sequence[Path], start: tuple[int, int]
-    ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
-        size, skip_errors = batches.BATCH_SIZE, options.skip_errors
-        read_files = partial(read_batches, read=read, batch_size=size, skip_errors=skip_errors)
-        readers = _readers(files, start, read_files)
-        return map_on_cluster(readers, partial(_make_encoder, tokenizer), cluster)
 
-    return run
+def _run_batches(
+    read: Callable[..., Iterator[DocumentBatch[Any]]],
+    make_function: Callable[[Sequence[Path]], Callable[[DocumentBatch[Any]], Results]],
+    cluster: Cluster,
+    files: Sequence[Path],
+    start: tuple[int, int],
+) -> Iterator[tuple[DocumentBatch[Any], Results]]:
+    """Yield each batch with its results; `read(files, start=…)` is `read_batches`."""
+    paths = [file.absolute() for file in files]
+    first_file, first_batch = start
+    readers = []
+    for i in range(first_file, len(files)):
+        begin = (i, first_batch if i == first_file else 0)
+        read_file = partial(read, paths[: i + 1], start=begin)
+        readers.append(partial(_read_checked, paths[i], _sample(paths[i]), read_file))
+    return map_on_cluster(readers, partial(make_function, files), cluster)
 
 
 def continue_on_ray(
@@ -116,22 +124,6 @@ def continue_on_ray(
             yield lines[-1], results
 
     return run
-
-
-def _readers(
-    files: Sequence[Path],
-    start: tuple[int, int],
-    read: Callable[..., Iterator[DocumentBatch[Any]]],
-) -> list[Callable[[], Iterator[DocumentBatch[Any]]]]:
-    """Return a reader for each file from `start` on; `read(files, start=…)` is `read_batches`."""
-    files = [file.absolute() for file in files]
-    first_file, first_batch = start
-    readers: list[Callable[[], Iterator[DocumentBatch[Any]]]] = []
-    for i in range(first_file, len(files)):
-        begin = (i, first_batch if i == first_file else 0)
-        read_file = partial(read, files[: i + 1], start=begin)
-        readers.append(partial(_read_checked, files[i], _sample(files[i]), read_file))
-    return readers
 
 
 def _read_checked(file: Path, sample: str, read: Callable[[], Iterator[Item]]) -> Iterator[Item]:
@@ -162,7 +154,9 @@ def _make_scorer(
     return lambda batch: score_batch(lm, batch, options, files[batch.file])
 
 
-def _make_encoder(tokenizer: Tokenizer) -> Callable[[DocumentBatch[Any]], Results]:
+def _make_encoder(
+    tokenizer: Tokenizer, files: Sequence[Path]
+) -> Callable[[DocumentBatch[Any]], Results]:
     return partial(batches.encode_batch, tokenizer=tokenizer)
 
 
