@@ -134,7 +134,8 @@ class LanguageModel:
                 logits, texts and scores are equal everywhere; slower. See `GPT2.from_folder`.
 
         Raises:
-            ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
+            ModelNotFoundError, CheckpointError, TokenizerError: there is no such model, or it is
+                damaged.
             InvalidArgumentError: the draft model or table has a different vocabulary, or
                 `processes` is below 1.
         """
@@ -192,7 +193,6 @@ class LanguageModel:
 
         Raises:
             InvalidArgumentError: the draft model or table has a different vocabulary.
-            ModelNotFoundError, CheckpointError: see `load`.
         """
         if draft in ("auto", "none"):
             self.draft = "auto" if draft == "auto" else None
@@ -272,7 +272,6 @@ class LanguageModel:
             BatchError: with several prompts, the options of a prompt forbid every next token.
                 `completions` holds the results of all prompts.
             GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all prompts.
-            InvalidArgumentError: see `generate`.
         """
         requests = self._requests(prompts, per_prompt_options, options, changes)
         return complete(self.model, requests, progress)
@@ -370,9 +369,6 @@ class LanguageModel:
 
         `generate` and the other methods take the result as `prefix`. The prompt after the prefix is
         encoded separately, so the space before a word belongs in the prompt.
-
-        Raises:
-            ContextLengthError, InvalidArgumentError: see `generate`.
         """
         from gpt2np.generation.prefix import compute_prefix
 
@@ -521,9 +517,6 @@ class LanguageModel:
         default of `GenerationOptions`. If `changes` has `num_beams` above 1 but no temperature, the
         temperature becomes 0. If `changes` has `best_of` or a temperature above 0 but no
         `num_beams`, `num_beams` becomes 1.
-
-        Raises:
-            InvalidArgumentError, TypeError: see `generate`.
         """
         return resolve_options(self.defaults if options is None else options, changes)
 
@@ -533,10 +526,7 @@ class LanguageModel:
         options: GenerationOptions | None = None,
         **changes: Unpack[GenerateArguments],
     ) -> Request:
-        """Resolve the arguments of `generate` into a request, for `complete` or `start_streams`.
-
-        Raises the same errors as `generate` for its arguments.
-        """
+        """Resolve the arguments of `generate` into a request, for `complete` or `start_streams`."""
         given, callbacks, prefix = split_arguments(changes)
         chosen = resolve_options(self.defaults if options is None else options, given)
         text_and_ids = self._read_prompt(prompt, prefix, chosen.window)

@@ -39,9 +39,6 @@ def time_to_first_token(
 
     After the first run, the model's files are in the operating system's page cache. The prompt is
     cut to fit into a context of `n_positions` tokens even if each character is a token.
-
-    Raises:
-        GPT2NPError: the process fails.
     """
     options = ["--model", str(folder.absolute()), "--dtype", dtype, "--processes", str(processes)]
     generate = [sys.executable, "-m", "gpt2np", "generate", PROMPT[: n_positions - 1]]
@@ -66,11 +63,7 @@ def _read_first_byte(command: Sequence[str]) -> None:
 def measure_memory(
     folder: Path, dtype: str, weights: str | None, processes: Processes
 ) -> dict[str, Any]:
-    """Call `fill_context` in a new process: measure the memory of a model with full context.
-
-    Raises:
-        GPT2NPError: the process fails.
-    """
+    """Call `fill_context` in a new process: measure the memory of a model with full context."""
     program = [sys.executable, "-m", "gpt2np.benchmark.process"]
     command = [*program, str(folder.absolute()), dtype, weights or "", str(processes)]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)

@@ -99,11 +99,8 @@ def read_conversation(path: Path) -> Conversation:
 def conversation_from_messages(messages: Sequence[object], origin: str = "") -> Conversation:
     """Convert messages, each a dict with role and content, to a conversation.
 
-    `origin` begins the text of errors.
-
-    Raises:
-        InvalidArgumentError: the messages are not an optional system message, then user and
-            assistant in turn.
+    The messages are an optional system message, then user and assistant in turn; otherwise, the
+    function raises InvalidArgumentError, whose text begins with `origin`.
     """
     conversation = Conversation()
     for number, message in enumerate(messages, 1):
@@ -193,11 +190,7 @@ class ChatSession:
         return len(self._cached_ids)
 
     def resolve_options(self, options: dict[str, Any]) -> GenerationOptions:
-        """Fill in missing `options` with the defaults of the session and of the model.
-
-        Raises:
-            InvalidArgumentError: a value is out of range.
-        """
+        """Fill in missing `options` with the defaults of the session and of the model."""
         given: Any = {**self._defaults, **options}
         return self.lm.resolve_options(**given)
 
@@ -258,10 +251,9 @@ class ChatSession:
             start += 1
 
     def check_special_tokens(self, conversation: Conversation) -> None:
-        """Check that no message contains a special token, which could forge the end of a turn.
+        """Raise InvalidArgumentError for a special token, which could forge the end of a turn.
 
-        Raises:
-            InvalidArgumentError: a message contains a special token, and there is a template.
+        Without a template, messages may contain special tokens.
         """
         for message in conversation.messages() if self.template else ():
             if token := find_special_token(message["content"], self.lm.tokenizer.special_tokens):

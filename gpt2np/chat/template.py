@@ -144,10 +144,9 @@ def _stop(process: Popen[bytes]) -> None:
 
 
 def check_message(message: Any, name: str) -> dict[str, str]:
-    """Validate a message, called `name` in errors, and return a copy.
+    """Return a copy of a message with a role from ROLES and a text; otherwise raise an error.
 
-    Raises:
-        InvalidArgumentError: `role` is not one of ROLES, or `content` is not a string.
+    The error's text begins with `name`.
     """
     if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
         raise InvalidArgumentError(f"{name} must have a role and a content, both strings")

@@ -51,11 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def parse_ids(text: str) -> list[list[int]]:
-    """Parse lines of numbers, or JSON values. Returns a list of ids for each text to decode.
-
-    Raises:
-        InvalidArgumentError: `text` is empty, or contains anything but ids.
-    """
+    """Parse lines of numbers, or JSON values. Returns a list of ids for each text to decode."""
     if text.lstrip()[:1] in ("[", "{"):
         sequences = [ids for value in _json_values(text) for ids in _sequences(value)]
     else:

@@ -27,11 +27,7 @@ def add_generation_arguments(
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Convert the options that are given to keyword arguments of `LanguageModel.generate`.
-
-    Raises:
-        InvalidArgumentError: --greedy contradicts another option, or a value is malformed.
-    """
+    """Convert the options that are given to keyword arguments of `LanguageModel.generate`."""
     if args.greedy or args.temperature == 0:  # both mean the same
         flag = "--greedy" if args.greedy else "--temperature 0"
         filters = [name for name in _RANDOM if name != "seed"]

@@ -112,11 +112,7 @@ def add_ray_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def ray_cluster(args: argparse.Namespace) -> "Cluster | None":
-    """Return the cluster of --ray, --workers and --cpus-per-worker; None without --ray.
-
-    Raises:
-        InvalidArgumentError: an option is invalid, or has no effect without --ray.
-    """
+    """Return the cluster of --ray, --workers and --cpus-per-worker; None without --ray."""
     given = given_options(args, Cluster)
     if args.address is None:
         for name in given:
@@ -140,11 +136,7 @@ def add_model_or_option(parser: argparse.ArgumentParser, help_text: str) -> None
 
 
 def model_argument(args: argparse.Namespace, *, required: bool = False) -> str | None:
-    """Return the argument MODEL, or else the value of the option --model.
-
-    Raises:
-        InvalidArgumentError: both are given, or neither although `required`.
-    """
+    """Return the argument MODEL, or else the value of the option --model."""
     given = [model for model in (args.positional_model, args.model) if model is not None]
     if len(given) > 1:
         raise InvalidArgumentError("give either MODEL or --model, not both")

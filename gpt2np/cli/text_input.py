@@ -29,11 +29,7 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_prompt(args: argparse.Namespace) -> str:
-    """Read the prompt from PROMPT, --file or standard input.
-
-    Raises:
-        InvalidArgumentError: there is no prompt or more than one, or the prompt is not UTF-8.
-    """
+    """Read the prompt from PROMPT, --file or standard input."""
     prompts = [] if args.prompt is None else [args.prompt]
     [prompt] = read_texts(prompts, args.file, "prompt", "PROMPT")
     return prompt if args.file is None else strip_newline(prompt)
@@ -62,11 +58,7 @@ def read_texts(texts: list[str], file: Path | None, kind: str, argument: str) ->
 
 
 def decode_argument(text: str, name: str) -> str:
-    """Decode a command-line argument as UTF-8 in every locale.
-
-    Raises:
-        InvalidArgumentError: the argument is not UTF-8; the message contains `name`.
-    """
+    """Decode a command-line argument as UTF-8 in every locale; `name` is for messages."""
     return decode_utf8(os.fsencode(text), name, keep_bom=True)
 
 
@@ -78,11 +70,7 @@ def read_stdin(kind: str) -> str:
 
 
 def read_text_file(file: Path) -> str:
-    """Read the file that --file names; - is standard input.
-
-    Raises:
-        InvalidArgumentError: the file cannot be read, or is not UTF-8.
-    """
+    """Read the file that --file names; - is standard input."""
     if file == Path("-"):
         return decode_utf8(sys.stdin.buffer.read(), "standard input")
     if file == Path():

@@ -73,8 +73,7 @@ class Cluster:
     def _reachable_address(self) -> str | None:
         """Return the address for `ray.init`, which would wait for a cluster that has been killed.
 
-        Raises:
-            GPT2NPError: nothing listens at the address.
+        If nothing listens at the address, raises GPT2NPError.
         """
         import socket
         import tempfile
@@ -103,9 +102,6 @@ class Cluster:
         """Return the arguments of `Dataset.map_batches` for the workers.
 
         The workers leave `n_reserved` CPUs to other tasks.
-
-        Raises:
-            InvalidArgumentError: the cluster has too few CPUs.
         """
         ray = import_ray()
         total = int(ray.cluster_resources().get("CPU", 1))
@@ -139,11 +135,7 @@ Cluster.__doc__ = f"{Cluster.__doc__}\n{attributes_text(Cluster)}"
 
 
 def import_ray() -> Any:
-    """Import Ray.
-
-    Raises:
-        GPT2NPError: Ray is not installed.
-    """
+    """Import Ray, or raise a GPT2NPError that says how to install it."""
     try:
         import ray
         import ray.data

@@ -53,11 +53,7 @@ class ModelArguments:
                 object.__setattr__(self, "options", replace(self.options, **changes))
 
     def load(self) -> LanguageModel:
-        """Load the model, for one process.
-
-        Raises:
-            GPT2NPError: the model does not have the fingerprint.
-        """
+        """Load the model, for one process, and check its fingerprint."""
         lm = LanguageModel.load(**vars(self.options) | {"processes": 1})
         if self.fingerprint not in (None, language_model_fingerprint(lm)):
             raise GPT2NPError(

@@ -98,8 +98,7 @@ def beam_search(model: GPT2, request: Request) -> list[Hypothesis]:
     One forward pass extends every beam by one token. `beam_completion`, not this function, applies
     the options `stop` and `stop_regex`.
 
-    Raises:
-        ContextLengthError, InvalidArgumentError: see `start_sequence`.
+    Raises the errors of `start_sequence`, and:
         InvalidArgumentError: the beams' KV caches exceed `Limits.max_cache_bytes`, or no beam has
             an allowed next token and no continuation has ended.
     """

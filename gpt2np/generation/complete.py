@@ -26,7 +26,6 @@ def complete(
     Raises:
         BatchError: one of several requests has failed; `completions` holds the results of all.
         GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all requests.
-        ContextLengthError, InvalidArgumentError: see `start_sequence`.
     """
     results: list[_Result] = []
     try:
@@ -58,11 +57,7 @@ def complete(
 
 
 def start(model: GPT2, request: Request) -> Completion | list[TextStream]:
-    """Run a request's beam search and return its completion; else return the request's streams.
-
-    Raises:
-        ContextLengthError, InvalidArgumentError: see `start_sequence`.
-    """
+    """Run a request's beam search and return its completion; else return the request's streams."""
     if request.options.num_beams == 1:
         return start_streams(model, request)
     from gpt2np.generation.beam_search import beam_completion
@@ -71,12 +66,7 @@ def start(model: GPT2, request: Request) -> Completion | list[TextStream]:
 
 
 def start_streams(model: GPT2, request: Request) -> list[TextStream]:
-    """Return one stream per continuation of a request; the prompt is computed once for all.
-
-    Raises:
-        ContextLengthError, InvalidArgumentError: see `start_sequence`.
-        InvalidArgumentError: the request is one for a beam search.
-    """
+    """Return one stream per continuation of a request; the prompt is computed once for all."""
     if request.options.num_beams > 1:
         raise InvalidArgumentError(
             "{num_beams} is {num_beams.value}: beam search cannot stream its text; call generate",

@@ -36,11 +36,7 @@ def compute_logits(
     caches: Sequence[KVCache],
     logits_indices: ArrayLike | None = None,
 ) -> Array:
-    """Run `GPT2.forward` and check that the logits are finite. Returns (R, V).
-
-    Raises:
-        CheckpointError: the logits are infinite or NaN.
-    """
+    """Run `GPT2.forward` and check that the logits are finite. Returns (R, V)."""
     with np.errstate(all="ignore"):  # check_finite raises an error instead
         logits = model.forward(sequences, caches, logits_indices=logits_indices)
     check_finite(logits, model)
@@ -48,11 +44,7 @@ def compute_logits(
 
 
 def check_finite(logits: Array, model: GPT2) -> None:
-    """Check that each row of logits (R, V) has a finite maximum.
-
-    Raises:
-        CheckpointError: a maximum is infinite or NaN; see `logits_error`.
-    """
+    """Raise CheckpointError if a row of logits (R, V) has an infinite maximum, or NaN."""
     if not np.isfinite(np.maximum.reduce(logits, axis=-1)).all():
         raise logits_error(model)
 

@@ -92,11 +92,7 @@ class NgramTable:
         return None
 
     def save(self, path: Path) -> None:
-        """Write the table to a file, atomically.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Write the table to a file, atomically."""
         from safetensors.numpy import save
 
         description = {

@@ -72,24 +72,14 @@ class Prefix:
 
 
 def compute_prefix(model: GPT2, text: str, ids: list[int]) -> Prefix:
-    """Compute the keys and values of a prefix.
-
-    Raises:
-        ContextLengthError: the prefix is longer than the context.
-        CheckpointError: the logits are infinite or NaN.
-    """
+    """Compute the keys and values of a prefix."""
     cache = model.new_cache()
     compute_logits(model, [ids], [cache], logits_indices=[])
     return Prefix(text, ids, cache, model, model.weights.version)
 
 
 def read_prefix(path: Path, model: GPT2) -> Prefix:
-    """Read a prefix that `Prefix.save` wrote for the same model.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, or not a prefix.
-        InvalidArgumentError: the prefix belongs to another model.
-    """
+    """Read a prefix that `Prefix.save` wrote; see `LanguageModel.load_prefix`."""
     if not path.is_file():
         raise CheckpointError(f"the prefix {path} is missing, or not a file")
     try:

@@ -65,11 +65,7 @@ class Request:
 
 
 def resolve_options(base: GenerationOptions, changes: Options) -> GenerationOptions:
-    """Return `base` with `changes`, and with a seed; see `LanguageModel.resolve_options`.
-
-    Raises:
-        InvalidArgumentError, TypeError: see `LanguageModel.generate`.
-    """
+    """Return `base` with `changes`, and with a seed; see `LanguageModel.resolve_options`."""
     given = option_fields(changes)
     expected = "a GenerationOptions, or keyword arguments such as max_new_tokens=50"
     check_argument(isinstance(base, GenerationOptions), "options", base, expected)
@@ -86,9 +82,7 @@ def resolve_options(base: GenerationOptions, changes: Options) -> GenerationOpti
 def split_arguments(arguments: GenerateArguments) -> tuple[Options, Callbacks, Prefix | None]:
     """Split the arguments of `LanguageModel.generate` into options, callbacks and prefix.
 
-    Raises:
-        InvalidArgumentError: a callback is not a function, or not a list of functions; a constraint
-            lacks a member.
+    Checks that callbacks are functions, and that a constraint has its members.
     """
     options: dict[str, Any] = dict(arguments)
     prefix = options.pop("prefix", None)

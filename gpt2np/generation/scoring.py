@@ -281,11 +281,7 @@ def score_texts(
 
 
 def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[int, int]:
-    """Check context and stride. Returns both, with None replaced by the defaults.
-
-    Raises:
-        InvalidArgumentError: context or stride is out of its range.
-    """
+    """Check context and stride. Returns both, with None replaced by the defaults."""
     for name, value in (("context", context), ("stride", stride)):
         check_argument(value is None or is_integer(value), name, value, "an integer or None")
     n_positions = model.config.n_positions
@@ -317,10 +313,6 @@ def score_windows(
 
     `windows` is read lazily. `WindowScore.best_allowed` is never an id in `excluded`. With a
     `hook`, each window has a forward pass of its own. `details` adds ranks and entropies.
-
-    Raises:
-        CheckpointError: the logits are infinite or NaN.
-        ContextLengthError, InvalidArgumentError: see `GPT2.forward`.
     """
     batch: list[Window] = []
     for window in windows:

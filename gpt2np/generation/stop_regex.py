@@ -62,11 +62,7 @@ class StopPatterns:
         return self._pass_until(min([*starts, len(self._text)]))
 
     def finish(self) -> str:
-        """End the text; return the text held back, up to the first match.
-
-        Raises:
-            InvalidArgumentError: a search takes too long.
-        """
+        """End the text; return the text held back, up to the first match."""
         self._set_deadline()
         if matches := self._matches():
             return self._stop_at(matches)

@@ -205,11 +205,7 @@ class TextStream(Iterator[str]):
         return copy(self)
 
     def _reading(self) -> threading.Lock:
-        """Return the lock that a reader holds.
-
-        Raises:
-            InvalidArgumentError: another thread or task is reading the stream.
-        """
+        """Return the lock that a reader holds; raise an error if another reader holds it."""
         if self._lock.locked():
             raise InvalidArgumentError(
                 "another thread or task is reading this stream; read each stream in one place"

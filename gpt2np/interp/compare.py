@@ -60,11 +60,7 @@ def compare_with_transformers(model: GPT2 | LanguageModel, ids: Sequence[int]) -
 
 
 def transformers_model(model: GPT2) -> Any:
-    """Build a GPT2LMHeadModel with eager attention and the weights, config and dtype of `model`.
-
-    Raises:
-        GPT2NPError: transformers or torch is not installed.
-    """
+    """Build a GPT2LMHeadModel with eager attention and the weights, config and dtype of `model`."""
     try:
         import torch
         from transformers import GPT2Config, GPT2LMHeadModel

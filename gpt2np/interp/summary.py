@@ -143,10 +143,6 @@ def overview(
     """Summarize a trace that has the hook points OVERVIEW_POINTS.
 
     `last` and `progress` are passed to `lens_table`.
-
-    Raises:
-        InvalidArgumentError: the trace lacks a hook point, or n is out of range.
-        CheckpointError: logits of the model or of the lens are infinite or NaN.
     """
     model = as_gpt2(model)
     names = trace.require(PATTERNS)

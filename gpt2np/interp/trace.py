@@ -145,11 +145,7 @@ def _shape(array: Array) -> str:
 
 
 def as_gpt2(model: GPT2 | LanguageModel) -> GPT2:
-    """Return the GPT2 of a LanguageModel; return a GPT2 unchanged.
-
-    Raises:
-        InvalidArgumentError: `model` is neither.
-    """
+    """Return the GPT2 of a LanguageModel; return a GPT2 unchanged."""
     gpt2 = model.model if isinstance(model, LanguageModel) else model
     check_argument(isinstance(gpt2, GPT2), "model", model, "a GPT2 or a LanguageModel")
     return gpt2
@@ -203,12 +199,7 @@ def trace(
 def prompt_ids(
     model: GPT2 | LanguageModel, prompt: Prompt | NDArray[np.integer[Any]]
 ) -> Sequence[int]:
-    """Return the ids of a prompt: a text, for a LanguageModel, or ids.
-
-    Raises:
-        InvalidArgumentError: the prompt is neither, or a text but `model` is a GPT2.
-        ContextLengthError: the text has more tokens than the model's context.
-    """
+    """Return the ids of a prompt: a text, for a LanguageModel, or ids."""
     if not isinstance(prompt, str):
         items = as_list(prompt)
         is_list = items is not None and all(map(is_integer, items))
@@ -241,11 +232,7 @@ def _record(
 
 
 def encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
-    """Encode a prompt with `LanguageModel.encode_prompt`, and check the number of tokens.
-
-    Raises:
-        ContextLengthError: the prompt has more tokens than the model's context.
-    """
+    """Encode a prompt with `LanguageModel.encode_prompt`, and check the number of tokens."""
     ids = lm.encode_prompt(prompt)
     if len(ids) > lm.model.config.n_positions:
         raise ContextLengthError(

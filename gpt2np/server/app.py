@@ -85,12 +85,7 @@ class Server:
     is_ending: bool = False
 
     def add_models(self, models: Sequence[LanguageModel]) -> None:
-        """Create the engines of models that have just been loaded.
-
-        Raises:
-            InvalidArgumentError: a model is given twice.
-            GPT2NPError, TokenizerError: a chat template can't be compiled.
-        """
+        """Create the engines of models that have just been loaded, and compile their templates."""
         options = self.options
         for lm in models:
             if lm.name in self.engines:
@@ -262,12 +257,7 @@ async def _until_disconnected(request: Request, work: Awaitable[T]) -> T:
 def _chat_prompt(
     server: Server, lm: LanguageModel, body: ChatCompletionRequest | TokenizeRequest
 ) -> list[int]:
-    """Render and encode the messages.
-
-    Raises:
-        InvalidArgumentError: the model has no chat template, the template refuses the messages, or
-            a message contains a special token.
-    """
+    """Render and encode the messages, none of which may contain a special token."""
     template = server.templates.get(lm.name)
     if template is None:
         raise InvalidArgumentError(

@@ -35,7 +35,6 @@ async def start_request(
 
     Raises:
         QueueFullError: the queue is full. This is checked before any costly work.
-        InvalidArgumentError, ContextLengthError: see `LanguageModel.generate`.
     """
     arguments = request.arguments()
     is_greedy = request.temperature == 0 and not request.use_beam_search
@@ -83,12 +82,7 @@ async def start_request(
 
 
 def _check_sizes(arguments: GenerateArguments) -> None:
-    """Check the lengths of lists, all of which take time in each decode step.
-
-    Raises:
-        InvalidArgumentError: a list has more than `Limits.max_option_entries`, or its texts more
-            than `Limits.max_option_characters`.
-    """
+    """Check the lengths of lists, all of which take time in each decode step."""
     for name, value in arguments.items():
         entries = value if isinstance(value, (list, tuple, Mapping)) else [value]
         sizes = {
@@ -105,11 +99,7 @@ def _check_sizes(arguments: GenerateArguments) -> None:
 
 
 def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions: int) -> None:
-    """Check how many log probabilities a request can get.
-
-    Raises:
-        InvalidArgumentError: more than `Limits.max_response_logprobs`.
-    """
+    """Check how many log probabilities a request can get."""
     n_numbers, most = 0, limits().max_response_logprobs
     n_new_top, n_prompt_top = arguments.get("logprobs"), arguments.get("prompt_logprobs")
     if (n_top := max(n_new_top or 0, n_prompt_top or 0)) > limits().max_top_logprobs:

@@ -54,11 +54,7 @@ class RunningRequest:
         return [stream for group in self.streams for stream in group]
 
     def raise_if_cancelled(self, _: list[int], logits: Array) -> Array:
-        """Return `logits`: a logits processor, so that a beam search can be cancelled.
-
-        Raises:
-            Exception: the error with which the request was cancelled.
-        """
+        """Return `logits`: a logits processor, so that a beam search can be cancelled."""
         if self.error:
             raise self.error
         return logits

@@ -240,11 +240,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         return next((name for name, is_given in missing.items() if is_given), None)
 
     def arguments(self) -> GenerateArguments:
-        """Return the keyword arguments of `LanguageModel.generate` for the fields that are set.
-
-        Raises:
-            InvalidArgumentError: the request has an unsupported field.
-        """
+        """Return the keyword arguments of `LanguageModel.generate` for the fields that are set."""
         if name := self.unsupported():
             raise InvalidArgumentError(f"{name} is not supported")
         outputs = self.structured_outputs
@@ -308,11 +304,7 @@ class CompletionRequest(GenerationRequest):
         return arguments
 
     def prompts(self) -> list[str | list[int]]:
-        """Return the prompts, each a text or token ids.
-
-        Raises:
-            InvalidArgumentError: the list is empty.
-        """
+        """Return the prompts, each a text or token ids."""
         if self.prompt is None or isinstance(self.prompt, str):
             return [self.prompt or ""]
         if not self.prompt:
@@ -336,11 +328,7 @@ class ChatMessage(_Request):
     content: AnyText | List[ContentPart] | None = None
 
     def text(self) -> str:
-        """Return the content as one text.
-
-        Raises:
-            InvalidArgumentError: a message other than the assistant's has no content.
-        """
+        """Return the content as one text; only the assistant's may be missing."""
         if self.content is None and self.role != "assistant":
             raise InvalidArgumentError(f"messages: a message of role {self.role} has no content")
         if self.content is None or isinstance(self.content, str):
@@ -397,11 +385,7 @@ class DetokenizeRequest(_Request):
 
 
 def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
-    """Check that token ids are in the vocabulary; `name` is the field's.
-
-    Raises:
-        InvalidArgumentError: an id is not in the vocabulary.
-    """
+    """Raise InvalidArgumentError if an id is not in the vocabulary; `name` is the field's."""
     for token_id in ids:
         if token_id >= vocab_size:
             raise InvalidArgumentError(

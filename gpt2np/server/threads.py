@@ -42,11 +42,7 @@ async def prepare(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
 
 
 async def read_json(request: Request, model: type[M]) -> M:
-    """Read and validate the body of a request.
-
-    Raises:
-        pydantic.ValidationError: the body is not JSON, or a field is wrong.
-    """
+    """Read and validate the body of a request, or raise pydantic's ValidationError."""
     return await prepare(model.model_validate_json, await request.body())
 
 
