@@ -43,11 +43,6 @@ class Update:
         """The index of the continuation; see `Request.index`."""
         return self.sequence.request.index
 
-    @property
-    def stop_reason(self) -> str | int | None:
-        """See `Completion.stop_reason`."""
-        return self.sequence.stop_reason
-
 
 @dataclass(frozen=True, eq=False)
 class _Reader:

@@ -43,7 +43,7 @@ from gpt2np.server.protocol import (
     TokenizeRequest,
     check_ids,
 )
-from gpt2np.server.replies import ChatReply, CompletionReply, Reply
+from gpt2np.server.replies import AnyReply, ChatReply, CompletionReply
 from gpt2np.server.responses import (
     DONE,
     ChatCompletionResponse,
@@ -192,7 +192,7 @@ async def _answer(
     request: Request,
     server: Server,
     start: Callable[[], Awaitable[RunningRequest]],
-    reply: Reply,
+    reply: AnyReply,
     body: GenerationRequest,
 ) -> Response:
     """Start and run a request; return the response, or a stream that has begun.

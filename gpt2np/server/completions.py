@@ -17,8 +17,8 @@ from gpt2np.language_model import Prompt
 from gpt2np.limits import how_to_raise, limits
 from gpt2np.server.engine import Engine, RunningRequest
 from gpt2np.server.protocol import GenerationRequest, check_ids
-from gpt2np.server.replies import Reply
-from gpt2np.server.responses import DONE, event
+from gpt2np.server.replies import AnyReply
+from gpt2np.server.responses import DONE, encode, event
 from gpt2np.server.threads import BEAM_SEARCH, CHAT_TEMPLATES, prepare, run_on
 
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
@@ -120,7 +120,7 @@ def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions:
         )
 
 
-async def respond(running: RunningRequest, reply: Reply) -> bytes:
+async def respond(running: RunningRequest, reply: AnyReply) -> bytes:
     """Run a request to its end and return the response's JSON."""
     try:
         async for _ in running.engine.updates(running, every_step=False):
@@ -132,11 +132,14 @@ async def respond(running: RunningRequest, reply: Reply) -> bytes:
     finally:
         running.engine.end(running)
     completions = [completion for first in best for completion in (first, *first.alternatives)]
-    choices = [await prepare(reply.choice_json, i, c) for i, c in enumerate(completions)]
+    choices = [
+        await prepare(lambda i, c: encode(reply.choice(i, c)), i, c)
+        for i, c in enumerate(completions)
+    ]
     return reply.response(choices, running.n_prompt_tokens, sum(len(c.ids) for c in completions))
 
 
-async def events(running: RunningRequest, reply: Reply) -> AsyncGenerator[bytes, None]:
+async def events(running: RunningRequest, reply: AnyReply) -> AsyncGenerator[bytes, None]:
     """Run a request and yield the server-sent events of its streams, several at a time."""
     streams = running.all_streams
     try:
@@ -146,15 +149,16 @@ async def events(running: RunningRequest, reply: Reply) -> AsyncGenerator[bytes,
             for update in updates:
                 if update.index not in started:  # now the prompt's log probabilities are known
                     started.add(update.index)
-                    stream = streams[update.index]
-                    data.append(await prepare(_first_events, reply, update.index, stream))
-                data += map(event, reply.chunks(update))
+                    data.append(await prepare(_first_event, reply, streams[update.index]))
+                data.append(event(reply.chunk(update)))
             yield b"".join(data)
         n_new = sum(len(stream.sequence.ids) for stream in streams)
-        yield b"".join(map(event, reply.last_chunks(running.n_prompt_tokens, n_new))) + DONE
+        usage = reply.usage_chunk(running.n_prompt_tokens, n_new)
+        yield (event(usage) if usage else b"") + DONE
     finally:
         running.engine.end(running)
 
 
-def _first_events(reply: Reply, index: int, stream: TextStream) -> bytes:
-    return b"".join(map(event, reply.first_chunks(index, stream.completion)))
+def _first_event(reply: AnyReply, stream: TextStream) -> bytes:
+    chunk = reply.first_chunk(stream.sequence.request.index, stream.completion)
+    return event(chunk) if chunk else b""

@@ -7,33 +7,38 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
+from typing import Generic, TypeVar
 
 from gpt2np import __version__
 from gpt2np.generation.async_engine import Update
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.streaming import Completion
 from gpt2np.language_model import LanguageModel
-from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest
 from gpt2np.server.responses import (
-    ChatLogprobs,
     CompletionLogprobs,
     Json,
+    Usage,
+    chat_logprobs,
     encode,
     finish_reason,
     prompt_logprobs,
-    usage,
 )
 
+R = TypeVar("R", CompletionRequest, ChatCompletionRequest)
 
-class Reply(ABC):
+
+class Reply(ABC, Generic[R]):
     """Builds the response to one request, or the chunks of its stream."""
 
     object_name: str
     chunk_name: str
     id_prefix: str
 
-    def __init__(self, request: GenerationRequest, lm: LanguageModel, request_id: str) -> None:
-        self._request, self._lm = request, lm
+    def __init__(self, request: R, lm: LanguageModel, request_id: str) -> None:
+        self._request: R = request
+        self._lm = lm
+        self._drops_new_text = request.max_tokens == 0
         self.id = f"{self.id_prefix}-{request_id}"
         self._head = {
             "id": self.id,
@@ -47,62 +52,62 @@ class Reply(ABC):
         """Return one of the response's `choices`."""
 
     @abstractmethod
-    def first_chunk(self, index: int, completion: Completion) -> Json | None:
-        """Return the chunk of a choice before its first new token, if any."""
+    def first_choice(self, index: int, completion: Completion) -> Json | None:
+        """Return a choice of the first chunk, before the first new token, if any."""
 
     @abstractmethod
-    def chunk_choice(self, update: Update) -> Json:
-        """Return the text and the log probabilities of an update, as fields of a choice."""
-
-    def choice_json(self, index: int, completion: Completion) -> bytes:
-        """Return one of the response's `choices` as JSON."""
-        return encode(self.choice(index, completion))
+    def new_fields(self, update: Update) -> Json:
+        """Return the fields of a chunk's choice for new text and log probabilities."""
 
     def response(self, choices: Sequence[bytes], n_prompt: int, n_new: int) -> bytes:
         """Return the response's JSON with `choices`; the numbers count prompt and new tokens."""
-        counts = usage(n_prompt, 0 if self._drops_new_text else n_new)
-        head = encode({**self._head, "object": self.object_name, "usage": counts})
+        head = encode({**self._head, "object": self.object_name, **self._usage(n_prompt, n_new)})
         return head[:-1] + b',"choices":[' + b",".join(choices) + b"]}"
 
-    def first_chunks(self, index: int, completion: Completion) -> list[Json]:
-        """Return the chunks of a choice before its first new token."""
-        chunk = self.first_chunk(index, completion)
-        if not chunk:
-            return []
+    def first_chunk(self, index: int, completion: Completion) -> Json | None:
+        """Return the chunk of a choice before its first new token, if any."""
+        choice = self.first_choice(index, completion)
+        if choice is None:
+            return None
         if self._request.return_token_ids:
-            chunk |= {"token_ids": [], "prompt_token_ids": completion.prompt_ids}
-        return [self._chunk({**chunk, "finish_reason": None})]
+            choice |= {"token_ids": [], "prompt_token_ids": completion.prompt_ids}
+        return self._chunk({**choice, "finish_reason": None})
 
-    def chunks(self, update: Update) -> list[Json]:
-        """Return the chunks of an update."""
-        if not update.text and not update.ids and not update.finish_reason:
-            return []
+    def chunk(self, update: Update) -> Json:
+        """Return the chunk of an update."""
         choice = {
             "index": update.index,
             "finish_reason": finish_reason(update.finish_reason),
-            "stop_reason": update.stop_reason,
-            **self.chunk_choice(update),
+            "stop_reason": update.sequence.stop_reason,
+            **self.new_fields(update),
         }
         if self._request.return_token_ids:
             choice["token_ids"] = [] if self._drops_new_text else update.ids
-        return [self._chunk(choice)]
+        return self._chunk(choice)
 
-    def last_chunks(self, n_prompt: int, n_new: int) -> list[Json]:
+    def usage_chunk(self, n_prompt: int, n_new: int) -> Json | None:
         """Return the chunk with the usage, if requested."""
-        options = self._request.stream_options
-        if not (options and options.include_usage):
-            return []
+        if not self._includes_usage:
+            return None
         head = {**self._head, "object": self.chunk_name}
-        counts = usage(n_prompt, 0 if self._drops_new_text else n_new)
-        return [{**head, "choices": [], "usage": counts}]
+        return {**head, "choices": [], **self._usage(n_prompt, n_new)}
 
     @property
-    def _drops_new_text(self) -> bool:
-        return False
+    def _includes_usage(self) -> bool:
+        options = self._request.stream_options
+        return bool(options and options.include_usage)
+
+    def _usage(self, n_prompt: int, n_new: int) -> Json:
+        n_new = 0 if self._drops_new_text else n_new
+        counts: Usage = {
+            "prompt_tokens": n_prompt,
+            "completion_tokens": n_new,
+            "total_tokens": n_prompt + n_new,
+        }
+        return {"usage": counts}
 
     def _chunk(self, choice: Json) -> Json:
-        options = self._request.stream_options
-        null_usage = {"usage": None} if options and options.include_usage else {}
+        null_usage = {"usage": None} if self._includes_usage else {}
         return {**self._head, "object": self.chunk_name, "choices": [choice], **null_usage}
 
     def _ids(self, completion: Completion) -> Json:
@@ -112,7 +117,7 @@ class Reply(ABC):
         return {"token_ids": new_ids, "prompt_token_ids": completion.prompt_ids}
 
 
-class CompletionReply(Reply):
+class CompletionReply(Reply[CompletionRequest]):
     """The reply to POST /v1/completions."""
 
     object_name = chunk_name = "text_completion"
@@ -120,48 +125,36 @@ class CompletionReply(Reply):
 
     def __init__(self, request: CompletionRequest, lm: LanguageModel, request_id: str) -> None:
         super().__init__(request, lm, request_id)
-        self._completion_request = request
         n_top, as_ids = request.logprobs or 0, bool(request.return_tokens_as_token_ids)
         new_writer = partial(CompletionLogprobs, lm.tokenizer, n_top, as_ids)
         self._writers: defaultdict[int, CompletionLogprobs] = defaultdict(new_writer)
 
-    @property
-    def _drops_new_text(self) -> bool:
-        return self._completion_request.max_tokens == 0
-
     def choice(self, index: int, completion: Completion) -> Json:
-        """Return one of the response's `choices`."""
-        request = self._completion_request
         text, ids, logprobs = self._echo(completion)
         if not self._drops_new_text:
             text, ids = text + completion.text, ids + completion.ids
             logprobs = [*logprobs, *(completion.logprobs or ())]
-        written = (
-            self._writers[index].write(ids, logprobs) if request.logprobs is not None else None
-        )
         reason = "length" if self._drops_new_text else finish_reason(completion.finish_reason)
         choice = {
             "index": index,
             "text": text,
-            "logprobs": written,
+            **self._logprobs(index, ids, logprobs),
             "finish_reason": reason,
             "stop_reason": None if self._drops_new_text else completion.stop_reason,
             **self._ids(completion),
         }
-        if request.prompt_logprobs is not None:
+        if self._request.prompt_logprobs is not None:
             known = completion.prompt_logprobs or ()
             choice["prompt_logprobs"] = prompt_logprobs(self._lm.tokenizer, known)
         return choice
 
-    def first_chunk(self, index: int, completion: Completion) -> Json | None:
-        """Return the chunk with the prompt or its ids, if requested."""
-        if not (self._completion_request.echo or self._request.return_token_ids):
+    def first_choice(self, index: int, completion: Completion) -> Json | None:
+        if not (self._request.echo or self._request.return_token_ids):
             return None
         text, ids, logprobs = self._echo(completion)
         return {"index": index, "text": text, **self._logprobs(index, ids, logprobs)}
 
-    def chunk_choice(self, update: Update) -> Json:
-        """Return the text and the log probabilities of an update, as fields of a choice."""
+    def new_fields(self, update: Update) -> Json:
         if self._drops_new_text:
             reason = update.finish_reason and "length"
             return {"text": "", "logprobs": None, "finish_reason": reason, "stop_reason": None}
@@ -169,7 +162,7 @@ class CompletionReply(Reply):
 
     def _echo(self, completion: Completion) -> tuple[str, list[int], list[TokenLogprob | None]]:
         """Return the prompt's text, ids and log probabilities, if requested."""
-        if not self._completion_request.echo:
+        if not self._request.echo:
             return "", [], []
         unknown: list[TokenLogprob | None] = [None] * len(completion.prompt_ids)
         return completion.prompt, completion.prompt_ids, completion.prompt_logprobs or unknown
@@ -177,39 +170,36 @@ class CompletionReply(Reply):
     def _logprobs(
         self, index: int, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None]
     ) -> Json:
-        if self._completion_request.logprobs is None:
-            return {"logprobs": None}
-        return {"logprobs": self._writers[index].write(ids, logprobs)}
+        is_wanted = self._request.logprobs is not None
+        return {"logprobs": self._writers[index].write(ids, logprobs) if is_wanted else None}
 
 
-class ChatReply(Reply):
+class ChatReply(Reply[ChatCompletionRequest]):
     """The reply to POST /v1/chat/completions."""
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
     id_prefix = "chatcmpl"
 
-    def __init__(self, request: ChatCompletionRequest, lm: LanguageModel, request_id: str) -> None:
-        super().__init__(request, lm, request_id)
-        self._writer = ChatLogprobs(lm.tokenizer) if request.logprobs else None
-
     def choice(self, index: int, completion: Completion) -> Json:
-        """Return one of the response's `choices`."""
-        logprobs = completion.logprobs or ()
         return {
             "index": index,
             "message": {"role": "assistant", "content": completion.text},
-            "logprobs": self._writer.write(logprobs) if self._writer else None,
+            "logprobs": self._logprobs(completion.logprobs or ()),
             "finish_reason": finish_reason(completion.finish_reason),
             "stop_reason": completion.stop_reason,
             **self._ids(completion),
         }
 
-    def first_chunk(self, index: int, completion: Completion) -> Json | None:
-        """Return the chunk with the role."""
+    def first_choice(self, index: int, completion: Completion) -> Json | None:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None}
 
-    def chunk_choice(self, update: Update) -> Json:
-        """Return the text and the log probabilities of an update, as fields of a choice."""
-        logprobs = self._writer.write(update.logprobs) if self._writer else None
-        return {"delta": {"content": update.text} if update.text else {}, "logprobs": logprobs}
+    def new_fields(self, update: Update) -> Json:
+        delta = {"content": update.text} if update.text else {}
+        return {"delta": delta, "logprobs": self._logprobs(update.logprobs)}
+
+    def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> Json | None:
+        return chat_logprobs(self._lm.tokenizer, logprobs) if self._request.logprobs else None
+
+
+AnyReply = CompletionReply | ChatReply

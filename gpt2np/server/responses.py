@@ -150,24 +150,18 @@ class CompletionLogprobs:
         return top
 
 
-class ChatLogprobs:
-    """Writes `logprobs` of chat completions: a list of tokens with bytes and log probability."""
+def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob]) -> Json:
+    """Return `logprobs` of chat completions: a list of tokens with bytes and log probability."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-
-    def write(self, logprobs: Sequence[TokenLogprob]) -> Json:
-        """Return the `logprobs` of tokens."""
-        content = [
-            {**self._token(p.id, p.logprob), "top_logprobs": [self._token(*t) for t in p.top]}
-            for p in logprobs
-        ]
-        return {"content": content}
-
-    def _token(self, token_id: int, logprob: float) -> Json:
-        [text] = self._tokenizer.token_texts([token_id])
-        data = self._tokenizer.vocabulary.token_bytes.get(token_id, b"")
+    def entry(token_id: int, logprob: float) -> Json:
+        [text] = tokenizer.token_texts([token_id])
+        data = tokenizer.vocabulary.token_bytes.get(token_id, b"")
         return {"token": text, "logprob": _finite(logprob), "bytes": list(data)}
+
+    content = [
+        {**entry(p.id, p.logprob), "top_logprobs": [entry(*t) for t in p.top]} for p in logprobs
+    ]
+    return {"content": content}
 
 
 def prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob | None]) -> list[Any]:
@@ -186,15 +180,6 @@ def prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob | None
 def finish_reason(reason: FinishReason | None) -> str | None:
     """Return OpenAI's name of a finish reason."""
     return "stop" if reason == "eos" else reason
-
-
-def usage(n_prompt: int, n_new: int) -> Usage:
-    """Return the `usage` of a response."""
-    return {
-        "prompt_tokens": n_prompt,
-        "completion_tokens": n_new,
-        "total_tokens": n_prompt + n_new,
-    }
 
 
 def error_body(
