@@ -172,8 +172,7 @@ class ChatSession:
         seed = self.options.pop("seed", None)
         self.seed: int = new_seed() if seed is None else seed
         # These override the model's defaults.
-        self._defaults: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1}
-        self._defaults["best_of"] = None
+        self._defaults: Any = {"num_beams": 1, "num_return_sequences": 1, "best_of": None}
         if template is None:  # the text of a base model may grow without limit
             self._defaults["window"] = lm.model.config.n_positions // 2
         self.resolve_options({**self.options, "seed": seed})
@@ -191,8 +190,7 @@ class ChatSession:
 
     def resolve_options(self, options: dict[str, Any]) -> GenerationOptions:
         """Fill in missing `options` with the defaults of the session and of the model."""
-        given: Any = {**self._defaults, **options}
-        return self.lm.resolve_options(**given)
+        return self.lm.resolve_options(**{**self._defaults, **options})
 
     def say(self, text: str) -> TextStream:
         """Add a message and return the stream that generates the answer.
@@ -203,7 +201,7 @@ class ChatSession:
         """
         self.conversation.exchanges.append(Exchange(text))
         try:
-            return self._start_answer()
+            return self.retry()
         except BaseException:  # also KeyboardInterrupt
             self.conversation.exchanges.pop()
             raise
@@ -219,17 +217,13 @@ class ChatSession:
         last = self.conversation.exchanges[-1]
         previous, last.answer = last.answer, None
         try:
-            return self._start_answer()
+            options: Any = {**self._defaults, **self.options, "seed": self.seed}
+            stream = self.lm.stream(self._prompt_ids(), **options)
+            self._reuse_cache(stream)
         except BaseException:
             last.answer = previous
             raise
-
-    def _start_answer(self) -> TextStream:
-        ids = self._prompt_ids()
-        options: Any = {**self._defaults, **self.options, "seed": self.seed}
-        stream = self.lm.stream(ids, **options)
         self.seed += 1
-        self._reuse_cache(stream)
         return stream
 
     def _prompt_ids(self) -> list[int]:

@@ -44,22 +44,18 @@ class Update:
         return self.sequence.request.index
 
 
-@dataclass(frozen=True, eq=False)
-class _Reader:
-    """The queue of a reader, and the event loop in whose thread the queue may change."""
-
-    loop: asyncio.AbstractEventLoop
-    queue: asyncio.Queue[list[Update]]
-    every_step: bool
+_Queue = asyncio.Queue[list[Update]]
 
 
 @dataclass
 class _Entry:
-    """A sequence of the engine, its place in a request, and how many ids the reader knows."""
+    """A sequence of the engine, its reader's queue, and how many ids the reader knows."""
 
     sequence: RunningSequence
-    reader: _Reader
-    place: int
+    place: int  # in a request
+    loop: asyncio.AbstractEventLoop  # in whose thread the queue may change
+    queue: _Queue
+    every_step: bool
     n_ids: int
 
     def new_update(self) -> Update | None:
@@ -108,9 +104,12 @@ class AsyncEngine:
         Raises:
             Exception: the error of a sequence.
         """
-        queue = asyncio.Queue[list[Update]]()
-        reader = _Reader(asyncio.get_running_loop(), queue, every_step)
-        self._add(model, [_Entry(s, reader, i, len(s.ids)) for i, s in enumerate(sequences)])
+        queue, loop = _Queue(), asyncio.get_running_loop()
+        entries = [
+            _Entry(sequence, place, loop, queue, every_step, len(sequence.ids))
+            for place, sequence in enumerate(sequences)
+        ]
+        self._add(model, entries)
         n_running = len(sequences)
         try:
             while n_running:
@@ -173,19 +172,18 @@ class AsyncEngine:
 
 def _deliver(new: Sequence[tuple[_Entry, Update]]) -> None:
     """Put the updates of a step in the readers' queues; wake each event loop once."""
-    by_loop = defaultdict[asyncio.AbstractEventLoop, dict[_Reader, list[Update]]](dict)
+    by_loop = defaultdict[asyncio.AbstractEventLoop, dict[_Queue, list[Update]]](dict)
     for entry, update in new:
-        reader = entry.reader
-        if update.finish_reason or reader.every_step:
-            by_loop[reader.loop].setdefault(reader, []).append(update)
-    for loop, by_reader in by_loop.items():
+        if update.finish_reason or entry.every_step:
+            by_loop[entry.loop].setdefault(entry.queue, []).append(update)
+    for loop, by_queue in by_loop.items():
         if not loop.is_closed():  # the program may have ended
-            loop.call_soon_threadsafe(_put, by_reader)
+            loop.call_soon_threadsafe(_put, by_queue)
 
 
-def _put(by_reader: Mapping[_Reader, list[Update]]) -> None:
-    for reader, updates in by_reader.items():
-        reader.queue.put_nowait(updates)
+def _put(by_queue: Mapping[_Queue, list[Update]]) -> None:
+    for queue, updates in by_queue.items():
+        queue.put_nowait(updates)
 
 
 _engines: WeakKeyDictionary[GPT2, AsyncEngine] = WeakKeyDictionary()

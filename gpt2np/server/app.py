@@ -86,7 +86,6 @@ class Server:
 
     def add_models(self, models: Sequence[LanguageModel]) -> None:
         """Create the engines of models that have just been loaded, and compile their templates."""
-        options = self.options
         for lm in models:
             if lm.name in self.engines:
                 raise InvalidArgumentError(
@@ -96,14 +95,7 @@ class Server:
             template = read_chat_template(lm.folder, roles) if lm.folder else None
             if template:
                 self.templates[lm.name] = template
-            self.engines[lm.name] = Engine(
-                lm,
-                self.metrics,
-                options.max_running,
-                options.max_queued,
-                options.cache_bytes,
-                options.timeout,
-            )
+            self.engines[lm.name] = Engine(lm, self.metrics, self.options)
 
     def engine(self, model: str | None) -> Engine:
         """Return the engine of a model; None means the first model."""

@@ -14,6 +14,7 @@ from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.server.metrics import Metrics
+from gpt2np.server.options import ServerOptions
 
 
 class QueueFullError(GPT2NPError):
@@ -76,28 +77,15 @@ class Engine:
         lm: the model.
     """
 
-    def __init__(
-        self,
-        lm: LanguageModel,
-        metrics: Metrics,
-        max_running: int,
-        max_queued: int,
-        cache_bytes: int | None,
-        timeout: float,
-    ) -> None:
-        """Create an engine that runs `max_running` sequences at a time, while others wait.
-
-        `cache_bytes` limits the KV caches of the batch; see `Scheduler`. Requests end after
-        `timeout` seconds.
-        """
+    def __init__(self, lm: LanguageModel, metrics: Metrics, options: ServerOptions) -> None:
         self.lm = lm
         self._metrics = metrics
-        self._max_sequences = max_running + max_queued
-        self._timeout = timeout
+        self._max_sequences = options.max_running + options.max_queued
+        self._timeout = options.timeout
         self._running: set[RunningRequest] = set()  # changed in the event loop's thread only
         self._times: dict[int, _Times] = {}  # of sequences, by id()
         self._step_start = 0.0
-        self._runner = AsyncEngine(max_running, cache_bytes, self._on_step)
+        self._runner = AsyncEngine(options.max_running, options.cache_bytes, self._on_step)
 
     def _on_step(self, scheduler: Scheduler, updates: Sequence[Update]) -> None:
         """Record a decode step; a sequence that now runs waited until the step began."""
