@@ -26,7 +26,7 @@ from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
-from gpt2np.model import GPT2, KVCache
+from gpt2np.model import GPT2
 from gpt2np.runtime.arguments import check_sequences
 from gpt2np.runtime.hooked_context import Hook
 
@@ -333,26 +333,29 @@ def _score_batch(
 ) -> Iterator[WindowScore]:
     """Score windows as packed sequences, in forward passes of bounded size; with a hook, in one."""
     inputs = [window.ids[:-1] for window in windows]
-    stops = np.cumsum([len(ids) for ids in inputs])
-    starts = stops - [len(ids) for ids in inputs]
+    cuts = np.cumsum([0, *map(len, inputs)]).tolist()
     rows_by_window = [
-        np.arange(start + window.first - 1, stop)
-        for start, stop, window in zip(starts, stops, windows, strict=True)
+        np.arange(cut + window.first - 1, cut + len(window.ids) - 1)
+        for cut, window in zip(cuts, windows, strict=False)
     ]
     rows = np.concatenate(rows_by_window)  # packed tokens that need logits
     targets = np.concatenate([window.ids[window.first :] for window in windows])
     caches = [model.new_cache() for _ in windows]
     parts, n_scored = [], 0
-    n_tokens = int(stops[-1])
-    for start, stop in [(0, n_tokens)] if hook else _passes(n_tokens, rows):
+    for start, stop in [(0, cuts[-1])] if hook else _passes(cuts[-1], rows):
         end = int(np.searchsorted(rows, stop))
-        span = (start, stop)
-        logits = _forward(model, inputs, starts, caches, span, rows[n_scored:end], hook)
+        chunks = (
+            (ids[max(0, start - cut) : max(0, stop - cut)], cache)
+            for ids, cut, cache in zip(inputs, cuts, caches, strict=False)
+        )
+        new, used = zip(*((ids, cache) for ids, cache in chunks if len(ids)), strict=True)
+        with np.errstate(all="ignore"):  # _score_logits raises an error instead
+            logits = model.forward(new, used, logits_indices=rows[n_scored:end] - start, hook=hook)
         parts.append(_score_logits(model, logits, targets[n_scored:end], excluded, details))
         n_scored = end
     joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-    cuts = np.cumsum([len(rows) for rows in rows_by_window])[:-1]
-    for arrays in zip(*(np.split(array, cuts) for array in joined), strict=True):
+    ends = np.cumsum([len(rows) for rows in rows_by_window])[:-1]
+    for arrays in zip(*(np.split(array, ends) for array in joined), strict=True):
         yield WindowScore(*arrays)
 
 
@@ -367,26 +370,6 @@ def _passes(length: int, rows: IntArray) -> Iterator[tuple[int, int]]:
         stop = min([length, start + _MAX_TOKENS, *beyond])
         yield start, stop
         start = stop
-
-
-def _forward(
-    model: GPT2,
-    inputs: Sequence[IntArray],
-    starts: IntArray,
-    caches: Sequence[KVCache],
-    span: tuple[int, int],
-    rows: IntArray,
-    hook: Hook | None,
-) -> Array:
-    """Run tokens span[0] … span[1] - 1 of the joined inputs; return the logits of tokens `rows`."""
-    new, used_caches = [], []
-    for ids, start, cache in zip(inputs, starts.tolist(), caches, strict=True):
-        chunk = ids[max(0, span[0] - start) : max(0, span[1] - start)]
-        if len(chunk):
-            new.append(chunk)
-            used_caches.append(cache)
-    with np.errstate(all="ignore"):  # _score_logits raises an error instead
-        return model.forward(new, used_caches, logits_indices=rows - span[0], hook=hook)
 
 
 def _score_logits(

@@ -14,16 +14,17 @@ from gpt2np.generation.sequence import FinishReason
 _MAX_LAST_PIECES = 2  # pieces of text that the end of a stream can add
 
 
-def check_ids(name: str, ids: object, vocab_size: int) -> list[int]:
+def _ids(name: str, state: Mapping[str, Any], vocab_size: int) -> Sequence[int]:
     """Check and return a list of token ids in a state."""
-    if not isinstance(ids, (list, tuple)) or not all(map(is_integer, ids)):
-        raise _problem(name, ids, "a list of integers")
+    ids: Sequence[int] = state[name]
+    is_list = isinstance(ids, (list, tuple)) and all(map(is_integer, ids))
+    _check(is_list, name, state, "a list of integers")
     if invalid := [token_id for token_id in ids if not 0 <= token_id < vocab_size]:
         raise InvalidArgumentError(
             f"{name} of the state: id {short_repr(invalid[0])} is not in the model's vocabulary of "
             f"{vocab_size}"
         )
-    return list(ids)
+    return ids
 
 
 def check_state(
@@ -39,8 +40,7 @@ def check_state(
         InvalidArgumentError: a value has the wrong type, or contradicts another value.
         KeyError: a value is missing.
     """
-    prompt_ids = check_ids("prompt_ids", state["prompt_ids"], vocab_size)
-    ids = check_ids("ids", state["ids"], vocab_size)
+    prompt_ids, ids = (_ids(name, state, vocab_size) for name in ("prompt_ids", "ids"))
     _check(isinstance(state["prompt"], str), "prompt", state, "a text")
     n, reason = len(ids), state["finish_reason"]
     reasons = get_args(FinishReason)
@@ -72,13 +72,10 @@ def check_constraint(ids: Sequence[int], constraint: Constraint | None) -> None:
 
 def _check(is_valid: object, name: str, state: Mapping[str, Any], expected: str) -> None:
     if not is_valid:
-        raise _problem(name, state[name], expected)
-
-
-def _problem(name: str, value: object, expected: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{name} of the state is {short_repr(value)}; it must be {expected}, as in TextStream.state"
-    )
+        raise InvalidArgumentError(
+            f"{name} of the state is {short_repr(state[name])}; it must be {expected}, as in "
+            "TextStream.state"
+        )
 
 
 def _context_starts(n_prompt: int, n_new: int, window: int, n_positions: int) -> set[int]:
@@ -110,11 +107,10 @@ def _is_logprob(token: object, vocab_size: int) -> bool:
     if not isinstance(token, Mapping) or token.keys() != {"id", "logprob", "top"}:
         return False
     top = token["top"]
-    if not isinstance(top, (list, tuple)):
-        return False
-    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in top):
-        return False
-    return all(
+    is_list = isinstance(top, (list, tuple)) and all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in top
+    )
+    return is_list and all(
         is_integer(token_id)
         and 0 <= token_id < vocab_size
         and isinstance(logprob, float)
