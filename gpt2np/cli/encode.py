@@ -31,20 +31,15 @@ from gpt2np.cli.model_options import (
     ray_cluster,
 )
 from gpt2np.cli.output import counted, print_stderr, running_corpus_job
-from gpt2np.cli.text_input import check_field, spool_stdin
+from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "inputs",
-        nargs="+",
-        metavar="INPUT",
-        help="File, folder or pattern to read; - reads text from standard input",
-    )
-    add("out", type=Path, metavar="OUT", help="File to write: .bin, .npy, .npz or .parquet")
+    add_files_argument(parser, "inputs", "INPUT")
+    out = "File to write: .bin, .npy, .npz or .parquet"
+    parser.add_argument("out", type=Path, metavar="OUT", help=out)
     add_vocabulary_argument(parser)
     add_options(parser, DatasetOptions, ("field", "skip_errors"))
     output = parser.add_argument_group("Output")

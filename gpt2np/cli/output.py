@@ -52,6 +52,11 @@ def print_stderr(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
+def print_skipped(problem: object) -> None:
+    """Report a file or document that is skipped."""
+    print_stderr(f"skipped: {problem}")
+
+
 def print_warning(
     message: Warning | str,
     category: type[Warning],

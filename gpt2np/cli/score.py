@@ -33,7 +33,7 @@ from gpt2np.cli.model_options import (
     ray_cluster,
 )
 from gpt2np.cli.output import print_stderr, report_rows, running_corpus_job
-from gpt2np.cli.text_input import check_field, spool_stdin
+from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import GPT2NPError
 from gpt2np.evaluation.options import ScoreOptions
@@ -41,9 +41,7 @@ from gpt2np.kernels.threads import set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    files = "File, folder or pattern to read; - reads text from standard input"
-    add("files", nargs="+", metavar="FILE", help=files)
+    add_files_argument(parser, "files", "FILE")
     add_options(parser, ScoreOptions, ("field", "context", "stride", "from_end_of_text"))
     output_group = parser.add_argument_group("Output")
     output = output_group.add_argument

@@ -28,6 +28,12 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_files_argument(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:
+    """Declare the files of a corpus; `spool_stdin` reads -."""
+    text = "Files, folders or patterns to read; - reads text from standard input"
+    parser.add_argument(name, nargs="+", metavar=metavar, help=text)
+
+
 def read_prompt(args: argparse.Namespace) -> str:
     """Read the prompt from PROMPT, --file or standard input."""
     prompts = [] if args.prompt is None else [args.prompt]

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
-from gpt2np.cli.output import print_stderr, progress, write_errors
-from gpt2np.cli.text_input import spool_stdin
+from gpt2np.cli.output import print_skipped, print_stderr, progress, write_errors
+from gpt2np.cli.text_input import add_files_argument, spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from gpt2np.data.corpus import UnreadableFileError
     from gpt2np.generation.ngram_counts import NgramCounts
     from gpt2np.tokenizer import Tokenizer
 
@@ -31,14 +30,9 @@ _MIN_BYTES = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "files",
-        nargs="+",
-        metavar="FILES",
-        help="Files, folders or patterns to read; - reads text from standard input",
-    )
+    add_files_argument(parser, "files", "FILES")
     add_vocabulary_argument(parser)
+    add = parser.add_argument
     out = "Table to write; the name must end in .safetensors"
     add("--out", type=Path, required=True, metavar="FILE", help=out)
     max_bytes = "Maximum size of the table (default: 4000000)"
@@ -84,15 +78,14 @@ def _count(
     from gpt2np.data.corpus import CorpusOptions, read_parts
     from gpt2np.generation.ngram_counts import NgramCounts
 
-    def on_skip(error: "UnreadableFileError") -> None:
-        print_stderr(f"skipped: {error}")
-
     counts = NgramCounts(tokenizer.vocab_size)
     eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     # Splitting may change a token at a boundary; the effect on the counts is negligible.
     options = CorpusOptions(field=field, split_long_documents=True)
     with progress(desc="counting", unit=" characters", unit_scale=True, leave=True) as bar:
-        for text, ends_document in read_parts(files, options, on_skip if skip_errors else None):
+        for text, ends_document in read_parts(
+            files, options, print_skipped if skip_errors else None
+        ):
             counts.add(tokenizer.encode(text, disallowed_special=()))
             if ends_document:
                 counts.add(eos)

@@ -17,8 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
-from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
-from gpt2np.cli.text_input import check_field, spool_stdin
+from gpt2np.cli.output import (
+    check_not_hidden,
+    print_skipped,
+    print_stderr,
+    progress,
+    write_errors,
+)
+from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError, TokenizerError, error_reason
 from gpt2np.options import options_of
@@ -31,19 +37,14 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from gpt2np.tokenizer.training_options import TrainingOptions  # slow to import
 
-    add = parser.add_argument
-    add(
-        "files",
-        nargs="+",
-        metavar="FILES",
-        help="Files, folders or patterns to read; - reads text from standard input",
-    )
+    add_files_argument(parser, "files", "FILES")
     add_option(parser, TrainingOptions, "vocab_size", required=True)
     add_options(
         parser, TrainingOptions, [n for n in options_of(TrainingOptions) if n != "vocab_size"]
     )
     add_option(parser, DatasetOptions, "field", default=DatasetOptions.field)
-    add("--skip-errors", action="store_true", help="Skip the rest of a file that cannot be read")
+    skip = "Skip the rest of a file that cannot be read"
+    parser.add_argument("--skip-errors", action="store_true", help=skip)
     output = parser.add_argument_group("Output").add_argument
     output("--out", type=Path, required=True, metavar="FOLDER", help="Folder for the vocabulary")
     output("--force", action="store_true", help="Replace a vocabulary in the folder of --out")
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     options = _training_options(args)
-    from gpt2np.data.corpus import find_files
+    from gpt2np.data.corpus import find_files, read_parts
     from gpt2np.hub.model_files import VOCABULARY_EXTRAS, VOCABULARY_FILES
     from gpt2np.tokenizer.formats import write_vocabulary
     from gpt2np.tokenizer.training.report import as_json, as_text, report_training
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     with write_errors(args.out):
         write_vocabulary(trained.vocabulary, args.out)
     print_stderr(f"written to {args.out}")
-    parts = _read_parts(files, corpus, skip_errors=args.skip_errors, quiet=True)
+    parts = read_parts(files, corpus, (lambda error: None) if args.skip_errors else None)
     report = report_training(trained, _with_progress_bar(parts, "measuring"))
     print(json.dumps(as_json(report), ensure_ascii=False) if args.json else as_text(report))
     return 0
@@ -116,28 +117,17 @@ def _check_writable(folder: Path) -> None:
 def _train(
     files: list[Path], corpus: "CorpusOptions", options: "TrainingOptions", skip_errors: bool
 ) -> "TrainedVocabulary":
+    from gpt2np.data.corpus import read_parts
     from gpt2np.tokenizer.training.train import train
 
-    parts = _with_progress_bar(_read_parts(files, corpus, skip_errors), "reading")
+    parts = read_parts(files, corpus, print_skipped if skip_errors else None)
+    parts = _with_progress_bar(parts, "reading")
     with progress(desc="learning", unit=" tokens", leave=True, total=options.vocab_size) as bar:
 
         def on_progress(n_tokens: int, _: int) -> None:
             bar.update(n_tokens - bar.n)
 
         return train((part.text for part in parts), options, on_progress)
-
-
-def _read_parts(
-    files: list[Path], corpus: "CorpusOptions", skip_errors: bool, quiet: bool = False
-) -> "Iterator[TextPart]":
-    """Yield the text of the files. `quiet` suppresses the messages about skipped files."""
-    from gpt2np.data.corpus import UnreadableFileError, read_parts
-
-    def on_skip(error: UnreadableFileError) -> None:
-        if not quiet:
-            print_stderr(f"skipped: {error}")
-
-    return read_parts(files, corpus, on_skip if skip_errors else None)
 
 
 def _with_progress_bar(parts: "Iterator[TextPart]", description: str) -> "Iterator[TextPart]":

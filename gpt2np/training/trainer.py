@@ -80,6 +80,7 @@ class Trainer:
         """
         raise_mmap_threshold()
         self.folder = partial_folder(out)
+        self._state_file = self.folder / "state.npz"
         self._out, self._options = out, options
         self._config = model.config if model else new_config(tokenizer, options)
         self._length = options.block_size or self._config.n_positions
@@ -102,7 +103,9 @@ class Trainer:
             if model
             else new_weights(self._config, options.seed)
         )
-        first, second = (_zeros_like(self.weights) for _ in range(2))
+        first, second = (
+            {name: np.zeros_like(array) for name, array in self.weights.items()} for _ in range(2)
+        )
         self._optimizer = AdamW(self.weights, first, second)
         self._best: dict[str, Array] = {}
         self.losses: list[float] = []
@@ -129,10 +132,6 @@ class Trainer:
         if patience and losses and len(losses) - 1 - losses.index(min(losses)) >= patience:
             return True
         return self.step >= self._options.max_steps
-
-    @property
-    def _state_file(self) -> Path:
-        return self.folder / "state.npz"
 
     def _read(self, corpus: Path) -> NDArray[Any]:
         ids = read_corpus(corpus, self._config.vocab_size)
@@ -293,10 +292,6 @@ def checksum(weights: Mapping[str, Array]) -> int:
     for array in weights.values():
         crc = crc32(np.ascontiguousarray(array).data, crc)
     return crc
-
-
-def _zeros_like(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: np.zeros_like(array) for name, array in arrays.items()}
 
 
 @np.errstate(under="ignore")
