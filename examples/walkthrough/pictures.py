@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gpt2np.generation.scoring import ScoredText
 from gpt2np.kernels.array import Array
 from gpt2np.tokenizer.trace import MergeStep
 
@@ -64,3 +65,16 @@ def label_tokens(axes: Axes, tokens: Sequence[str], both: bool = True) -> None:
     axes.set_xticks(np.arange(len(names)), names, rotation=90)
     if both:
         axes.set_yticks(np.arange(len(names)), names)
+
+
+def surprise_bars(
+    axes: Axes, words: Sequence[ScoredText], highlight: str | None = None
+) -> None:
+    """Draw the surprisal of each word as a bar, first word at the top."""
+    bits = [word.surprisal for word in words]
+    colors = [ORANGE if word.text == highlight else SKY for word in words]
+    bars = axes.barh(range(len(words)), bits, color=colors)
+    axes.bar_label(bars, fmt="%.1f", padding=3)
+    axes.set_yticks(range(len(words)), [word.text for word in words])
+    axes.set(xlim=(0, 32))
+    axes.invert_yaxis()

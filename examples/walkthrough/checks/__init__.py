@@ -17,6 +17,7 @@ from checks import (
     learning_a_vocabulary,
     logits_to_text,
     text_to_ids,
+    texts_and_probabilities,
     the_block,
     why_it_is_fast,
 )
@@ -25,6 +26,7 @@ from gpt2np.errors import did_you_mean
 Answer = Callable[..., Any]
 
 NOTEBOOKS = (
+    texts_and_probabilities,
     text_to_ids,
     learning_a_vocabulary,
     ids_to_vectors,

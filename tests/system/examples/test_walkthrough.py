@@ -66,8 +66,8 @@ def test_a_fresh_run_says_the_same(path, show):
             assert printed(stored) == printed(new), REFRESH
 
 
-def test_there_are_nine():
-    assert [path.stem[:2] for path in PATHS] == [f"{n}_" for n in range(1, 10)]
+def test_there_are_ten():
+    assert [path.stem[:2] for path in PATHS] == [f"{n}_" for n in range(10)]
     assert [path.stem[2:] for path in PATHS] == [m.__name__.split(".")[-1] for m in NOTEBOOKS]
 
 
