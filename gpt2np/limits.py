@@ -62,6 +62,8 @@ class Limits:
     max_inspected_bytes: int = _limit(
         16 * MIB, "bytes", "`/api/inspect` refuses to return larger activations."
     )
+    # A pass that is kept for its gradients takes half a gigabyte with GPT-2 small.
+    max_saliency_tokens: int = _limit(256, "tokens", "`/api/saliency` refuses a longer text.")
     max_choices_characters: int = _limit(
         50_000, "characters", "Longer `choices`, all together, are refused."
     )

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from gpt2np.explain.figures import strip
 from gpt2np.explain.markup import (
     Numbers,
@@ -24,7 +22,7 @@ from gpt2np.explain.markup import (
     token_text,
 )
 from gpt2np.explain.run import Run, token_cells
-from gpt2np.kernels.array import Array
+from gpt2np.interp.weights import nearest_tokens
 from gpt2np.limits import limits
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.tokenizer import Tokenizer
@@ -188,20 +186,6 @@ def _next_merge(step: MergeStep, vocabulary: Vocabulary) -> str:
         return '<span class="hint">none: done</span>'
     left, right = (escape_spelling(step.tokens[step.chosen + i], vocabulary) for i in (0, 1))
     return f"<bdi>{escape(left)}</bdi> + <bdi>{escape(right)}</bdi>, rank {step.ranks[step.chosen]}"
-
-
-def nearest_tokens(embedding: Array, ids: list[int], count: int) -> tuple[Array, Array]:
-    """Return the ids of the other tokens most similar to each of `ids`, and the cosines.
-
-    The most similar token comes first. `embedding` is (V, C). Returns two arrays (N, count).
-    """
-    lengths = np.sqrt(np.einsum("vc,vc->v", embedding, embedding))  # (V,)
-    lengths = np.maximum(lengths, np.finfo(embedding.dtype).tiny)
-    cosines = (embedding[ids] @ embedding.T) / lengths[ids][:, None] / lengths  # (N, V)
-    cosines[np.arange(len(ids)), ids] = -2
-    count = min(count, len(embedding) - 1)
-    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
-    return nearest, np.take_along_axis(cosines, nearest, 1)
 
 
 def embedding_section(run: Run, numbers: Numbers) -> str:

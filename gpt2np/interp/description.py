@@ -122,6 +122,7 @@ def describe_pass(
             "n_inner": config.n_inner,
             "vocab_size": config.vocab_size,
         },
+        "scales": [config.attention_scale(i) for i in range(config.n_layer)],
         "ids": traced.ids.tolist(),
         "tokens": followed,
         **_next_tokens(logits[-1], followed, sampling, n),
@@ -192,10 +193,12 @@ def _next_tokens(
 ) -> Json:
     """Return the likely next tokens with their probabilities before and after the filters.
 
-    A draw adds up the probabilities in the order of the ids; `from` is the sum before the token.
+    A draw adds up the probabilities in the order of the ids; `from` is the sum before the token,
+    and `start` the sum of the probabilities before the filters.
     """
     logprobs, sampled = log_softmax(logits), next_probabilities(logits, sampling)
     before = np.cumsum(sampled) - sampled
+    starts = np.cumsum(np.exp(logprobs)) - np.exp(logprobs)
     listed = dict.fromkeys([*top_k(logits, n).tolist(), *followed])
     is_kept = sampled > 0
     return {
@@ -205,6 +208,7 @@ def _next_tokens(
                 "logprob": float(logprobs[i]),
                 "sampled": float(sampled[i]),
                 "from": float(before[i]),
+                "start": float(starts[i]),
             }
             for i in listed
         ],

@@ -17,9 +17,13 @@ from gpt2np.explain import explain
 from gpt2np.explain.run import MAX_TOKENS
 from gpt2np.interp import add, hook_points_nbytes, scale, trace
 from gpt2np.interp.description import array_json, describe_pass, record_pass
+from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
 from gpt2np.limits import limits
+from gpt2np.model.hook_points import select_hook_points
+from gpt2np.runtime.hooked_context import Hook
 from gpt2np.server.engine import Engine
+from gpt2np.server.numbers import add_numbers
 from gpt2np.server.protocol import ExplainRequest, InspectRequest
 from gpt2np.server.responses import Json
 from gpt2np.server.threads import INSPECTION, body_schema, json_response, prepare, read_json, run_on
@@ -44,6 +48,8 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
                 return result
         finally:
             engine.end(running)
+
+    add_numbers(app, get_engine, compute)
 
     @app.get("/api/model")
     async def describe_model(model: str | None = None) -> Response:
@@ -121,7 +127,7 @@ def inspect(lm: LanguageModel, body: InspectRequest) -> Json:
     ]
     with np.errstate(all="ignore"):  # check_finite raises an error instead
         traced = record_pass(lm, ids, hooks)
-        points = trace(lm, ids, body.points, interventions=hooks) if body.points else {}
+        points = _points(lm, ids, body, hooks) if body.points else {}
     result = describe_pass(
         lm,
         traced,
@@ -137,6 +143,22 @@ def inspect(lm: LanguageModel, body: InspectRequest) -> Json:
     return result
 
 
+def _points(
+    lm: LanguageModel, ids: Sequence[int], body: InspectRequest, hooks: Sequence[Hook]
+) -> dict[str, Array]:
+    """Return the last `n_rows` rows of the requested hook points' arrays."""
+    names = select_hook_points(body.points, lm.model.config.n_layer)
+    rows: dict[str, Array] = {}
+
+    def keep(name: str, array: Array) -> Array:
+        if name in names:
+            rows[name] = array[..., -(body.n_rows or len(ids)) :, :].copy()
+        return array
+
+    trace(lm, ids, names[-1], interventions=[*hooks, keep])
+    return rows
+
+
 def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
     config = lm.model.config
     if not ids:
@@ -149,6 +171,7 @@ def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
     if not body.points:
         return
     size = hook_points_nbytes(config, len(ids), body.points, lm.model.dtype)
+    size = size * min(body.n_rows or len(ids), len(ids)) // len(ids)
     if size > limits().max_inspected_bytes:
         raise InvalidArgumentError(
             f"points: these activations have {size:,} bytes, more than the limit of "

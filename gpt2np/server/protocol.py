@@ -431,12 +431,40 @@ class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
     seed: int | None = Field(None, ge=0, lt=2**32, description="Seed of the draw to show.")
     n_drawn: int = Field(0, ge=0, le=100_000, description="Tokens drawn with the seed before.")
     points: list[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=100)
+    n_rows: int | None = Field(
+        None, ge=1, description="Return the rows of `points` for the last tokens only."
+    )
     interventions: list[InterventionRequest] = Field(default=[], max_length=100)
 
     def sampling_options(self) -> GenerationOptions:
         """Return the options that change the probabilities of the next token."""
         options = {name: getattr(self, name) for name in _SAMPLING}
         return GenerationOptions(**options | {"top_k": max(0, self.top_k)})
+
+
+class SaliencyRequest(_Request):
+    """The body of POST /api/saliency: a text, and the token that came after it."""
+
+    model: str | None = None
+    prompt: list[TokenId]
+    token: TokenId
+    steps: int = Field(8, ge=1, le=64, description="Gradients to average.")
+
+
+class DirectionRequest(_Request):
+    """The body of POST /api/direction: two lists of texts."""
+
+    model: str | None = None
+    texts_a: list[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=50)
+    texts_b: list[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=50)
+    point: str = Field(pattern=r"^blocks\.\d+\.resid$", max_length=30)
+
+
+class MergesRequest(_Request):
+    """The body of POST /api/merges: a text to learn merges from."""
+
+    text: Annotated[Text, Field(max_length=20_000)]
+    n: int = Field(200, ge=1, le=1000, description="The number of merges to learn.")
 
 
 class ExplainRequest(_Request):

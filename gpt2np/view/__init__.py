@@ -3,6 +3,7 @@
 machine.js  the Machine: a pass as a picture that moves, with its controls
 numbers.js  the numbers of a pass as tables
 stage.js    the picture on a canvas
+zoom.js     going into the picture; scenes.js has what is drawn there, source.js asks the server
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
 view.js     helpers for elements and numbers
 embedded.js starts the Machine of a page that holds its description
@@ -27,7 +28,16 @@ from typing import Any
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 """Media types of the front end's files, by suffix."""
 
-_MODULES = ("view.js", "pass.js", "stage.js", "numbers.js", "machine.js", "embedded.js")
+_MODULES = (
+    "view.js",
+    "pass.js",
+    "stage.js",
+    "numbers.js",
+    "scenes.js",
+    "zoom.js",
+    "machine.js",
+    "embedded.js",
+)
 _STYLES = ("colors.css", "style.css", "machine.css")
 
 

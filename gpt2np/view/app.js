@@ -6,6 +6,7 @@ import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
 import { createShare } from "./share.js";
+import { serverSource } from "./source.js";
 import { Tree, pathTo } from "./tree.js";
 import { bar, dataElement, decodeToken, decodeTokens, element, find, hex, inText, percent, rovingFocus, showList, visible, withSpaces } from "./view.js";
 
@@ -185,9 +186,22 @@ async function pin(index, plays = false) {
 
 // ---- the Machine
 
-const machine = createMachine($("machine"), { onEnd: goOn, onPick: (id) => choose(machine.pass.ids.length, { id }) });
+const source = serverSource({ model: () => state.model.id, text: tokenText, changes: () => inside.changes() });
+const machine = createMachine($("machine"), { onEnd: goOn, onPick: (id) => choose(machine.pass.ids.length, { id }), onSwitch: switchPart, source });
 $("numbers").append(machine.panels);
 let asked = 0; // the number of the latest pass to show
+
+/** Switch a part off, or on again, in the pass that is shown: also in that of a prompt with which nothing was done yet. */
+async function switchPart(key) {
+  if (running) return;
+  if (state.pinned === null || !isTreeOfPrompt()) {
+    if (!(await usePrompt())) return;
+    setBusy(null);
+    renderStory();
+    await pin(allIds().length);
+  }
+  await inside.toggle(key);
+}
 
 async function showMachine(answer, token, plays = false, changes = {}) {
   const number = ++asked;

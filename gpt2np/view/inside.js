@@ -178,7 +178,7 @@ export function createInside(page) {
       const edited = factors.size ? await postJson("api/inspect", request(context, isNext ? null : token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
       if (mine !== number) return;
       shown.edited = edited;
-      page.showMachine(edited ?? shown.answer, isNext ? null : token, false, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts:", isChanged: true }) });
+      page.showMachine(edited ?? shown.answer, isNext ? null : token, false, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts (before: gray):", isChanged: true, was: shown.answer.next }) });
       for (const button of root.querySelectorAll(".cell")) button.classList.toggle("edited", factors.has(button.dataset.part));
       renderEditResult();
       page.saveState?.();
@@ -255,5 +255,12 @@ export function createInside(page) {
     ];
   }
 
-  return { show, chosen, factors };
+  /** Switch a part ("layer,head" or "layer,mlp") off, or on again. */
+  function toggle(key) {
+    const [layer, head] = key.split(",");
+    select({ layer: Number(layer), head: head === "mlp" ? null : Number(head) });
+    return setFactor(chosen, factors.get(key) === 0 ? 1 : 0);
+  }
+
+  return { show, chosen, factors, toggle, changes: () => (factors.size ? { interventions: interventions() } : {}) };
 }

@@ -3,6 +3,7 @@
 import { SECTIONS, chipOf, createNumbers, lineChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
 import { drawStage, headColor, layOut, paintStrips, phasesOf, secondsOf } from "./stage.js";
+import { createZoom } from "./zoom.js";
 import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, visible, withSpaces } from "./view.js";
 
 const N_BARS = 9;
@@ -10,12 +11,14 @@ const N_TEXT = 40; // tokens of the text above the picture
 
 /**
  * Build the Machine in `root`. `onEnd()` is called when a pass has been played; it may show the next one.
- * `onPick(id)` is called for a token of the answer that is pressed. `sections` are the tables of `panels`.
+ * `onPick(id)` is called for a token of the answer that is pressed, `onLevel(level)` for a part that is gone into.
+ * `onSwitch(part)` switches a part ("layer,head", "layer,mlp") off, or on again; `source` gives the numbers beyond the description (source.js), if there is one.
+ * `sections` are the tables of `panels`.
  */
-export function createMachine(root, { onEnd = null, onPick = null, sections = SECTIONS } = {}) {
+export function createMachine(root, { onEnd = null, onPick = null, onLevel = null, onSwitch = null, source = null, sections = SECTIONS } = {}) {
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let pass = null;
-  let shown = { token: null, title: "", isChanged: false }; // the token that came, and how it was picked
+  let shown = { token: null, title: "", isChanged: false, was: new Map() }; // the token that came, and how it was picked
   let phases = [];
   let moment = 0;
   let isPlaying = false;
@@ -46,13 +49,39 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
   const speed = element("select", { "aria-label": "Speed" }, ...[[0.25, "¼ speed"], [0.5, "½ speed"], [1, "speed 1"], [2, "speed 2"], [4, "speed 4"]].map(([value, label]) => element("option", { value, selected: value === 1 }, label)));
   const heads = element("div", { class: "machine-heads", role: "group", "aria-label": "Heads to show" });
   const caption = element("p", { class: "machine-caption", role: "status" });
-  const stage = element("div", { class: "machine-stage" }, labels, element("div", { class: "machine-picture" }, canvas, blocks), answer);
+  const crumbs = element("nav", { class: "machine-crumbs", "aria-label": "Where you are in the model" });
+  const picture = element("div", { class: "machine-picture" }, canvas, blocks);
+  const stage = element("div", { class: "machine-stage" }, labels, picture, answer);
   const panels = element("div", { class: "machine-numbers" });
   const showNumbers = createNumbers(panels, sections);
   root.classList.add("machine");
-  root.append(text, stage,
+  root.append(element("div", { class: "machine-head" }, text, crumbs), stage,
     element("div", { class: "transport" }, button("‹ Step", () => step(-1), "back", { "aria-label": "Step back" }), play, button("Step ›", () => step(1), "forth", { "aria-label": "Step" }), range, speed, heads),
     caption, readout);
+  const zoom = createZoom({
+    canvas, picture, crumbs, source,
+    say: (nodes) => { if (nodes) caption.replaceChildren(...nodes); else { said = ""; render(); } },
+    paintModel: (context) => drawStage(context, pass, strips, place, colors, moment, view),
+    context: () => ({ pass, line: view.line, colors, off: view.off, width: place.width, height: place.height, rows: place.hidden + place.rows === pass.count && !place.hidden ? { y: place.y(0) - place.pitch / 2, h: place.pitch * pass.count } : { y: 0, h: place.height } }),
+    modelItems: () => [{ x: 0, y: place.y(view.line) - 11, w: place.start * 0.95, h: 22, to: { kind: "token" }, name: "cell", label: `The embedding of ${withSpaces(pass.lineText(view.line))}` }],
+    modelAt: (x, y) => {
+      if (x < place.start) return { to: { kind: "token" }, box: { x: 0, y: y - 10, w: place.start, h: 20 } };
+      const layer = Math.floor((x - place.start) / place.block);
+      return layer < pass.n_layer ? { to: { kind: "block", layer }, box: { x: place.left(layer), y: 0, w: place.block, h: place.height } } : null;
+    },
+    setLine: (line) => lookAt(line),
+    actions: (level) => {
+      if (!onSwitch || level?.layer === undefined) return [];
+      const [key, name] = level.head === undefined ? [`${level.layer},mlp`, "the MLP"] : [`${level.layer},${level.head}`, `head ${level.head}`];
+      return [button(`Switch ${name} ${view.off.has(key) ? "on" : "off"}`, () => onSwitch(key), "switch")];
+    },
+    isStill: () => reducedMotion.matches,
+    onChange: (level) => {
+      if (level?.layer !== undefined) chooseBlock(level.layer);
+      onLevel?.(level);
+    },
+  });
+  root.append(zoom.sheet);
 
   const chip = (id) => chipOf(pass, id);
   const lineChip = (line) => lineChipOf(pass, line);
@@ -61,6 +90,7 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
 
   function start() {
     if (!pass) return;
+    zoom.leave();
     if (moment >= phases.length) moment = 0;
     until = Infinity;
     run();
@@ -106,6 +136,7 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
   function step(direction) {
     if (!pass) return;
     pause();
+    zoom.leave();
     if (direction < 0) show(Math.max(0, Math.ceil(moment) - 1));
     else if (moment >= phases.length) show(0);
     else {
@@ -119,7 +150,7 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
     render();
   }
 
-  range.addEventListener("input", () => { pause(); show(Number(range.value)); });
+  range.addEventListener("input", () => { pause(); zoom.leave(); show(Number(range.value)); });
   range.addEventListener("keydown", (event) => {
     const direction = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
     if (!direction) return;
@@ -143,7 +174,7 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
     if (key !== said) {
       said = key;
       const words = sayPhase(phase);
-      caption.replaceChildren(...words);
+      if (!zoom.isInside) caption.replaceChildren(...words);
       range.setAttribute("aria-valuetext", nameOf(phase));
       renderAnswer(checkpoint, moment >= phases.length || phase.kind === "draw");
       for (const each of blocks.children) each.classList.toggle("now", Number(each.dataset.layer) === phase.layer && moment < phases.length);
@@ -163,12 +194,9 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
   }
 
   function drawNow() {
-    if (!place) return;
-    const context = canvas.getContext("2d");
-    const scale = canvas.width / place.width;
-    context.setTransform(scale, 0, 0, scale, 0, 0);
+    if (!place || zoom.isInside) return;
     const start = performance.now();
-    drawStage(context, pass, strips, place, colors, moment, view);
+    zoom.draw();
     const spent = performance.now() - start;
     (root.frames ??= []).push(spent); // read by the tests and by benchmarks/machine.py
     if (root.frames.length > 600) root.frames.shift();
@@ -199,7 +227,9 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
     else answerTitle.replaceChildren(isDrawn ? (shown.title || "The draw: a strip from 0 to 1") : isLast ? "The next token could be" : `Asked ${where}, it would say`);
     bars.replaceChildren(...listed.map(({ id, p }) => {
       const name = onPick && isLast ? element("button", { type: "button", class: "token", onclick: () => onPick(id), "aria-label": `Continue with ${withSpaces(pass.text(id))}` }, withSpaces(pass.text(id))) : chip(id);
-      return element("li", { "data-id": id, class: id === shown.token && isLast && "own" }, name, dataElement(p, p ? percent(p) : "cut off"), bar(p / most));
+      const was = isDrawn ? shown.was.get(id) : undefined;
+      return element("li", { "data-id": id, class: id === shown.token && isLast && "own" }, name, dataElement(p, p ? percent(p) : "cut off"), bar(p / most),
+        ...(was === undefined ? [] : [element("span", { class: "was", p: Math.min(1, was / most), title: `before: ${percent(was)}` })]));
     }));
     segments.replaceChildren(...pass.next.filter(({ sampled }) => sampled > 0).map((each) => {
       const segment = element("span", { "data-id": each.id, class: each.id === shown.token ? "own" : each.from * 7919 % 1 > 0.5 && "odd" });
@@ -286,7 +316,7 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
   // ---- building for a pass
 
   function build() {
-    blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button(pass.n_layer > 8 || innerWidth < 640 ? `${layer}` : `block ${layer}`, () => openBlock(layer), "", { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
+    blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button(pass.n_layer > 8 || innerWidth < 640 ? `${layer}` : `block ${layer}`, () => { openBlock(layer); zoom.open({ kind: "block", layer }); }, "", { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
     heads.replaceChildren(button("all heads", () => isolate(null), "", { "data-head": "all", "aria-pressed": String(view.head === null) }),
       ...Array.from({ length: pass.n_head }, (_, head) => {
         const made = button(String(head), () => isolate(head), "", { "data-head": head, "aria-label": `Head ${head}`, "aria-pressed": String(view.head === head) });
@@ -342,6 +372,7 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
     for (const each of labels.querySelectorAll("[data-line]")) each.setAttribute("aria-pressed", String(Number(each.dataset.line) === line));
     render();
     renderNumbers();
+    zoom.refresh();
   }
   labels.addEventListener("click", (event) => lookAt(lineOf(event)));
   labels.addEventListener("pointerover", (event) => lookAt(lineOf(event)));
@@ -355,12 +386,16 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
     renderNumbers();
   }
 
-  function openBlock(layer) {
+  function chooseBlock(layer) {
     block = layer;
     for (const each of blocks.children) each.setAttribute("aria-pressed", String(Number(each.dataset.layer) === layer));
+    renderNumbers();
+  }
+
+  function openBlock(layer) {
     pause();
     if (moment < phases.length) show(2 + 2 * layer);
-    renderNumbers();
+    chooseBlock(layer);
   }
 
   function readColors() {
@@ -388,6 +423,7 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
     lineFocus.reset();
     said = "";
     render();
+    zoom.refresh();
   }
 
   function repaint() {
@@ -401,8 +437,8 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 
   /** A strip under the pointer is read out: the vector, and the number of the cell. */
-  canvas.addEventListener("pointermove", (event) => {
-    if (!place) return;
+  picture.addEventListener("pointermove", (event) => {
+    if (!place || zoom.isInside) return;
     const box = canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     const line = Math.floor(y / place.pitch) + place.hidden - (place.hasEarlier ? 1 : 0);
@@ -423,16 +459,17 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
   }
 
   return {
-    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`; `plays` starts it ("on": and what follows, unless paused meanwhile), otherwise the whole pass is shown. */
-    show(described, { token = null, title = "", plays = false, off = [], isChanged = false } = {}) {
+    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`: `was` has the rows of `next` without the changes; `plays` starts it ("on": and what follows, unless paused meanwhile), otherwise the whole pass is shown. */
+    show(described, { token = null, title = "", plays = false, off = [], isChanged = false, was = [] } = {}) {
       const starts = plays === "on" ? goesOn : plays;
       pause();
       pass = readPass(described);
-      shown = { token, title, isChanged };
+      shown = { token, title, isChanged, was: new Map(was.map((each) => [each.id, each.sampled])) };
       phases = phasesOf(pass);
       view.off = new Set(off);
       view.line = pass.count - 1;
       bottom = Infinity;
+      if (starts) zoom.leave();
       if (view.head >= pass.n_head) view.head = null;
       if (block >= pass.n_layer) block = pass.n_layer - 1;
       moment = starts ? 0 : phases.length;
@@ -441,11 +478,12 @@ export function createMachine(root, { onEnd = null, onPick = null, sections = SE
       root.hidden = false; // the picture needs its size
       build();
       renderNumbers();
+      if (zoom.isInside) zoom.refresh(true);
       root.dataset.ready = "true";
       if (starts && plays === "on") start();
       else if (starts) { until = phases.length; run(); }
     },
-    start, pause, step, openBlock, panels,
+    start, pause, step, openBlock, panels, zoom,
     get isPlaying() { return isPlaying; },
     get pass() { return pass; },
   };

@@ -33,11 +33,11 @@ def random_model(dtype=np.float32, *, tied=True, weight_dtype=None, **shape):
     )
 
 
-def save_byte_model(folder):
+def save_byte_model(folder, **shape):
     """Write a tiny model with a context of 64 tokens: a token per byte, some longer, an end."""
     words = [bytes([byte]) for byte in range(256)]
     words += [word.encode() for word in ("aa", "ab", "12", " a", "漢", "😀")]
     ids = {bytes_to_chars(word): i for i, word in enumerate(words)}
-    shape = {"n_embd": 8, "n_head": 2, "n_inner": 8, "n_layer": 1}
+    shape = {"n_embd": 8, "n_head": 2, "n_inner": 8, "n_layer": 1} | shape
     random_model(vocab_size=len(ids) + 1, n_positions=64, **shape).save(folder)
     Tokenizer(Vocabulary(ids, {}, (AddedToken("<|endoftext|>", len(ids)),))).save(folder)

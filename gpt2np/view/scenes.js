@@ -1,0 +1,352 @@
+// What the picture shows when one goes into it: a block, a head, a score, a neuron, a token, a matrix, one multiplication.
+// A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x, y)` says what is under the pointer.
+
+import { strongest } from "./pass.js";
+import { dataElement, formatNumber, percent, withSpaces } from "./view.js";
+
+const LABEL = 15; // pixels of a line of small text
+const shownNumber = (value) => formatNumber(value, Math.abs(value) < 10 ? 3 : 2);
+const numberElement = (value) => dataElement(value, shownNumber(value));
+const largest = (...arrays) => arrays.reduce((most, array) => array.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
+/** Row `index` of an array {shape, data}; of (H, R, D) at head and row. */
+export const rowOf = ({ shape, data }, ...index) => {
+  const size = shape.at(-1);
+  const at = index.reduce((all, i, axis) => all * shape[axis] + i, 0) * size;
+  return data.subarray(at, at + size);
+};
+
+/** Paint numbers as cells, `columns` a row: the color is the sign, the strength the size beside `limit`. */
+export function paintCells(context, values, columns, box, limit, colors) {
+  const rows = Math.ceil(values.length / columns);
+  const bitmap = document.createElement("canvas");
+  [bitmap.width, bitmap.height] = [columns, rows];
+  const pixels = new ImageData(columns, rows);
+  values.forEach((value, i) => pixels.data.set([...(value < 0 ? colors.minus : colors.plus), Math.round(255 * Math.sqrt(Math.min(1, Math.abs(value) / limit)))], 4 * i));
+  bitmap.getContext("2d").putImageData(pixels, 0, 0);
+  context.imageSmoothingEnabled = false;
+  context.fillStyle = colors.paper;
+  context.fillRect(box.x, box.y, box.w, box.h);
+  context.drawImage(bitmap, box.x, box.y, box.w, box.h);
+  outline(context, box, colors.rule);
+}
+
+function outline(context, { x, y, w, h }, color, width = 1) {
+  context.strokeStyle = color;
+  context.lineWidth = width;
+  context.strokeRect(x, y, w, h);
+}
+
+/** A vector across a box: as many cells as there are pixels for, each the strongest of its numbers. */
+const paintVector = (context, vector, box, limit, colors) => {
+  const cells = strongest(vector, Math.max(1, Math.floor(box.w)));
+  paintCells(context, cells, cells.length, box, limit, colors);
+};
+
+/** Bars up and down from the middle of a box; `chosen` is marked. */
+function paintBars(context, values, box, limit, colors, chosen = null) {
+  const cells = strongest(values, Math.max(1, Math.floor(box.w)));
+  const middle = box.y + box.h / 2;
+  const width = box.w / cells.length;
+  cells.forEach((value, i) => {
+    const height = (value / limit) * (box.h / 2);
+    context.fillStyle = value < 0 ? colors.orange : colors.blue;
+    context.fillRect(box.x + i * width, middle - Math.max(0, height), Math.max(0.7, width * 0.8), Math.max(0.5, Math.abs(height)));
+  });
+  context.fillStyle = colors.soft;
+  context.fillRect(box.x, middle, box.w, 1);
+  if (chosen !== null) outline(context, { x: box.x + (chosen * box.w) / values.length, y: box.y, w: Math.max(3, box.w / values.length), h: box.h }, colors.soft);
+}
+
+const inside = ({ x, y, w, h }, px, py) => px >= x && px < x + w && py >= y && py < y + h;
+const cellAt = (box, px, count) => Math.min(count - 1, Math.floor(((px - box.x) / box.w) * count));
+const label = (text, x, y, w = 0, name = "") => ({ text, x, y, w, h: LABEL, name });
+const chipText = (pass, line) => `“${withSpaces(pass.lineText(line))}”`;
+
+/** A block: the pattern of each head, the sums on the token's line, all neurons. */
+export function blockScene({ layer }, { pass, line, colors, width, height, data, off }) {
+  const { n_head: heads, n_layer: layers } = pass;
+  const exact = (name, rounded) => (data[name] ? rowOf(data[name], line) : rounded);
+  const parts = [["before", exact("before", pass.resid(layer, line))], ["+ attention", exact("attention", pass.attention(layer, line))], ["= between", exact("middle", pass.middle(layer, line))], ["+ MLP", exact("mlp", pass.mlp(layer, line))], ["= after", exact("after", pass.resid(layer + 1, line))]];
+  const gap = 6;
+  const top = { y: LABEL + 5, h: height * 0.34 - LABEL };
+  const size = (width + gap) / heads - gap;
+  const boxes = Array.from({ length: heads }, (_, head) => ({ x: head * (size + gap), y: top.y, w: size, h: top.h }));
+  const start = top.y + top.h + 10;
+  const pitch = Math.max(LABEL, (height * 0.3) / parts.length);
+  const left = Math.min(84, width * 0.24);
+  const strips = parts.map((_, i) => ({ x: left, y: start + i * pitch + 2, w: width - left, h: pitch - 4 }));
+  const under = start + parts.length * pitch + 8 + LABEL;
+  const act = data.act ? rowOf(data.act, line) : null;
+  const grid = { x: 0, y: under, w: width, h: Math.max(12, height - under - 2) };
+  const columns = act ? Math.ceil(act.length / Math.max(1, Math.round(Math.sqrt((act.length * grid.h) / grid.w)))) : 1;
+  const rows = act ? Math.ceil(act.length / columns) : 1;
+  const boxOf = (neuron) => ({ x: grid.x + ((neuron % columns) * grid.w) / columns, y: grid.y + (Math.floor(neuron / columns) * grid.h) / rows, w: grid.w / columns, h: grid.h / rows });
+  const best = pass.neurons(layer, line);
+  const looks = (head) => pass.weights(layer, head, line).reduce((a, weight, key) => (weight > a.weight ? { key, weight } : a), { key: 0, weight: 0 });
+  return {
+    says: [`Block ${layer} of ${layers}. Above: where each head looks, a row for each token. In the middle: what the line of ${chipText(pass, line)} holds, and what attention and the MLP add. Below: all ${pass.n_inner.toLocaleString("en")} neurons. Go into any of them.`],
+    items: [
+      ...boxes.map((box, head) => label(size > 50 ? `head ${head}` : String(head), box.x, 0, size)),
+      ...boxes.map((box, head) => ({ ...box, to: { kind: "head", layer, head }, name: "cell", label: `Head ${head}: ${chipText(pass, line)} looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}` })),
+      ...parts.map(([name], i) => label(name, 0, strips[i].y + (strips[i].h - LABEL) / 2, left)),
+      label(`MLP: ${pass.n_inner.toLocaleString("en")} neurons`, 0, under - LABEL - 2, width),
+      ...(act ? best.map(({ neuron, activation }) => ({ ...grow(boxOf(neuron), 12), to: { kind: "neuron", layer, neuron }, name: "ring", label: `Neuron ${neuron}: ${shownNumber(activation)}` })) : []),
+    ],
+    paint(context) {
+      boxes.forEach((box, head) => paintPattern(context, pass, layer, head, box, colors, off.has(`${layer},${head}`), line));
+      const limit = largest(...parts.map(([, vector]) => vector));
+      parts.forEach(([, vector], i) => paintVector(context, vector, strips[i], limit, colors));
+      if (act) paintCells(context, act, columns, grid, largest(act), colors);
+    },
+    at(x, y) {
+      const strip = strips.findIndex((box) => inside(box, x, y));
+      if (strip >= 0) return readVector(parts[strip][1], strips[strip], x, `${parts[strip][0].replace(/^\W+/, "")}, number`);
+      if (!act || !inside(grid, x, y)) return null;
+      const neuron = Math.floor(((y - grid.y) / grid.h) * rows) * columns + cellAt(grid, x, columns);
+      return neuron < act.length ? { to: { kind: "neuron", layer, neuron }, box: boxOf(neuron), says: [`neuron ${neuron}: `, numberElement(act[neuron])] } : null;
+    },
+    table: () => ({ caption: `Block ${layer}: the numbers on the line of ${chipText(pass, line)}`, head: ["channel", ...parts.map(([name]) => name)], rows: Array.from(parts[0][1], (_, c) => [c, ...parts.map(([, vector]) => vector[c])]) }),
+  };
+}
+
+const grow = ({ x, y, w, h }, least) => ({ x: x - Math.max(0, least - w) / 2, y: y - Math.max(0, least - h) / 2, w: Math.max(w, least), h: Math.max(h, least) });
+
+/** The number of a vector's cell under the pointer: the one that is painted. */
+function readVector(vector, box, x, name) {
+  const cells = strongest(vector, Math.max(1, Math.floor(box.w)));
+  const cell = cellAt(box, x, cells.length);
+  const from = Math.floor((cell * vector.length) / cells.length);
+  const i = from + vector.slice(from, Math.max(from + 1, Math.floor(((cell + 1) * vector.length) / cells.length))).indexOf(cells[cell]);
+  return { index: i, says: [`${name} ${i}: `, numberElement(vector[i])] };
+}
+
+function paintPattern(context, pass, layer, head, box, colors, isOff, line) {
+  const n = pass.count;
+  const values = Array.from({ length: n }, (_, row) => [...pass.weights(layer, head, row)].map((weight, key) => (key > row ? 0 : weight))).flat();
+  paintCells(context, values, n, box, 1, isOff ? { ...colors, plus: [128, 128, 128] } : colors);
+  outline(context, { x: box.x, y: box.y + (line * box.h) / n, w: box.w, h: box.h / n }, colors.soft);
+}
+
+/** A head: its pattern; queries, keys and values, a row for each token. */
+export function headScene({ layer, head }, { pass, line, colors, width, height, data, off, scale, rows: { y, h } }) {
+  const n = pass.count;
+  const gap = 14;
+  const square = { x: 0, y, w: Math.min(width * 0.4, h * 1.2), h };
+  const names = ["q", "k", "v"].filter((name) => data[name]);
+  const w = (width - square.w - names.length * gap) / Math.max(1, names.length);
+  const boxes = names.map((_, i) => ({ x: square.w + gap + i * (w + gap), y, w, h }));
+  const titles = { q: "queries", k: "keys", v: "values" };
+  const rows = names.map((name) => data[name].data.subarray(head * n * data[name].shape[2], (head + 1) * n * data[name].shape[2]));
+  const cell = (row, key) => ({ x: square.x + (key * square.w) / n, y: square.y + (row * square.h) / n, w: square.w / n, h: square.h / n });
+  const own = pass.weights(layer, head, line);
+  return {
+    says: [`Head ${head} of block ${layer}. A row of the pattern says how much the token takes from each token before it; ${chipText(pass, line)} is marked. The weight comes from the token’s query and the other’s key: go into a cell to see how.`],
+    items: [
+      label("pattern: looks at →", square.x, height + 4, square.w), ...names.map((name, i) => label(titles[name], boxes[i].x, height + 4, w * 0.5)),
+      ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "cell", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
+      ...names.map((name, i) => ({ x: boxes[i].x + w * 0.5, y: height + 4, w: w * 0.5, h: LABEL, name: "link", text: "weights", label: `Weights of ${name}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [(i * pass.n_head + head) * scale.size, (i * pass.n_head + head + 1) * scale.size]) })),
+    ],
+    paint(context) {
+      paintPattern(context, pass, layer, head, square, colors, off.has(`${layer},${head}`), line);
+      const limit = { q: largest(...rows.slice(0, 2)), k: largest(...rows.slice(0, 2)), v: largest(rows[2] ?? []) };
+      names.forEach((name, i) => {
+        paintCells(context, rows[i], data[name].shape[2], boxes[i], limit[name], colors);
+        outline(context, { x: boxes[i].x, y: y + (line * h) / n, w, h: h / n }, colors.soft);
+      });
+    },
+    at(x, y0) {
+      const row = Math.floor(((y0 - y) / h) * n);
+      if (inside(square, x, y0)) {
+        const key = cellAt(square, x, n);
+        if (key > row) return { says: ["a token never looks ahead"] };
+        return { line: row, to: { kind: "score", layer, head, key }, box: cell(row, key), says: [`${chipText(pass, row)} takes from ${chipText(pass, key)}: `, dataElement(pass.weights(layer, head, row)[key], percent(pass.weights(layer, head, row)[key]))] };
+      }
+      const i = boxes.findIndex((box) => inside(box, x, y0));
+      if (i < 0) return null;
+      const vector = rowOf(data[names[i]], head, row);
+      return readVector(vector, boxes[i], x, `${names[i]} of ${chipText(pass, row)}, number`);
+    },
+    table: () => ({ caption: `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`, head: ["number", "query", "key", "value"], rows: names.length < 3 ? [] : Array.from(rowOf(data.q, head, line), (q, i) => [i, q, rowOf(data.k, head, line)[i], rowOf(data.v, head, line)[i]]) }),
+  };
+}
+
+const matrixLevel = (name, rows, columns) => ({ kind: "matrix", name, rows, columns });
+
+/** Two vectors, multiplied number by number and added up; `below` is painted and read under the products. */
+function productScene({ a, b, bias = null, nameA, nameB, termTo, extra = [], says, table }, { colors, width, height }, paintMore = null) {
+  const products = Float32Array.from(a, (value, i) => value * b[i]);
+  const share = paintMore ? 0.62 : 0.9;
+  const part = (height * share - 3 * (LABEL + 6)) / 4;
+  const y1 = LABEL + 4;
+  const y2 = y1 + part + LABEL + 8;
+  const y3 = y2 + part + LABEL + 8;
+  const boxes = [{ x: 0, y: y1, w: width, h: part }, { x: 0, y: y2, w: width, h: part }, { x: 0, y: y3, w: width, h: 2 * part }];
+  const step = Math.max(1, Math.ceil(a.length / 128)); // buttons, for the keyboard
+  const term = (i) => ({ x: (i * width) / a.length, y: y1, w: Math.max(2, width / a.length), h: y3 + 2 * part - y1 });
+  return {
+    says,
+    items: [label(nameA, 0, 0, width), label(nameB, 0, y2 - LABEL - 2, width), label(`each pair multiplied${bias === null ? "" : `; added up, with ${shownNumber(bias)} (bias)`}`, 0, y3 - LABEL - 2, width),
+      ...Array.from({ length: Math.ceil(a.length / step) }, (_, k) => k * step).map((i) => ({ ...term(i), w: (width * step) / a.length, to: termTo(i), name: "term", label: `Number ${i}: ${shownNumber(a[i])} times ${shownNumber(b[i])} is ${shownNumber(products[i])}` })), ...extra],
+    paint(context) {
+      paintVector(context, a, boxes[0], largest(a), colors);
+      paintVector(context, b, boxes[1], largest(b), colors);
+      paintBars(context, products, boxes[2], largest(products), colors);
+      paintMore?.(context);
+    },
+    at(x, y) {
+      if (y < y1 || y > y3 + 2 * part) return null;
+      const i = Math.min(a.length - 1, Math.max(0, Math.floor((x / width) * a.length)));
+      return { to: termTo(i), box: term(i), says: [`number ${i}: `, numberElement(a[i]), " × ", numberElement(b[i]), " = ", numberElement(products[i])] };
+    },
+    table: table ?? (() => ({ caption: `${nameA}; ${nameB}`, head: ["number", "first", "second", "product"], rows: Array.from(a, (value, i) => [i, value, b[i], products[i]]) })),
+  };
+}
+
+const sumOf = (a, b, bias = 0) => a.reduce((all, value, i) => all + value * b[i], bias);
+
+/** A score: query times key, the scale, and the softmax with the scores of the other tokens. */
+export function scoreScene({ layer, head, key: wanted }, context) {
+  const { pass, line, width, height, colors, data, scale } = context;
+  const key = Math.min(wanted, line);
+  const q = rowOf(data.q, head, line);
+  const scores = Array.from({ length: line + 1 }, (_, other) => sumOf(q, rowOf(data.k, head, other)) * scale.factor(layer));
+  const weights = pass.weights(layer, head, line);
+  const y = height * 0.7;
+  const box = (i) => ({ x: (i * width) / scores.length, y, w: width / scores.length, h: height - y });
+  const sum = sumOf(q, rowOf(data.k, head, key));
+  const terms = [numberElement(sum), " × ", numberElement(scale.factor(layer)), " = ", numberElement(scores[key])];
+  return productScene({
+    a: q, b: rowOf(data.k, head, key),
+    nameA: `query of ${chipText(pass, line)}`, nameB: `key of ${chipText(pass, key)}`,
+    termTo: (i) => ({ kind: "number", what: "q", layer, head, i, key }),
+    says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number and added up; then scaled: `, ...terms, ". The softmax turns the scores of all tokens into shares: ", dataElement(weights[key], percent(weights[key])), "."],
+    extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
+      ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "cell lines current" : "cell lines", text: box(other).w > 44 ? `${withSpaces(pass.lineText(other))}\n${shownNumber(score)}\n${percent(weights[other])}` : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
+  }, context, (canvas) => {
+    const most = Math.max(...weights);
+    weights.slice(0, line + 1).forEach((weight, other) => {
+      const { x, w, h } = box(other);
+      canvas.fillStyle = colors.blue;
+      canvas.globalAlpha = other === key ? 1 : 0.45;
+      canvas.fillRect(x + 2, y + h * (1 - (weight / most) * 0.75), w - 4, h * (weight / most) * 0.75);
+    });
+    canvas.globalAlpha = 1;
+  });
+}
+
+/** One number of a query (or key): the normalized line times a column of weights. */
+export function numberScene({ layer, head, what, i, key }, context) {
+  const { pass, line, data, scale } = context;
+  const token = what === "k" ? Math.min(key, line) : line;
+  const x = rowOf(data.ln_1, token);
+  const [q, k] = [rowOf(data.q, head, line)[i], rowOf(data.k, head, Math.min(key, line))[i]];
+  const column = (["q", "k", "v"].indexOf(what) * pass.n_head + head) * scale.size + i;
+  const other = what === "q" ? "k" : "q";
+  const nouns = { q: "query", k: "key" };
+  return productScene({
+    a: x, b: data.column, bias: data.bias,
+    nameA: `layer norm of ${chipText(pass, token)}: ${pass.n_embd} numbers`, nameB: `column ${column} of h.${layer}.attn.c_attn.weight`,
+    termTo: (c) => ({ kind: "term", title: `${what}${i}`, a: x[c], b: data.column[c], i: c, nameA: "from the layer norm", nameB: "the weight" }),
+    says: [`One multiplication of the score: number ${i} of the query times number ${i} of the key: `, numberElement(q), " × ", numberElement(k), " = ", numberElement(q * k), `. Where does the number of the ${nouns[what]} come from? `, numberElement(sumOf(x, data.column, data.bias)), ": the line after the layer norm, times a column of learned weights."],
+    extra: [{ x: context.width - 130, y: 0, w: 130, h: LABEL + 3, name: "link", isSide: true, text: `see the ${nouns[other]} instead`, label: `Number ${i} of the ${nouns[other]}`, to: { kind: "number", layer, head, what: other, i, key } }],
+  }, context);
+}
+
+/** A neuron: what turns it on, and what it writes. */
+export function neuronScene({ layer, neuron }, context) {
+  const { pass, line, width, height, colors, data } = context;
+  const x = rowOf(data.ln_2, line);
+  const act = rowOf(data.act, line)[neuron];
+  const y = height * 0.7;
+  const box = { x: 0, y, w: width, h: Math.max(10, height * 0.16) };
+  const raised = isLastNeuron(pass, layer, line, neuron);
+  return productScene({
+    a: x, b: data.input, bias: data.bias,
+    nameA: `layer norm of ${chipText(pass, line)}: ${pass.n_embd} numbers`, nameB: `what turns neuron ${neuron} on: column ${neuron} of h.${layer}.mlp.c_fc.weight`,
+    termTo: (c) => ({ kind: "term", title: `neuron ${neuron}`, a: x[c], b: data.input[c], i: c, nameA: "from the layer norm", nameB: "the weight" }),
+    says: [`Neuron ${neuron} of block ${layer}: the sum is `, numberElement(sumOf(x, data.input, data.bias)), `; the activation function makes it `, numberElement(act), `. It adds that many times its row of output weights to the line of ${chipText(pass, line)}`,
+      ...(raised ? ["; that makes ", ...raised.map((id, i) => `${i ? ", " : ""}“${withSpaces(pass.text(id))}”`), " likelier."] : ["."])],
+    extra: [label(`what it writes: row ${neuron} of h.${layer}.mlp.c_proj.weight, times ${shownNumber(act)}`, 0, y - LABEL - 2, width),
+      { x: 0, y: y + box.h + 5, w: 110, h: LABEL + 3, name: "link", text: "all input weights", label: `Input weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_fc.weight`, [0, pass.n_embd], [0, pass.n_inner]) },
+      { x: 120, y: y + box.h + 5, w: 120, h: LABEL + 3, name: "link", text: "all output weights", label: `Output weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_proj.weight`, [0, pass.n_inner], [0, pass.n_embd]) }],
+  }, context, (canvas) => paintVector(canvas, data.output.map((value) => value * act), box, largest(data.output) * Math.abs(act), colors));
+}
+
+function isLastNeuron(pass, layer, line, neuron) {
+  if (line !== pass.count - 1) return null;
+  return pass.described.neurons?.[layer].find((each) => each.neuron === neuron)?.raises ?? null;
+}
+
+/** A token: which it is and where it stands, and the tokens with the nearest embeddings. */
+export function tokenScene(_, { pass, line, width, height, colors, data }) {
+  const id = pass.lineIds[line];
+  const [what, where] = [data.wte?.data ?? pass.wte(line), data.wpe?.data ?? pass.wpe(line)];
+  const parts = [[`row ${id} of wte: which token it is`, what], [`row ${pass.first + line} of wpe: where it stands`, where], ["their sum goes into block 0", what.map((value, i) => value + where[i])]];
+  const pitch = height * 0.19;
+  const boxes = parts.map((_, i) => ({ x: 0, y: i * pitch + LABEL + 3, w: width, h: pitch - LABEL - 8 }));
+  const y = 3 * pitch + LABEL + 10;
+  const near = data.nearest ?? [];
+  const columns = Math.max(1, Math.min(near.length, Math.floor(width / 110)));
+  return {
+    says: [`${chipText(pass, line)} is token ${id} of ${pass.vocab_size.toLocaleString("en")}. It becomes ${pass.n_embd.toLocaleString("en")} learned numbers; the place in the text adds as many. Tokens that occur in similar places have similar numbers.`],
+    items: [...parts.map(([name], i) => label(name, 0, i * pitch, width)), ...(near.length ? [label("the tokens with the most similar numbers, and the cosine of the angle", 0, y - LABEL - 3, width)] : []),
+      ...near.map(({ text, cosine }, i) => ({ ...label(`${withSpaces(text)} ${formatNumber(cosine)}`, (i % columns) * (width / columns), y + 4 + Math.floor(i / columns) * (LABEL + 9), width / columns), name: "near", value: cosine })),
+      { x: Math.max(0, width - 130), y: height - LABEL - 4, w: 130, h: LABEL + 3, name: "link", text: "all embeddings", label: "All embeddings: wte", to: matrixLevel("wte.weight", [0, pass.vocab_size], [0, pass.n_embd]) }],
+    paint(context) {
+      const limit = largest(...parts.map(([, vector]) => vector));
+      parts.forEach(([, vector], i) => paintVector(context, vector, boxes[i], limit, colors));
+    },
+    at(x, y0) {
+      const i = boxes.findIndex((box) => inside(box, x, y0));
+      return i < 0 ? null : readVector(parts[i][1], boxes[i], x, "number");
+    },
+    table: () => ({ caption: `The embedding of ${chipText(pass, line)}`, head: ["number", "token", "position", "sum"], rows: Array.from(parts[0][1], (value, c) => [c, value, parts[1][1][c], parts[2][1][c]]) }),
+  };
+}
+
+/** A matrix of weights, as a tile; its parts can be gone into until the numbers stand there. */
+export function matrixScene({ name, rows: [r0, r1], columns: [c0, c1] }, { width, height, colors, data }) {
+  const { shape: [h, w], data: values } = data.tile;
+  const box = { x: 0, y: LABEL + 6, w: width, h: height - LABEL - 8 };
+  const isExact = h === r1 - r0 && w === c1 - c0;
+  const showsNumbers = isExact && width / w > 46 && box.h / h > 13;
+  const cell = (r, c) => ({ x: (c * width) / w, y: box.y + (r * box.h) / h, w: width / w, h: box.h / h });
+  const cut = (start, stop, i) => [start + Math.floor((i * (stop - start)) / 4), start + Math.floor(((i + 1) * (stop - start)) / 4)];
+  const splits = (start, stop) => (stop - start > 12 ? Array.from({ length: 4 }, (_, i) => cut(start, stop, i)) : [[start, stop]]);
+  const boxOf = ([a, b], [c, d]) => ({ x: ((c - c0) * width) / (c1 - c0), y: box.y + ((a - r0) * box.h) / (r1 - r0), w: ((d - c) * width) / (c1 - c0), h: ((b - a) * box.h) / (r1 - r0) });
+  const parts = showsNumbers ? [] : splits(r0, r1).flatMap((rows) => splits(c0, c1).map((columns) => ({ rows, columns })));
+  const span = (a, b) => (b - a === 1 ? `${a}` : `${a} to ${b - 1}`);
+  return {
+    says: [`${name}: rows ${span(r0, r1)}, columns ${span(c0, c1)}. ${isExact ? "A cell is one learned number." : "A cell is the strongest of its numbers; go in to see each."}`],
+    items: [label(`${(r1 - r0).toLocaleString("en")} rows × ${(c1 - c0).toLocaleString("en")} columns`, 0, 0, width),
+      ...parts.map(({ rows, columns }) => ({ ...boxOf(rows, columns), name: "cell", to: { kind: "matrix", name, rows, columns }, label: `Rows ${span(...rows)}, columns ${span(...columns)}` })),
+      ...(showsNumbers ? Array.from(values, (value, i) => ({ ...cell(Math.floor(i / w), i % w), text: shownNumber(value), name: "figure", value })) : [])],
+    paint: (context) => paintCells(context, values, w, box, largest(values), colors),
+    at(x, y) {
+      if (!inside(box, x, y)) return null;
+      const [r, c] = [Math.min(h - 1, Math.floor(((y - box.y) / box.h) * h)), cellAt(box, x, w)];
+      const part = parts.find(({ rows, columns }) => inside(boxOf(rows, columns), x, y));
+      const place = isExact ? `[${r0 + r}, ${c0 + c}]` : "the strongest here";
+      return { ...(part && { to: { kind: "matrix", name, ...part }, box: boxOf(part.rows, part.columns) }), says: [`${place}: `, numberElement(values[r * w + c])] };
+    },
+    table: () => ({ caption: `${name}: rows ${span(r0, r1)}, columns ${span(c0, c1)}${isExact ? "" : ", the strongest number of each part"}`, head: ["row", ...Array.from({ length: w }, (_, c) => String(isExact ? c0 + c : c))], rows: Array.from({ length: h }, (_, r) => [isExact ? r0 + r : r, ...values.subarray(r * w, (r + 1) * w)]) }),
+  };
+}
+
+/** One multiplication. */
+export function termScene({ title, a, b, i, nameA, nameB }, { width, height, colors }) {
+  const third = width / 3;
+  const limit = Math.max(Math.abs(a), Math.abs(b), Math.abs(a * b), 1e-12);
+  const values = [a, b, a * b];
+  const bars = values.map((value, k) => ({ x: k * third + third * 0.4, y: height * 0.36, w: third * 0.25, h: height * 0.6, value }));
+  return {
+    says: [`One multiplication of ${title}, number ${i}: `, numberElement(a), " × ", numberElement(b), " = ", numberElement(a * b), ". Everything the model does is made of such multiplications and additions."],
+    items: [[a, "", nameA], [b, "× ", nameB], [a * b, "= ", "what they add to the sum"]].flatMap(([value, sign, name], k) => [
+      { x: k * third, y: height * 0.08, w: third, h: 34, name: "big", text: `${sign}${formatNumber(value, 6)}`, value }, label(name, k * third, height * 0.08 + 38, third, "center")]),
+    paint(context) {
+      bars.forEach((bar) => paintBars(context, [bar.value], bar, limit, colors));
+    },
+    at: () => null,
+    table: () => ({ caption: `One multiplication of ${title}`, head: ["", "first", "second", "product"], rows: [[i, a, b, a * b]] }),
+  };
+}

@@ -1,0 +1,119 @@
+"""The endpoints for single numbers: they give what the library gives."""
+
+import base64
+
+import numpy as np
+import pytest
+from helpers.server import running_server
+
+from gpt2np import trace
+from gpt2np.interp import Target, direction, saliency
+from gpt2np.interp.weights import nearest_tokens
+from gpt2np.tokenizer.training import TrainingOptions, train
+
+httpx = pytest.importorskip("httpx")
+for package in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(package)
+
+TEXT = "the cat and the hat and the rat that sat, that sat. Ünïcödé 🦊🦊"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    with (
+        running_server(folder, "--model", "bundled") as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        yield client
+
+
+def array(described):
+    data = base64.b64decode(described["base64"])
+    return np.frombuffer(data, described["dtype"]).reshape(described["shape"])
+
+
+def test_weights(client, lm):
+    query = {"name": "h.1.mlp.c_fc.weight", "rows": "0:256", "columns": "17:18", "cells": 1024}
+    shown = array(client.get("/api/weights", params=query).json())
+    np.testing.assert_array_equal(shown, lm.model.weights[query["name"]][:, 17:18])
+    whole = array(client.get("/api/weights", params={"name": "wte.weight"}).json())
+    assert whole.shape == (96, 96)
+    assert np.abs(whole).max() == np.abs(lm.model.weights["wte.weight"]).max()
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"name": "no"},
+        {"name": "wte.weight", "rows": "5:4"},
+        {"name": "wte.weight", "rows": "-1:4"},
+        {"name": "wte.weight", "columns": "0:999999"},
+        {"name": "wte.weight", "cells": "9000"},
+        {},
+    ],
+)
+def test_wrong_weights(client, query):
+    assert client.get("/api/weights", params=query).status_code in (400, 422)
+
+
+def test_rows_of_points(client, lm):
+    points = ["blocks.2.attn.q", "blocks.2.mlp.act", "ln_f"]
+    body = {"prompt": "Once upon a time", "include": [], "points": points, "n_rows": 2}
+    answer = client.post("/api/inspect", json=body).json()["points"]
+    traced = trace(lm, body["prompt"], points)
+    for name in points:
+        np.testing.assert_array_equal(array(answer[name]), traced[name][..., -2:, :])
+
+
+def test_nearest(client, lm):
+    answer = client.get("/api/nearest", params={"id": 300, "n": 5}).json()
+    ids, cosines = nearest_tokens(lm.model.weights["wte.weight"], [300], 5)
+    assert answer["ids"] == ids[0].tolist()
+    np.testing.assert_allclose(answer["cosines"], cosines[0], rtol=1e-6)
+    assert client.get("/api/nearest", params={"id": 10**6}).status_code == 400
+
+
+def test_saliency(client, lm):
+    ids = lm.encode_prompt("Once upon a time there")
+    body = {"prompt": ids[:-1], "token": ids[-1], "steps": 4}
+    answer = client.post("/api/saliency", json=body).json()
+    expected = saliency(lm, ids[:-1], Target(ids[-1]), steps=4)
+    np.testing.assert_allclose(answer["values"], expected.values, rtol=1e-4)
+    for prompt in ([], [1] * 257):
+        assert client.post("/api/saliency", json=body | {"prompt": prompt}).status_code == 400
+
+
+def test_direction(client, lm):
+    body = {"texts_a": ["happy", "glad"], "texts_b": ["sad"], "point": "blocks.3.resid"}
+    answer = client.post("/api/direction", json=body).json()
+    expected = direction(lm, body["texts_a"], body["texts_b"], body["point"])
+    np.testing.assert_array_equal(array(answer["vector"]), expected.vector)
+    body["point"] = "blocks.99.resid"
+    assert client.post("/api/direction", json=body).status_code == 400
+
+
+def test_merges(client):
+    answer = client.post("/api/merges", json={"text": TEXT, "n": 40}).json()
+    assert "".join(answer["pieces"]) == TEXT
+    trained = train([TEXT], TrainingOptions(vocab_size=296, min_frequency=2, special_tokens=()))
+    decode = base64.b64decode
+    assert [decode(side) for side in answer["merges"][0]] == [b"a", b"t"]
+    assert len(answer["merges"]) == len(trained.merges)
+    pieces = [[bytes([b]) for b in piece.encode()] for piece in answer["pieces"]]
+    for left, right in answer["merges"]:
+        pieces = [merged(piece, decode(left), decode(right)) for piece in pieces]
+    for piece, tokens in zip(answer["pieces"], pieces, strict=True):
+        assert len(tokens) == trained.piece_tokens[piece]
+    for text in ("", "a" * 20_001):
+        assert client.post("/api/merges", json={"text": text}).status_code == 400
+
+
+def merged(tokens, left, right):
+    result = []
+    for token in tokens:
+        if result and (result[-1], token) == (left, right):
+            result[-1] = left + right
+        else:
+            result.append(token)
+    return result
