@@ -99,6 +99,8 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
       if (act) paintCells(context, act, columns, grid, largest(act), colors);
     },
     at(x, y) {
+      const head = boxes.findIndex((box) => inside(box, x, y));
+      if (head >= 0) return { to: { kind: "head", layer, head }, box: boxes[head], says: [`head ${head}: looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}`] };
       const strip = strips.findIndex((box) => inside(box, x, y));
       if (strip >= 0) return readVector(parts[strip][1], strips[strip], x, `${parts[strip][0].replace(/^\W+/, "")}, number`);
       if (!act || !inside(grid, x, y)) return null;

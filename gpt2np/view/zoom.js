@@ -78,6 +78,7 @@ export function createZoom(host) {
   const go = element("input", { type: "text", placeholder: "block 3 head 2", "aria-label": "Go to a part, such as block 3 head 2, block 3 neuron 17 or token", size: 16 });
   const sheet = element("details", { class: "zoom-table", hidden: true }, element("summary", {}, "These numbers as a table"));
   picture.append(layer, readout);
+  picture.tabIndex = -1; // keeps the focus where there is nothing to go into
 
   const places = () => [{ name: "the model", to: [] }, ...path.map((level, i) => ({ name: nameOf(level), to: path.slice(0, i + 1) }))];
 
@@ -148,7 +149,7 @@ export function createZoom(host) {
     readout.hidden = true;
     build();
     host.onChange(level ?? null);
-    if (hadFocus) (layer.querySelector("button.current") ?? layer.querySelector("button"))?.focus({ preventScroll: true });
+    if (hadFocus) (layer.querySelector("button.current") ?? layer.querySelector("button") ?? picture).focus({ preventScroll: true });
     morph(before, box, isOut);
   }
 

@@ -7,6 +7,7 @@ from helpers.server import running_server
 
 from gpt2np import LanguageModel, trace
 from gpt2np.interp import zero_head
+from gpt2np.interp.description import MAX_LINES
 from gpt2np.interp.weights import nearest_tokens
 from gpt2np.model.ops import softmax
 
@@ -116,12 +117,13 @@ class TestNumbers:
     def test_score_and_one_multiplication(self, zoomed):
         """Four gestures from the model: block, head, token, number."""
         tab, layer, line = zoomed.tab, zoomed.layer, zoomed.line
-        head, key, i = zoomed.config.n_head - 1, 1, 2
+        head, i = zoomed.config.n_head - 1, 2
+        key = max(0, len(zoomed.ids) - MAX_LINES) + 1
         at = f"blocks.{layer}."
         q = zoomed.traced[at + "attn.q"][head].astype(np.float64)
         k = zoomed.traced[at + "attn.k"][head].astype(np.float64)
         zoomed.go(f"block {layer} head {head}")
-        tab.locator(".target.cell").nth(key).press("Enter")
+        tab.locator(".target.cell").nth(1).press("Enter")
         zoomed.settle("score")
         _, first, second, products = zoomed.table()
         close(first, q[line])
@@ -214,7 +216,7 @@ class TestMoving:
     def test_wheel_and_pointer(self, zoomed):
         tab = zoomed.tab
         box = tab.locator(".machine-canvas").bounding_box()
-        x, y = box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 0.5
+        x, y = box["x"] + box["width"] * 0.55, box["y"] + box["height"] * 0.5
         tab.keyboard.press("Escape")
         tab.mouse.click(x, y)
         zoomed.settle("block")
