@@ -63,7 +63,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     say: (nodes) => { if (nodes) caption.replaceChildren(...nodes); else { said = ""; render(); } },
     paintModel: (context) => drawStage(context, pass, strips, place, colors, moment, view),
     context: () => ({ pass, line: view.line, colors, off: view.off, width: place.width, height: place.height, rows: place.hidden + place.rows === pass.count && !place.hidden ? { y: place.y(0) - place.pitch / 2, h: place.pitch * pass.count } : { y: 0, h: place.height } }),
-    modelItems: () => [{ x: 0, y: place.y(view.line) - 11, w: place.start * 0.95, h: 22, to: { kind: "token" }, name: "cell", label: `The embedding of ${withSpaces(pass.lineText(view.line))}` }],
+    modelItems: () => [{ x: 0, y: place.y(view.line) - 11, w: place.start * 0.95, h: 22, to: { kind: "token" }, name: "spot", label: `The embedding of ${withSpaces(pass.lineText(view.line))}` }],
     modelAt: (x, y) => {
       if (x < place.start) return { to: { kind: "token" }, box: { x: 0, y: y - 10, w: place.start, h: 20 } };
       const layer = Math.floor((x - place.start) / place.block);

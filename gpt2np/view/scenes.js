@@ -87,7 +87,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
     says: [`Block ${layer} of ${layers}. Above: where each head looks, a row for each token. In the middle: what the line of ${chipText(pass, line)} holds, and what attention and the MLP add. Below: all ${pass.n_inner.toLocaleString("en")} neurons. Go into any of them.`],
     items: [
       ...boxes.map((box, head) => label(size > 50 ? `head ${head}` : String(head), box.x, 0, size)),
-      ...boxes.map((box, head) => ({ ...box, to: { kind: "head", layer, head }, name: "cell", label: `Head ${head}: ${chipText(pass, line)} looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}` })),
+      ...boxes.map((box, head) => ({ ...box, to: { kind: "head", layer, head }, name: "spot", label: `Head ${head}: ${chipText(pass, line)} looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}` })),
       ...parts.map(([name], i) => label(name, 0, strips[i].y + (strips[i].h - LABEL) / 2, left)),
       label(`MLP: ${pass.n_inner.toLocaleString("en")} neurons`, 0, under - LABEL - 2, width),
       ...(act ? best.map(({ neuron, activation }) => ({ ...grow(boxOf(neuron), 12), to: { kind: "neuron", layer, neuron }, name: "ring", label: `Neuron ${neuron}: ${shownNumber(activation)}` })) : []),
@@ -145,7 +145,7 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
     says: [`Head ${head} of block ${layer}. A row of the pattern says how much the token takes from each token before it; ${chipText(pass, line)} is marked. The weight comes from the token’s query and the other’s key: go into a cell to see how.`],
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w), ...names.map((name, i) => label(titles[name], boxes[i].x, height + 4, w * 0.5)),
-      ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "cell", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
+      ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
       ...names.map((name, i) => ({ x: boxes[i].x + w * 0.5, y: height + 4, w: w * 0.5, h: LABEL, name: "link", text: "weights", label: `Weights of ${name}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [(i * pass.n_head + head) * scale.size, (i * pass.n_head + head + 1) * scale.size]) })),
     ],
     paint(context) {
@@ -223,7 +223,7 @@ export function scoreScene({ layer, head, key: wanted }, context) {
     termTo: (i) => ({ kind: "number", what: "q", layer, head, i, key }),
     says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number and added up; then scaled: `, ...terms, ". The softmax turns the scores of all tokens into shares: ", dataElement(weights[key], percent(weights[key])), "."],
     extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
-      ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "cell lines current" : "cell lines", text: box(other).w > 44 ? `${withSpaces(pass.lineText(other))}\n${shownNumber(score)}\n${percent(weights[other])}` : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
+      ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 44 ? `${withSpaces(pass.lineText(other))}\n${shownNumber(score)}\n${percent(weights[other])}` : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
   }, context, (canvas) => {
     const most = Math.max(...weights);
     weights.slice(0, line + 1).forEach((weight, other) => {
@@ -321,7 +321,7 @@ export function matrixScene({ name, rows: [r0, r1], columns: [c0, c1] }, { width
   return {
     says: [`${name}: rows ${span(r0, r1)}, columns ${span(c0, c1)}. ${isExact ? "A cell is one learned number." : "A cell is the strongest of its numbers; go in to see each."}`],
     items: [label(`${(r1 - r0).toLocaleString("en")} rows × ${(c1 - c0).toLocaleString("en")} columns`, 0, 0, width),
-      ...parts.map(({ rows, columns }) => ({ ...boxOf(rows, columns), name: "cell", to: { kind: "matrix", name, rows, columns }, label: `Rows ${span(...rows)}, columns ${span(...columns)}` })),
+      ...parts.map(({ rows, columns }) => ({ ...boxOf(rows, columns), name: "spot", to: { kind: "matrix", name, rows, columns }, label: `Rows ${span(...rows)}, columns ${span(...columns)}` })),
       ...(showsNumbers ? Array.from(values, (value, i) => ({ ...cell(Math.floor(i / w), i % w), text: shownNumber(value), name: "figure", value })) : [])],
     paint: (context) => paintCells(context, values, w, box, largest(values), colors),
     at(x, y) {

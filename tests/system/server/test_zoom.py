@@ -123,7 +123,7 @@ class TestNumbers:
         q = zoomed.traced[at + "attn.q"][head].astype(np.float64)
         k = zoomed.traced[at + "attn.k"][head].astype(np.float64)
         zoomed.go(f"block {layer} head {head}")
-        tab.locator(".target.cell").nth(1).press("Enter")
+        tab.locator(".target.spot").nth(1).press("Enter")
         zoomed.settle("score")
         _, first, second, products = zoomed.table()
         close(first, q[line])
@@ -187,7 +187,7 @@ class TestNumbers:
         zoomed.go(name)
         weight = zoomed.lm.model.weights[name]
         for _ in range(5):
-            parts = zoomed.tab.locator(".target.cell")
+            parts = zoomed.tab.locator(".target.spot")
             if not parts.count():
                 break
             parts.last.press("Enter")
