@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import ClassVar
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -15,9 +16,11 @@ _OTHER_FILES = 512  # models, connections that have just been accepted
 class Connection(H11Protocol):
     """A connection that closes if the headers of its next request take too long.
 
-    Beyond `Limits.max_connections`, a new connection closes the oldest one without a request.
+    Beyond `max_number`, which `limit_connections` sets, a new connection closes the oldest one
+    without a request.
     """
 
+    max_number: ClassVar[int] = limits().max_connections
     _opened: float
     _deadline: float | None = None  # for the headers of the next request, once they have begun
 
@@ -26,7 +29,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._opened = self.loop.time()
         self._limit_headers()
-        if len(self.connections) > limits().max_connections:
+        if len(self.connections) > self.max_number:
             idle = [c for c in self.connections if isinstance(c, Connection) and c._is_idle]
             min(idle, key=lambda connection: connection._opened).transport.abort()
 
@@ -51,13 +54,16 @@ class Connection(H11Protocol):
         self.timeout_keep_alive_task = self.loop.call_at(self._deadline, close)
 
 
-def raise_file_limit() -> None:
-    """Allow `Limits.max_connections` open files and some more, if the system lets us."""
+def limit_connections() -> None:
+    """Allow as many open files as `Limits.max_connections` needs, or else fewer connections."""
     with suppress(ImportError, ValueError, OSError):  # Windows has no such limit
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        n_files = limits().max_connections + _OTHER_FILES
+        n_files = max(soft, limits().max_connections + _OTHER_FILES)
         if hard != resource.RLIM_INFINITY:
             n_files = min(n_files, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, n_files), hard))
+        Connection.max_number = min(
+            limits().max_connections, max(n_files - _OTHER_FILES, n_files // 4)
+        )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (n_files, hard))

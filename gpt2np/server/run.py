@@ -16,7 +16,7 @@ from uvicorn.config import LOGGING_CONFIG
 from gpt2np.errors import InvalidArgumentError, error_reason
 from gpt2np.language_model import LanguageModel
 from gpt2np.server.app import Server, create_app
-from gpt2np.server.connections import Connection, raise_file_limit
+from gpt2np.server.connections import Connection, limit_connections
 from gpt2np.server.engine import QueueFullError
 
 _POLL = 0.05  # seconds
@@ -52,7 +52,7 @@ def serve(
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit the option
         seconds = min(_MAX_UNREAD, server.options.timeout)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
-    raise_file_limit()
+    limit_connections()
     # By default, a thread that computes in Python keeps the others waiting for 5 ms at a time, and
     # a decode step waits after each product of matrices.
     sys.setswitchinterval(_SWITCH_INTERVAL)

@@ -1,10 +1,8 @@
-"""`gpt2np serve` and strangers: hosts, bodies, connections, and requests that take long."""
+"""`gpt2np serve` and strangers: hosts, bodies, connections."""
 
 import json
 import socket
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers.server import running_server
@@ -14,7 +12,6 @@ for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package)
 
 COMPLETIONS = "/v1/completions"
-LIMIT = 2.0  # seconds; a generous limit for a machine with other work
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +81,11 @@ class TestBodies:
 
     def test_two_lengths_close_the_connection(self, server):
         head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        head += b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nG"
-        assert answer_to(server, head).startswith(b"HTTP/1.1 400")
+        body = b'f\r\n{"prompt": "a"}\r\n0\r\n\r\n'
+        head += b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n"
+        answer = answer_to(server, head + body)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"connection: close" in answer.lower()
 
     def test_the_description_has_the_fields(self, client):
         description = client.get("/openapi.json").json()
@@ -124,77 +124,3 @@ class TestConnections:
             for _ in range(50):
                 connection.sendall(b"G")
                 time.sleep(0.1)
-
-    def test_half_open_connections_stop_nobody(self, server, client):
-        size = server.log.stat().st_size
-        connections = []
-        for i in range(200):
-            connections.append(connect(server))
-            connections[-1].sendall(b"POST /v1/completions HTTP/1.1\r\nHost: loc")
-            if i % 20 == 0:
-                assert httpx.get(f"{server.url}/health").status_code == 200
-        for connection in connections:
-            connection.close()
-        assert server.log.stat().st_size - size < 10_000
-
-
-def worst_waits(server, send):
-    """Return the longest waits for /health and for a stream's next event while `send` runs."""
-    waits, is_over = {"health": 0.0, "stream": 0.0}, threading.Event()
-
-    def watch_health():
-        while not is_over.is_set():
-            started = time.monotonic()
-            httpx.get(f"{server.url}/health", timeout=60)
-            waits["health"] = max(waits["health"], time.monotonic() - started)
-
-    def watch_stream():
-        fields = {"prompt": "The fox", "max_tokens": 500, "ignore_eos": True, "stream": True}
-        while not is_over.is_set():
-            with httpx.stream(
-                "POST", server.url + COMPLETIONS, json=fields, timeout=60
-            ) as response:
-                last = time.monotonic()
-                for _ in response.iter_lines():
-                    waits["stream"] = max(waits["stream"], time.monotonic() - last)
-                    last = time.monotonic()
-
-    with ThreadPoolExecutor(2) as pool:
-        watchers = [pool.submit(watch_health), pool.submit(watch_stream)]
-        time.sleep(0.3)
-        send()
-        is_over.set()
-        for watcher in watchers:
-            watcher.result()
-    return waits
-
-
-class TestStalls:
-    """benchmarks/hostile_requests.py measures more requests, and what these wait in fact."""
-
-    def test_nobody_waits_for_a_large_request(self, server, client):
-        bodies = {
-            "/tokenize": {"prompt": "The fox, 12 kings & the river. " * 100_000},
-            "/detokenize": {"tokens": [300] * 100_000},
-            COMPLETIONS: {"prompt": [[7]] * 100_000},
-        }
-        contents = {path: json.dumps(body) for path, body in bodies.items()}
-
-        def send():
-            for path, content in contents.items():
-                client.post(path, content=content, headers={"Content-Type": "application/json"})
-
-        assert max(worst_waits(server, send).values()) < LIMIT
-
-    def test_dropped_requests_leave_the_preparation(self, server, client):
-        body = {"prompt": ["a b c d"] * 200, "bad_words": [f"word{i}" for i in range(1000)]}
-
-        def send():
-            for _ in range(5):
-                with pytest.raises(httpx.ReadTimeout):
-                    httpx.post(server.url + COMPLETIONS, json=body, timeout=0.3)
-            started = time.monotonic()
-            assert client.post(COMPLETIONS, json={"max_tokens": 1}).is_success
-            assert time.monotonic() - started < LIMIT
-
-        assert max(worst_waits(server, send).values()) < LIMIT

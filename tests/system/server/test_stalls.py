@@ -1,0 +1,138 @@
+"""One hostile request to `gpt2np serve` delays neither /health nor another client's stream.
+
+benchmarks/hostile_requests.py measures more requests. These here delayed others by five times
+`LIMIT` and more, while bodies were read in the event loop and lists had no limits.
+"""
+
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+
+import pytest
+from helpers.server import running_server
+
+httpx = pytest.importorskip("httpx")
+for package in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(package)
+
+COMPLETIONS = "/v1/completions"
+JSON = {"Content-Type": "application/json"}
+LIMIT = 2.0  # seconds, for a machine with other work; alone, it is 0.1 to 0.3
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running_server(tmp_path_factory.mktemp("stalls"), "--model", "bundled") as server:
+        yield server
+
+
+def encode(body):
+    """Return a body as JSON, before anybody waits: this holds the lock of Python's interpreter."""
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def post(server, path, content, timeout=60):
+    """Send a request; wait for the answer, or drop it after `timeout` seconds."""
+    with suppress(httpx.HTTPError):
+        httpx.post(server.url + path, content=content, headers=JSON, timeout=timeout)
+
+
+def worst_waits(server, send):
+    """Return the longest waits for /health and for a stream's next event while `send` runs."""
+    waits, is_over = {"health": 0.0, "stream": 0.0}, threading.Event()
+
+    def watch_health():
+        while not is_over.is_set():
+            started = time.monotonic()
+            httpx.get(f"{server.url}/health", timeout=60)
+            waits["health"] = max(waits["health"], time.monotonic() - started)
+
+    def watch_stream():
+        fields = {"prompt": "The fox", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            while not is_over.is_set():
+                last = time.monotonic()
+                with client.stream("POST", COMPLETIONS, json=fields) as response:
+                    for _ in response.iter_lines():
+                        waits["stream"] = max(waits["stream"], time.monotonic() - last)
+                        last = time.monotonic()
+                        if is_over.is_set():
+                            return
+
+    with ThreadPoolExecutor(2) as pool:
+        watchers = [pool.submit(watch_health), pool.submit(watch_stream)]
+        time.sleep(0.3)
+        send()
+        is_over.set()
+        for watcher in watchers:
+            watcher.result()
+    return waits
+
+
+IDS, WORDS = list(range(500)), [f"word{i}" for i in range(100_000)]
+LARGE = {
+    "prompt_logprobs": (COMPLETIONS, {"prompt": [IDS] * 4, "prompt_logprobs": 1000}),
+    "logprobs": (COMPLETIONS, {"logprobs": 1000, "max_tokens": 500, "n": 8}),
+    "tokens": ("/detokenize", {"tokens": [300] * 3_900_000}),
+    "prompts": (COMPLETIONS, {"prompt": [[7]] * 3_900_000}),
+    "stop": (COMPLETIONS, {"stop": WORDS, "max_tokens": 400}),
+    "an unknown field": (COMPLETIONS, {"other": [[]] * 5_000_000}),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_nobody_waits_for_a_large_request(server, name):
+    path, body = LARGE[name]
+    content = encode(body)
+    waits = worst_waits(server, lambda: post(server, path, content))
+    assert max(waits.values()) < LIMIT
+
+
+def test_nobody_waits_for_dropped_requests(server):
+    """Their preparation does not go on, nor does it fill the pool that others need."""
+    content = encode({"bad_words": WORDS, "max_tokens": 100})
+
+    def send():
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: post(server, COMPLETIONS, content, timeout=1.5), range(8)))
+
+    waits = worst_waits(server, send)
+    started = time.monotonic()
+    assert httpx.post(server.url + COMPLETIONS, json={"max_tokens": 1}, timeout=60).is_success
+    assert max(*waits.values(), time.monotonic() - started) < LIMIT
+
+
+def test_half_open_connections_stop_nobody(tmp_path):
+    """With 128 open files, the server could accept no more; its log grew by 10 kB a second."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+        try:
+            server = stack.enter_context(running_server(tmp_path, "--model", "bundled"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        address = server.url.removeprefix("http://").split(":")
+        for i in range(200):
+            connection = stack.enter_context(socket.create_connection(address, timeout=40))
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: loc")
+            if i % 20 == 0:
+                assert httpx.get(f"{server.url}/health", timeout=10).status_code == 200
+        assert server.log.stat().st_size < 5000
+
+
+@pytest.mark.parametrize(
+    ("limit", "n_connections"), [((1024, -1), 2048), ((1024, 1024), 512), ((256, 256), 64)]
+)
+def test_few_open_files_mean_few_connections(monkeypatch, limit, n_connections):
+    resource = pytest.importorskip("resource")
+    from gpt2np.server.connections import Connection, limit_connections
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limit)
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    monkeypatch.setattr(Connection, "max_number", 0)
+    limit_connections()
+    assert Connection.max_number == n_connections
