@@ -125,7 +125,8 @@ class Limits:
     max_connections: int = _limit(
         2048,
         "connections",
-        "Beyond, `gpt2np serve` closes the oldest connection without a request for each new one.",
+        "Beyond, `gpt2np serve` closes the oldest connection without a request for each new one; "
+        "lower where the system allows fewer open files.",
     )
     max_response_logprobs: int = _limit(
         2_000_000,
