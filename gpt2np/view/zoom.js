@@ -131,6 +131,10 @@ export function createZoom(host) {
     const mine = ++loads;
     const shown = host.context();
     const level = next.at(-1);
+    if (level && !host.source && !["block", "head", "token"].includes(level.kind)) {
+      host.say(["This page has no numbers beyond this point; the playground of gpt2np serve has them."]);
+      return;
+    }
     let loaded = {};
     try {
       picture.setAttribute("aria-busy", "true");
