@@ -25,7 +25,7 @@ from gpt2np.errors import (
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments
 from gpt2np.generation.complete import complete, pick_best, start_streams
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
-from gpt2np.generation.options import GenerationOptions, Options
+from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions, Options
 from gpt2np.generation.request import Request, resolve_options, split_arguments
 from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.hub import find_model
@@ -638,14 +638,15 @@ class LanguageModel:
     def _unlimited_constraint(
         self, options: GenerationOptions, callbacks: Callbacks
     ) -> Constraint | None:
-        if not options.choices and options.regex is None:
+        given = {name: getattr(options, name) for name in TEXT_CONSTRAINTS}
+        if not any(given.values()):
             return callbacks.constraint
         if callbacks.constraint:
             raise InvalidArgumentError(
-                "{constraint} cannot be combined with {choices} or {regex}; omit one of them",
+                "{constraint} cannot be combined with {choices}, {regex} or {json_schema}; omit "
+                "one of them",
                 constraint=callbacks.constraint,
-                choices=options.choices,
-                regex=options.regex,
+                **given,
             )
         from gpt2np.constraints import text_constraint
 
@@ -655,8 +656,7 @@ class LanguageModel:
             self.eos_token_ids,
             frozenset(self.tokenizer.special_tokens.values()),
             options.stop_token_ids,
-            choices=options.choices,
-            regex=options.regex,
+            **given,
         )
         # A chat stops at its special tokens' texts: whatever a constraint says, no turn is forged.
         for stop in sorted({*options.stop} - {*self.tokenizer.special_tokens}):

@@ -67,6 +67,7 @@ class Limits:
     max_choices_characters: int = _limit(
         50_000, "characters", "Longer `choices`, all together, are refused."
     )
+    max_schema_characters: int = _limit(100_000, "characters", "A larger JSON Schema is refused.")
     max_pattern_characters: int = _limit(
         100_000,
         "characters",

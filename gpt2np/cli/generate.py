@@ -152,7 +152,9 @@ def _generate(
         with write_errors(args.receipt):
             atomic_write_text(args.receipt, json.dumps(content, indent=1) + "\n")
     print_stderr(_summary(completions, lm.model.config.n_positions, bool(args.window)))
-    if (args.choices or args.regex) and any(c.finish_reason == "time" for c in completions):
+    if (args.choices or args.regex or args.json_schema) and any(
+        c.finish_reason == "time" for c in completions
+    ):
         print_stderr("the time limit ended the text before it was complete; increase --max-time")
     return exit_code
 

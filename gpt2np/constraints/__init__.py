@@ -1,7 +1,9 @@
-"""Constrained generation: limit the text to given choices or to a regular expression.
+"""Constrained generation: limit the text to choices, a regular expression or a JSON Schema.
 
     protocol      what a constraint is: Constraint
     syntax        parses a pattern to a syntax tree
+    json_schema   compiles a JSON Schema to a syntax tree
+    json_text     syntax trees of strings, numbers, arrays and objects
     characters    sets of characters and their UTF-8 encodings
     automaton     compiles a syntax tree to an automaton over bytes, on demand
     trie          holds the prefix tree of the vocabulary

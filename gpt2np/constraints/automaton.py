@@ -42,7 +42,7 @@ MATCHED: Reading = (END, _MATCH)
 
 
 class TooManyStatesError(InvalidArgumentError):
-    """An automaton has reached MAX_SIZE or MAX_MERGED."""
+    """A tree or an automaton is too large."""
 
 
 class CharacterAutomaton:
@@ -55,7 +55,9 @@ class CharacterAutomaton:
         self._roots: dict[Ranges, int | None] = {}
         self._readings: dict[int, frozenset[Reading]] = {}
         self._n_closed = 0  # states in the closures
+        self._added: dict[tuple[int, int], int] = {}  # id of a tree, target → first state
         self.start = self._add_tree(tree, _MATCH)
+        self._added.clear()  # the trees may not outlive this call
         sources: list[list[int]] = [[] for _ in self.epsilon]
         for state, (epsilon, read) in enumerate(zip(self.epsilon, self.reads, strict=True)):
             for target in (*epsilon, read[1]) if read else epsilon:
@@ -66,15 +68,15 @@ class CharacterAutomaton:
         """Return the ways to read one character from a state, and MATCHED if the text may end.
 
         Raises:
-            InvalidArgumentError: the epsilon closures have more than MAX_CLOSURES states.
+            TooManyStatesError: the epsilon closures have more than MAX_CLOSURES states.
         """
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
             self._n_closed += len(closure)
             if self._n_closed > MAX_CLOSURES:
-                raise InvalidArgumentError(
-                    "the pattern is too large: too many consecutive parts may be empty, as in "
-                    "(a?){8000}; write a{0,8000}, or use smaller counts"
+                raise TooManyStatesError(
+                    "the pattern or the schema is too large: too many consecutive parts may be "
+                    "empty, as in (a?){8000}; write a{0,8000}, or use smaller counts"
                 )
             reads = {self.reads[s] for s in closure & self._live}
             matched = {MATCHED} if _MATCH in closure else set()
@@ -88,7 +90,16 @@ class CharacterAutomaton:
         return frozenset(read for read in reads if read and read[1] in self._live)
 
     def _add_tree(self, tree: Tree, target: int) -> int:
-        """Add states that match `tree` and lead to the state `target`; return the first state."""
+        """Return the first of the states that match `tree` and lead to the state `target`.
+
+        New states are added once for a tree and a target, so parts of a tree can share them.
+        """
+        key = id(tree), target
+        if key not in self._added:
+            self._added[key] = self._new_states(tree, target)
+        return self._added[key]
+
+    def _new_states(self, tree: Tree, target: int) -> int:
         if isinstance(tree, CharacterClass):
             if tree.characters not in self._roots:
                 self._roots[tree.characters] = self.nodes.root(tree.characters)
@@ -119,9 +130,10 @@ class CharacterAutomaton:
 
     def _add_state(self, epsilon: Iterable[int], read: Reading | None = None) -> int:
         if len(self.epsilon) == MAX_CHARACTER_STATES:
-            raise InvalidArgumentError(
-                f"the pattern or the choices are too large: more than {MAX_CHARACTER_STATES:,} "
-                "characters, with repetitions expanded; use smaller counts or fewer choices"
+            raise TooManyStatesError(
+                "the pattern, the choices or the schema are too large: more than "
+                f"{MAX_CHARACTER_STATES:,} characters, with repetitions expanded; use smaller "
+                "counts or fewer choices"
             )
         self.epsilon.append(tuple(epsilon))
         self.reads.append(read)
@@ -233,6 +245,6 @@ class ByteAutomaton:
     @staticmethod
     def _too_large() -> TooManyStatesError:
         return TooManyStatesError(
-            "the pattern or the choices are too large: one token may be followed in too many ways; "
-            "use smaller counts, or fewer alternatives"
+            "the pattern, the choices or the schema are too large: one token may be followed in "
+            "too many ways; use smaller counts, or fewer alternatives"
         )

@@ -5,7 +5,8 @@ match, so a state's distance is the minimum over its readings. There are at most
 as the pattern has bytes, whereas the number of states may be exponential.
 
 A byte is the shortest token, and each byte has a token. So the distance in bytes, which is cheap,
-is an upper bound of the distance in tokens.
+is an upper bound of the distance in tokens. For a large pattern, so is the number of tokens of the
+matches with the fewest bytes: only the readings on the way to them are needed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +28,9 @@ from gpt2np.constraints.automaton import (
     TooManyStatesError,
 )
 from gpt2np.constraints.trie import VocabularyTrie
-from gpt2np.kernels.array import IntArray
+from gpt2np.kernels.array import Array, IntArray
 
-MAX_WALKED = 20_000_000  # pairs of a reading and a node of the trie, which takes about 2 s
+MAX_WALKED = 1_000_000  # pairs of a reading and a node of the trie, which takes about 0.3 s
 _BATCH = 64  # readings that are walked together; bounds the memory
 _STATES = 1 << 32  # above every state number
 
@@ -58,9 +60,9 @@ class ByteDistances:
         self.longest = math.inf if excluded else max(finite) + 4
         """No reading from which a match can be reached is farther."""
 
-    def __call__(self, reading: Reading) -> float:
-        node, state = reading
-        return self._nodes[node] + self._states[state]
+    def __call__(self, readings: Iterable[Reading]) -> list[float]:
+        """Return the distance of each reading."""
+        return [self._nodes[node] + self._states[state] for node, state in readings]
 
 
 def _shortest(target: int, sources: list[list[tuple[int, float]]]) -> list[float]:
@@ -87,12 +89,59 @@ def byte_classes(characters: CharacterAutomaton) -> bytes:
     return np.maximum.accumulate(np.where(borders, np.arange(257), 0))[:256].astype("u1").tobytes()
 
 
-def token_distances(
-    automaton: ByteAutomaton, trie: VocabularyTrie, start: frozenset[Reading]
-) -> Mapping[Reading, float]:
+class TokenDistances:
+    """The least number of tokens from each reading to a match; infinity if there is no way.
+
+    If there are too many readings, the matches with the fewest bytes are counted, or their bytes.
+    """
+
+    def __init__(
+        self,
+        characters: CharacterAutomaton,
+        tokens: Iterable[bytes],
+        start: frozenset[Reading],
+        byte_distance: ByteDistances,
+    ) -> None:
+        classes = byte_classes(characters)
+        distinct = {data.translate(classes) for data in tokens}
+        self._trie = VocabularyTrie.build(dict(enumerate(sorted(distinct))), len(distinct))
+        self._characters, self._byte_distance = characters, byte_distance
+        self._distances: dict[Reading, float] = {}
+        self._is_exact = True
+        try:
+            self._add(start)
+        except TooManyStatesError:
+            self._is_exact = False
+
+    def __call__(self, readings: Iterable[Reading]) -> list[float]:
+        """Return the distance of each reading."""
+        readings = list(readings)
+        if new := frozenset(readings) - self._distances.keys():
+            ordered = [] if self._is_exact else [*new]
+            for i in range(0, len(ordered), _BATCH):  # each batch with an automaton of its own
+                batch = ordered[i : i + _BATCH]
+                try:
+                    self._add(frozenset(batch) - self._distances.keys())
+                except TooManyStatesError:
+                    self._distances |= zip(batch, self._byte_distance(batch), strict=True)
+            self._distances |= dict.fromkeys(new - self._distances.keys(), math.inf)
+        return [self._distances[reading] for reading in readings]
+
+    def _add(self, start: frozenset[Reading]) -> None:
+        automaton = ByteAutomaton(self._characters)
+        distance = None if self._is_exact else self._byte_distance
+        self._distances |= _token_distances(automaton, self._trie, start, distance)
+
+
+def _token_distances(
+    automaton: ByteAutomaton,
+    trie: VocabularyTrie,
+    start: frozenset[Reading],
+    byte_distance: ByteDistances | None,
+) -> dict[Reading, float]:
     """Return the least number of tokens to a match from each reading that `start` leads to.
 
-    `trie` may hold one token of each class of `byte_classes`.
+    With `byte_distance`, only tokens on the way to a match with the fewest bytes are counted.
 
     Raises:
         TooManyStatesError: the automaton or MAX_WALKED is too small.
@@ -103,7 +152,8 @@ def token_distances(
     while pending:
         batch, pending = pending[:_BATCH], pending[_BATCH:]
         starts = np.array([automaton.state(frozenset({r})) for r in batch], np.int32)
-        for sources, nodes, states in walk(automaton, trie, starts, MAX_WALKED - n_walked):
+        most = math.inf if byte_distance else MAX_WALKED - n_walked
+        for sources, nodes, states in walk(automaton, trie, starts, most, byte_distance):
             n_walked += len(nodes)
             is_token = trie.is_token[nodes]
             for pair in np.unique(sources[is_token] * _STATES + states[is_token]).tolist():
@@ -128,19 +178,38 @@ def token_distances(
     return distances
 
 
+def least_distances(
+    automaton: ByteAutomaton,
+    distances: Callable[[Iterable[Reading]], list[float]],
+    states: NDArray[np.int32],
+) -> Array:
+    """Return the distance to a match of each state, (n,), from the distances of readings."""
+    unique, inverse = np.unique(states, return_inverse=True)
+    readings = [automaton.readings(state) for state in unique.tolist()]
+    found = iter(distances(chain.from_iterable(readings)))
+    least = [min(islice(found, len(of_state)), default=math.inf) for of_state in readings]
+    return np.array(least, np.float32)[inverse]
+
+
 def walk(
-    automaton: ByteAutomaton, trie: VocabularyTrie, starts: NDArray[np.int32], most: float
+    automaton: ByteAutomaton,
+    trie: VocabularyTrie,
+    starts: NDArray[np.int32],
+    most: float = math.inf,
+    byte_distance: ByteDistances | None = None,
 ) -> Iterator[tuple[IntArray, IntArray, NDArray[np.int32]]]:
     """Read the trie's bytes from each of the states `starts`, level by level.
 
     Yields the index of the start, the node of the trie and the state at the node, (n,) each, for
-    all nodes of a level that can be read.
+    all nodes of a level that can be read. With `byte_distance`, only nodes on the way to a match
+    with the fewest bytes are read.
 
     Raises:
         TooManyStatesError: the automaton is too large, or there are more than `most` nodes.
     """
     sources, nodes, states = np.arange(len(starts)), np.zeros(len(starts), np.int64), starts
-    for first, parents, data in trie.levels:
+    left = least_distances(automaton, byte_distance, starts) if byte_distance else None
+    for depth, (first, parents, data) in enumerate(trie.levels, 1):
         low = np.searchsorted(parents, nodes)
         counts = np.searchsorted(parents, nodes, "right") - low
         total = int(counts.sum())
@@ -151,6 +220,9 @@ def walk(
         children = np.arange(total) + np.repeat(low - np.cumsum(counts) + counts, counts)
         states = automaton.step(states[before], data[children])
         alive = np.flatnonzero(states)
+        if byte_distance and left is not None:
+            least = least_distances(automaton, byte_distance, states[alive])
+            alive = alive[least == left[sources[before[alive]]] - depth]
         if not len(alive):
             return
         sources, nodes, states = sources[before[alive]], first + children[alive], states[alive]

@@ -63,6 +63,9 @@ class Repetition:
 Tree = CharacterClass | Concatenation | Alternation | Repetition
 
 _ANY_BUT_LINE_FEED = complement(((0x0A, 0x0A),))
+_ANY_BUT_LINE_END = complement(((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)))
+_SMALLEST_SETS = {"d": "[0-9]", "w": "[0-9A-Za-z_]", "s": r"[\t-\r ]"}  # in any language
+_LARGEST_SETS = {"d": r"\d", "w": r"\w", "s": r"[\s\x1c-\x1f\ufeff]"}
 _CONTROLS = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B, "a": 0x07}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 _COUNTS = regex.compile(r"\{(?:(?P<exact>[0-9]+)|(?P<least>[0-9]*),(?P<most>[0-9]*))\}")
@@ -92,14 +95,17 @@ _UNSUPPORTED_GROUPS = {
 }
 
 
-def parse(pattern: str) -> Tree:
-    """Parse a regular expression to a syntax tree.
+def parse(pattern: str, *, is_portable: bool = False) -> Tree:
+    r"""Parse a regular expression to a syntax tree.
+
+    With `is_portable`, `.`, \d, \w, \s and their complements match only characters that they match
+    in Python and in ECMAScript, where \d and \w are ASCII.
 
     Raises:
         InvalidArgumentError: the pattern is malformed or too long, or uses unsupported syntax.
     """
     check_length(pattern, "the pattern")
-    return _Parser(pattern).parse()
+    return _Parser(pattern, is_portable).parse()
 
 
 def literals(texts: Sequence[str]) -> Tree:
@@ -129,8 +135,10 @@ def _only_code(characters: Ranges) -> int | None:
 class _Parser:
     """A recursive descent parser; `position` is the current offset in the pattern."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, is_portable: bool) -> None:
         self.pattern = pattern
+        self.is_portable = is_portable
+        self.is_negated = False  # within a negated set
         self.position = 1 if pattern.startswith("^") else 0
         self.depth = 0
         self.n_ranges = 0
@@ -199,7 +207,9 @@ class _Parser:
         if character == "{":
             raise self._error(r"{ without counts; write \{ for the character")
         self.position += 1
-        return CharacterClass(_ANY_BUT_LINE_FEED) if character == "." else _literal(character)
+        if character == ".":
+            return CharacterClass(_ANY_BUT_LINE_END if self.is_portable else _ANY_BUT_LINE_FEED)
+        return _literal(character)
 
     def _group(self) -> Tree:
         start = _GROUP_START.match(self.pattern, self.position)
@@ -220,7 +230,7 @@ class _Parser:
     def _class(self) -> Ranges:
         opened = self.position
         self.position += 1
-        is_negated = self._skip("^")
+        self.is_negated = self._skip("^")
         ranges: set[tuple[int, int]] = set()
         first = True
         while first or self._next() != "]":
@@ -234,6 +244,7 @@ class _Parser:
         self.n_ranges += len(characters)
         if self.n_ranges > MAX_RANGES:
             raise self._error(f"too large: more than {MAX_RANGES:,} ranges of characters")
+        is_negated, self.is_negated = self.is_negated, False
         return complement(characters) if is_negated else characters
 
     def _class_item(self) -> Ranges:
@@ -267,7 +278,7 @@ class _Parser:
             raise self._unsupported(_UNSUPPORTED_ESCAPES[kind])
         if kind and kind in "dDwWsS":
             self.position += 2
-            return characters_of(f"\\{kind}")
+            return self._portable(kind) if self.is_portable else characters_of(f"\\{kind}")
         if kind and kind in "pP":
             return self._property()
         if kind in _HEX_DIGITS:
@@ -277,6 +288,12 @@ class _Parser:
         self.position += 2
         code = 0x08 if kind == "b" else _CONTROLS.get(kind, ord(kind))
         return character_set([(code, code)])
+
+    def _portable(self, kind: str) -> Ranges:
+        """Return the characters that all languages match with an escape, such as "d"."""
+        sets = _SMALLEST_SETS if kind.islower() != self.is_negated else _LARGEST_SETS
+        characters = characters_of(sets[kind.lower()])
+        return characters if kind.islower() else complement(characters)
 
     def _property(self) -> Ranges:
         match = _PROPERTY.match(self.pattern, self.position)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TypeVar
@@ -12,13 +14,16 @@ from typing import TypeVar
 import numpy as np
 
 from gpt2np.constraints.automaton import DEAD, MATCHED, ByteAutomaton, Reading, TooManyStatesError
-from gpt2np.constraints.distances import ByteDistances, byte_classes, token_distances, walk
+from gpt2np.constraints.distances import ByteDistances, TokenDistances, least_distances, walk
 from gpt2np.constraints.syntax import literals, parse
 from gpt2np.constraints.trie import VocabularyTrie
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.kernels.array import Array, BoolArray
 
 _T = TypeVar("_T")
+
+MAX_DEPTH = 4
+"""Levels of a JSON value that may nest without end; fewer if the schema is too large."""
 
 _CACHED_MASKS = 64  # masks to keep per constraint; V bytes each
 _RENEWAL_SECONDS = 10.0  # most time to wait for another mask that needs a fresh automaton
@@ -34,21 +39,22 @@ def text_constraint(
     *,
     choices: tuple[str, ...] = (),
     regex: str | None = None,
+    json_schema: str | None = None,
 ) -> TextConstraint:
-    """Create a constraint that limits a text to `choices` or to `regex`.
+    """Create a constraint that limits a text to `choices`, to `regex`, or to JSON of a schema.
 
     `tokens` maps each token id to its bytes. Later calls with the same mapping object reuse cached
     automata and masks. `vocab_size` is V, the model's number of token ids. `special_ids` are never
     allowed, because special tokens are not text. `stop_ids` end a text as end-of-text ids do.
 
     Raises:
-        InvalidArgumentError: the pattern is malformed, unsupported or too large, no text matches
-            the pattern, or a byte has no token in the vocabulary.
+        InvalidArgumentError: pattern or schema are malformed, unsupported or too large, no text
+            matches, or a byte has no token in the vocabulary.
     """
     stop_ids = frozenset(stop_ids)
     ends = frozenset(eos_token_ids) | stop_ids
     vocabulary = _Vocabulary(tokens, vocab_size, ends, frozenset(special_ids), stop_ids)
-    return _start(choices, regex, vocabulary)
+    return _start(choices, regex, json_schema, vocabulary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,31 +154,22 @@ class _TokenMasks:
         self._node_distances = lru_cache(_CACHED_MASKS)(self._node_distances_of)
 
     @cached_property
-    def token_distance(self) -> Callable[[Reading], float] | None:
-        """Returns the distance of a reading in tokens; None for too large a pattern."""
-        classes = byte_classes(self._automaton.characters)
-        distinct = {data.translate(classes) for data in self.tokens.values()}
-        trie = VocabularyTrie.build(dict(enumerate(sorted(distinct))), len(distinct))
-        try:
-            automaton = ByteAutomaton(self._automaton.characters)
-            distances = token_distances(automaton, trie, self._start)
-        except TooManyStatesError:
-            return None
-        return lambda reading: distances.get(reading, math.inf)
+    def token_distance(self) -> TokenDistances:
+        """Returns the distance of readings in tokens."""
+        characters, tokens = self._automaton.characters, self.tokens.values()
+        return TokenDistances(characters, tokens, self._start, self.byte_distance)
 
     def min_tokens(self, readings: frozenset[Reading], enough: float) -> float:
         """Return the least number of tokens to a match, or a number that is not above `enough`."""
-        least = min(map(self.byte_distance, readings))
-        if least > enough and self.token_distance:
-            least = min(map(self.token_distance, readings))
-        return least
+        least = min(self.byte_distance(readings))
+        return min(self.token_distance(readings)) if least > enough else least
 
     def mask_within(self, readings: frozenset[Reading], most: float) -> BoolArray:
         """Return the mask of the tokens after which `most` more tokens can lead to a match."""
         distances = self._node_distances(readings, False)
         farthest = distances.max(where=distances < math.inf, initial=0)
         if farthest > most or self.byte_distance.longest == math.inf:
-            distances = self._node_distances(readings, self.token_distance is not None)
+            distances = self._node_distances(readings, True)
         mask: BoolArray = ((distances <= most) & (distances < math.inf))[self._trie.nodes]
         mask[[end for end in self.eos_token_ids if end < len(mask)]] = MATCHED in readings
         mask.setflags(write=False)
@@ -180,15 +177,13 @@ class _TokenMasks:
 
     def _node_distances_of(self, readings: frozenset[Reading], in_tokens: bool) -> Array:
         """Return the distance to a match at each node of the trie; infinity at the root."""
-        distance = (in_tokens and self.token_distance) or self.byte_distance
+        distance = self.token_distance if in_tokens else self.byte_distance
 
         def query(automaton: ByteAutomaton) -> Array:
             start = np.array([automaton.state(readings)], np.int32)
             distances = np.full(self._trie.size, math.inf, np.float32)
-            for _, nodes, states in walk(automaton, self._trie, start, math.inf):
-                unique, inverse = np.unique(states, return_inverse=True)
-                least = [min(map(distance, automaton.readings(s))) for s in unique.tolist()]
-                distances[nodes] = np.array(least, np.float32)[inverse]
+            for _, nodes, states in walk(automaton, self._trie, start):
+                distances[nodes] = least_distances(automaton, distance, states)
             return distances
 
         try:
@@ -296,17 +291,34 @@ class _Vocabulary:
 
 @lru_cache(maxsize=8)
 def _start(
-    choices: tuple[str, ...], pattern: str | None, vocabulary: _Vocabulary
+    choices: tuple[str, ...],
+    pattern: str | None,
+    schema: str | None,
+    vocabulary: _Vocabulary,
 ) -> TextConstraint:
-    automaton = ByteAutomaton.of(literals(choices) if pattern is None else parse(pattern))
+    if schema is not None:
+        automaton, subject = _schema_automaton(schema), "the JSON Schema, as far as supported"
+    elif pattern is not None:
+        automaton, subject = ByteAutomaton.of(parse(pattern)), f"the pattern {short_repr(pattern)}"
+    else:
+        automaton, subject = ByteAutomaton.of(literals(choices)), "one of no choices"
     if automaton.start == DEAD:
-        subject = "one of no choices" if pattern is None else f"the pattern {short_repr(pattern)}"
         raise InvalidArgumentError(f"no text matches {subject}")
     trie, eos_token_ids = _trie(vocabulary), vocabulary.eos_token_ids
     masks = _TokenMasks(automaton, trie, vocabulary.text_tokens, eos_token_ids)
     constraint = TextConstraint(masks, automaton.readings(automaton.start))
     constraint.allowed()  # refuses a pattern that is too large, before the first token
     return constraint
+
+
+def _schema_automaton(schema: str) -> ByteAutomaton:
+    """Compile a JSON Schema with as many levels as possible of what may nest without end."""
+    from gpt2np.constraints.json_schema import schema_tree
+
+    for depth in range(MAX_DEPTH, 1, -1):
+        with suppress(TooManyStatesError):
+            return ByteAutomaton.of(schema_tree(json.loads(schema), depth))
+    return ByteAutomaton.of(schema_tree(json.loads(schema), 1))
 
 
 @lru_cache(maxsize=4)
@@ -316,9 +328,10 @@ def _trie(vocabulary: _Vocabulary) -> VocabularyTrie:
     missing = [byte for byte in _UTF8_BYTES if bytes([byte]) not in single]
     if missing:
         raise InvalidArgumentError(
-            "{choices} and {regex} need a vocabulary with a token for each byte; this one lacks "
-            f"{len(missing)} of them, such as 0x{missing[0]:02x}",
+            "{choices}, {regex} and {json_schema} need a vocabulary with a token for each byte; "
+            f"this one lacks {len(missing)} of them, such as 0x{missing[0]:02x}",
             choices=None,
             regex=None,
+            json_schema=None,
         )
     return VocabularyTrie.build(tokens, vocabulary.vocab_size)

@@ -60,7 +60,10 @@ def logits_error(model: GPT2) -> CheckpointError:
     return CheckpointError(f"the model's logits are not numbers: {cause}")
 
 
-_BANS = ["bad_words", "no_repeat_ngram_size", "min_new_tokens", "ignore_eos", "choices", "regex"]
+_BANS = [
+    *("bad_words", "no_repeat_ngram_size", "min_new_tokens", "ignore_eos"),
+    *("choices", "regex", "json_schema"),
+]
 
 
 @dataclass
@@ -172,7 +175,7 @@ def process_logits(
         raise InvalidArgumentError(
             f"after {history.n_generated} tokens every token is ruled out; loosen what bans "
             "tokens: {bad_words}, {no_repeat_ngram_size}, {min_new_tokens}, {ignore_eos}, the "
-            "constraint ({choices}, {regex})",
+            "constraint ({choices}, {regex}, {json_schema})",
             **{name: getattr(options, name) for name in _BANS},
         )
     return logits

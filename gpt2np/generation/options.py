@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from gpt2np.errors import InvalidArgumentError, did_you_mean, is_integer
-from gpt2np.limits import limits, variable
+from gpt2np.limits import how_to_raise, limits, variable
 from gpt2np.options import (
     Flag,
     Integer,
@@ -65,6 +66,7 @@ class Options(TypedDict, total=False):
     draft: Draft
     choices: Sequence[str]
     regex: str | None
+    json_schema: Mapping[str, Any] | str | PathLike[str] | None
     num_return_sequences: int
     best_of: int | None
     logprobs: int | None
@@ -218,6 +220,45 @@ class Patterns(Texts):
             for pattern in patterns:
                 compile_stop_regex(pattern)
         return patterns
+
+
+class JsonSchema(Text):
+    """A JSON Schema: a dict, JSON text, or the path of a file; in normal form, JSON text."""
+
+    metavar = "FILE"
+
+    def words(self) -> str:
+        return "a JSON Schema as a dict, as JSON text, or the path of a file"
+
+    def is_valid(self, value: Any) -> bool:
+        return isinstance(value, (Mapping, PathLike)) or super().is_valid(value)
+
+    def normalize(self, value: Any) -> Any:
+        import json
+
+        from gpt2np.data.files import as_path, read_json_object
+
+        try:
+            if isinstance(value, str) and value.lstrip().startswith("{"):
+                value = json.loads(value)
+            elif not isinstance(value, Mapping):
+                path, most = as_path(value), limits().max_config_bytes
+                value = read_json_object(path, InvalidArgumentError, max_bytes=most)
+            text = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+            text.encode()  # refuses lone surrogates
+        except (TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, InvalidArgumentError):
+                raise
+            raise InvalidArgumentError(
+                "{json_schema} is not JSON: {0}", error, json_schema=value
+            ) from error
+        if len(text) > limits().max_schema_characters:
+            raise InvalidArgumentError(
+                f"{{json_schema}} has {len(text):,} characters; "
+                f"{how_to_raise('max_schema_characters')}",
+                json_schema=value,
+            )
+        return text
 
 
 _PROBABILITY = Number(0, 1, is_open=True)
@@ -426,6 +467,14 @@ class GenerationOptions:
         metavar="PATTERN",
         json_name="structured_outputs.regex",
     )
+    json_schema: str | None = option(
+        None,
+        JsonSchema(is_optional=True),
+        "Generate a JSON text that is valid for the JSON Schema in this file",
+        details="See the guide to constraints for the supported keywords.",
+        group="Constraints",
+        json_name="structured_outputs.json",
+    )
 
     num_return_sequences: int = option(
         1,
@@ -488,6 +537,9 @@ GenerationOptions.__doc__ = f"{GenerationOptions.__doc__}\n{attributes_text(Gene
 ONE_TEXT_ONLY = ("Beam search", "Output")
 """Groups of options that a conversation, which is one text, does not have."""
 
+TEXT_CONSTRAINTS = ("choices", "regex", "json_schema")
+"""Options of which at most one is given: what the text must be."""
+
 _CONTRADICTIONS: tuple[tuple[Callable[[Any], Any], tuple[str, ...], str], ...] = (
     (
         lambda o: o["num_beams"] > 1 and o["temperature"] > 0,
@@ -543,14 +595,15 @@ _CONTRADICTIONS: tuple[tuple[Callable[[Any], Any], tuple[str, ...], str], ...] =
         "{max_new_tokens.value}",
     ),
     (
-        lambda o: o["stop_regex"] and (o["choices"] or o["regex"] is not None),
-        ("stop_regex", "choices", "regex"),
-        "{stop_regex} would end a text before it matches {choices} or {regex}; omit {stop_regex}",
+        lambda o: o["stop_regex"] and any(o[name] for name in TEXT_CONSTRAINTS),
+        ("stop_regex", *TEXT_CONSTRAINTS),
+        "{stop_regex} would end a text before it matches {choices}, {regex} or {json_schema}; omit "
+        "{stop_regex}",
     ),
     (
-        lambda o: o["choices"] and o["regex"] is not None,
-        ("choices", "regex"),
-        "{choices} and {regex}: the two contradict each other; give one",
+        lambda o: sum(bool(o[name]) for name in TEXT_CONSTRAINTS) > 1,
+        TEXT_CONSTRAINTS,
+        "{choices}, {regex} and {json_schema} contradict each other; give one",
     ),
 )
 """Condition, the options that contradict each other, and the message."""

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-_STRUCTURED = "use structured_outputs with regex or choice"
+_STRUCTURED = "use structured_outputs with regex, choice or json"
 REFUSED = {
     "guided_regex": "use structured_outputs.regex",
     "guided_choice": "use structured_outputs.choice",
-    "guided_json": _STRUCTURED,
+    "guided_json": "use structured_outputs.json",
     "guided_grammar": _STRUCTURED,
     "guided_whitespace_pattern": _STRUCTURED,
     "regex": "use structured_outputs.regex",
     "grammar": _STRUCTURED,
     "ebnf": _STRUCTURED,
-    "json_schema": _STRUCTURED,
+    "json_schema": "use response_format or structured_outputs.json",
     "structural_tag": _STRUCTURED,
     "truncation_side": "truncate_prompt_tokens keeps the last tokens",
     "echo": "only completions echo a prompt",
@@ -54,8 +54,8 @@ PARTIAL = {
     "suffix": "refused",
     "tools": 'refused, unless `tool_choice` is `"none"`',
     "tool_choice": '`"none"`; without `tools`, other values change nothing',
-    "response_format": 'only `{"type": "text"}`',
-    "structured_outputs": "`regex` and `choice`; other keys are refused",
+    "response_format": "`text`, `json_object` and `json_schema`; other types are refused",
+    "structured_outputs": "`regex`, `choice`, `json` and `json_object`; other keys are refused",
     "stream_options": "`include_usage`; `continuous_usage_stats` is refused",
     "skip_special_tokens": "only true",
     "include_stop_str_in_output": "only false",

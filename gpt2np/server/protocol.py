@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from gpt2np.errors import InvalidArgumentError, Notation, short_repr
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
-from gpt2np.generation.options import Biases, GenerationOptions, Ids
+from gpt2np.generation.options import TEXT_CONSTRAINTS, Biases, GenerationOptions, Ids
 from gpt2np.kernels.array import Array
 from gpt2np.limits import limits
 from gpt2np.options import Flag, Integer, Number, Range, Texts, help_text, options_of
@@ -67,20 +67,21 @@ class StreamOptions(_Request):
 
 
 class StructuredOutputs(_Request):
-    """A constraint on the whole continuation: a regular expression or a list of texts."""
+    """A constraint on the whole continuation: a pattern, a list of texts, or a JSON Schema."""
 
     regex: Text | None = None
     choice: List[Text] | None = Field(None, min_length=1)
-    json_schema: Any = Field(None, alias="json")
+    json_schema: dict[str, Any] | str | None = Field(None, alias="json")
     grammar: Any = None
     json_object: bool | None = None
     structural_tag: Any = None
 
 
 class ResponseFormat(_Request):
-    """The form of the text; only "text" is supported."""
+    """The form of the text: any text, a JSON object, or JSON that is valid for a schema."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"] = "text"
+    json_schema: dict[str, Any] | None = None
 
 
 _NOT_SERVED = {
@@ -98,7 +99,7 @@ _JSON_NAMES = {name: option.json_name or name for name, option in _OPTIONS.items
 _FIELDS = {
     name: field
     for name, field in _JSON_NAMES.items()
-    if name not in (*_NOT_SERVED, *_OF_ENDPOINTS, "num_beams", "choices", "regex")
+    if name not in (*_NOT_SERVED, *_OF_ENDPOINTS, "num_beams", *TEXT_CONSTRAINTS)
 }
 """Option → the field of a request that has the same values."""
 
@@ -218,11 +219,9 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         """Return the name of a field that asks for something that gpt2np lacks, if any."""
         outputs, form = self.structured_outputs, self.response_format
         missing = {
-            "structured_outputs.json": outputs and outputs.json_schema is not None,
             "structured_outputs.grammar": outputs and outputs.grammar is not None,
-            "structured_outputs.json_object": outputs and outputs.json_object,
             "structured_outputs.structural_tag": outputs and outputs.structural_tag is not None,
-            "response_format": form and form.type != "text",
+            "response_format structural_tag": form and form.type == "structural_tag",
             "use_beam_search with stream": self.use_beam_search and self.stream,
             "best_of above n with stream": self.stream and (self.best_of or 1) > (self.n or 1),
             "prompt_logprobs with stream": self.prompt_logprobs is not None and self.stream,
@@ -239,6 +238,38 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
                 return f"{name} ({advice})" if advice else name
         return next((name for name, is_given in missing.items() if is_given), None)
 
+    def json_schema(self) -> dict[str, Any] | None:
+        """Return the JSON Schema of the text, if any.
+
+        Raises:
+            InvalidArgumentError: several fields have a schema, or a schema is no object.
+        """
+        outputs = self.structured_outputs or StructuredOutputs.model_validate({})
+        form = self.response_format or ResponseFormat()
+        given: list[Any] = [outputs.json_schema] if outputs.json_schema is not None else []
+        if isinstance(outputs.json_schema, str):  # never a path
+            try:
+                given = [json.loads(outputs.json_schema)]
+            except (ValueError, RecursionError) as error:
+                raise InvalidArgumentError(
+                    "structured_outputs.json is not JSON: {0}", error
+                ) from error
+        given += [{"type": "object"}] if outputs.json_object else []
+        given += [{"type": "object"}] if form.type == "json_object" else []
+        if form.type == "json_schema":
+            given.append((form.json_schema or {}).get("schema"))
+        if len(given) > 1:
+            raise InvalidArgumentError(
+                "response_format and structured_outputs have several schemas; give one"
+            )
+        if given and not isinstance(given[0], dict):
+            raise InvalidArgumentError(
+                "the JSON Schema must be an object, as in response_format: "
+                '{{"type": "json_schema", "json_schema": {{"name": …, "schema": {{…}}}}}}{0}',
+                "",
+            )
+        return given[0] if given else None
+
     def arguments(self) -> GenerateArguments:
         """Return the keyword arguments of `LanguageModel.generate` for the fields that are set."""
         if name := self.unsupported():
@@ -254,6 +285,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             "logprobs": self.top_logprobs_per_token,
             "regex": outputs and outputs.regex,
             "choices": outputs and outputs.choice,
+            "json_schema": self.json_schema(),
         }
         arguments: Any = {name: value for name, value in given.items() if value is not None}
         if self.use_beam_search:

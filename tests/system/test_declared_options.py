@@ -77,7 +77,10 @@ def test_the_server(name):
     protocol = pytest.importorskip("gpt2np.server.protocol")
     fields = {
         *protocol.CompletionRequest.model_fields,
-        *(f"structured_outputs.{name}" for name in protocol.StructuredOutputs.model_fields),
+        *(
+            f"structured_outputs.{field.alias or name}"
+            for name, field in protocol.StructuredOutputs.model_fields.items()
+        ),
     }
     json_name = OPTIONS[name].json_name or name
     if name in protocol._NOT_SERVED:

@@ -96,3 +96,19 @@ def test_a_bad_field_is_named(client, body, field):
     response = chat(client, **body)
     assert response.status_code == 400
     assert field in response.json()["error"]["message"]
+
+
+def test_structured_outputs_of_the_openai_client(client):
+    openai = pytest.importorskip("openai")
+    pydantic = pytest.importorskip("pydantic")
+
+    class Animal(pydantic.BaseModel):
+        name: str
+        age: int | None
+        colors: list[str]
+
+    chats = openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none").chat.completions
+    answer = chats.parse(
+        model="chat", messages=MESSAGES, response_format=Animal, max_tokens=60, seed=1
+    )
+    assert isinstance(answer.choices[0].message.parsed, Animal)

@@ -45,6 +45,24 @@ FIELDS = [  # fields of the client, additional fields of the body, options of `g
     ({}, {"bad_words": ["the", "king"]}, {"bad_words": ["the", "king"]}),
     ({}, {"structured_outputs": {"regex": r" \w+\."}}, {"regex": r" \w+\."}),
     ({}, {"structured_outputs": {"choice": [" old", " new"]}}, {"choices": [" old", " new"]}),
+    *(
+        ({}, fields, {"json_schema": schema})
+        for fields, schema in (
+            ({"structured_outputs": {"json": {"type": "boolean"}}}, {"type": "boolean"}),
+            ({"structured_outputs": {"json": '{"type": "null"}'}}, {"type": "null"}),
+            ({"structured_outputs": {"json_object": True}}, {"type": "object"}),
+            ({"response_format": {"type": "json_object"}}, {"type": "object"}),
+            (
+                {
+                    "response_format": {
+                        "type": "json_schema",
+                        "json_schema": {"name": "x", "schema": {"type": "boolean"}},
+                    }
+                },
+                {"type": "boolean"},
+            ),
+        )
+    ),
     ({}, {"typical_p": 0.5}, {"typical_p": 0.5}),
     ({}, {"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 1}),
     ({}, {"use_beam_search": True, "n": 2}, {"num_beams": 2, "temperature": 0.0}),

@@ -105,17 +105,23 @@ def test_every_text_matches_or_the_error_comes_first(n):
     assert 0.05 * n < n_errors < 0.8 * n
 
 
-def test_a_pattern_that_is_too_large_to_count_tokens(monkeypatch):
-    """Bytes are counted instead: a match is reached, but more tokens than necessary are asked."""
+def test_a_pattern_that_is_too_large_to_count_all_tokens(monkeypatch):
+    """Matches with the fewest bytes are counted: a match is reached, perhaps with more tokens."""
     monkeypatch.setattr(distances, "MAX_WALKED", 10)
     start = constraint("(?:aab){5}")
-    assert start.masks.token_distance is None
-    with pytest.raises(InvalidArgumentError, match="needs 15 tokens"):
-        start.within(14)
-    state, n = start.within(15), 0
+    assert not start.masks.token_distance._is_exact
+    with pytest.raises(InvalidArgumentError, match="needs 5 tokens"):
+        start.within(4)
+    state, n = start.within(5), 0
     while not state.complete:
         state, n = state.advance(int(np.flatnonzero(state.allowed())[-1])), n + 1
-    assert n <= 15
+    assert n == 5
+
+
+@pytest.mark.parametrize("n", [100, pytest.param(3000, marks=pytest.mark.slow)])
+def test_texts_match_where_the_fewest_bytes_are_counted(monkeypatch, n):
+    monkeypatch.setattr(distances, "MAX_WALKED", 0)
+    test_every_text_matches_or_the_error_comes_first(n)
 
 
 def test_stop_ids_end_a_text_only_where_it_matches():

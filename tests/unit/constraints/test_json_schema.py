@@ -1,0 +1,153 @@
+"""JSON Schemas: syntax trees, and what is refused."""
+
+import json
+import random
+from decimal import Decimal
+
+import pytest
+
+from gpt2np import InvalidArgumentError
+from gpt2np.constraints.automaton import MATCHED, ByteAutomaton
+from gpt2np.constraints.json_schema import schema_tree
+from gpt2np.constraints.json_text import numbers
+from gpt2np.generation import GenerationOptions
+
+
+def matcher(tree):
+    automaton = ByteAutomaton.of(tree)
+    return lambda text: (
+        MATCHED in automaton.readings(automaton.after(automaton.start, text.encode()))
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_numbers_are_those_between_the_bounds(seed):
+    rng = random.Random(seed)
+    low = rng.randint(-1000, 1000)
+    high, n_decimals = low + rng.choice([0, 3, 30, 500]), rng.randint(0, 3)
+    matches = matcher(numbers(low, high, n_decimals))
+    for n in range(low - 40, high + 40):
+        text = f"{Decimal(n).scaleb(-n_decimals):f}"
+        is_inside = low <= n <= high
+        assert matches(text) == is_inside
+        assert not matches(f"0{text}") and not matches(f"{text}.")
+        short = text.rstrip("0").rstrip(".") if "." in text else text
+        assert matches(short) == is_inside or short == "-0"
+
+
+NODE = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+KINDS = [
+    {"type": "object", "properties": {"k": {"const": k}}, "required": ["k"]} for k in ("a", "b")
+]
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"type": "string"}, ['"a"', r'"\ud83d\ude00"', r'"\u00e9\n"'], [r'"\ud83d"', '"\n"']),
+        ({"maxLength": 2}, ['"é😀"', r'"\n\""'], ['"abc"', r'"\u00e9"']),
+        ({"pattern": "a|b"}, ['"xax"', '"b"'], ['"c"', '""']),
+        ({"pattern": "^a+$", "maxLength": 2}, ['"a"', '"aa"'], ['"aaa"', '""']),
+        ({"pattern": r"^\d[^\w]$"}, ['"1-"'], ['"٣-"', '"1é"', '"1a"']),
+        ({"type": "integer"}, ["0", "-12"], ["01", "1.0", "1e3", ""]),
+        ({"type": "number"}, ["0.50", "-1e-9", "12"], [".5", "1.", "+1"]),
+        ({"exclusiveMinimum": 0, "maximum": 1.5}, ["0.1", "1.5", "1"], ["0", "0.0", "1.51"]),
+        ({"multipleOf": 5, "minimum": -5, "maximum": 9}, ["-5", "0", "5"], ["1", "10"]),
+        ({"enum": ["a", 1, None], "type": ["string", "null"]}, ['"a"', "null"], ["1"]),
+        ({"prefixItems": [{"type": "null"}], "maxItems": 2}, ["[]", "[null]"], ["[null,1]"]),
+        ({"items": {"type": "null"}, "minItems": 2}, ["[null,null]"], ["[]", "[null]"]),
+        (
+            {"properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "required": ["b"]},
+            ['{"b":null}', '{"a":null,"b":null}'],
+            ["{}", '{"a":null}', '{"b":null,"a":null}', '{"b":null,"c":1}'],
+        ),
+        (
+            {"properties": {"ab": {"type": "null"}}, "additionalProperties": {"type": "boolean"}},
+            ['{"ab":null,"a":true,"abc":false,"":true}', "{}"],
+            ['{"ab":true}', '{"a":null}', r'{"\u0061b":true}'],
+        ),
+        (NODE, ["{}", '{"next":{"next":{}}}'], ['{"next":' * 9 + "{}" + "}" * 9, '{"next":1}']),
+        ({"oneOf": KINDS}, ['{"k":"a"}', '{"k":"b"}'], ['{"k":"c"}', "{}"]),
+        ({"allOf": [{"minimum": 3}, {"type": "integer"}, {"maximum": 4}]}, ["3", "4"], ["5", "2"]),
+        (True, ["1", "[{}]"], ["[1", "nul"]),
+    ],
+)
+def test_texts(schema, valid, invalid):
+    matches = matcher(schema_tree(schema, 4))
+    assert [text for text in valid if not matches(text)] == []
+    assert [text for text in invalid if matches(text)] == []
+
+
+@pytest.mark.parametrize(
+    "keyword",
+    [
+        *("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "contains"),
+        *("minContains", "maxContains", "minProperties", "maxProperties", "patternProperties"),
+        *("propertyNames", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"),
+        *("$anchor", "$dynamicRef", "$dynamicAnchor", "contentEncoding", "dependencies"),
+        *("additionalItems", "nullable", "minimumm"),
+    ],
+)
+def test_each_unsupported_keyword_is_named(keyword):
+    with pytest.raises(
+        InvalidArgumentError,
+        match=rf"#/properties/a~1b: '\{keyword}'"
+        if keyword[0] == "$"
+        else f"#/properties/a~1b: '{keyword}' is not supported",
+    ):
+        schema_tree({"properties": {"a/b": {keyword: True}}}, 4)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "strin"}, "type is 'strin'; it must be one of string"),
+        ({"minLength": "3"}, "minLength is '3'; it must be an integer from 0"),
+        ({"format": "phone"}, "format 'phone' is not supported; there are date-time"),
+        ({"$ref": "http://x/y"}, "'http://x/y' leads nowhere; only references such as"),
+        ({"$ref": "#/$defs/a"}, "leads nowhere"),
+        ({"items": 1}, "#/items: 1 is no schema"),
+        ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "0 and 1 may both be; use anyOf"),
+        ({"multipleOf": 0.1}, "integers only"),
+        ({"multipleOf": 3}, "needs minimum and maximum"),
+        ({"enum": [1], "minimum": 0}, "minimum beside enum"),
+        ({"pattern": "(?=a)"}, "look-ahead"),
+        ({"pattern": "^(ab)+$", "maxLength": 9}, "put the length into the pattern"),
+        ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "two values of pattern"),
+    ],
+)
+def test_what_is_refused(schema, message):
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
+        schema_tree(schema, 4)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_option_takes_a_dict_a_text_and_a_file(lm, tmp_path):
+    schema = {"type": "object", "properties": {"é": {"type": "integer"}}, "required": ["é"]}
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(schema), encoding="utf-8")
+    forms = [schema, json.dumps(schema), file, str(file)]
+    assert len({GenerationOptions(json_schema=form).json_schema for form in forms}) == 1
+    completion = lm.generate("It was", json_schema=schema, seed=1, max_new_tokens=12)
+    assert isinstance(json.loads(completion.text)["é"], int)
+    stream = lm.stream("It was", json_schema=file, seed=1, max_new_tokens=12)
+    start = next(stream)
+    assert start + "".join(lm.resume(json.loads(json.dumps(stream.state)))) == completion.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"json_schema": "nowhere.json"}, "nowhere.json"),
+        ({"json_schema": '{"a"'}, "json_schema is not JSON"),
+        ({"json_schema": {"const": float("nan")}}, "json_schema is not JSON"),
+        ({"json_schema": {"const": "\ud800"}}, "json_schema is not JSON"),
+        ({"json_schema": {"title": "x" * 100_001}}, "json_schema has 100,"),
+        ({"json_schema": 5}, "json_schema is 5; it must be a JSON Schema"),
+        ({"json_schema": {}, "regex": "a"}, "contradict each other"),
+        ({"json_schema": {}, "stop_regex": "a"}, "would end a text"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        GenerationOptions(**options)
