@@ -108,7 +108,8 @@ def test_structured_outputs_of_the_openai_client(client):
         colors: list[str]
 
     chats = openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none").chat.completions
+    model = client.get("/v1/models").json()["data"][0]["id"]
     answer = chats.parse(
-        model="chat", messages=MESSAGES, response_format=Animal, max_tokens=60, seed=1
+        model=model, messages=MESSAGES, response_format=Animal, max_tokens=60, seed=1
     )
     assert isinstance(answer.choices[0].message.parsed, Animal)
