@@ -3,13 +3,11 @@
     page = explain(gpt2np.load("bundled"), "The little fox")
     Path("page.html").write_text(page.html, encoding="utf-8")
 
-page      assembles the page from the sections, page.html, colors.css,
-          page.css and page.js
+page      the page: the description of the pass, with more fields, in the front end of `gpt2np.view`
 run       runs the forward pass over the prompt and keeps all activations
-input, attention, block, output, audit
-          compute the numbers of the sections and format them as HTML
-markup    HTML helpers
-figures   arrays as PNG images, line charts as SVG
+pieces    the prompt's pieces and their merges
+details   the further fields of the description
+measure   time, operations and float32 precision
 """
 
 from gpt2np.explain.page import Page, explain

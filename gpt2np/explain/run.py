@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError, is_integer
-from gpt2np.explain.markup import Numbers, token_markup
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp import Trace, trace
-from gpt2np.interp.summary import token_bytes
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
@@ -60,23 +58,6 @@ class Run:
     def config(self) -> GPT2Config:
         """The config of the model."""
         return self.lm.model.config
-
-    @property
-    def layer_labels(self) -> list[str]:
-        """Labels of the residual stream before the first block and after each block, (L+1,)."""
-        return ["start", *map(str, range(self.config.n_layer))]
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """Return a token's bytes; for an id without a token, return the id in brackets."""
-        return token_bytes([token_id], self.lm.tokenizer.vocabulary.token_bytes)[0]
-
-    def token(self, token_id: int) -> str:
-        """Return the markup of a token."""
-        return token_markup(self.token_bytes(token_id))
-
-    def numbered_token(self, position: int) -> str:
-        """Return the markup of a position and its token."""
-        return f"{position} {self.token(self.ids[position])}"
 
     def residual(self, layer: int) -> Array:
         """Return the residual stream (N, C) before block `layer`; for L, after the last block."""
@@ -163,13 +144,3 @@ def _resolve_index(name: str, value: int | None, count: int, default: int) -> in
     if not is_integer(value) or not 0 <= value < count:
         raise InvalidArgumentError(f"there is no {name} {value}; choose from 0 to {count - 1}")
     return int(value)
-
-
-def token_cells(
-    run: Run, numbers: Numbers, ids: Array, name: str, *index: int, style: str = "p"
-) -> list[str]:
-    """Return table cells: each token of `ids`, with its number from row `index` of array `name`."""
-    return [
-        f"{run.token(int(token_id))} {numbers.show(name, *index, place, style=style)}"
-        for place, token_id in enumerate(ids)
-    ]

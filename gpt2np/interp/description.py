@@ -10,7 +10,7 @@ width, V vocabulary, n neurons.
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from gpt2np.generation import GenerationOptions, next_probabilities
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sampling import RandomGenerator, log_softmax, next_id
 from gpt2np.interp.attribution import attribution
-from gpt2np.interp.lens import RESIDUALS, lens_table, logit_lens, top_k
+from gpt2np.interp.lens import RESIDUALS, logit_lens, top_k
 from gpt2np.interp.summary import token_bytes
 from gpt2np.interp.trace import Trace, trace
 from gpt2np.kernels.array import Array, IntArray
@@ -135,7 +135,8 @@ def describe_pass(
         patterns = [traced[f"blocks.{i}.attn.pattern"][:, -1] for i in layers]
         result["attention"] = array_json(np.stack(patterns))
     if "neurons" in include:
-        result["neurons"] = _neurons(lm, [traced[f"blocks.{i}.mlp.act"][-1] for i in layers])
+        activations = np.stack([traced[f"blocks.{i}.mlp.act"][-1] for i in layers])
+        result["neurons"] = describe_neurons(lm, activations, _N_NEURONS)
     if "attribution" in include:
         split = attribution(lm, traced, followed)
         result["attribution"] = {
@@ -146,13 +147,8 @@ def describe_pass(
     if "lines" in include:
         result["lines"] = _lines(lm, traced, n_lines)
     if "guesses" in include:
-        guesses = lens_table(lm, traced, min(n, 9), last=n_lines)
-        result["guesses"] = {
-            "ids": array_json(guesses.ids, np.int32),
-            "probabilities": array_json(guesses.probabilities, np.float32),
-        }
-    named = guesses.ids.reshape(-1).tolist() if "guesses" in include else []
-    result["texts"] = _texts(lm, result, named)
+        result["guesses"] = _guesses(lm, [traced[name][-n_lines:] for name in names], min(n, 9))
+    result["texts"] = describe_texts(lm, _named_ids(result))
     return result
 
 
@@ -237,12 +233,15 @@ def _lens(
     ]
 
 
-def _neurons(lm: LanguageModel, activations: Sequence[Array]) -> list[list[Json]]:
-    """Return each block's most active neurons, and the tokens that each makes more likely."""
+def describe_neurons(lm: LanguageModel, activations: Array, count: int) -> list[list[Json]]:
+    """Describe the most active neurons of each block, and the tokens that each makes more likely.
+
+    `activations` is (L, F), of one token.
+    """
     blocks, written = [], []
     for layer, activation in enumerate(activations):
         output = lm.model.weights[f"h.{layer}.mlp.c_proj.weight"]
-        neurons, lengths = active_neurons(activation, output, _N_NEURONS)
+        neurons, lengths = active_neurons(activation, output, count)
         written.append(output[neurons] * np.sign(activation[neurons])[:, None])
         blocks.append(zip(neurons, activation[neurons], lengths, strict=True))
     # Reading the embedding takes most of the time, so all blocks share one product.
@@ -290,22 +289,47 @@ def _lines(lm: LanguageModel, traced: Trace, n_lines: int) -> Json:
     }
 
 
-def _texts(lm: LanguageModel, described: Json, named: Sequence[int]) -> dict[str, str]:
-    """Return the bytes in base64 of every token that a description names, by id."""
-    ids = {
-        *named,
-        *described["ids"],
-        *described["tokens"],
-        *(row["id"] for row in described["next"]),
-    }
-    ids |= {i for point in described.get("lens", []) for i in point["ids"]}
-    ids |= {
-        i for block in described.get("neurons", []) for neuron in block for i in neuron["raises"]
-    }
-    texts = token_bytes(sorted(ids), lm.tokenizer.vocabulary.token_bytes)
+def _guesses(lm: LanguageModel, residuals: Sequence[Array], n: int) -> Json:
+    """Return the logit lens of every line: likely tokens, and the line's final answer.
+
+    `residuals` are (R, C), one for each of the L + 1 places.
+    """
+    answers = None
+    ids, likely, of_answer, ranks = [], [], [], []
+    for residual in reversed(residuals):  # the last one gives the answers
+        logits = logit_lens(lm, residual)  # (R, V)
+        answers = logits.argmax(-1)[:, None] if answers is None else answers
+        probabilities = softmax(logits)
+        own = np.take_along_axis(probabilities, answers, -1)
+        ids.append(top_k(logits, n))
+        likely.append(np.take_along_axis(probabilities, ids[-1], -1))
+        of_answer.append(own[:, 0])
+        ranks.append(1 + (probabilities > own).sum(-1))
     return {
-        str(i): base64.b64encode(text).decode("ascii")
-        for i, text in zip(sorted(ids), texts, strict=True)
+        "ids": array_json(np.stack(ids[::-1]), np.int32),
+        "probabilities": array_json(np.stack(likely[::-1]), np.float32),
+        "answers": array_json(ids[0][:, :1], np.int32),
+        "of_answer": array_json(np.stack(of_answer[::-1]), np.float32),
+        "ranks": array_json(np.stack(ranks[::-1]), np.int32),
+    }
+
+
+def _named_ids(described: Json) -> set[int]:
+    """Return the ids of all tokens that a description names."""
+    ids = {*described["ids"], *described["tokens"], *(row["id"] for row in described["next"])}
+    ids |= {i for point in described.get("lens", []) for i in point["ids"]}
+    ids |= {i for block in described.get("neurons", []) for each in block for i in each["raises"]}
+    if "guesses" in described:
+        ids |= set(np.frombuffer(base64.b64decode(described["guesses"]["ids"]["base64"]), "<i4"))
+    return {int(i) for i in ids}
+
+
+def describe_texts(lm: LanguageModel, ids: Iterable[int]) -> dict[str, str]:
+    """Return the bytes of tokens in base64, by id."""
+    known = sorted(set(ids))
+    texts = token_bytes(known, lm.tokenizer.vocabulary.token_bytes)
+    return {
+        str(i): base64.b64encode(text).decode("ascii") for i, text in zip(known, texts, strict=True)
     }
 
 

@@ -6,8 +6,7 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from gpt2np.explain.page import script, style
-from gpt2np.view import MEDIA_TYPES, content_hash, web_files
+from gpt2np.view import MEDIA_TYPES, content_hash, joined_modules, joined_styles, web_files
 
 
 def add_playground(app: FastAPI) -> None:
@@ -37,7 +36,7 @@ def _content_security_policy() -> str:
 
     The playground opens the explain page as a blob, which inherits this policy.
     """
-    script_hash, style_hash = content_hash(script()), content_hash(style())
+    script_hash, style_hash = content_hash(joined_modules()), content_hash(joined_styles())
     return (
         f"default-src 'none'; script-src 'self' '{script_hash}'; connect-src 'self'; "
         f"img-src data:; style-src-elem 'self' '{style_hash}'; style-src-attr 'unsafe-inline'; "

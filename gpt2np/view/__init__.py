@@ -5,6 +5,9 @@ numbers.js  the numbers of a pass as tables
 stage.js    the picture on a canvas
 zoom.js     going into the picture; scenes.js has what is drawn there, source.js asks the server
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
+details.js  the sections of the explain page
+score.js    one attention score and the sampler, step by step
+matrix.js   an array as a picture
 view.js     helpers for elements and numbers
 embedded.js starts the Machine of a page that holds its description
 index.html, app.js, api.js, inside.js, compare.js, share.js, tree.js, examples.js
@@ -25,20 +28,16 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
+from gpt2np import __version__
+
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 """Media types of the front end's files, by suffix."""
 
 _MODULES = (
-    "view.js",
-    "pass.js",
-    "stage.js",
-    "numbers.js",
-    "scenes.js",
-    "zoom.js",
-    "machine.js",
-    "embedded.js",
+    *("view.js", "pass.js", "score.js", "matrix.js", "numbers.js", "details.js"),
+    *("stage.js", "scenes.js", "zoom.js", "machine.js", "embedded.js"),
 )
-_STYLES = ("colors.css", "style.css", "machine.css")
+_STYLES = ("colors.css", "style.css", "machine.css", "numbers.css")
 
 
 def web_files() -> dict[str, bytes]:
@@ -56,11 +55,17 @@ def joined_modules() -> str:
     return re.sub(r"^import .*\n|^export ", "", joined, flags=re.MULTILINE)
 
 
+def joined_styles() -> str:
+    """Return the style sheets of a page of one file."""
+    return "".join(map(_read, _STYLES))
+
+
 def machine_page(description: Mapping[str, Any], title: str) -> str:
-    """Return a page of one file that shows a description of a pass, for notebooks."""
-    script, style = joined_modules(), "".join(map(_read, _STYLES))
+    """Return a page of one file that shows a description of a pass."""
+    script, style = joined_modules(), joined_styles()
     return Template(_read("page.html")).substitute(
         title=html.escape(title),
+        version=html.escape(__version__),
         script=script,
         style=style,
         script_hash=content_hash(script),

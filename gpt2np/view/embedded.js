@@ -1,8 +1,35 @@
 // Starts the Machine of a page that holds its description.
 
+import { EXPLAIN_SECTIONS } from "./details.js";
 import { createMachine } from "./machine.js";
+import { SECTIONS, chipOf, shareElement } from "./numbers.js";
+import { element, find } from "./view.js";
 
-const described = JSON.parse(document.getElementById("data").textContent).pass;
-const machine = createMachine(document.getElementById("machine"));
-document.getElementById("machine").append(machine.panels);
-machine.show(described, { token: described.draw?.id ?? null });
+const described = JSON.parse(find("#data").textContent).pass;
+const { details, draw } = described;
+const sections = details ? EXPLAIN_SECTIONS : SECTIONS;
+const machine = createMachine(find("#machine"), { sections });
+machine.show(described, { token: draw?.id ?? null, line: details?.focus.position ?? null });
+
+if (details) {
+  const [best] = described.next;
+  const n = described.ids.length;
+  find("h1").after(element("p", { class: "lead" }, `${n} ${n === 1 ? "token goes" : "tokens go"} in, and out comes a probability for each of ${described.shape.vocab_size.toLocaleString("en")} tokens to be the next. Here the most likely is `,
+    chipOf(machine.pass, best.id), ", with ", shareElement(Math.exp(best.logprob)), ". Press a token or a block in the picture: the numbers below follow it."));
+  find("main").append(element("nav", { "aria-label": "Contents" }, ...sections.map(({ id, title }) => element("a", { href: `#${id}-panel` }, title))));
+}
+
+// After the first picture: the tables take longer.
+requestAnimationFrame(() => setTimeout(() => {
+  find("main").append(machine.panels);
+  machine.openBlock(details?.focus.layer ?? 0);
+  if (details) {
+    document.body.append(element("footer", {}, element("dl", {}, ...Object.entries(details.facts).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))),
+      element("p", {}, "Probabilities are of the whole vocabulary. A number shows all its digits when you point at it. This file loads nothing from anywhere.")));
+  }
+  document.documentElement.dataset.ready = "true";
+}));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const each of document.querySelectorAll(".matrix")) each.dispatchEvent(new Event("repaint")); });
+let closed = [];
+addEventListener("beforeprint", () => { closed = [...document.querySelectorAll("details:not([open])")]; for (const each of closed) each.open = true; });
+addEventListener("afterprint", () => { for (const each of closed) each.open = false; });

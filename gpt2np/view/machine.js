@@ -31,6 +31,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
   let colors = null;
   let block = 0;
   let bottom = Infinity; // the line after the last one in sight
+  let chosen = 0; // the line that was pressed; the pointer only looks at others
   const view = { line: 0, head: null, bars: [], off: new Set() };
 
   const text = element("p", { class: "machine-text", dir: "auto", "aria-label": "The text that the model reads" });
@@ -69,7 +70,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
       const layer = Math.floor((x - place.start) / place.block);
       return layer < pass.n_layer ? { to: { kind: "block", layer }, box: { x: place.left(layer), y: 0, w: place.block, h: place.height } } : null;
     },
-    setLine: (line) => lookAt(line),
+    setLine: (line) => choose(line),
     actions: (level) => {
       if (!onSwitch || level?.layer === undefined) return [];
       const [key, name] = level.head === undefined ? [`${level.layer},mlp`, "the MLP"] : [`${level.layer},${level.head}`, `head ${level.head}`];
@@ -347,7 +348,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
       rows.push(place.hidden ? button(`▴ ${name}`, () => scroll(2 - place.rows), "earlier") : element("span", { class: "earlier" }, name));
     }
     for (let line = place.hidden; line < pass.count; line++) {
-      rows.push(element("button", { type: "button", tabindex: line === view.line ? 0 : -1, "data-line": line, "aria-pressed": String(line === view.line), "aria-label": `Line of ${withSpaces(pass.lineText(line))}` }, element("bdi", {}, withSpaces(pass.lineText(line)))));
+      rows.push(element("button", { type: "button", tabindex: line === chosen ? 0 : -1, "data-line": line, class: line === view.line && "looked", "aria-pressed": String(line === chosen), "aria-label": `Line of ${withSpaces(pass.lineText(line))}` }, element("bdi", {}, withSpaces(pass.lineText(line)))));
     }
     const after = pass.count - place.hidden - place.rows;
     if (after) rows.push(button(`▾ ${after} after`, () => scroll(place.rows - 2), "later"));
@@ -356,8 +357,9 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
 
   function scroll(lines) {
     bottom = Math.min(pass.count, Math.max(place.rows, place.hidden + place.rows + lines));
-    view.line = Math.min(Math.max(view.line, bottom - place.rows), bottom - 1);
+    view.line = chosen = Math.min(Math.max(chosen, bottom - place.rows), bottom - 1);
     resize();
+    renderNumbers();
     labels.querySelector('[tabindex="0"]')?.focus();
   }
 
@@ -369,15 +371,20 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
   function lookAt(line) {
     if (line === null || line === view.line) return;
     view.line = line;
-    for (const each of labels.querySelectorAll("[data-line]")) each.setAttribute("aria-pressed", String(Number(each.dataset.line) === line));
+    for (const each of labels.querySelectorAll("[data-line]")) each.classList.toggle("looked", Number(each.dataset.line) === line);
     render();
+  }
+  function choose(line) {
+    lookAt(line);
+    if (line === null || line === chosen) return;
+    chosen = line;
+    for (const each of labels.querySelectorAll("[data-line]")) each.setAttribute("aria-pressed", String(Number(each.dataset.line) === line));
     renderNumbers();
     zoom.refresh();
   }
-  labels.addEventListener("click", (event) => lookAt(lineOf(event)));
+  for (const kind of ["click", "focusin"]) labels.addEventListener(kind, (event) => choose(lineOf(event)));
   labels.addEventListener("pointerover", (event) => lookAt(lineOf(event)));
-  labels.addEventListener("focusin", (event) => lookAt(lineOf(event)));
-  stage.addEventListener("pointerleave", () => { if (pass && place.hidden + place.rows === pass.count && !labels.contains(document.activeElement)) lookAt(pass.count - 1); });
+  stage.addEventListener("pointerleave", () => { if (pass) lookAt(chosen); });
 
   function isolate(head) {
     view.head = head;
@@ -417,7 +424,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
       each.style.left = `${place.left(layer)}px`;
       each.style.width = `${place.block}px`;
     });
-    if (view.line < place.hidden) view.line = place.hidden + place.rows - 1;
+    if (chosen < place.hidden) view.line = chosen = place.hidden + place.rows - 1;
     showText();
     labelLines();
     lineFocus.reset();
@@ -436,13 +443,19 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
   new ResizeObserver(resize).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 
-  /** A strip under the pointer is read out: the vector, and the number of the cell. */
-  picture.addEventListener("pointermove", (event) => {
-    if (!place || zoom.isInside) return;
+  /** The line under the pointer, or null; and the pointer's place. */
+  function pointed(event) {
     const box = canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
     const line = Math.floor(y / place.pitch) + place.hidden - (place.hasEarlier ? 1 : 0);
-    if (line < place.hidden || line >= place.hidden + place.rows) return;
+    return { x, line: line < place.hidden || line >= place.hidden + place.rows ? null : line };
+  }
+  picture.addEventListener("click", (event) => { if (place && !zoom.isInside) choose(pointed(event).line); });
+  /** A strip under the pointer is read out: the vector, and the number of the cell. */
+  picture.addEventListener("pointermove", (event) => {
+    if (!place || zoom.isInside) return;
+    const { x, line } = pointed(event);
+    if (line === null) return;
     lookAt(line);
     const k = Array.from({ length: pass.n_layer + 1 }, (_, i) => i).find((i) => Math.abs(x - place.stop(i)) <= place.strip / 2);
     if (k === undefined) { readout.textContent = ""; return; }
@@ -455,20 +468,20 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
   });
 
   function renderNumbers() {
-    if (pass && panels.isConnected) showNumbers(pass, { block, line: view.line, head: view.head, token: shown.token });
+    if (pass && panels.isConnected) showNumbers(pass, { block, line: chosen, head: view.head, token: shown.token });
   }
 
   return {
-    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`: `was` has the rows of `next` without the changes; `plays` starts it ("on": and what follows, unless paused meanwhile), otherwise the whole pass is shown. */
-    show(described, { token = null, title = "", plays = false, off = [], isChanged = false, was = [] } = {}) {
+    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`: `was` has the rows of `next` without the changes; `plays` starts it ("on": and what follows, unless paused meanwhile), otherwise the whole pass is shown. `line` is chosen (default: the last). */
+    show(described, { token = null, title = "", plays = false, off = [], isChanged = false, was = [], line = null } = {}) {
       const starts = plays === "on" ? goesOn : plays;
       pause();
       pass = readPass(described);
       shown = { token, title, isChanged, was: new Map(was.map((each) => [each.id, each.sampled])) };
       phases = phasesOf(pass);
       view.off = new Set(off);
-      view.line = pass.count - 1;
-      bottom = Infinity;
+      view.line = chosen = line ?? pass.count - 1;
+      bottom = line === null ? Infinity : line + 1;
       if (starts) zoom.leave();
       if (view.head >= pass.n_head) view.head = null;
       if (block >= pass.n_layer) block = pass.n_layer - 1;

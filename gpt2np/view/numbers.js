@@ -4,7 +4,7 @@ import { bar, dataElement, element, formatNumber, percent, withSpaces } from "./
 
 export const table = (caption, head, rows, name = "") => element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
   element("table", { class: name }, element("caption", {}, caption),
-    element("thead", {}, element("tr", {}, ...head.map((each) => element("th", { scope: "col" }, ...[each].flat())))), element("tbody", {}, ...rows)));
+    element("thead", {}, element("tr", {}, ...head.map((each) => (each ? element("th", { scope: "col" }, ...[each].flat()) : element("td"))))), element("tbody", {}, ...rows)));
 export const tableRow = (attributes, first, ...cells) =>
   element("tr", attributes, element("th", { scope: "row" }, ...[first].flat()), ...cells.map((cell) => element("td", {}, ...[cell].flat())));
 

@@ -19,8 +19,16 @@ export function decodeArray({ dtype, shape, base64 }) {
   return { shape, data: dtype === "float16" ? fromFloat16(data) : data };
 }
 
+const decoded = new WeakMap();
+
+/** Decode an array of a description once. */
+export function arrayOf(json) {
+  if (!decoded.has(json)) decoded.set(json, decodeArray(json));
+  return decoded.get(json);
+}
+
 /** Row `index` of an array: the numbers of its last axis at the other axes' indices. */
-function row({ shape, data }, ...index) {
+export function row({ shape, data }, ...index) {
   const at = index.reduce((sum, i, axis) => sum * shape[axis] + i, 0);
   return data.subarray(at * shape.at(-1), (at + 1) * shape.at(-1));
 }
@@ -44,7 +52,7 @@ export function readPass(described) {
   const { shape, lines } = described;
   const arrays = Object.fromEntries(Object.entries(lines).filter(([name]) => name !== "first").map(([name, array]) => [name, decodeArray(array)]));
   const count = arrays.wte.shape[0];
-  const guesses = described.guesses && { ids: decodeArray(described.guesses.ids), probabilities: decodeArray(described.guesses.probabilities) };
+  const guesses = described.guesses && Object.fromEntries(Object.entries(described.guesses).map(([name, array]) => [name, decodeArray(array)]));
   const bytes = new Map(Object.entries(described.texts).map(([id, text]) => [Number(id), Uint8Array.from(atob(text), (c) => c.charCodeAt(0))]));
   const bytesOf = (id) => bytes.get(id) ?? new TextEncoder().encode(`[${id}]`);
   const texts = decodeTokens(described.ids.map(bytesOf)).map((text, i) => inText(text, bytesOf(described.ids[i])));
@@ -67,6 +75,10 @@ export function readPass(described) {
       if (line === count - 1) return described.lens[k];
       return guesses ? { ids: [...row(guesses.ids, k, line)], probabilities: [...row(guesses.probabilities, k, line)] } : null;
     },
+    /** The probability and the rank, after `k` blocks, of what a line says in the end; null as for `guess`. */
+    answer: (k, line) => guesses && { id: guesses.answers.data[line], probability: row(guesses.of_answer, k)[line], rank: row(guesses.ranks, k)[line] },
+    /** A hook point as it is, or null if the description lacks it. */
+    point: (name) => (described.points?.[name] ? arrayOf(described.points[name]) : null),
     neurons: (layer, line) => {
       const activations = row(arrays.activations, layer, line);
       return [...row(arrays.neurons, layer, line)].map((neuron, i) => ({ neuron, activation: activations[i] }));

@@ -28,6 +28,19 @@ export function showList(parent, items, keyOf, create) {
 const minus = (shown) => shown.replace(/-/g, "\u2212");
 export const formatNumber = (value, digits = 2) => minus(value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
 
+/** Four significant digits; integers and large numbers with thousands separators. */
+export function significant(value) {
+  if (Number.isInteger(value) || Math.abs(value) >= 1e4) return minus(Math.round(value).toLocaleString("en"));
+  return minus(Math.abs(value) < 1e-3 ? value.toExponential(3) : value.toPrecision(4));
+}
+
+/** The shortest decimal text that identifies a number, a float32 if it is one. */
+function shortest(value) {
+  if (Math.fround(value) !== value) return String(value);
+  const digits = [6, 7, 8, 9].find((n) => Math.fround(Number(value.toPrecision(n))) === value);
+  return String(Number(value.toPrecision(digits)));
+}
+
 /** A probability as a percentage with about two significant digits. */
 export function percent(p) {
   const value = 100 * p;
@@ -36,7 +49,7 @@ export function percent(p) {
 }
 
 /** A number with all its digits in `value` and in the tooltip. */
-export const dataElement = (value, shown) => element("data", { value, title: String(value) }, shown);
+export const dataElement = (value, shown) => element("data", { value, title: shortest(value) }, shown);
 
 /** Text of a token's bytes, with visible symbols; half characters as \xNN. */
 export function decodeToken(bytes) {

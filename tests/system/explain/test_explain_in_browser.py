@@ -1,16 +1,19 @@
 """The page in headless Chromium, loaded from file:// without a network."""
 
-import json
+import re
+import shutil
 
 import numpy as np
 import pytest
+from helpers.explain_numbers import Expected
 from helpers.explain_pages import MARKUP, PROMPT, SIGNS, gpt2_small
+from helpers.references import save_reference
 
 from gpt2np import GenerationOptions, load
 from gpt2np.explain import explain
-from gpt2np.explain.markup import format_number
 from gpt2np.generation import apply_temperature, next_probabilities
 from gpt2np.interp import logit_lens
+from gpt2np.kernels.blas import small_kernels
 from gpt2np.model.ops import softmax
 
 A4 = 703  # CSS pixels between the margins
@@ -55,6 +58,8 @@ def open_page(browser, tmp_path):
         tab.on("dialog", lambda dialog: wrong.append(dialog.message))
         tab.on("request", lambda request: wrong.append(request.url))
         tab.goto(file.as_uri())
+        if options.get("java_script_enabled", True):
+            tab.wait_for_selector("html[data-ready]")
         return tab
 
     yield opened
@@ -70,13 +75,140 @@ def sampled(logits, temperature, top_k, top_p, min_p):
     return next_probabilities(logits, options)
 
 
+def tables(tab):
+    """The numbers of each table by its class, row by row, with their displayed texts."""
+    return tab.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll(".machine-numbers table")].map(
+            t => [t.className.split(" ")[0], [...t.tBodies[0].rows].map(row =>
+                [...row.querySelectorAll("data")].map(d => [+d.value, d.textContent]))]))"""
+    )
+
+
+def as_number(shown):
+    """A displayed number, and half a unit of its last digit."""
+    shown = shown.replace("\N{MINUS SIGN}", "-").replace(",", "").replace("\xa0", "")
+    unit = 0.01 if shown.endswith("%") else 1
+    digits, _, power = shown.rstrip("%").partition("e")
+    decimals = len(digits.partition(".")[2])
+    return float(shown.rstrip("%")) * unit, 0.5 * unit * 10.0 ** (int(power or 0) - decimals)
+
+
+def check_tables(tab, expected):
+    """Check the numbers of tables, and their rounding where displayed; return how many."""
+    shown, count = tables(tab), 0
+    for name, rows in expected.items():
+        assert len(shown[name]) == len(rows), name
+        for row, numbers in zip(shown[name], rows, strict=True):
+            values = [value for value, _ in row[: len(numbers)]]
+            np.testing.assert_allclose(values, numbers, rtol=3e-4, atol=1e-5, err_msg=name)
+            count += len(values)
+            for value, text in row:
+                if not re.search("<|discarded", text):
+                    rounded, half = as_number(text)
+                    assert abs(rounded - value) <= half * (1 + 1e-6) + 1e-12, (name, value, text)
+    return count
+
+
+def choose(tab, layer, line):
+    tab.click(f'.machine-blocks [data-layer="{layer}"]')
+    while not tab.locator(f'.machine-lines [data-line="{line}"]').count():
+        first = int(tab.locator(".machine-lines [data-line]").first.get_attribute("data-line"))
+        tab.click(f".machine-lines {'.earlier' if line < first else '.later'}")
+    tab.click(f'.machine-lines [data-line="{line}"]')
+
+
+def check_page(tab, page, steps):
+    """Check all tables of a page, and those of further blocks and tokens; return the count."""
+    run, expected = page.run, Expected(page.run.lm, page.run.ids)
+    model = expected.model_tables()
+    flops = np.array(model.pop("flops"))
+    flops = np.stack([flops, flops / flops.sum()], axis=1)
+    focus = run.focus
+    generation = expected.generation(steps)
+    constant = expected.embedding() | expected.sampling(focus.position) | generation | model
+    count = check_tables(tab, constant)
+    count += check_tables(tab, expected.neurons(focus.layer, focus.position))
+    time = [row[1:] for row in tables(tab)["time"] if len(row) > 1]
+    np.testing.assert_allclose([[v for v, _ in row] for row in time], flops, rtol=1e-6)
+    differences = [row[-1][0] for row in tables(tab)["cache"]]
+    assert all(0 <= difference < 1e-4 for difference in differences)
+    count += check_tables(tab, expected.block(focus.layer, focus.position, focus.head, focus.key))
+    n = len(run.ids)
+    for layer, line, head in ((0, 0, 0), (run.config.n_layer - 1, n // 2, run.config.n_head - 1)):
+        choose(tab, layer, line)
+        tab.locator(".choice select").first.select_option(str(head))
+        key = int(tab.locator(".choice select").last.input_value())
+        count += check_tables(tab, expected.block(layer, line, head, key) | expected.lens(line))
+    return count
+
+
+def test_every_number_is_the_librarys(open_page, page, show):
+    tab = open_page(page)
+    count = check_page(tab, page, steps=8)
+    assert count > 947
+    show("gpt2np explain", f"{count:,} numbers of the bundled model's page are right")
+
+
+@pytest.fixture
+def random_page(bundled, tmp_path):
+    """random_page(seed): a page of a tiny random model with the bundled model's vocabulary."""
+
+    def made(seed):
+        rng = np.random.default_rng(seed)
+        heads, layers = int(rng.integers(1, 5)), int(rng.integers(1, 5))
+        shape = {"vocab_size": 4096, "n_positions": 48, "n_head": heads, "n_layer": layers}
+        shape |= {"n_embd": heads * int(rng.integers(2, 9)), "scale_attn_weights": seed % 4 != 1}
+        shape |= {"n_inner": int(rng.integers(3, 40)), "tie_word_embeddings": seed % 2 == 0}
+        shape |= {"activation_function": ("gelu_new", "gelu", "relu")[seed % 3]}
+        folder = tmp_path / str(seed)
+        save_reference(folder, spread=0.2, seed=seed, **shape)
+        for name in ("vocab.json", "merges.txt"):
+            shutil.copy(bundled / name, folder / name)
+        return explain(load(folder), PROMPT, steps=3, position=int(rng.integers(0, 12)))
+
+    return made
+
+
+@pytest.mark.parametrize("first", [0, 5, 10, 15])
+def test_every_number_of_random_models(open_page, random_page, first):
+    for seed in range(first, first + 5):
+        page = random_page(seed)
+        assert check_page(open_page(page), page, steps=3) > 300
+
+
+def test_exact_numbers_are_the_forward_passs(open_page, page):
+    """What the page takes from the pass is equal to the bit where results do not depend on it."""
+    tab = open_page(page)
+    shown, focus, run = tables(tab), page.run.focus, page.run
+    q = run.arrays[f"blocks.{focus.layer}.attn.q"][focus.head, focus.position]
+    k = run.arrays[f"blocks.{focus.layer}.attn.k"][focus.head, focus.key]
+    score = np.float32([[value for value, _ in row] for row in shown["score"]])
+    np.testing.assert_array_equal(score, np.stack([q, k, q * k, np.cumsum(q * k)], axis=1))
+    pattern = run.arrays[f"blocks.{focus.layer}.attn.pattern"][focus.head, focus.position]
+    np.testing.assert_array_equal(np.float32([row[3][0] for row in shown["softmax"]]), pattern)
+    logits = run.lm.model.forward([run.ids])[focus.position]
+    top = np.sort(logits)[::-1][:20]
+    shown_logits = np.float32([row[0][0] for row in shown["next"][:20]])
+    if small_kernels():
+        np.testing.assert_array_equal(shown_logits, top)
+    else:
+        np.testing.assert_allclose(shown_logits, top, atol=1e-5)
+
+
+def test_parameters_add_up(open_page, page):
+    shown = tables(open_page(page))
+    counts = [row[0][0] for row in shown["tensors"]]
+    assert sum(counts[:-1]) == counts[-1] == page.run.model.weights.parameters == 5_918_720
+    assert sum(row[0][0] for row in shown["groups"][:-1]) == counts[-1]
+
+
 def set_sliders(tab, values):
     tab.evaluate(
         """values => {
             for (const [name, value] of Object.entries(values))
-                document.getElementById(`slider-${name}`).value = value;
+                document.querySelector(`.sliders [name=${name}]`).value = value;
             const moved = new Event("input", {bubbles: true});
-            document.getElementById("slider-top_p").dispatchEvent(moved);
+            document.querySelector(".sliders input").dispatchEvent(moved);
         }""",
         values,
     )
@@ -87,39 +219,42 @@ def check_sliders(tab, logits):
     for setting in SETTINGS:
         set_sliders(tab, dict(zip(names, setting, strict=True)))
         shown = tab.eval_on_selector_all(
-            ".bar[data-id]", "bars => bars.map(b => [+b.dataset.id, +b.dataset.sampled])"
+            ".next tr[data-id]",
+            "rows => rows.map(r => [+r.dataset.id, +r.querySelector('.sampled data').value])",
         )
         expected = sampled(logits, *setting)
         assert len(shown) == 20
         for number, probability in shown:
             assert probability == pytest.approx(expected[number], abs=1e-6), (setting, number)
-        says = tab.eval_on_selector("#mass-says", "e => ({...e.dataset, text: e.textContent})")
         if not setting[0]:
-            assert "always the most likely" in says["text"]
+            assert "always the most likely" in tab.inner_text(".mass-says")
             continue
+        says = tab.eval_on_selector_all(".mass-says data", "all => all.map(d => +d.value)")
+        count, kept, *lost = says
         whole = softmax(apply_temperature(logits, setting[0]).astype(np.float64))
-        assert int(says["count"]) == np.count_nonzero(expected), setting
-        assert float(says["kept"]) == pytest.approx(whole[expected > 0].sum(), abs=1e-6)
-        lost = sum(json.loads(says["lost"]).values())
-        assert float(says["kept"]) + lost == pytest.approx(1, abs=1e-9)
+        assert count == np.count_nonzero(expected), setting
+        assert kept == pytest.approx(whole[expected > 0].sum(), abs=1e-6)
+        assert kept + sum(lost) == pytest.approx(1, abs=1e-9)
 
 
 def test_the_sliders_give_the_samplers_numbers(open_page, page):
     tab = open_page(page)
     check_sliders(tab, page.run.arrays["logits"][page.run.focus.position])
-    tab.click("#sliders button")
-    says = tab.locator("#mass-says", has_text="Nothing is discarded")
+    tab.click(".sliders button")
+    says = tab.locator(".mass-says", has_text="Nothing is discarded")
     says.wait_for()
-    assert tab.input_value("#slider-min_p") == "0"
+    assert tab.input_value(".sliders [name=min_p]") == "0"
 
 
 def test_a_slider_by_keyboard(open_page, page):
     tab = open_page(page)
-    tab.focus("#slider-top_k")
+    tab.focus(".sliders [name=top_k]")
     tab.keyboard.press("ArrowRight")
-    assert tab.inner_text("#value-top_k") == "1"
-    assert tab.locator("tr.discarded").count() == 19
-    assert "Kept: 1 of 4,096 tokens" in tab.inner_text("#mass-says")
+    assert tab.inner_text(".sliders label:has([name=top_k]) output") == "1"
+    assert tab.locator(".next tr.cut").count() == 19
+    assert "Kept: 1 of 4,096 tokens" in tab.inner_text(".mass-says")
+    choose(tab, 0, 2)
+    assert tab.locator(".next tr.cut").count() == 19  # another line leaves the sliders alone
 
 
 def shown_bars(tab):
@@ -139,20 +274,13 @@ def set_moment(tab, moment):
 
 
 def test_any_heads_weights_can_be_read(open_page, page):
-    """The Machine's table has all heads of the block and the line that are looked at."""
+    """The table has all heads of the block and the line that are chosen."""
     tab = open_page(page)
     tab.set_viewport_size({"width": 1280, "height": 420})  # nine of the 17 tokens are in sight
     tab.wait_for_selector(".machine-lines .earlier")
     for layer, line in ((1, 5), (3, len(page.run.ids) - 1), (5, 0)):
-        tab.click(f'.machine-blocks [data-layer="{layer}"]')
-        while not tab.locator(f'.machine-lines [data-line="{line}"]').count():
-            way = ".earlier" if line < 9 else ".later"
-            tab.click(f".machine-lines {way}")
-        tab.click(f'.machine-lines [data-line="{line}"]')
-        shown = tab.eval_on_selector_all(
-            ".looks tbody tr",
-            "rows => rows.map(r => [...r.querySelectorAll('data')].map(d => +d.value))",
-        )
+        choose(tab, layer, line)
+        shown = [[value for value, _ in row] for row in tables(tab)["looks"]]
         pattern = page.run.arrays[f"blocks.{layer}.attn.pattern"][:, line, : line + 1]
         np.testing.assert_array_equal(np.float32(shown).T, pattern)
 
@@ -162,9 +290,7 @@ def test_the_guess_of_every_line_after_every_block(open_page, page):
     residuals = np.stack([page.run.residual(k) for k in range(7)])
     probabilities = softmax(logit_lens(page.run.lm, residuals).astype(np.float64))
     for line in (3, 8, len(page.run.ids) - 1):
-        while not tab.locator(f'.machine-lines [data-line="{line}"]').count():
-            tab.click(".machine-lines .earlier" if line < 9 else ".machine-lines .later")
-        tab.click(f'.machine-lines [data-line="{line}"]')
+        choose(tab, 0, line)
         for k, moment in enumerate([0, 3, 5, 7, 9, 11, 13]):
             set_moment(tab, moment)
             bars = shown_bars(tab)
@@ -182,96 +308,106 @@ def test_the_draw_is_the_librarys(open_page, page):
     assert tab.inner_text(".slot").strip() == lm.tokenizer.decode([drawn]).strip()
 
 
-def test_another_score_term_by_term(open_page, page):
+def test_another_score(open_page, page):
+    """Block and query are those of the picture; head and key are chosen at the table."""
     tab = open_page(page)
-    layer, head, query, key = page.run.focus.layer, 2, 7, 3
-    for name, value in (("head", head), ("query", query), ("key", key)):
-        tab.select_option(f'#score-choice [name="{name}"]', str(value))
-    rows = tab.eval_on_selector_all(
-        "#score-terms tbody tr",
-        "rows => rows.map(r => [...r.querySelectorAll('data')].map(d => +d.value))",
-    )
-    q = page.run.arrays[f"blocks.{layer}.attn.q"][head, query]
-    k = page.run.arrays[f"blocks.{layer}.attn.k"][head, : query + 1]
-    terms = q * k[key]
-    np.testing.assert_array_equal(np.array(rows, np.float32)[:, 0], q)
-    np.testing.assert_array_equal(np.array(rows, np.float32)[:, 2], terms)
-    np.testing.assert_array_equal(np.array(rows, np.float32)[:, 3], np.cumsum(terms))
-    score = float(tab.eval_on_selector("#score-sum data:last-of-type", "d => d.value"))
-    scale = page.run.config.attention_scale(layer)
-    assert score == pytest.approx(np.float64(q) @ np.float64(k[key]) * scale, rel=1e-5, abs=1e-5)
-    shown = tab.eval_on_selector_all(
-        "#score-row tbody tr", "rows => rows.map(r => +r.lastElementChild.firstChild.value)"
-    )
-    pattern = page.run.arrays[f"blocks.{layer}.attn.pattern"][head, query, : query + 1]
-    np.testing.assert_array_equal(np.array(shown, np.float32), pattern)
-    tab.select_option('#score-choice [name="query"]', "1")  # token 1 does not attend to token 3
-    assert tab.input_value('#score-choice [name="key"]') == "1"
+    head, key = (tab.locator(".choice select").nth(i) for i in (0, 1))
+    choose(tab, 4, 7)
+    head.select_option("2")
+    key.select_option("3")
+    expected = Expected(page.run.lm, page.run.ids)
+    assert check_tables(tab, expected.block(4, 7, 2, 3)) > 300
+    choose(tab, 4, 1)  # token 1 does not attend to token 3
+    assert key.locator("option").count() == 2 and key.input_value() in "01"
+    tab.click('.machine-heads [data-head="1"]')
+    assert head.input_value() == "1"
 
 
-def opacities(strip):
-    """Opacity of every pixel of a strip's picture, 0 … 255."""
-    return np.array(
-        strip.evaluate(
-            """async image => {
-                await image.decode();
-                const canvas = document.createElement("canvas");
-                [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
-                const context = canvas.getContext("2d");
-                context.drawImage(image, 0, 0);
-                const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
-                const rows = Array.from({length: canvas.height}, () => []);
-                for (let at = 3; at < data.length; at += 4)
-                    rows[Math.floor(at / 4 / canvas.width)].push(data[at]);
-                return rows;
-            }"""
+def matrix(tab, title):
+    return tab.locator("figure.matrix", has=tab.locator("figcaption", has_text=title))
+
+
+def read_out(figure):
+    return np.float32(figure.locator(".readout data").get_attribute("value"))
+
+
+def test_pictures_of_arrays(open_page, page):
+    """Each pixel's opacity is the number's share of the limit; each number can be read."""
+    tab = open_page(page)
+    choose(tab, 2, 6)
+    run, w = page.run, page.run.model.weights
+    attn = run.arrays["blocks.2.attn.k"]
+    arrays = {"keys of head": attn[page.run.focus.head], "rows of wte": w["wte.weight"][run.ids]}
+    arrays |= {"rows of wpe": w["wpe.weight"][: len(run.ids)], "their sum": run.arrays["embed"]}
+    arrays["x: the residual"] = run.arrays["blocks.1.resid"][[6]]
+    arrays["y: scaled"] = run.arrays["blocks.2.ln_1"][[6]]
+    for title, array in arrays.items():
+        figure = matrix(tab, title)
+        limit = float(figure.locator("figcaption data").get_attribute("value"))
+        assert limit == pytest.approx(np.quantile(np.abs(array), 0.995), rel=1e-4)
+        pixels = figure.locator("canvas").evaluate(
+            """c => [...c.getContext("2d").getImageData(0, 0, c.width, c.height).data]
+                .filter((_, i) => i % 4 === 3)"""
         )
-    )
+        shares = np.minimum(1, np.abs(array) / limit)
+        np.testing.assert_allclose(np.reshape(pixels, array.shape), 255 * shares, atol=1)
+        canvas = figure.locator("canvas")
+        canvas.scroll_into_view_if_needed()
+        box, (rows, columns) = canvas.bounding_box(), array.shape
+        row, column = rows // 2, columns // 3
+        at = {"x": box["width"] * (column + 0.5) / columns, "y": box["height"] * (row + 0.5) / rows}
+        canvas.hover(position=at)
+        assert read_out(figure) == pytest.approx(array[row, column], rel=1e-4, abs=1e-5)
+        canvas.focus()
+        tab.keyboard.press("ArrowRight")
+        assert read_out(figure) == pytest.approx(array[row, column + 1], rel=1e-4, abs=1e-5)
+        assert f"number {column + 1}: " in figure.locator(".readout").inner_text()
 
 
-@pytest.mark.parametrize("letter", "qkv")
-def test_another_heads_strips_are_its_own(open_page, page, letter):
-    """Picture, description, color limit and inspected number follow the selected head."""
+def test_every_merge_with_its_rank(open_page, page):
+    """Each step shows the tokens after the earlier merges, with the ranks of merges.txt."""
     tab = open_page(page)
-    focus = page.run.focus
-    arrays = page.run.arrays[f"blocks.{focus.layer}.attn.{letter}"]
-    strip = tab.locator(f'[data-strip="blocks.{focus.layer}.attn.{letter}"]')
-    figure = tab.locator("figure.strip", has=strip)
-    strip.focus()
-    tab.keyboard.press("ArrowRight")
-    for head in [h for h in range(len(arrays)) if h != focus.head] + [focus.head]:
-        tab.select_option('#score-choice [name="head"]', str(head))
-        limit = np.quantile(np.abs(arrays[head]), 0.995)
-        assert figure.locator(".limit").inner_text() == format_number(limit)
-        assert f" of head {head};" in strip.get_attribute("alt")
-        assert f" of head {head}" in figure.locator("figcaption").inner_text()
-        shown = figure.locator(".readout").get_attribute("data-value")
-        assert np.float32(shown) == arrays[head][0, 1]
-        levels = np.rint(127 * np.clip(np.abs(arrays[head]) / limit, 0, 1))
-        np.testing.assert_array_equal(opacities(strip), np.rint(255 * levels / 127))
+    text = tab.eval_on_selector("#text-panel", "e => e.textContent")
+    lm = page.run.lm
+    for piece in lm.tokenizer.trace_merges(PROMPT):
+        for step in piece.steps[:-1]:
+            left, right = step.tokens[step.chosen], step.tokens[step.chosen + 1]
+            rank = lm.tokenizer.vocabulary.ranks[f"{left} {right}"]
+            assert f"{left} + {right}, rank {rank}".replace("Ġ", "␣") in text
+    assert " ".join(f"{byte:02x}" for byte in b" there") in text
+    assert tab.locator(".pieces tbody tr").count() == len(lm.tokenizer.trace_merges(PROMPT))
 
 
-@pytest.mark.parametrize(
-    ("name", "point"), [("embed", "embed"), ("wte", None), ("norm.out.row", None)]
-)
-def test_a_strips_numbers_can_be_read(open_page, page, name, point):
+def test_a_large_model_has_the_vectors_of_one_block(open_page, page, monkeypatch):
+    monkeypatch.setattr("gpt2np.explain.details._MAX_POINTS", 0)
+    small = explain(page.run.lm, PROMPT, layer=2, steps=1, float64=False)
+    assert len(small.html) < len(page.html)
+    tab = open_page(small)
+    assert "the vectors of block 2 only" not in tab.inner_text(".machine-numbers")
+    choose(tab, 4, 3)
+    for section in ("#norm-panel", "#attention-panel"):
+        assert "the vectors of block 2 only" in tab.inner_text(section)
+    shown = np.float32([[value for value, _ in row] for row in tables(tab)["looks"]])
+    np.testing.assert_array_equal(shown.T, small.run.arrays["blocks.4.attn.pattern"][:, 3, :4])
+    choose(tab, 2, 3)
+    assert "score" in tables(tab)
+
+
+def test_axe_finds_nothing(open_page, page):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    for scheme in ("light", "dark"):
+        found = axe.run(open_page(page, color_scheme=scheme)).response["violations"]
+        assert not [(each["id"], [n["html"][:120] for n in each["nodes"][:3]]) for each in found], (
+            scheme
+        )
+
+
+def test_first_paint(open_page, page, show):
+    """The text is painted before the numbers are drawn; a generous limit for busy machines."""
     tab = open_page(page)
-    array = page.run.arrays[point] if point else page.numbers.arrays[name]
-    strip = tab.locator(f'[data-strip="{name}"]')
-    strip.scroll_into_view_if_needed()
-    box = strip.bounding_box()
-    row, column = len(array) // 2, array.shape[1] // 3
-    at = {
-        "x": box["width"] * (column + 0.5) / array.shape[1],
-        "y": box["height"] * (row + 0.5) / len(array),
-    }
-    strip.hover(position=at)
-    out = tab.locator("figure.strip", has=strip).locator(".readout")
-    assert np.float32(out.get_attribute("data-value")) == array[row, column]
-    strip.focus()
-    tab.keyboard.press("ArrowRight")
-    assert np.float32(out.get_attribute("data-value")) == array[row, column + 1]
-    assert f"number {column + 1}: " in out.inner_text()
+    times = tab.evaluate("performance.getEntriesByType('paint').map(e => e.startTime)")
+    show("gpt2np explain", f"first paint of the bundled model's page: {max(times):.0f} ms")
+    assert max(times) < 3000
 
 
 def test_no_width_scrolls_sideways(open_page, page):
@@ -292,22 +428,14 @@ def test_dark_and_light(open_page, page):
     assert grounds == ["rgb(253, 252, 250)", "rgb(20, 23, 27)"]
 
 
-def texts_of_details(tab):
-    return tab.evaluate(
-        """() => [...document.querySelectorAll("details table")].map(t => {
-            const box = t.getBoundingClientRect();
-            return [t.checkVisibility({contentVisibilityAuto: true}), box.height];
-        })"""
-    )
-
-
-@pytest.mark.parametrize("script", [True, False])
-def test_on_paper_everything_is_open_and_nothing_cut_off(open_page, page, script):
-    tab = open_page(page, width=A4, java_script_enabled=script)
+def test_on_paper_everything_is_open_and_nothing_cut_off(open_page, page):
+    tab = open_page(page, width=A4)
     tab.emulate_media(media="print")
-    if script:
-        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
-    shown = texts_of_details(tab)
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    shown = tab.evaluate(
+        """() => [...document.querySelectorAll("details table")].map(t => [
+            t.checkVisibility({contentVisibilityAuto: true}), t.getBoundingClientRect().height])"""
+    )
     assert len(shown) > 10 and all(visible and height > 10 for visible, height in shown)
     assert tab.evaluate("document.documentElement.scrollWidth") <= A4
     cut = tab.evaluate(
@@ -315,26 +443,19 @@ def test_on_paper_everything_is_open_and_nothing_cut_off(open_page, page, script
             const style = getComputedStyle(e);
             return e.scrollHeight > e.clientHeight + 2 && e.clientHeight > 0 &&
                 /auto|scroll|hidden/.test(style.overflowY) && style.clipPath === "none" &&
-                !e.closest(".token, .machine");
+                !e.closest(".token, #machine");
         }).map(e => e.outerHTML.slice(0, 80))"""
     )
     assert not cut
     assert tab.evaluate("[...document.querySelectorAll('nav, form')].every(e => !e.offsetHeight)")
     pdf = tab.pdf(format="A4")
-    assert pdf.startswith(b"%PDF") and pdf.count(b"/Type /Page\n") > 8
+    assert pdf.startswith(b"%PDF") and pdf.count(b"/Type /Page\n") > 4
 
 
 def test_without_the_script(open_page, page):
     tab = open_page(page, java_script_enabled=False)
-    assert "Without JavaScript" in tab.inner_text("header")
-    assert tab.locator(".needs-script:visible").count() == 0
-    body = tab.inner_text("main")
-    for words in ("The score, term by term", "What common settings keep", "all 4,076 others"):
-        assert words in body
-    assert tab.locator(".bar:visible").count() >= 20
-    assert tab.evaluate(
-        "[...document.images].every(i => i.complete && i.naturalWidth && i.getAttribute('alt'))"
-    )
+    assert "needs JavaScript" in tab.inner_text("main")
+    assert PROMPT[:40] in tab.inner_text("h1")
 
 
 @pytest.mark.parametrize("prompt", [MARKUP, SIGNS], ids=["markup", "signs"])
@@ -344,10 +465,9 @@ def test_a_hostile_prompt_shows_itself_and_does_nothing(open_page, bundled, prom
     shown = tab.evaluate("document.querySelector('pre.prompt').textContent")
     if prompt == MARKUP:
         assert shown == MARKUP
-    for character in "🦊שלום" if prompt == SIGNS else "":
-        assert character in shown
-    if prompt == SIGNS:
-        assert "\\u202eabc\\x00\\x1b[31m\\r↵\n\\tend" in shown
+    else:
+        assert all(character in shown for character in "🦊שלום")
+        assert "\\u{202e}abc\\u{0}\\u{1b}[31m\\u{d}↵\n→end" in shown
     tab.click('.machine-blocks [data-layer="0"]')
     tab.locator(".machine-lines [data-line]").first.click()
     assert tab.evaluate("window.hacked") is None
@@ -361,6 +481,7 @@ def test_gpt2_smalls_shape_in_the_browser(open_page, gpt2_vocabulary, tmp_path):
     page = explain(lm, f"{PROMPT} it was to be out in the wood, under the", steps=2)
     tab = open_page(page)
     check_sliders(tab, page.run.arrays["logits"][-1])
+    assert check_page(tab, page, steps=2) > 947
     for moment in np.arange(0, 27, 0.5):
         set_moment(tab, float(moment))
     assert np.median(tab.evaluate("document.getElementById('machine').frames")) < 16

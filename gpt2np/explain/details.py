@@ -1,0 +1,144 @@
+"""The fields that the explain page adds to the description of a pass.
+
+The documentation's page "The description of a pass" lists them. For the shape letters, see
+`gpt2np.explain.run`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from gpt2np.benchmark.counts import decode_flops, prefill_flops
+from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
+from gpt2np.explain.measure import GreedyStep, greedy_steps, measure_parts, measure_precision
+from gpt2np.explain.pieces import describe_text
+from gpt2np.explain.run import Run
+from gpt2np.interp.description import Json, array_json, describe_neurons
+from gpt2np.interp.lens import top_k
+from gpt2np.interp.weights import nearest_tokens
+from gpt2np.kernels.array import Array
+from gpt2np.model.ops import softmax
+from gpt2np.runtime.kv_cache import cache_nbytes
+
+_N_NEAREST = 6
+_N_NEURONS = 10
+_N_LISTED = 20  # next tokens
+_N_ALTERNATIVES = 5
+_MAX_POINTS = 1 << 20  # bytes of the vectors of all blocks; beyond, a page has those of one block
+
+OnProgress = Callable[[str], None]
+
+PARTS = ("text", "embedding", "block", "tokens", "generation", "parameters", "time", "float64")
+"""The parts of `describe_details` that are reported to `on_progress`."""
+
+
+def describe_details(run: Run, steps: int, float64: bool, on_progress: OnProgress) -> Json:
+    """Describe what the explain page shows besides the pass; see `gpt2np.explain.explain`."""
+    builders: tuple[Callable[[], Json], ...] = (
+        lambda: describe_text(run),
+        lambda: _embedding(run),
+        lambda: _block(run),
+        lambda: _next_token(run),
+        lambda: {"steps": _steps(run, greedy_steps(run, steps))},
+        lambda: _tensors(run),
+        lambda: {"time": measure_parts(run)},
+        lambda: {"precision": measure_precision(run) if float64 else None},
+    )
+    details: Json = {"focus": asdict(run.focus), "facts": _facts(run)}
+    for name, build in zip(PARTS, builders, strict=True):
+        on_progress(name)
+        details |= build()
+    return details
+
+
+def describe_points(run: Run) -> Json:
+    """Return queries, keys, values and residuals of all blocks, or of one if they are large."""
+    config, layers = run.config, range(run.config.n_layer)
+    if 16 * config.n_layer * len(run.ids) * config.n_embd > _MAX_POINTS:
+        layers = range(run.focus.layer, run.focus.layer + 1)
+    names = [f"blocks.{i}.attn.{letter}" for i in layers for letter in "qkv"]
+    names += [f"blocks.{i - 1}.resid" for i in layers if i]
+    return {name: array_json(run.arrays[name]) for name in names}
+
+
+def named_ids(details: Json) -> Iterable[int]:
+    """Return the ids of the tokens that `details` names besides those of the prompt."""
+    nested = (details["nearest"]["ids"], details["steps"]["ids"], [details["likely"]])
+    ids = {i for rows in nested for row in rows for i in row}
+    return ids | {i for block in details["neurons"] for each in block for i in each["raises"]}
+
+
+def _facts(run: Run) -> dict[str, str]:
+    path = Path(run.lm.name)
+    name = path.name if path.is_absolute() else run.lm.name  # other users may read the page
+    return {"model": name, **run.model.facts}
+
+
+def _embedding(run: Run) -> Json:
+    weights = run.model.weights
+    nearest, cosines = nearest_tokens(weights["wte.weight"], run.ids, _N_NEAREST)
+    return {
+        "wte": array_json(weights["wte.weight"][run.ids]),
+        "wpe": array_json(weights["wpe.weight"][: len(run.ids)]),
+        "nearest": {"ids": nearest.tolist(), "cosines": array_json(cosines)},
+    }
+
+
+def _block(run: Run) -> Json:
+    """Describe layer norms and neurons of all blocks, the latter at one position."""
+    config, position, weights = run.config, run.focus.position, run.model.weights
+    layers = range(config.n_layer)
+
+    def stack(point: str) -> Array:
+        return np.stack([run.arrays[f"blocks.{i}.mlp.{point}"][position] for i in layers])
+
+    def norm(part: str) -> Json:
+        return array_json(np.stack([weights[f"h.{i}.ln_1.{part}"] for i in layers]))
+
+    residuals = np.stack([run.residual(layer) for layer in range(config.n_layer + 1)])
+    return {
+        "norm": {"weight": norm("weight"), "bias": norm("bias")},
+        "epsilon": config.layer_norm_epsilon,
+        "activation": config.activation_function,
+        "mlp": {"pre": array_json(stack("pre")), "act": array_json(stack("act"))},  # (L, F)
+        "neurons": describe_neurons(run.lm, stack("act"), _N_NEURONS),
+        "lengths": array_json(np.sqrt(np.einsum("lnc,lnc->ln", residuals, residuals))),
+    }
+
+
+def _next_token(run: Run) -> Json:
+    logits = run.arrays["logits"][run.focus.position]
+    likely = top_k(logits, min(_N_LISTED, len(logits)))
+    return {"logits": array_json(logits), "likely": likely.tolist()}
+
+
+def _steps(run: Run, steps: list[GreedyStep]) -> Json:
+    """Describe a continuation: likely tokens, and what the KV cache takes and saves."""
+    config, contexts = run.config, [step.context for step in steps]
+    logits = np.array([step.logits for step in steps])  # (steps, V)
+    best = top_k(logits, min(_N_ALTERNATIVES, config.vocab_size))
+    probabilities = np.take_along_axis(softmax(logits.astype(np.float64)), best, 1)
+    without = [prefill_flops(config, n) for n in contexts]
+    return {
+        "ids": best.tolist(),
+        "probabilities": probabilities.tolist(),
+        "contexts": contexts,
+        "bytes": [cache_nbytes(config, n) for n in contexts],
+        "flops": [without[0], *(decode_flops(config, n) for n in contexts[1:])],
+        "flops_without": without,
+        "seconds": [step.seconds for step in steps],
+        "seconds_without": [step.seconds_without for step in steps],
+        "differences": [step.difference for step in steps],
+    }
+
+
+def _tensors(run: Run) -> Json:
+    weights, shapes = run.model.weights, weight_shapes(run.config)
+    shapes |= {LM_HEAD: shapes[WTE]} if LM_HEAD in weights else {}
+    assert sum(map(math.prod, shapes.values())) == weights.parameters
+    return {"tensors": {name: list(shape) for name, shape in shapes.items()}}
