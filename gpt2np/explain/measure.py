@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -143,7 +144,7 @@ def measure_precision(run: Run) -> Json:
     }
 
 
-def _relative_error(run: Run, exact: dict[str, Array], layer: int) -> float:
+def _relative_error(run: Run, exact: Mapping[str, Array], layer: int) -> float:
     """Return the largest relative error of a token's residual stream before block `layer`."""
     reference = exact[f"blocks.{layer - 1}.resid" if layer else "embed"]
     difference = np.linalg.norm(run.residual(layer) - reference, axis=1)

@@ -75,6 +75,11 @@ def explain(
     run = run_prompt(lm, prompt, window=window, layer=layer, head=head, position=position)
     further = details.describe_details(run, steps, float64, on_progress)
     on_progress("page")
+    return _make_page(run, further)
+
+
+def _make_page(run: Run, further: dict[str, Any]) -> Page:
+    lm = run.lm
     described = describe_pass(
         lm, run.arrays, include=(*PARTS, "guesses"), n_lines=len(run.ids), seed=_SEED
     )

@@ -28,8 +28,6 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from gpt2np import __version__
-
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 """Media types of the front end's files, by suffix."""
 
@@ -65,7 +63,6 @@ def machine_page(description: Mapping[str, Any], title: str) -> str:
     script, style = joined_modules(), joined_styles()
     return Template(_read("page.html")).substitute(
         title=html.escape(title),
-        version=html.escape(__version__),
         script=script,
         style=style,
         script_hash=content_hash(script),

@@ -347,14 +347,13 @@ class TestInside:
         with tab.expect_popup() as popup:
             tab.click("#explain")
         page = popup.value
-        page.wait_for_selector("#score-choice")
-        assert page.locator("#audit").count() == 1
-        shown = page.evaluate("JSON.parse(document.getElementById('data').textContent).ids")
+        page.wait_for_selector("html[data-ready]")
+        assert page.locator("#audit-panel").count() == 1
+        shown = page.evaluate("JSON.parse(document.getElementById('data').textContent).pass.ids")
         assert shown == ids[:14]
-        page.wait_for_selector("#machine[data-ready]")
-        page.select_option('#score-choice [name="head"]', "2")  # its script runs, its styles apply
-        assert "Head 2" in page.inner_text("#score-says")
-        assert page.evaluate("getComputedStyle(document.body).display") == "grid"
+        page.locator(".choice select").first.select_option("2")  # its script runs
+        assert "head 2" in page.inner_text("#attention-panel")
+        assert page.evaluate("getComputedStyle(document.querySelector('.body')).display") == "flex"
 
 
 class TestMachine:
@@ -938,11 +937,11 @@ class TestApi:
         response = client.post("/api/explain", json=body)
         assert response.status_code == 200
         content = json.loads(re.search(r'id="data">(.*?)</script>', response.text)[1])
-        assert content["ids"] == lm.encode_prompt(PROMPT)[2:6]
+        assert content["pass"]["ids"] == lm.encode_prompt(PROMPT)[2:6]
         assert client.post("/api/explain", json={"prompt": "a " * 99}).status_code == 400
 
     def test_explain_keeps_ids_that_the_text_does_not_give(self, client, lm):
         ids = [lm.tokenizer.encode(letter)[0] for letter in "the"]
         response = client.post("/api/explain", json={"prompt": ids, "steps": 1})
-        assert "as they are" in response.text
+        assert '"is_encoding":false' in response.text
         assert lm.encode_prompt("the") != ids
