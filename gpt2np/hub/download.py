@@ -21,8 +21,15 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from gpt2np.data.files import atomic_write_text
-from gpt2np.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, short_repr
-from gpt2np.hub import failures
+from gpt2np.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError
+from gpt2np.hub.failures import (
+    Interrupted,
+    endpoint,
+    incomplete,
+    interrupted,
+    megabytes,
+    unreachable,
+)
 from gpt2np.hub.model_files import WEIGHTS, WEIGHTS_FILE, FileSet, list_weight_files
 from gpt2np.hub.repository import HubId, cache_folder, repository_folder
 from gpt2np.limits import how_to_raise, limits
@@ -61,9 +68,9 @@ def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None
             try:
                 listing = list_files(model)
             except Exception as error:  # the HTTP libraries' errors have no common base class
-                raise failures.unreachable(model, files, error) from None
+                raise unreachable(model, files, error) from None
         if missing := files.missing(listing.__contains__):
-            raise failures.incomplete(model, missing, listing)
+            raise incomplete(model, missing, listing)
         try:
             _check_writable(cache_folder())
             folder = _download_small_files(model, files, listing)
@@ -72,7 +79,7 @@ def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None
         except (ModelNotFoundError, CheckpointError, InvalidArgumentError):
             raise
         except Exception as error:  # see the comment above
-            raise failures.interrupted(model, error) from None
+            raise interrupted(model, error) from None
         return folder
 
 
@@ -80,7 +87,7 @@ def _download_small_files(model: HubId, files: FileSet, listing: frozenset[str])
     """Download all files except weights, and record the revision's commit in the cache."""
     optional, required = files.download_steps(listing)
     revision = model.revision or "main"
-    commit = _fetch_metadata(model.repository, required[0], revision).commit
+    commit = _RemoteFile.request(model.repository, required[0], revision).commit
     folder = repository_folder(model.repository)
     snapshot = folder / "snapshots" / commit
     snapshot.mkdir(parents=True, exist_ok=True)
@@ -88,9 +95,8 @@ def _download_small_files(model: HubId, files: FileSet, listing: frozenset[str])
         reference = folder / "refs" / revision
         reference.parent.mkdir(parents=True, exist_ok=True)
         atomic_write_text(reference, commit)
-    with _no_progress_bars():
-        for name in (*optional, *required):
-            _download_file(model.repository, snapshot, name)
+    for name in (*optional, *required):
+        _download_file(model.repository, snapshot, name)
     return snapshot
 
 
@@ -101,7 +107,7 @@ def _weight_files(model: HubId, files: FileSet, folder: Path, listing: frozenset
     is_single = WEIGHTS.select(listing.__contains__) == (WEIGHTS_FILE,)
     names = [WEIGHTS_FILE] if is_single else list_weight_files(folder)[1:]
     if missing := [name for name in names if name not in listing]:
-        raise failures.incomplete(model, missing, listing)
+        raise incomplete(model, missing, listing)
     return names
 
 
@@ -113,52 +119,19 @@ def _check_writable(folder: Path) -> None:
     file.unlink()
 
 
-@dataclass(frozen=True)
-class _Metadata:
-    """The server's answer to a HEAD request for a file, checked for use in paths."""
-
-    url: str
-    commit: str
-    etag: str
-    size: int  # in bytes
-
-
-def _fetch_metadata(repository: str, name: str, revision: str) -> _Metadata:
-    """Request a file's metadata; ModelNotFoundError if invalid, or if the file is too large."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url
-
-    url = hf_hub_url(repository, name, revision=revision)
-    metadata = get_hf_file_metadata(url)
-    for kind, value in (("ETag", metadata.etag), ("commit", metadata.commit_hash)):
-        if not value or not _is_plain_name(value):
-            raise failures.unusable(name, repository, f"the {kind} {short_repr(value)}")
-    limit = "max_hub_weights_bytes" if name.endswith(".safetensors") else "max_hub_file_bytes"
-    most: int = getattr(limits(), limit)
-    if metadata.size is None:
-        raise failures.unusable(name, repository, "no size")
-    if metadata.size > most:
-        raise failures.too_large(name, repository, metadata.size, most, how_to_raise(limit))
-    return _Metadata(url, metadata.commit_hash or "", metadata.etag or "", metadata.size)
-
-
 def _download_file(repository: str, snapshot: Path, name: str) -> None:
     """Download the file `name` of `repository` into the cache, and link it in `snapshot`."""
     if (snapshot / name).is_file():
         return
-    metadata = _fetch_metadata(repository, name, snapshot.name)
-    blob = repository_folder(repository) / "blobs" / metadata.etag
-    _Blob(metadata.url, f"{name} of {repository}", name, blob, metadata.size).download()
+    file = _RemoteFile.request(repository, name, snapshot.name)
+    file.download()
     with contextlib.suppress(FileExistsError):  # another process has been faster
         try:
-            (snapshot / name).symlink_to(Path("../../blobs") / metadata.etag)
+            (snapshot / name).symlink_to(Path("../../blobs") / file.etag)
         except FileExistsError:
             raise
         except OSError:  # a file system without links
-            blob.replace(snapshot / name)
-
-
-def _is_plain_name(text: str) -> bool:
-    return text.isascii() and text.isalnum() and len(text) <= _MAX_NAME_LENGTH
+            file.blob.replace(snapshot / name)
 
 
 class _CappedFile:
@@ -177,22 +150,58 @@ class _CappedFile:
 
 
 @dataclass(frozen=True)
-class _Blob:
-    """The content of one weight file, which the cache stores under its ETag."""
+class _RemoteFile:
+    """A file on the Hub, as the server describes it; commit and ETag are safe in paths."""
 
-    url: str  # address on the Hub
-    label: str  # file and repository, for messages
+    repository: str
     name: str
-    path: Path  # in the cache
+    url: str
+    commit: str
+    etag: str  # name of the content in the cache
     size: int  # in bytes
+
+    @classmethod
+    def request(cls, repository: str, name: str, revision: str) -> _RemoteFile:
+        """Request a file's metadata; ModelNotFoundError if invalid, or if the file is too large."""
+        from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+        url = hf_hub_url(repository, name, revision=revision)
+        metadata = get_hf_file_metadata(url)
+        commit, etag, size = metadata.commit_hash or "", metadata.etag or "", metadata.size
+        names = {"ETag": etag, "commit": commit}
+        problems = [
+            f"the {kind} {text!r:.80}" for kind, text in names.items() if not _is_safe(text)
+        ]
+        if problems or size is None:
+            problem = (*problems, "no size")[0]
+            raise ModelNotFoundError(
+                f"{endpoint()} announces {name} of {repository} with {problem}, which gpt2np does "
+                "not use in the cache; choose another HF_ENDPOINT"
+            )
+        is_weights = name.endswith(".safetensors")
+        limit = "max_hub_weights_bytes" if is_weights else "max_hub_file_bytes"
+        if size > (most := getattr(limits(), limit)):
+            raise ModelNotFoundError(
+                f"{name} of {repository} has {megabytes(size)}, more than {megabytes(most)}; "
+                f"{how_to_raise(limit)}"
+            )
+        return cls(repository, name, url, commit, etag, size)
+
+    @property
+    def blob(self) -> Path:
+        """The path of the content in the cache."""
+        return repository_folder(self.repository) / "blobs" / self.etag
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.repository}"
 
     def download(self) -> None:
         """Download the content unless it is cached. A lock keeps other processes waiting."""
-        if self.path.exists():
+        if self.blob.exists():
             return
-        with _lock(self.path, self.label):
-            if not self.path.exists():  # another process may have just downloaded it
-                self._complete(self.path.with_name(f"{self.path.name}.incomplete"))
+        with _lock(self):
+            if not self.blob.exists():  # another process may have just downloaded it
+                self._complete(self.blob.with_name(f"{self.etag}.incomplete"))
 
     def _complete(self, partial: Path) -> None:
         """Download the rest of `partial`; if a resumed download is damaged, start at byte 0."""
@@ -200,11 +209,14 @@ class _Blob:
         partial.parent.mkdir(parents=True, exist_ok=True)
         self._append_to(partial)
         if self._is_valid(partial):
-            partial.replace(self.path)
+            partial.replace(self.blob)
             return
         partial.unlink()
         if not resumed:
-            raise failures.damaged(self.label)
+            raise ModelNotFoundError(
+                f"{self} arrived damaged from {endpoint()}: its size or SHA-256 differs from the "
+                "announced one; try again, and if that fails, use another HF_ENDPOINT or network"
+            )
         self._complete(partial)
 
     def _append_to(self, partial: Path) -> None:
@@ -215,16 +227,21 @@ class _Blob:
             usage, needed = shutil.disk_usage(partial.parent), self.size - file.tell()
             is_small = needed < _HASH_CHUNK  # a full disk is an error while writing
             if usage.total and usage.free < needed and not is_small:
-                raise failures.no_disk_space(self.label, needed, usage.free)
+                raise ModelNotFoundError(
+                    f"not enough disk space for {self}: it needs {megabytes(needed)}, and the "
+                    f"cache {cache_folder()} has {megabytes(usage.free)} free; free some space, or "
+                    "set HF_HOME to a folder on another disk"
+                )
             try:
                 self._get(file)
             except Exception as error:
                 if file.tell() < self.size:
-                    raise failures.Interrupted(self.name, file.tell(), self.size) from error
+                    raise Interrupted(self.name, file.tell(), self.size) from error
 
     def _get(self, file: BinaryIO) -> None:
         from huggingface_hub.file_download import http_get
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+        from tqdm import tqdm
 
         http_get(
             self.url,
@@ -233,54 +250,39 @@ class _Blob:
             headers=build_hf_headers() | {"Accept-Encoding": "identity"},
             expected_size=self.size,
             displayed_filename=self.name,
+            _tqdm_bar=None if self.name.endswith(".safetensors") else tqdm(disable=True),
         )
 
     def _is_valid(self, file: Path) -> bool:
         """Tell whether a file has the size and, if known, the SHA-256 that the Hub announces."""
-        if file.stat().st_size != self.size or len(self.path.name) != _SHA256_DIGITS:
+        if file.stat().st_size != self.size or len(self.etag) != _SHA256_DIGITS:
             return file.stat().st_size == self.size
         digest = hashlib.sha256()
         with file.open("rb") as content:
             while chunk := content.read(_HASH_CHUNK):
                 digest.update(chunk)
-        return digest.hexdigest() == self.path.name
+        return digest.hexdigest() == self.etag
+
+
+def _is_safe(text: str) -> bool:
+    """Tell whether an ETag or a commit can be the name of a file."""
+    return text.isascii() and text.isalnum() and len(text) <= _MAX_NAME_LENGTH
 
 
 @contextlib.contextmanager
-def _lock(blob: Path, label: str) -> Iterator[None]:
+def _lock(file: _RemoteFile) -> Iterator[None]:
     """Hold huggingface_hub's lock of a blob: only the process with the lock downloads the blob."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
-    lock = cache_folder() / ".locks" / blob.parent.parent.name / f"{blob.name}.lock"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    message = f"another process is downloading {label}; waiting for it"
+    locks = cache_folder() / ".locks" / repository_folder(file.repository).name
+    locks.mkdir(parents=True, exist_ok=True)
+    message = f"another process is downloading {file}; waiting for it"
     notice = threading.Timer(_LOCK_NOTICE_S, logging.getLogger("gpt2np").warning, [message])
     notice.daemon = True
     notice.start()
-    with WeakFileLock(lock):
+    with WeakFileLock(locks / f"{file.etag}.lock"):
         notice.cancel()
         yield
-
-
-@contextlib.contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Hide huggingface_hub's progress bars: each small file would show up to three."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import (  # type: ignore[attr-defined]
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-
-    # The environment variable takes precedence.
-    may_hide = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
-    if may_hide:
-        disable_progress_bars()
-    try:
-        yield
-    finally:
-        if may_hide:
-            enable_progress_bars()
 
 
 @contextlib.contextmanager

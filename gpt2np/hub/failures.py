@@ -26,7 +26,7 @@ class Interrupted(Exception):
     """A download has ended before the end of the file. `__cause__` is the reason."""
 
     def __init__(self, name: str, done: int, size: int) -> None:
-        super().__init__(f"{name} after {_megabytes(done)} of {_megabytes(size)}")
+        super().__init__(f"{name} after {megabytes(done)} of {megabytes(size)}")
 
 
 def unreachable(model: HubId, files: FileSet, error: Exception) -> ModelNotFoundError:
@@ -43,7 +43,7 @@ def interrupted(model: HubId, error: Exception) -> ModelNotFoundError:
         return ModelNotFoundError(message)
     position = f" in {error}" if isinstance(error, Interrupted) else ""
     return ModelNotFoundError(
-        f"the download of {model} from {_endpoint()} was interrupted{position} "
+        f"the download of {model} from {endpoint()} was interrupted{position} "
         f"({root_cause(error)}); try again to resume it"
     )
 
@@ -56,44 +56,12 @@ def incomplete(
     if WEIGHTS.label in missing and pickles:
         advice = conversion_advice(model.repository, model.revision)
         return ModelNotFoundError(
-            f"{model} on {_endpoint()} has no {WEIGHTS.label}, only {pickles[0]}, a pickle; gpt2np "
+            f"{model} on {endpoint()} has no {WEIGHTS.label}, only {pickles[0]}, a pickle; gpt2np "
             f"never downloads pickles, because they can run code; {advice}"
         )
     return ModelNotFoundError(
-        f"{model} on {_endpoint()} has no {', '.join(missing)}, which gpt2np requires; choose "
+        f"{model} on {endpoint()} has no {', '.join(missing)}, which gpt2np requires; choose "
         "another model or revision"
-    )
-
-
-def damaged(label: str) -> ModelNotFoundError:
-    """Return the error for a downloaded file with a wrong size or checksum."""
-    return ModelNotFoundError(
-        f"{label} arrived damaged from {_endpoint()}: its size or SHA-256 differs from the "
-        "announced one; try again, and if that fails, use another HF_ENDPOINT or network"
-    )
-
-
-def unusable(name: str, repository: str, problem: str) -> ModelNotFoundError:
-    """Return the error for a file whose ETag, commit or size is unfit for the cache."""
-    return ModelNotFoundError(
-        f"{_endpoint()} announces {name} of {repository} with {problem}, which gpt2np does not use "
-        "in the cache; choose another HF_ENDPOINT"
-    )
-
-
-def too_large(name: str, repository: str, size: int, most: int, advice: str) -> ModelNotFoundError:
-    """Return the error for a file larger than the limit of `most` bytes."""
-    return ModelNotFoundError(
-        f"{name} of {repository} has {_megabytes(size)}, more than {_megabytes(most)}; {advice}"
-    )
-
-
-def no_disk_space(label: str, needed: int, free: int) -> ModelNotFoundError:
-    """Return the error for a download that needs more than the free disk space."""
-    return ModelNotFoundError(
-        f"not enough disk space for {label}: it needs {_megabytes(needed)}, and the cache "
-        f"{cache_folder()} has {_megabytes(free)} free; free some space, or set HF_HOME to a "
-        "folder on another disk"
     )
 
 
@@ -149,13 +117,13 @@ def _http_problem(model: HubId, error: Exception) -> str | None:
         return None
     if isinstance(http_error, errors.GatedRepoError):
         return (
-            f"{model} is gated: request access on {_endpoint()}/{model.repository}, and set "
+            f"{model} is gated: request access on {endpoint()}/{model.repository}, and set "
             "HF_TOKEN to a token of the account that has access"
         )
     if isinstance(http_error, errors.RevisionNotFoundError):
         return (
-            f"{model.repository} on {_endpoint()} has no revision {model.revision!r}; expected a "
-            f"branch, tag or commit, see {_endpoint()}/{model.repository}/commits/main"
+            f"{model.repository} on {endpoint()} has no revision {model.revision!r}; expected a "
+            f"branch, tag or commit, see {endpoint()}/{model.repository}/commits/main"
         )
     if isinstance(http_error, errors.RepositoryNotFoundError):
         advice = (
@@ -164,7 +132,7 @@ def _http_problem(model: HubId, error: Exception) -> str | None:
             else "set HF_TOKEN to a token that can read it"
         )
         return (
-            f"there is no folder {model} and no model of that name on {_endpoint()}; check the "
+            f"there is no folder {model} and no model of that name on {endpoint()}; check the "
             f"name; if it is private, {advice}"
         )
     return _http_status(model, http_error)
@@ -177,15 +145,15 @@ def _http_status(model: HubId, error: HfHubHTTPError) -> str:
     reason = f"{status}: {details}" if details else f"{status}"
     if status == 401:
         return (
-            f"{_endpoint()} does not accept the token ({reason}); set HF_TOKEN to a valid one, see "
-            f"{_endpoint()}/settings/tokens, or unset it and log out with: hf auth logout"
+            f"{endpoint()} does not accept the token ({reason}); set HF_TOKEN to a valid one, see "
+            f"{endpoint()}/settings/tokens, or unset it and log out with: hf auth logout"
         )
     if status == 403:
         return (
-            f"{_endpoint()} denies access to {model} ({reason}); set HF_TOKEN to a token with "
+            f"{endpoint()} denies access to {model} ({reason}); set HF_TOKEN to a token with "
             "permission to read it"
         )
-    return f"{_endpoint()} cannot serve {model} right now ({reason}); try again later"
+    return f"{endpoint()} cannot serve {model} right now ({reason}); try again later"
 
 
 def _no_network(model: HubId, files: FileSet, error: Exception) -> str:
@@ -205,27 +173,28 @@ def _no_network(model: HubId, files: FileSet, error: Exception) -> str:
     if constants.HF_HUB_OFFLINE:
         return f"{model} {state}, and HF_HUB_OFFLINE is set; unset it, or {advice}"
     return (
-        f"{model} {state}, and cannot be downloaded from {_endpoint()} "
+        f"{model} {state}, and cannot be downloaded from {endpoint()} "
         f"({_proxy()}{root_cause(error)}); without a network, {advice}"
     )
 
 
 def _proxy() -> str:
     """Return a phrase with the address of the proxy, without its password, or "" without proxy."""
-    endpoint = urlsplit(_endpoint())
-    proxies = getproxies()
-    proxy = proxies.get(endpoint.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass(endpoint.hostname or ""):
+    hub, proxies = urlsplit(endpoint()), getproxies()
+    proxy = proxies.get(hub.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(hub.hostname or ""):
         return ""
     address = urlsplit(proxy if "//" in proxy else f"//{proxy}")
     return f"through the proxy {address.netloc.rpartition('@')[2]}: "
 
 
-def _endpoint() -> str:
+def endpoint() -> str:
+    """Return the address of the Hub."""
     from huggingface_hub import constants
 
     return constants.ENDPOINT
 
 
-def _megabytes(count: int) -> str:
+def megabytes(count: int) -> str:
+    """Format a number of bytes."""
     return f"{count / 1e6:,.1f} MB"
