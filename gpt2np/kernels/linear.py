@@ -21,41 +21,11 @@ import numpy as np
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads, small_kernels
 from gpt2np.kernels.matmul import SMALL_BATCH, matmul
-from gpt2np.kernels.packed_matrix import joined
+from gpt2np.kernels.packed_matrix import PackedMatrix, joined
 from gpt2np.kernels.threads import even_slices, parallel_for
 
 _MAX_CHUNK = 64  # rows
 _MAX_GEMM_CHUNK = 256  # rows; GEMM copies its matrix once per chunk
-
-
-@dataclass(frozen=True)
-class PackedLinear:
-    """The weights of one linear layer.
-
-    Attributes:
-        panels: the packed matrix, (I, P, k, m): I groups of k inputs by P panels of m outputs.
-        bias: (P·m,), or None for a layer without a bias.
-        out_features: the number of outputs without padding.
-        scale: (I, P, m), the factor of each column of a panel if the panels are int8, else None.
-    """
-
-    panels: Array
-    bias: Array | None
-    out_features: int
-    scale: Array | None = None
-
-    @property
-    def padded_features(self) -> int:
-        """The number of outputs with padding, P·m."""
-        return int(self.panels.shape[1] * self.panels.shape[3])
-
-    def panel_range(self, panels: slice) -> PackedLinear:
-        """Return a layer that computes only the outputs of the given panels, padding included."""
-        m = self.panels.shape[3]
-        columns = slice(panels.start * m, panels.stop * m)
-        bias = None if self.bias is None else self.bias[columns]
-        scale = None if self.scale is None else self.scale[:, panels]
-        return PackedLinear(self.panels[:, panels], bias, columns.stop - columns.start, scale)
 
 
 @dataclass(frozen=True)
@@ -73,16 +43,16 @@ class PackedHeads:
     scale: Array | None = None
 
 
-def linear(x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None) -> Array:
-    """Compute x @ matrix + bias for x (n, C), then the elementwise function `then`, if given.
+def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = None) -> Array:
+    """Compute x @ matrix + bias for x (n, in), then the elementwise function `then`, if given.
 
-    Returns (n, out_features).
+    Returns (n, out).
     """
-    (n, c), (groups, n_panels, k, m) = x.shape, w.panels.shape
+    (n, c), (groups, n_panels, k, m) = x.shape, w.data.shape
     if c < groups * k:
         x = _pad_channels(x, groups * k)
     x = x.reshape(n, groups, 1, k).transpose(1, 2, 0, 3)
-    panels, scale = w.panels, w.scale
+    panels, scale = w.data, w.scale
     if not small_kernels():
         panels = joined(panels)[:, None]
         scale = None if scale is None else scale.reshape(groups, 1, -1)
@@ -92,18 +62,18 @@ def linear(x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = No
     y = sum_partials(partials).swapaxes(0, 1).reshape(n, n_panels * m)
     if w.bias is not None:
         y += w.bias
-    y = y[:, : w.out_features]
+    y = y[:, : w.shape[1]]
     return then(y) if then else y
 
 
-def unembed(x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
+def unembed(x: Array, w: PackedMatrix | Iterable[PackedMatrix]) -> Array:
     """Return the logits (n, V) for final hidden states x (n, C), in chunks of rows.
 
     `w` is the unembedding matrix, or an iterable over consecutive groups of its columns.
     """
     parts = [
-        by_rows(partial(linear, w=part), x, width=part.out_features)
-        for part in ([w] if isinstance(w, PackedLinear) else w)
+        by_rows(partial(linear, w=part), x, width=part.shape[1])
+        for part in ([w] if isinstance(w, PackedMatrix) else w)
     ]
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 

@@ -30,19 +30,21 @@ class PackedMatrix:
     each axis, and the width of each panel to a multiple of LANES.
 
     A matrix of int8 is quantized: each column of a panel has a scale, and a weight is its integer
-    times the scale (`quantize`).
+    times the scale (`quantize`). A matrix with a bias is a linear layer (`gpt2np.kernels.linear`).
 
     Attributes:
         data: (I, P, k, m): I groups of k inputs by P panels of m outputs.
         shape: (in, out), without padding.
         panel_shape: the number of inputs and outputs of one panel, without padding.
         scale: (I, P, m), if the matrix is quantized.
+        bias: (P·m,), added to each row of a product, if given.
     """
 
     data: Array
     shape: tuple[int, int]
     panel_shape: tuple[int, int]
     scale: Array | None = None
+    bias: Array | None = None
 
     @classmethod
     def in_buffer(
@@ -86,13 +88,14 @@ class PackedMatrix:
 
     def column_range(self, start: int, stop: int) -> PackedMatrix:
         """Return a view of columns start … stop - 1; `start` must begin a panel."""
-        m = self.panel_shape[1]
+        m, padded = self.panel_shape[1], self.data.shape[3]
         panels = slice(start // m, -(-stop // m))
         return PackedMatrix(
             self.data[:, panels],
             (self.shape[0], stop - start),
             self.panel_shape,
             None if self.scale is None else self.scale[:, panels],
+            None if self.bias is None else self.bias[panels.start * padded : panels.stop * padded],
         )
 
     def fill(self, matrix: Array) -> None:

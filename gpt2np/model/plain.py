@@ -16,7 +16,7 @@ The functions of `gpt2np.model.gpt2` can be called one by one, too:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,8 +27,8 @@ from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.linear import by_rows
 from gpt2np.model.model import GPT2
-from gpt2np.model.ops import ACTIVATIONS, causal_mask, layer_norm
-from gpt2np.model.weights import BlockWeights, ModelWeights
+from gpt2np.model.ops import causal_mask, layer_norm
+from gpt2np.model.weights import ModelWeights, arrange_blocks
 from gpt2np.runtime.hooked_context import Hook, apply_hook, resolve_hook
 
 
@@ -69,7 +69,7 @@ def plain_weights(model: GPT2) -> ModelWeights:
 def arrange_arrays(config: GPT2Config, arrays: Mapping[str, Array]) -> ModelWeights:
     """Arrange arrays, named as in `weight_shapes`, in the order of the pass, without a copy."""
 
-    def linear(name: str) -> Any:  # a PlainLinear in the place of a PackedLinear
+    def linear(name: str) -> Any:  # a PlainLinear in the place of a PackedMatrix
         return PlainLinear(arrays[f"{name}.weight"], arrays[f"{name}.bias"], name)
 
     def norm(name: str) -> PlainLayerNorm:
@@ -77,24 +77,13 @@ def arrange_arrays(config: GPT2Config, arrays: Mapping[str, Array]) -> ModelWeig
         return PlainLayerNorm(weight, bias, config.layer_norm_epsilon, name)
 
     blocks = [
-        BlockWeights(
-            layer=i,
-            ln_1=norm(f"h.{i}.ln_1"),
-            c_attn=linear(f"h.{i}.attn.c_attn"),
-            attn_c_proj=linear(f"h.{i}.attn.c_proj"),
-            ln_2=norm(f"h.{i}.ln_2"),
-            c_fc=linear(f"h.{i}.mlp.c_fc"),
-            mlp_c_proj=linear(f"h.{i}.mlp.c_proj"),
-            attention_scale=config.attention_scale(i),
-            activation=partial(by_rows, ACTIVATIONS[config.activation_function]),
-        )
-        for i in range(config.n_layer)
+        replace(block, activation=partial(by_rows, block.activation))
+        for block in arrange_blocks(config, norm, linear)
     ]
-    wte = arrays["wte.weight"]
     name = LM_HEAD if LM_HEAD in arrays else WTE
     head = arrays[name].T  # (C, V)
     lm_head: Any = PlainLinear(head, np.zeros(head.shape[1], head.dtype), name)
-    return ModelWeights(wte, arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
+    return ModelWeights(arrays[WTE], arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import halves_long_sums
 from gpt2np.kernels.exact import ExactLinear
-from gpt2np.kernels.linear import PackedHeads, PackedLinear
+from gpt2np.kernels.linear import PackedHeads
 from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
 from gpt2np.runtime.packed_weights import (
@@ -54,10 +54,10 @@ class BlockWeights:
     layer: int
     ln_1: Callable[[Array], Array]
     c_attn: PackedHeads
-    attn_c_proj: PackedLinear
+    attn_c_proj: PackedMatrix
     ln_2: Callable[[Array], Array]
-    c_fc: PackedLinear
-    mlp_c_proj: PackedLinear
+    c_fc: PackedMatrix
+    mlp_c_proj: PackedMatrix
     attention_scale: float
     activation: Callable[[Array], Array]
 
@@ -78,16 +78,16 @@ class ModelWeights:
     wpe: Array
     blocks: Iterable[BlockWeights]
     ln_f: Callable[[Array], Array]
-    lm_head: PackedLinear | Iterable[PackedLinear]
+    lm_head: PackedMatrix | Iterable[PackedMatrix]
 
     @property
     def max_width(self) -> int:
-        """The largest number of outputs of attention or of a linear layer, padding included."""
+        """The largest number of outputs of a linear layer or of attention, padding included."""
         block = next(iter(self.blocks))
-        assert isinstance(self.lm_head, PackedLinear)
+        assert isinstance(self.lm_head, PackedMatrix)
         layers = block.attn_c_proj, block.c_fc, block.mlp_c_proj, self.lm_head
         _, _, n_head, _, head_size = block.c_attn.panels.shape
-        return max(int(n_head * head_size), *(w.padded_features for w in layers))
+        return max(int(n_head * head_size), *(w.shape[1] for w in layers))
 
 
 def pack_weights(
@@ -172,74 +172,67 @@ def _joined_groups(n: int, size: int) -> int:
     return 2 * size if 2 * size > _MAX_UNDIVIDED_SUM and n % (2 * size) == 0 else size
 
 
-def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: bool) -> ModelWeights:
-    blocks = (_block(config, source, i) for i in range(config.n_layer))
-    lm_head = (_linear(part) for part in source.packed_parts(head))
-    return ModelWeights(
-        wte=TokenEmbedding(partial(source.gather_rows, WTE)),
-        wpe=source.arrays["wpe.weight"],
-        blocks=list(blocks) if is_packed else blocks,
-        ln_f=_layer_norm(config, source, "ln_f"),
-        lm_head=next(lm_head) if is_packed else lm_head,
-    )
+def arrange_blocks(
+    config: GPT2Config,
+    norm: Callable[[str], Callable[[Array], Array]],
+    linear: Callable[[str], Any],
+    heads: Callable[[str], Any] | None = None,
+) -> Iterator[BlockWeights]:
+    """Yield the weights of each block.
 
-
-def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights:
-    h = f"h.{layer}"
-    source.prefetch(f"{h}.")
-
-    def linear(name: str) -> PackedLinear:
-        weight, bias = (source.packed(f"{h}.{name}.{kind}") for kind in ("weight", "bias"))
-        return _linear(weight, bias.data.reshape(-1))
-
-    c_attn = source.packed(f"{h}.attn.c_attn.weight")
-    qkv = (3, config.n_head)
-    bias = source.packed(f"{h}.attn.c_attn.bias").data
-    return BlockWeights(
-        layer=layer,
-        ln_1=_layer_norm(config, source, f"{h}.ln_1"),
-        c_attn=PackedHeads(
-            c_attn.data.reshape(len(c_attn.data), *qkv, *c_attn.data.shape[2:]),
-            bias.reshape(*qkv, 1, -1),
-            None if c_attn.scale is None else c_attn.scale.reshape(len(c_attn.data), *qkv, -1),
-        ),
-        attn_c_proj=linear("attn.c_proj"),
-        ln_2=_layer_norm(config, source, f"{h}.ln_2"),
-        c_fc=linear("mlp.c_fc"),
-        mlp_c_proj=linear("mlp.c_proj"),
-        attention_scale=config.attention_scale(layer),
-        activation=ACTIVATIONS[config.activation_function],
-    )
-
-
-def _arrange_exact(config: GPT2Config, head: str, source: WeightSource, _: bool) -> ModelWeights:
-    arrays = source.arrays
-
-    def linear(name: str) -> Any:  # an ExactLinear in the place of a PackedLinear
-        return ExactLinear.of(arrays[f"{name}.weight"], arrays[f"{name}.bias"])
-
-    blocks = [
-        BlockWeights(
+    `norm` and `linear` return the layer norm or linear layer of a name, such as "h.0.ln_1"; `heads`
+    the layer that computes queries, keys and values, by default as `linear`.
+    """
+    for i in range(config.n_layer):
+        yield BlockWeights(
             layer=i,
-            ln_1=_layer_norm(config, source, f"h.{i}.ln_1"),
-            c_attn=linear(f"h.{i}.attn.c_attn"),
+            ln_1=norm(f"h.{i}.ln_1"),
+            c_attn=(heads or linear)(f"h.{i}.attn.c_attn"),
             attn_c_proj=linear(f"h.{i}.attn.c_proj"),
-            ln_2=_layer_norm(config, source, f"h.{i}.ln_2"),
+            ln_2=norm(f"h.{i}.ln_2"),
             c_fc=linear(f"h.{i}.mlp.c_fc"),
             mlp_c_proj=linear(f"h.{i}.mlp.c_proj"),
             attention_scale=config.attention_scale(i),
             activation=ACTIVATIONS[config.activation_function],
         )
-        for i in range(config.n_layer)
-    ]
-    lm_head: Any = ExactLinear.of(arrays[head].T)
+
+
+def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: bool) -> ModelWeights:
+    def linear(name: str) -> PackedMatrix:
+        weight, bias = (source.packed(f"{name}.{kind}") for kind in ("weight", "bias"))
+        return replace(weight, bias=bias.data.reshape(-1))
+
+    def heads(name: str) -> PackedHeads:
+        source.prefetch(f"{name.removesuffix('attn.c_attn')}")  # the whole block
+        weight, bias = (source.packed(f"{name}.{kind}") for kind in ("weight", "bias"))
+        groups, _, *panel = weight.data.shape
+        return PackedHeads(
+            weight.data.reshape(groups, 3, config.n_head, *panel),
+            bias.data.reshape(3, config.n_head, 1, -1),
+            None if weight.scale is None else weight.scale.reshape(groups, 3, config.n_head, -1),
+        )
+
+    norm = partial(_layer_norm, config, source)
+    blocks = arrange_blocks(config, norm, linear, heads)
+    lm_head = source.packed_parts(head)
     return ModelWeights(
-        arrays[WTE], arrays["wpe.weight"], blocks, _layer_norm(config, source, "ln_f"), lm_head
+        wte=TokenEmbedding(partial(source.gather_rows, WTE)),
+        wpe=source.arrays["wpe.weight"],
+        blocks=list(blocks) if is_packed else blocks,
+        ln_f=norm("ln_f"),
+        lm_head=next(lm_head) if is_packed else lm_head,
     )
 
 
-def _linear(weight: PackedMatrix, bias: Array | None = None) -> PackedLinear:
-    return PackedLinear(weight.data, bias, weight.shape[1], weight.scale)
+def _arrange_exact(config: GPT2Config, head: str, source: WeightSource, _: bool) -> ModelWeights:
+    arrays, norm = source.arrays, partial(_layer_norm, config, source)
+
+    def linear(name: str) -> Any:  # an ExactLinear in the place of a PackedMatrix
+        return ExactLinear.of(arrays[f"{name}.weight"], arrays[f"{name}.bias"])
+
+    blocks = list(arrange_blocks(config, norm, linear))
+    lm_head: Any = ExactLinear.of(arrays[head].T)
+    return ModelWeights(arrays[WTE], arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
 
 
 def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> Callable[[Array], Array]:

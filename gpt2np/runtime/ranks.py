@@ -18,7 +18,8 @@ from itertools import cycle
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import blas
-from gpt2np.kernels.linear import PackedHeads, PackedLinear, linear
+from gpt2np.kernels.linear import PackedHeads, linear
+from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.runtime.batch import MIN_TOKENS_PER_WORKER, PREFILL_CHUNK, Batch
 from gpt2np.runtime.context import Attend, Context
 
@@ -129,21 +130,21 @@ class TensorParallelContext(Context):
         self._buffers = cycle((0, 1))
 
     def linear(
-        self, x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None
+        self, x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = None
     ) -> Array:
         """Compute this rank's columns of a linear layer, wait for all ranks, return all columns."""
-        _, n_panels, _, width = w.panels.shape
-        y = self._next_output(len(x), n_panels * width)
+        n_out, (_, n_panels, _, width) = w.shape[1], w.data.shape
+        y = self._next_output(len(x), n_out)
         share = self._rank.share(n_panels)
         if share.start < share.stop:
-            columns = slice(share.start * width, share.stop * width)
-            y[:, columns] = linear(x, w.panel_range(share), then)
+            start, stop = share.start * width, min(share.stop * width, n_out)
+            y[:, start:stop] = linear(x, w.column_range(start, stop), then)
         self._rank.barrier()
-        return y[:, : w.out_features]
+        return y
 
-    def unembed(self, x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
+    def unembed(self, x: Array, w: PackedMatrix | Iterable[PackedMatrix]) -> Array:
         """Compute this rank's columns of the logits, wait for all ranks, return all columns."""
-        assert isinstance(w, PackedLinear)  # ranks share packed weights
+        assert isinstance(w, PackedMatrix)  # ranks share packed weights
         return self.linear(x, w)
 
     def attention(self, attend: Attend, x: Array, w: PackedHeads, layer: int) -> Array:

@@ -1,11 +1,13 @@
 """Linear layers on packed matrices, for any number of rows and threads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gpt2np.kernels import linear as module
 from gpt2np.kernels import matmul, packed_matrix
-from gpt2np.kernels.linear import PackedHeads, PackedLinear, by_rows, linear, project_heads
+from gpt2np.kernels.linear import PackedHeads, by_rows, linear, project_heads
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 
 
@@ -20,7 +22,7 @@ def pack(matrix, panel_shape):
     buffer = np.empty(packed_size(matrix.shape, panel_shape))
     packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape)
     packed.fill(matrix)
-    return packed.data
+    return packed
 
 
 def pack_int8(matrix, panel_shape):
@@ -35,13 +37,13 @@ def pack_int8(matrix, panel_shape):
 def test_linear_is_x_times_w_plus_b(n, inputs):
     rng = np.random.default_rng(n)
     x, w, b = rng.normal(size=(n, 96)), rng.normal(size=(96, 128)), rng.normal(size=128)
-    panels = pack(w, (inputs, 64))
-    with_bias, without = (PackedLinear(panels, bias, 128) for bias in (b, None))
+    without = pack(w, (inputs, 64))
+    with_bias = replace(without, bias=b)
     np.testing.assert_allclose(linear(x, with_bias), x @ w + b, atol=1e-12)
     np.testing.assert_allclose(linear(x, without), x @ w, atol=1e-12)
     np.testing.assert_array_equal(linear(x, with_bias, np.tanh), np.tanh(linear(x, with_bias)))
     np.testing.assert_allclose(
-        linear(x, with_bias.panel_range(slice(1, 2))), linear(x, with_bias)[:, 64:], atol=1e-12
+        linear(x, with_bias.column_range(64, 128)), linear(x, with_bias)[:, 64:], atol=1e-12
     )
 
 
@@ -51,13 +53,12 @@ def test_linear_with_8_bit_weights_is_that_with_the_rounded_weights(n, inputs):
     rng = np.random.default_rng(n)
     x, w, b = (rng.normal(size=size).astype(np.float32) for size in ((n, 96), (96, 100), 128))
     packed = pack_int8(w * np.exp(rng.normal(size=100)).astype(np.float32), (inputs, 64))
-    layer = PackedLinear(packed.data, b, 100, packed.scale)
+    layer = replace(packed, bias=b)
     exact = x.astype(np.float64) @ packed.unpack() + b[:100]
     y = linear(x, layer)
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, exact, atol=1e-4)
-    part = linear(x, layer.panel_range(slice(1, 2)))
-    np.testing.assert_allclose(part[:, :36], y[:, 64:], atol=1e-4)
+    np.testing.assert_allclose(linear(x, layer.column_range(64, 100)), y[:, 64:], atol=1e-4)
 
 
 @pytest.mark.parametrize("n", [1, 2, 40])
@@ -96,9 +97,9 @@ def test_panels_can_be_views_of_a_matrix(n):
     """The first pass multiplies by the pages of the model's file."""
     rng = np.random.default_rng(n)
     x, w, b = rng.normal(size=(n, 48)), rng.normal(size=(48, 192)), rng.normal(size=192)
-    view = packed_matrix.PackedMatrix.of(w, (24, 16)).data
-    assert np.shares_memory(view, w)
-    np.testing.assert_allclose(linear(x, PackedLinear(view, b, 192)), x @ w + b, atol=1e-12)
-    heads = PackedHeads(view.reshape(2, 3, 4, 24, 16), b.reshape(3, 4, 1, 16))
+    view = PackedMatrix.of(w, (24, 16))
+    assert np.shares_memory(view.data, w)
+    np.testing.assert_allclose(linear(x, replace(view, bias=b)), x @ w + b, atol=1e-12)
+    heads = PackedHeads(view.data.reshape(2, 3, 4, 24, 16), b.reshape(3, 4, 1, 16))
     exact = (x @ w + b).reshape(n, 3, 4, 16).transpose(1, 2, 0, 3)
     np.testing.assert_allclose(project_heads(x, heads, slice(1, 4)), exact[:, 1:4], atol=1e-12)
