@@ -189,6 +189,19 @@ def _may_have_newer() -> Callable[[str], object]:
     return re.compile(f"[{basic}\U00010000-\U0010ffff]").search
 
 
+def split_text(text: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
+    """Cut a text into segments; yield each with the cache keys of its words (`split_words`).
+
+    The keys are None if the segment must be split by the pattern.
+    """
+    if pattern not in WORD_SPLITTING_PATTERNS:
+        yield text, None
+        return
+    at_newlines = pattern in WHITESPACE_SPLITTING_PATTERNS
+    for segment in iter_segments(text):
+        yield segment, split_words(segment, at_newlines=at_newlines)
+
+
 def iter_segments(text: str) -> Iterator[str]:
     """Cut `text` before spaces that begin a word; yield segments of about 16,384 characters."""
     start = 0

@@ -27,10 +27,8 @@ from gpt2np.tokenizer.normalizer import (
 from gpt2np.tokenizer.pre_tokenizer import (
     ASCII_PUNCTUATION,
     WHITESPACE_SPLITTING_PATTERNS,
-    WORD_SPLITTING_PATTERNS,
-    iter_segments,
     make_pre_tokenizer,
-    split_words,
+    split_text,
     word_text,
 )
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
@@ -95,9 +93,8 @@ class Tokenizer:
         }
         self.vocab_size = vocabulary.size
         self._pre_tokenize = make_pre_tokenizer(vocabulary.patterns)
-        pattern = vocabulary.patterns[0] if len(vocabulary.patterns) == 1 else None
-        self._splits_words = pattern in WORD_SPLITTING_PATTERNS
-        self._splits_whitespace = pattern in WHITESPACE_SPLITTING_PATTERNS
+        self._pattern = vocabulary.patterns[0] if len(vocabulary.patterns) == 1 else None
+        self._splits_whitespace = self._pattern in WHITESPACE_SPLITTING_PATTERNS
         self._ids = vocabulary.ids
         self._takes_whole_pieces = vocabulary.ignore_merges or vocabulary.self_encoding
         self._part_cache = BoundedCache(self._merge_part, _PART_CACHE_BYTES)
@@ -398,13 +395,9 @@ class Tokenizer:
 
     def _encode_plain(self, text: str, ids: list[int]) -> None:
         """Encode `text`, which has no added tokens, and append the token ids to `ids`."""
-        for segment in iter_segments(text) if self._splits_words else (text,):
-            keys = None
-            if self._splits_words:
-                keys = split_words(segment, at_newlines=self._splits_whitespace)
-            if keys:
-                cache = self._word_cache
-            else:
+        for segment, keys in split_text(text, self._pattern):
+            cache = self._word_cache
+            if keys is None:
                 cache, keys = self._piece_cache, self._pre_tokenize(segment)
             for key_ids in map(cache.__getitem__, keys):
                 ids += key_ids

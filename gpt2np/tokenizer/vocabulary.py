@@ -8,6 +8,7 @@ characters from U+0100 on: a space is "Ġ", and a newline is "Ċ".
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import accumulate
@@ -197,7 +198,11 @@ def check_ids(ids: dict[str, int], file: Path) -> None:
     if set(map(type, ids.values())) - {int} or min(ids.values(), default=0) < 0:
         raise TokenizerError(f"{file} is damaged: an id must be a whole number, at least 0")
     if len(set(ids.values())) != len(ids):
-        raise TokenizerError(f"{file} gives the same id to two tokens, {_find_duplicate(ids)}")
+        shared, _ = Counter(ids.values()).most_common(1)[0]
+        first, second, *_ = (token for token, token_id in ids.items() if token_id == shared)
+        raise TokenizerError(
+            f"{file} gives the same id to two tokens, {first!r} and {second!r} ({shared})"
+        )
     if max(ids.values(), default=0) >= 1 << 32:
         raise TokenizerError(f"{file} is damaged: the id {max(ids.values())} exceeds 32 bits")
     if "" in ids:
@@ -215,12 +220,3 @@ def check_bytes(ids: dict[str, int], file: Path) -> None:
             f"{file} is not a byte-level vocabulary: {len(missing)} of the 256 single-byte tokens "
             f"are missing, such as {missing[0]!r} (byte 0x{CHAR_TO_BYTE[missing[0]]:02x})"
         )
-
-
-def _find_duplicate(ids: dict[str, int]) -> str:
-    first: dict[int, str] = {}
-    for token, token_id in ids.items():
-        if token_id in first:
-            return f"{first[token_id]!r} and {token!r} ({token_id})"
-        first[token_id] = token
-    return ""

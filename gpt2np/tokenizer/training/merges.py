@@ -16,16 +16,18 @@ models/bpe/trainer.rs.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt2np.tokenizer.training_options import TrainingOptions
+
 SEPARATOR = -1  # at a position between two pieces
 _INSIDE = -2  # at a position of a token that is neither the first nor the last
 
+_UNLIMITED = 1 << 62  # symbols of a token
 _SMALL_MERGE = 64  # up to this many occurrences, a Python loop is faster than NumPy calls
 _ID_BITS = 32
 _ID_MASK = (1 << _ID_BITS) - 1
@@ -34,15 +36,6 @@ Positions = list[int] | NDArray[np.int32]
 # (-count, pair, positions of the pair). No pair is queued twice, so positions are never compared.
 QueueEntry = tuple[int, int, Positions]
 Progress = Callable[[int, int], object]
-
-
-@dataclass(frozen=True)
-class MergeLimits:
-    """Limits of the vocabulary size, the frequency of merged pairs, and the length of tokens."""
-
-    vocab_size: int  # maximum number of tokens, initial tokens included
-    min_frequency: int  # minimum number of occurrences of a pair
-    max_token_length: int  # merged tokens of three or more symbols have fewer symbols than this
 
 
 class PieceArray:
@@ -61,13 +54,17 @@ class PieceArray:
     """
 
     def __init__(
-        self, tokens: NDArray[np.int32], weights: NDArray[np.int64], limits: MergeLimits, n_ids: int
+        self,
+        tokens: NDArray[np.int32],
+        weights: NDArray[np.int64],
+        options: TrainingOptions,
+        n_ids: int,
     ) -> None:
         self.tokens, self.weights = tokens, weights
         max_ids = n_ids + len(tokens)  # each merge removes at least one token
-        self.lengths = np.ones(max(n_ids, min(limits.vocab_size, max_ids)) + 1, np.int32)
+        self.lengths = np.ones(max(n_ids, min(options.vocab_size, max_ids)) + 1, np.int32)
         self.counts: defaultdict[int, int] = defaultdict(int)
-        self._max_length = limits.max_token_length
+        self._max_length = options.max_token_length or _UNLIMITED
         # Indexing a memoryview returns Python numbers, several times faster than indexing an array.
         self._token, self._weight = tokens.data, weights.data
         self._length = self.lengths.data
@@ -186,9 +183,12 @@ class PieceArray:
 
 
 def learn_merges(
-    pieces: PieceArray, tokens: list[str], limits: MergeLimits, on_progress: Progress | None = None
+    pieces: PieceArray,
+    tokens: list[str],
+    options: TrainingOptions,
+    on_progress: Progress | None = None,
 ) -> dict[tuple[int, int], int]:
-    """Merge the most frequent pair until one of `limits` is reached; append tokens to `tokens`.
+    """Merge the most frequent pair up to a limit of `options`; append the tokens to `tokens`.
 
     Equally frequent pairs are merged in order of their left id, then of their right id. Returns a
     dictionary from (left id, right id) to the id of the merged token, ordered by rank.
@@ -203,12 +203,12 @@ def learn_merges(
     heapify(queue)
     ids = {token: token_id for token_id, token in enumerate(tokens)}
     merges: dict[int, int] = {}
-    while queue and len(tokens) < limits.vocab_size:
+    while queue and len(tokens) < options.vocab_size:
         queued, pair, positions = queue[0]
         if -queued != counts[pair]:
             heapreplace(queue, (-counts[pair], pair, positions))
             continue
-        if -queued < max(1, limits.min_frequency):
+        if -queued < max(1, options.min_frequency):
             break
         heappop(queue)
         token = tokens[pair >> _ID_BITS] + tokens[pair & _ID_MASK]
@@ -220,7 +220,7 @@ def learn_merges(
             if (count := counts[new_pair]) > 0:
                 heappush(queue, (-count, new_pair, new_positions))
         if on_progress:
-            on_progress(len(tokens), limits.vocab_size)
+            on_progress(len(tokens), options.vocab_size)
     return {(pair >> _ID_BITS, pair & _ID_MASK): new for pair, new in merges.items()}
 
 

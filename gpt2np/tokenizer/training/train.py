@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +21,13 @@ from gpt2np.data.text import any_literal
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.tokenizer.bpe import merge_pairs
 from gpt2np.tokenizer.pre_tokenizer import (
-    WHITESPACE_SPLITTING_PATTERNS,
-    WORD_SPLITTING_PATTERNS,
     PreTokenizer,
-    iter_segments,
     make_pre_tokenizer,
-    split_words,
+    split_text,
     word_text,
 )
 from gpt2np.tokenizer.training.merges import (
     SEPARATOR,
-    MergeLimits,
     PieceArray,
     Progress,
     learn_merges,
@@ -44,7 +41,6 @@ from gpt2np.tokenizer.vocabulary import (
 )
 
 _OUTSIDE = -3  # id of a character outside the alphabet
-_UNLIMITED = 1 << 62
 
 Codes = NDArray[np.uint8] | NDArray[np.uint32]
 
@@ -124,11 +120,9 @@ def train(
     if outside.any():
         symbols, weights = symbols[symbols != _OUTSIDE], weights[symbols != _OUTSIDE]
     del codes, ends
-    max_length = options.max_token_length or _UNLIMITED
-    limits = MergeLimits(options.vocab_size, options.min_frequency, max_length)
-    pieces = PieceArray(symbols, weights, limits, len(tokens))
+    pieces = PieceArray(symbols, weights, options, len(tokens))
     with _without_garbage_collection():
-        merges = learn_merges(pieces, tokens, limits, on_progress)
+        merges = learn_merges(pieces, tokens, options, on_progress)
     trained = TrainedVocabulary(
         options,
         tokens,
@@ -203,7 +197,7 @@ def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
     pieces: Counter[str] = Counter()
     words: Counter[str] = Counter()
     for document in documents:
-        for segment, keys in _split_document(document, pattern):
+        for segment, keys in split_text(document, pattern):
             if keys is None:
                 pieces.update(pre_tokenize(segment))
             else:
@@ -217,22 +211,20 @@ def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
 def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> Callable[[str], int]:
     """Return a function that counts a text's tokens; KeyError for a piece without a count."""
     pre_tokenize = pattern_pre_tokenizer(pattern)
-    cache: dict[str, int] = {}
 
-    def count_in_word(key: str) -> int:
-        if len(cache) > _MAX_WORDS:
-            cache.clear()
-        cache[key] = sum(map(tokens_per_piece.__getitem__, pre_tokenize(word_text(key))))
-        return cache[key]
+    def count_plain(text: str) -> int:
+        return sum(map(tokens_per_piece.__getitem__, pre_tokenize(text)))
+
+    @lru_cache(_MAX_WORDS)
+    def count_word(key: str) -> int:
+        return count_plain(word_text(key))
 
     def count(text: str) -> int:
-        total = 0
-        for segment, keys in _split_document(text, pattern):
-            if keys is None:
-                total += sum(map(tokens_per_piece.__getitem__, pre_tokenize(segment)))
-            else:
-                total += sum([cache[key] if key in cache else count_in_word(key) for key in keys])
-        return total
+        segments = split_text(text, pattern)
+        return sum(
+            count_plain(segment) if keys is None else sum(map(count_word, keys))
+            for segment, keys in segments
+        )
 
     return count
 
@@ -240,16 +232,6 @@ def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> C
 def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
     """Return the pre-tokenizer for `pattern`; without a pattern, a text is one piece."""
     return make_pre_tokenizer(() if pattern is None else (pattern,))
-
-
-def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
-    """Cut a document into segments; yield each with the cache keys of its words (None: unsplit)."""
-    if pattern not in WORD_SPLITTING_PATTERNS:
-        yield document, None
-        return
-    at_newlines = pattern in WHITESPACE_SPLITTING_PATTERNS
-    for segment in iter_segments(document):
-        yield segment, split_words(segment, at_newlines=at_newlines)
 
 
 def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreTokenizer) -> None:
