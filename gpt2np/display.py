@@ -21,10 +21,10 @@ MAX_TOKENS = 1000
 
 def card(title: str, rows: Mapping[str, object]) -> str:
     """Return the HTML of a titled table of names and values."""
-    return table((), rows.items(), title)
+    return html_table((), rows.items(), title)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> str:
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> str:
     """Return the HTML of a table; the first cell of each row is the row's heading."""
     rows = list(rows)
     head = "".join(f"<th>{_escape(column)}</th>" for column in columns)

@@ -22,7 +22,7 @@ from gpt2np.checkpoint.safetensors_file import DTYPES, NUMPY_DTYPES, write_safet
 from gpt2np.data.files import errors_name, read_json_object
 from gpt2np.data.resumable import output_folder, work_folder, write_task
 from gpt2np.errors import CheckpointError, InvalidArgumentError
-from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, shard_name
+from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE
 from gpt2np.limits import limits
 
 ProgressCallback = Callable[[int], object]
@@ -213,7 +213,10 @@ def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]
         shard_size += size
     if len(shards) == 1:
         return {WEIGHTS_FILE: shards[0]}
-    return {shard_name(number, len(shards)): names for number, names in enumerate(shards, 1)}
+    return {
+        f"model-{number:05}-of-{len(shards):05}.safetensors": names
+        for number, names in enumerate(shards, 1)
+    }
 
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:

@@ -197,11 +197,11 @@ def _run_with_progress(measure: "Measure", lm: "LanguageModel", unit: str) -> "R
 
 
 def _perplexity(args: argparse.Namespace) -> "InputsAndMeasure":
-    from gpt2np.evaluation.documents import read_documents
+    from gpt2np.evaluation.documents import read_all_documents
     from gpt2np.evaluation.perplexity import perplexity
 
     check_field(args.field, args.files)
-    files = [read_documents(file, args.errors, args.field) for file in args.files]
+    files = [read_all_documents(file, args.errors, args.field) for file in args.files]
     given = given_options(args, ScoreOptions)
     options = {name: given[name] for name in given if name != "field"}
     documents = [text for documents in files for text in documents]

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.data.corpus import find_files, read_parts
     from gpt2np.hub.model_files import VOCABULARY_EXTRAS, VOCABULARY_FILES
     from gpt2np.tokenizer.formats import write_vocabulary
-    from gpt2np.tokenizer.training.report import as_json, as_text, report_training
+    from gpt2np.tokenizer.training.report import report_training
 
     written = [args.out / name for name in (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)]
     _check_out(args.out, [] if args.force else written)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     print_stderr(f"written to {args.out}")
     parts = read_parts(files, corpus, (lambda error: None) if args.skip_errors else None)
     report = report_training(trained, _with_progress_bar(parts, "measuring"))
-    print(json.dumps(as_json(report), ensure_ascii=False) if args.json else as_text(report))
+    print(json.dumps(report.to_json(), ensure_ascii=False) if args.json else report.to_text())
     return 0
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from gpt2np.data import END_OF_TEXT
-from gpt2np.data.files import read_lines
+from gpt2np.data.files import bounded_lines
 from gpt2np.data.parquet import read_rows
 from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text, is_utf16
 from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
@@ -234,18 +234,15 @@ def _records(
     file: Path, stream: BinaryIO, field: str
 ) -> Iterator[tuple[int, str, Callable[[], dict[str, Any]]]]:
     """Yield (number, location, function that parses the record) for each row or non-blank line."""
-    if file.suffix == ".parquet":
-        for number, row in enumerate(read_rows(stream, file, field), 1):
-            yield number, f"{file}, row {number}", partial(dict[str, Any], row)
+    if file.name.removesuffix(".gz").endswith(".jsonl"):
+        for number, line in enumerate(bounded_lines(stream, file), 1):
+            if line.strip():
+                location = f"{file}, line {number}"
+                yield number, location, partial(_parse_record, line, location)
         return
-    if file.name.removesuffix(".gz").endswith(".csv"):
-        for number, row in enumerate(_read_csv(stream, file, field), 1):
-            yield number, f"{file}, row {number}", partial(dict[str, Any], row)
-        return
-    for number, line in enumerate(read_lines(stream, file), 1):
-        if line.strip():
-            location = f"{file}, line {number}"
-            yield number, location, partial(_parse_record, line, location)
+    read = read_rows if file.suffix == ".parquet" else _read_csv
+    for number, row in enumerate(read(stream, file, field), 1):
+        yield number, f"{file}, row {number}", partial(dict[str, Any], row)
 
 
 def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, str]]:
@@ -254,7 +251,7 @@ def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, s
     A blank line is no row. In a short row, the missing values are empty texts.
     """
     csv.field_size_limit(limits().max_line_bytes)
-    rows = csv.reader(codecs.iterdecode(read_lines(stream, file), "utf-8-sig"), strict=True)
+    rows = csv.reader(codecs.iterdecode(bounded_lines(stream, file), "utf-8-sig"), strict=True)
     try:
         names = next(filter(None, rows), [])
         if column not in names:

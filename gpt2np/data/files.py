@@ -78,7 +78,7 @@ def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = 
         raise error(f"cannot read {path}: {error_reason(problem)}") from problem
 
 
-def read_lines(file: BinaryIO, name: object) -> Iterator[bytes]:
+def bounded_lines(file: BinaryIO, name: object) -> Iterator[bytes]:
     """Yield the lines of a file; errors show `name`.
 
     Raises InvalidArgumentError for a line of more than `Limits.max_line_bytes`.

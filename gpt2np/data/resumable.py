@@ -182,11 +182,11 @@ def input_digests(files: Iterable[Path]) -> list[str]:
             status = file.stat()
             stamp += [status.st_size, status.st_mtime_ns]
         stamps.append(json.dumps(stamp))
-    return [*accumulate(stamps, _digest, initial="")]
 
+    def add(digest: str, stamp: str) -> str:
+        return hashlib.sha256(f"{digest}\n{stamp}".encode()).hexdigest()
 
-def _digest(*texts: str) -> str:
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    return [*accumulate(stamps, add, initial="")]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.distributed.cluster import Cluster
 from gpt2np.distributed.jobs import ModelArguments
-from gpt2np.evaluation.corpus import check_options, score_documents
+from gpt2np.evaluation.corpus import check_score_options, score_documents
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.prompts.prompt_file import PromptLine
 from gpt2np.runtime.options import ModelOptions
@@ -111,7 +111,7 @@ class _RowWorker:
 
 def _make_scorer(source: ModelArguments, options: ScoreOptions) -> Callable[[Rows], Rows]:
     lm = source.load()
-    check_options(lm, options)
+    check_score_options(lm, options)
     return lambda rows: score_documents(lm, [row[options.field] for row in rows], options)
 
 

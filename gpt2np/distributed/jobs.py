@@ -23,7 +23,7 @@ from gpt2np.data.resumable import Results
 from gpt2np.distributed.cluster import Cluster
 from gpt2np.distributed.workers import map_on_cluster
 from gpt2np.errors import GPT2NPError
-from gpt2np.evaluation.corpus import read_corpus, score_batch
+from gpt2np.evaluation.corpus import read_document_batches, score_batch
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.generation.prefix import model_fingerprint
 from gpt2np.language_model import LanguageModel
@@ -70,7 +70,7 @@ def language_model_fingerprint(lm: LanguageModel) -> str:
 
 def score_on_ray(source: ModelArguments, options: ScoreOptions, cluster: Cluster) -> RunBatches:
     """Return the argument `run` of `score_corpus`."""
-    read = partial(read_corpus, options=options)
+    read = partial(read_document_batches, options=options)
     return partial(_run_batches, read, partial(_make_scorer, source, options), cluster)
 
 

@@ -31,7 +31,7 @@ def ignore_progress(done: int, total: int, metrics: Mapping[str, float]) -> None
     """Do nothing: the default `ProgressCallback`."""
 
 
-def check_texts(name: str, texts: object) -> None:
+def check_text_list(name: str, texts: object) -> None:
     """Raise InvalidArgumentError if `texts` is not a list of texts."""
     is_list = isinstance(texts, Sequence) and not isinstance(texts, (str, bytes))
     check_argument(is_list, name, texts, "a list of texts")

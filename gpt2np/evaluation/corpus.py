@@ -74,13 +74,13 @@ def score_corpus(
         OSError: the files can't be written.
     """
     options = options or ScoreOptions()
-    check_options(lm, options)
+    check_score_options(lm, options)
     check_max_rows(out, max_rows_per_file)
 
     def run_here(
         files: Sequence[Path], start: tuple[int, int]
     ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
-        for batch in read_corpus(files, options, start):
+        for batch in read_document_batches(files, options, start):
             yield batch, score_batch(lm, batch, options, files[batch.file])
 
     columns = TOKEN_COLUMNS if options.tokens else COLUMNS
@@ -101,7 +101,7 @@ def score_corpus(
     return run_job(job, out, callbacks, force=force)
 
 
-def check_options(lm: LanguageModel, options: ScoreOptions) -> None:
+def check_score_options(lm: LanguageModel, options: ScoreOptions) -> None:
     """Raise InvalidArgumentError if an option is invalid for the model."""
     check_window(lm.model, options.context, options.stride)
     if options.from_end_of_text and lm.bos_token_id is None:
@@ -113,7 +113,7 @@ def check_options(lm: LanguageModel, options: ScoreOptions) -> None:
         )
 
 
-def read_corpus(
+def read_document_batches(
     files: Sequence[Path], options: ScoreOptions, start: tuple[int, int] = (0, 0)
 ) -> Iterator[DocumentBatch[Document]]:
     """Yield the documents of `files` in batches; `start` is that of `read_batches`."""

@@ -32,7 +32,7 @@ def read_text(file: Path, errors: Errors = "strict") -> str:
     return decode_utf8(data, file, errors=errors)
 
 
-def read_documents(file: Path, errors: Errors = "strict", field: str = "text") -> list[str]:
+def read_all_documents(file: Path, errors: Errors = "strict", field: str = "text") -> list[str]:
     """Read the documents of a file; empty documents are left out.
 
     Each line of a .jsonl file is an object with a document in `field`. In any other file,

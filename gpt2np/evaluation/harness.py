@@ -22,7 +22,7 @@ from tqdm import tqdm
 from gpt2np.errors import InvalidArgumentError, install_hint
 from gpt2np.evaluation.loglikelihood import (
     continuation_loglikelihoods,
-    encode,
+    encode_text,
     require_bos_token_id,
     rolling_loglikelihoods,
 )
@@ -104,7 +104,8 @@ class HarnessModel(LM):
                     f"model's context of {n_positions}; ask for fewer (max_gen_toks)"
                 )
             prompts = [
-                encode(self.lm, context) or [require_bos_token_id(self.lm)] for context, _ in group
+                encode_text(self.lm, context) or [require_bos_token_id(self.lm)]
+                for context, _ in group
             ]
             for first in range(0, len(prompts), _BATCH_SIZE):
                 batch = [ids[-max_prompt_tokens:] for ids in prompts[first : first + _BATCH_SIZE]]

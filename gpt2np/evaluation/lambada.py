@@ -24,12 +24,12 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation import (
     ProgressCallback,
     Result,
-    check_texts,
+    check_text_list,
     exp_or_inf,
     format_share,
     ignore_progress,
 )
-from gpt2np.evaluation.loglikelihood import continuation_window, encode, require_bos_token_id
+from gpt2np.evaluation.loglikelihood import continuation_window, encode_text, require_bos_token_id
 from gpt2np.generation.scoring import Window, score_windows
 from gpt2np.language_model import LanguageModel
 
@@ -126,7 +126,7 @@ def lambada(
         InvalidArgumentError: there are no passages, or a passage is empty.
         ContextLengthError: a target is longer than the model's context.
     """
-    check_texts("passages", passages)
+    check_text_list("passages", passages)
     if not passages:
         raise InvalidArgumentError("there are no passages; give a file that is not empty")
     for number, text in enumerate(passages, 1):
@@ -156,7 +156,7 @@ def last_word_window(lm: LanguageModel, passage: str) -> Window:
 
 def last_token_window(lm: LanguageModel, passage: str) -> Window:
     """Return a passage's token ids, of which only the last is scored."""
-    ids = encode(lm, passage)[-(lm.model.config.n_positions + 1) :]
+    ids = encode_text(lm, passage)[-(lm.model.config.n_positions + 1) :]
     ids = ids if len(ids) > 1 else [require_bos_token_id(lm), *ids]
     return Window(np.array(ids), len(ids) - 1)
 

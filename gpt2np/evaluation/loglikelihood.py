@@ -16,7 +16,7 @@ from gpt2np.generation.scoring import Span, Window, score_windows, windows_of
 from gpt2np.language_model import LanguageModel
 
 
-def encode(lm: LanguageModel, text: str) -> list[int]:
+def encode_text(lm: LanguageModel, text: str) -> list[int]:
     """Encode a text, recognizing special tokens."""
     return lm.tokenizer.encode(text, allowed_special="all")
 
@@ -40,7 +40,7 @@ def continuation_window(lm: LanguageModel, context: str, continuation: str) -> W
         InvalidArgumentError: the continuation adds no tokens.
         ContextLengthError: the continuation has more tokens than the model's context.
     """
-    context_ids, ids = encode(lm, context.rstrip()), encode(lm, context + continuation)
+    context_ids, ids = encode_text(lm, context.rstrip()), encode_text(lm, context + continuation)
     if not context_ids:
         context_ids = [require_bos_token_id(lm)]
         ids = ids if ids[:1] == context_ids else context_ids + ids
@@ -95,7 +95,7 @@ def rolling_loglikelihoods(lm: LanguageModel, texts: Sequence[str]) -> Iterator[
     windows: list[Window] = []
     counts = []
     for text in texts:
-        ids = np.array([bos_token_id, *encode(lm, text)])
+        ids = np.array([bos_token_id, *encode_text(lm, text)])
         text_windows = list(windows_of(ids, rolling_spans(len(ids), context)))
         counts.append(len(text_windows))
         windows += text_windows

@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation import ProgressCallback, Result, check_texts, exp_or_inf, ignore_progress
+from gpt2np.evaluation import ProgressCallback, Result, check_text_list, exp_or_inf, ignore_progress
 from gpt2np.evaluation.loglikelihood import require_bos_token_id, rolling_loglikelihoods
 from gpt2np.generation.scoring import (
     Span,
@@ -175,7 +175,7 @@ def perplexity(
     Raises:
         InvalidArgumentError: context or stride is invalid, or no token can be scored.
     """
-    check_texts("documents", documents)
+    check_text_list("documents", documents)
     context, stride = check_window(lm.model, context, stride)
     prefix = [require_bos_token_id(lm)] if from_end_of_text else []
     encoded = [
@@ -274,7 +274,7 @@ def wikitext(
     Raises:
         InvalidArgumentError: there are no pages, or the model has no end-of-text token.
     """
-    check_texts("pages", pages)
+    check_text_list("pages", pages)
     if not any(page.strip() for page in pages):
         raise InvalidArgumentError("there is no text; give a WikiText file that is not empty")
     result = WikiText(0, 0, 0, 0.0)

@@ -143,11 +143,6 @@ def list_weight_files(folder: Path) -> list[str]:
     return [INDEX_FILE, *sorted(set(read_index(folder / INDEX_FILE).values()))]
 
 
-def shard_name(number: int, total: int) -> str:
-    """Return the file name of a shard, such as "model-00001-of-00003.safetensors" for (1, 3)."""
-    return f"model-{number:05}-of-{total:05}.safetensors"
-
-
 def read_index(path: Path) -> dict[str, str]:
     """Read the index of a sharded model; return the shard's file name for each tensor name.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpt2np.display import table
+from gpt2np.display import html_table
 from gpt2np.errors import check_argument, is_integer
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace
@@ -66,7 +66,7 @@ class LensTable:
                 strict=True,
             )
         ]
-        return table(("residual", *map(str, self.positions)), rows, repr(self).strip("<>"))
+        return html_table(("residual", *map(str, self.positions)), rows, repr(self).strip("<>"))
 
     def _text(self, token_id: int) -> str:
         return repr(self.texts[token_id]) if self.texts else f"id {token_id}"

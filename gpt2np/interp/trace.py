@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.data.files import as_path, atomic_path
-from gpt2np.display import table
+from gpt2np.display import html_table
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
@@ -82,7 +82,7 @@ class Trace(Mapping[str, Array]):
         if self.lm and Trace.draw and (picture := Trace.draw(self.lm, self)):
             return picture
         rows = [(name, _shape(array), array.dtype) for name, array in self.arrays.items()]
-        return table(("hook point", "shape", "dtype"), rows, repr(self).strip("<>"))
+        return html_table(("hook point", "shape", "dtype"), rows, repr(self).strip("<>"))
 
     @property
     def nbytes(self) -> int:

@@ -37,15 +37,6 @@ class Blas:
     set_threads: Callable[[int], object]
     core: str
 
-    @property
-    def small_kernels(self) -> bool:
-        """Whether the library has small-matrix kernels, in float32 and float64.
-
-        Small-matrix kernels compute products of up to a million multiplications, and read their
-        operands in place.
-        """
-        return self.core in _WITH_SMALL_KERNELS
-
 
 @cache
 def blas() -> Blas | None:
@@ -83,9 +74,13 @@ def _openblas(library: ctypes.CDLL, pattern: str) -> Blas | None:
 
 @cache
 def small_kernels() -> bool:
-    """Tell whether BLAS has small-matrix kernels, which compute each row independently."""
+    """Tell whether BLAS has small-matrix kernels, which compute each row independently.
+
+    Small-matrix kernels, here of float32 and float64, compute products of up to a million
+    multiplications, and read their operands in place.
+    """
     library = blas()
-    return library is not None and library.small_kernels
+    return library is not None and library.core in _WITH_SMALL_KERNELS
 
 
 @cache

@@ -123,20 +123,18 @@ def _matmul_int8(x: Array, w: Array, out: Array | None) -> Array:
     n = x.shape[-2]
     rows = np.broadcast_to(x, (*stack, n, k))
     y = np.empty((*stack, n, m), x.dtype) if out is None else out
+    by_panel = small_kernels()
 
-    def multiply_panels(share: slice) -> None:
-        panels = (..., share, slice(None), slice(None))
-        _convert_and_multiply(rows[panels], w[panels], y[panels])
-
-    def multiply_columns(columns: slice) -> None:
-        _convert_and_multiply(rows, w[..., columns], y[..., columns])
+    def multiply(share: slice) -> None:
+        if by_panel:
+            _convert_and_multiply(*(array[..., share, :, :] for array in (rows, w, y)))
+        else:
+            _convert_and_multiply(rows, w[..., share], y[..., share])
 
     is_shared = n <= SMALL_BATCH and (n + _CONVERSION_WORK) * w.size > MIN_SHARED_WORK
     threads = python_threads() if is_shared else 1
-    if small_kernels():
-        parallel_for(multiply_panels, even_slices(stack[-1], threads), threads)
-    else:
-        parallel_for(multiply_columns, _lane_slices(m, threads), threads)
+    shares = even_slices(stack[-1], threads) if by_panel else _lane_slices(m, threads)
+    parallel_for(multiply, shares, threads)
     return y
 
 

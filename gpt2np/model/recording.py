@@ -184,16 +184,13 @@ class RecordingContext:
 
     def restore(self, w: BlockWeights) -> None:
         """Run a block again if the forward pass did not keep the block's arrays."""
-        self._forget(w.layer + 1)
+        for name in _KEPT:
+            self._saved.pop(_full_name(name, w.layer + 1), None)
         if _full_name("ln_1", w.layer) not in self._saved:
             limit, self._max_bytes = self._max_bytes, np.iinfo(np.int64).max
             context: Any = self
             transformer_block(context, w, self.block_input(w.layer))
             self._max_bytes = limit
-
-    def _forget(self, layer: int) -> None:
-        for name in _KEPT:
-            self._saved.pop(_full_name(name, layer), None)
 
     def gradient(self, name: str, d: Array, layer: int | None = None) -> Array:
         """Show the gradient at a hook point; return the gradient before the caller's hooks."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.files import read_lines as bounded_lines
-from gpt2np.data.files import reject_duplicate_keys
+from gpt2np.data.files import bounded_lines, reject_duplicate_keys
 from gpt2np.data.parquet import read_rows
 from gpt2np.data.text import is_utf16
 from gpt2np.errors import InvalidArgumentError, error_reason, short_repr

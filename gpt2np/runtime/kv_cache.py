@@ -143,17 +143,19 @@ class KVCache:
         self.length = index(length)
         self.store.clear(self.slot, self.length)
 
+    def _facts(self) -> dict[str, object]:
+        config, dtype = self.place[0].config, self.place[0].keys.dtype
+        nbytes = f"{cache_nbytes(config, self.length, dtype):,}"
+        return {"tokens": self.length, "blocks": config.n_layer, "bytes": nbytes}
+
     def __repr__(self) -> str:
-        config = self.place[0].config
-        nbytes = cache_nbytes(config, self.length, self.place[0].keys.dtype)
-        return f"<KVCache of {self.length} tokens, {config.n_layer} blocks: {nbytes:,} bytes>"
+        return "<KVCache of {tokens} tokens, {blocks} blocks: {bytes} bytes>".format(
+            **self._facts()
+        )
 
     def _repr_html_(self) -> str:
         """Return a card for notebooks."""
-        config = self.place[0].config
-        nbytes = cache_nbytes(config, self.length, self.place[0].keys.dtype)
-        facts = {"tokens": self.length, "blocks": config.n_layer, "bytes": f"{nbytes:,}"}
-        return card("KVCache", facts)
+        return card("KVCache", self._facts())
 
     def __getstate__(self) -> dict[str, Any]:
         view = slice(_tiles(self.length)), self.slot
@@ -218,7 +220,8 @@ class KVStore:
         slot. It also refuses them if more than half of its memory would stay unused.
         """
         with self._lock:
-            owners = self._owners()
+            last = self._last_owners.items()
+            owners = {slot: cache for slot, cache in last if cache.place == (self, slot)}
             free = [slot for slot in range(len(self._nonzero)) if slot not in owners]
             staying = sum(_tiles(cache.length) for cache in owners.values())
             arriving = len(caches) * max(1, _tiles(length))
@@ -231,11 +234,6 @@ class KVStore:
                 # One assignment: Ctrl-C must not leave a cache between two stores.
                 cache.place = self, slot
             return True
-
-    def _owners(self) -> dict[int, KVCache]:
-        """Return the cache in each slot that is taken: slot → cache."""
-        owners = self._last_owners.items()
-        return {slot: cache for slot, cache in owners if cache.place == (self, slot)}
 
     def _copy(self, cache: KVCache, slot: int) -> None:
         tiles = _tiles(cache.length)

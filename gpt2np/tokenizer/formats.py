@@ -30,7 +30,7 @@ from gpt2np.tokenizer.vocabulary import (
     Vocabulary,
     bytes_to_chars,
     check_bytes,
-    check_ids,
+    check_vocabulary,
 )
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -119,7 +119,7 @@ def read_tiktoken(
                 )
             ids[token] = rank
     added = [AddedToken(text, token_id) for text, token_id in (special_tokens or {}).items()]
-    check_ids(ids | {token.content: token.id for token in added}, path)
+    check_vocabulary(ids | {token.content: token.id for token in added}, path)
     check_bytes(ids, path)
     return Vocabulary(
         ids,

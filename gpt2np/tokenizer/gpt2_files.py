@@ -22,7 +22,7 @@ from gpt2np.tokenizer.vocabulary import (
     AddedToken,
     Vocabulary,
     check_bytes,
-    check_ids,
+    check_vocabulary,
 )
 
 FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
@@ -55,7 +55,7 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
         return _read_openai_merges(merges_file, contents[1].decode())
     ids = read_json_object(vocab_file, TokenizerError, max_bytes=max_bytes)
     lines = _read_merges(merges_file, contents[1])
-    check_ids(ids, vocab_file)
+    check_vocabulary(ids, vocab_file)
     check_bytes(ids, vocab_file)
     unmade = _find_unmade_tokens(ids, lines, vocab_file, merges_file)
     ranks = dict(zip(lines, range(len(lines)), strict=True))

@@ -21,7 +21,7 @@ from pathlib import Path
 from gpt2np.data.files import read_json_object
 from gpt2np.errors import TokenizerError
 from gpt2np.limits import limits
-from gpt2np.tokenizer.vocabulary import END_OF_TEXT, AddedToken, check_ids
+from gpt2np.tokenizer.vocabulary import END_OF_TEXT, AddedToken, check_vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[s
 def _read_added(path: Path, special: set[str]) -> tuple[AddedToken, ...]:
     """Read `added_tokens.json`; `special` contains the texts of the special tokens."""
     entries = _read(path)
-    check_ids(entries, path)
+    check_vocabulary(entries, path)
     tokens = [
         AddedToken(text, token_id, special=text in special, normalized=text not in special)
         for text, token_id in entries.items()
@@ -315,7 +315,7 @@ def _read_added(path: Path, special: set[str]) -> tuple[AddedToken, ...]:
 def _sort_by_id(tokens: list[AddedToken], path: Path) -> tuple[AddedToken, ...]:
     if len({token.content for token in tokens}) < len(tokens):
         raise TokenizerError(f"{path} gives one added token two ids")
-    check_ids({token.content: token.id for token in tokens}, path)
+    check_vocabulary({token.content: token.id for token in tokens}, path)
     return tuple(sorted(tokens, key=lambda token: token.id))
 
 
@@ -325,7 +325,7 @@ def _parse_token(entry: Any, path: Path, key: str, flags: Mapping[str, bool]) ->
         entry = {"content": entry, **_SPECIAL}
     if not isinstance(entry, dict) or not isinstance(content := entry.get("content"), str):
         raise TokenizerError(f"{path}: {key} must be a token, not {entry!r:.60}")
-    check_ids({content or "?": 0}, path)
+    check_vocabulary({content or "?": 0}, path)
     entry = {**entry, **flags}
     special = _parse_flag(entry, "special", path)
     return AddedToken(

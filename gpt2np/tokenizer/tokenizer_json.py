@@ -26,7 +26,7 @@ from gpt2np.tokenizer.vocabulary import (
     AddedToken,
     Vocabulary,
     check_bytes,
-    check_ids,
+    check_vocabulary,
 )
 
 TYPE_CHECKING = False
@@ -225,7 +225,7 @@ def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[Adde
         )
         for entry in entries
     ]
-    check_ids({token.content: token.id for token in tokens}, path)
+    check_vocabulary({token.content: token.id for token in tokens}, path)
     return tuple(tokens)
 
 
@@ -233,7 +233,7 @@ def _parse_ids(
     vocab: dict[str, int], merges: Iterable[str], made: list[str], byte_level: bool, path: Path
 ) -> dict[str, int]:
     """Convert `vocab` to `Vocabulary.ids`; check that all tokens `made` by `merges` have an id."""
-    check_ids(vocab, path)
+    check_vocabulary(vocab, path)
     ids = dict(vocab) if byte_level else {_spell(token): n for token, n in vocab.items()}
     if not all(map(ids.__contains__, made)):
         wrong = next(merge for merge, token in zip(merges, made, strict=True) if token not in ids)

@@ -193,7 +193,7 @@ def _decode_spelled_tokens(tokens: list[str]) -> list[bytes]:
     return list(map(data.__getitem__, map(slice, [0, *stops], stops)))
 
 
-def check_ids(ids: dict[str, int], file: Path) -> None:
+def check_vocabulary(ids: dict[str, int], file: Path) -> None:
     """Raise a TokenizerError that names `file` if a token is not text, or an id is not valid."""
     if set(map(type, ids.values())) - {int} or min(ids.values(), default=0) < 0:
         raise TokenizerError(f"{file} is damaged: an id must be a whole number, at least 0")

@@ -11,7 +11,7 @@ import pytest
 
 from gpt2np import GPT2, trace
 from gpt2np.checkpoint import safetensors_file
-from gpt2np.display import MAX_ROWS, MAX_TOKENS, colored_tokens, frame, table
+from gpt2np.display import MAX_ROWS, MAX_TOKENS, colored_tokens, frame, html_table
 from gpt2np.explain import explain
 from gpt2np.interp import lens_table
 from gpt2np.progress import progress_bar
@@ -146,11 +146,11 @@ def test_page_is_a_frame_that_holds_the_page(shown):
 
 
 def test_long_tables_and_texts_are_cut():
-    assert f"… {5:,} more rows" in table(("a",), [("x",)] * (MAX_ROWS + 5), "t")
-    assert "more rows" not in table(("a",), [("x",)] * MAX_ROWS, "t")
+    assert f"… {5:,} more rows" in html_table(("a",), [("x",)] * (MAX_ROWS + 5), "t")
+    assert "more rows" not in html_table(("a",), [("x",)] * MAX_ROWS, "t")
     assert "… 7 more tokens" in colored_tokens("", ["a"] * (MAX_TOKENS + 7))
     assert "more" not in colored_tokens("", ["a"] * MAX_TOKENS)
-    assert "<b>" not in frame("<b>") + table((HOSTILE,), [(HOSTILE,)], HOSTILE)
+    assert "<b>" not in frame("<b>") + html_table((HOSTILE,), [(HOSTILE,)], HOSTILE)
 
 
 def test_loading_shows_a_bar_if_weights_are_converted(bundled, monkeypatch, capsys):

@@ -35,6 +35,41 @@ class TrainingReport:
         """Percentage by which merging reduces the number of tokens of the corpus."""
         return 100 * (1 - self.tokens / self.symbols) if self.symbols else 0.0
 
+    def to_json(self) -> dict[str, Any]:
+        """Convert the report to a dictionary for `json.dumps`."""
+        return asdict(self) | {"reduction_percent": round(self.reduction, 2)}
+
+    def to_text(self) -> str:
+        """Format the report as text."""
+        width = -(-max(self.token_lengths, default=1) // _MAX_ROWS)
+
+        def equal_range(n: int) -> tuple[int, int]:
+            return (n - 1) // width * width + 1, -(-n // width) * width
+
+        def doubling_range(n: int) -> tuple[int, int]:
+            return 1 << n.bit_length() >> 1, (1 << n.bit_length()) - 1
+
+        return "\n".join(
+            [
+                f"{self.vocab_size} tokens, {self.merges} merges",
+                f"{self.documents} documents, {self.characters} characters",
+                "",
+                f"tokens per character: {_ratio(self.symbols, self.characters)} before any "
+                f"merge, {_ratio(self.tokens, self.characters)} after",
+                f"{self.symbols} → {self.tokens} tokens: {self.reduction:.1f} % fewer",
+                *([f"{self.unknown} characters have no token"] if self.unknown else []),
+                "",
+                "longest tokens:",
+                *(f"  {token}" for token in self.longest_tokens),
+                "",
+                "length of the tokens:",
+                *_histogram(self.token_lengths, equal_range),
+                "",
+                f"tokens per document: {_summarize(self.document_tokens)}",
+                *_histogram(self.document_tokens, doubling_range),
+            ]
+        )
+
 
 def report_training(trained: TrainedVocabulary, parts: Iterable[TextPart]) -> TrainingReport:
     """Compute the statistics of `trained`; `parts` has the training documents' text."""
@@ -83,43 +118,6 @@ def quote_token(token: str, in_bytes: bool) -> str:
         return repr(data.decode())
     except UnicodeDecodeError:
         return repr(data)
-
-
-def as_text(report: TrainingReport) -> str:
-    """Format the report as text."""
-    width = -(-max(report.token_lengths, default=1) // _MAX_ROWS)
-
-    def equal_range(n: int) -> tuple[int, int]:
-        return (n - 1) // width * width + 1, -(-n // width) * width
-
-    def doubling_range(n: int) -> tuple[int, int]:
-        return 1 << n.bit_length() >> 1, (1 << n.bit_length()) - 1
-
-    return "\n".join(
-        [
-            f"{report.vocab_size} tokens, {report.merges} merges",
-            f"{report.documents} documents, {report.characters} characters",
-            "",
-            f"tokens per character: {_ratio(report.symbols, report.characters)} before any "
-            f"merge, {_ratio(report.tokens, report.characters)} after",
-            f"{report.symbols} → {report.tokens} tokens: {report.reduction:.1f} % fewer",
-            *([f"{report.unknown} characters have no token"] if report.unknown else []),
-            "",
-            "longest tokens:",
-            *(f"  {token}" for token in report.longest_tokens),
-            "",
-            "length of the tokens:",
-            *_histogram(report.token_lengths, equal_range),
-            "",
-            f"tokens per document: {_summarize(report.document_tokens)}",
-            *_histogram(report.document_tokens, doubling_range),
-        ]
-    )
-
-
-def as_json(report: TrainingReport) -> dict[str, Any]:
-    """Convert the report to a dictionary for `json.dumps`."""
-    return asdict(report) | {"reduction_percent": round(report.reduction, 2)}
 
 
 def _ratio(tokens: int, characters: int) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation.documents import read_documents, read_records, read_text
+from gpt2np.evaluation.documents import read_all_documents, read_records, read_text
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def file(tmp_path):
     ],
 )
 def test_documents_of_a_text_file(file, content, documents):
-    assert read_documents(file(content)) == documents
+    assert read_all_documents(file(content)) == documents
 
 
 def test_documents_of_json_lines(file):
     path = file('{"text": "one\\n"}\n\n{"text": ""}\r\n{"text": "a<|endoftext|>b"}', "a.jsonl")
-    assert read_documents(path) == ["one\n", "a<|endoftext|>b"]
+    assert read_all_documents(path) == ["one\n", "a<|endoftext|>b"]
     path = file('{"page": "\u2028 is no line end here"}\n', "b.jsonl")
-    assert read_documents(path, field="page") == ["\u2028 is no line end here"]
+    assert read_all_documents(path, field="page") == ["\u2028 is no line end here"]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_documents_of_json_lines(file):
 def test_a_broken_line_is_named_by_its_number(file, line, message):
     path = file('{"text": "one"}\n\n' + line + "\n", "a.jsonl")
     with pytest.raises(InvalidArgumentError, match=rf"a\.jsonl, line 3: {message}"):
-        read_documents(path)
+        read_all_documents(path)
 
 
 def test_lines_before_a_broken_one_can_be_had(file):

@@ -13,7 +13,7 @@ from gpt2np.data.corpus import CorpusOptions, read_numbered_documents
 from gpt2np.data.resumable import JobCallbacks
 from gpt2np.evaluation import corpus
 from gpt2np.evaluation.corpus import score_corpus
-from gpt2np.evaluation.documents import read_documents
+from gpt2np.evaluation.documents import read_all_documents
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.evaluation.perplexity import perplexity
 from gpt2np.kernels.blas import small_kernels
@@ -54,7 +54,7 @@ def test_each_row_is_the_perplexity_of_its_document(lm, files, tmp_path, from_en
     places = [(row["file"], row["document"]) for row in rows]
     a, b, c = map(str, files)
     assert places == [(a, 1), (a, 2), (a, 3), (b, 1), (b, 5), (c, 1), (c, 3)]
-    texts = [*read_documents(files[0]), "The old king.", "A fox.", "Good.", "I."]
+    texts = [*read_all_documents(files[0]), "The old king.", "A fox.", "Good.", "I."]
     assert len(texts) == len(rows)
     for row, text in zip(rows, texts, strict=True):
         expected = perplexity(lm, [text], from_end_of_text=True) if from_end_of_text else None
