@@ -176,7 +176,7 @@ def speed_as_json(speed: Speed, limit: float | None = None) -> dict[str, Any]:
     return content
 
 
-def as_text(results: Mapping[str, Any]) -> str:
+def suite_text(results: Mapping[str, Any]) -> str:
     """Format the results of `run_suite` as a text table."""
     return "\n".join([*_header(results), "", *_align(_rows(results)), "", *_NOTES])
 

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)
-    from gpt2np.benchmark.suite import as_text, plan_for, run_suite
+    from gpt2np.benchmark.suite import plan_for, run_suite, suite_text
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 
@@ -46,5 +46,5 @@ def run(args: argparse.Namespace) -> int:
     with step_bar(plan.n_measurements, width=28) as start_step:
         settings = args.dtype or "float32", args.weights, thread_count(), args.processes
         results = run_suite(source, *settings, plan, start_step)
-    print(json.dumps(results, ensure_ascii=False) if args.json else as_text(results))
+    print(json.dumps(results, ensure_ascii=False) if args.json else suite_text(results))
     return 0

@@ -198,26 +198,26 @@ def _shorten(text: str, n_bytes: int) -> str:
 
 def event(data: Json | ErrorResponse) -> bytes:
     """Return a server-sent event."""
-    return b"data: %b\n\n" % encode(data)
+    return b"data: %b\n\n" % json_bytes(data)
 
 
-def encode(value: Any) -> bytes:
+def json_bytes(value: Any) -> bytes:
     """Return a value as JSON. The encoder keeps Python's interpreter lock until it is done."""
-    return _ENCODER.encode(value).encode()
+    return _ENCODER.json_bytes(value).encode()
 
 
 def json_pieces(body: Json) -> Iterator[bytes]:
     """Yield the JSON of an object in pieces, so that other threads run in between."""
     separator = b"{"
     for name, value in body.items():
-        yield separator + encode(name) + b":"
+        yield separator + json_bytes(name) + b":"
         separator = b","
         if isinstance(value, list):
             n = 1 if value and isinstance(value[0], (list, dict)) else _SLICE
             slices = (value[start : start + n] for start in range(0, len(value), n))
-            yield b"[" + b",".join(encode(part)[1:-1] for part in slices) + b"]"
+            yield b"[" + b",".join(json_bytes(part)[1:-1] for part in slices) + b"]"
         else:
-            yield encode(value)
+            yield json_bytes(value)
     yield b"}"
 
 

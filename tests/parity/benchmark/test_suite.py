@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from gpt2np.benchmark import machine, process, timing
 from gpt2np.benchmark.counts import prefill_flops
-from gpt2np.benchmark.suite import as_text, plan_for, run_suite
+from gpt2np.benchmark.suite import plan_for, run_suite, suite_text
 from gpt2np.benchmark.timing import Effort, Timing, alternate, repeat
 from gpt2np.errors import GPT2NPError
 from gpt2np.hub import ModelSource
@@ -90,7 +90,7 @@ def results(measured):
 
 def test_a_model_without_a_vocabulary(results):
     assert results["start"] is None and results["text"] is None
-    assert "the model has no vocabulary" in as_text(results)
+    assert "the model has no vocabulary" in suite_text(results)
     assert results["dtype"] == "float64"
     # 3 blocks of 12 × 24² weights and an LM head of 211 × 24, 8 bytes each
     assert results["weight_bytes_per_token"] == 8 * (3 * 12 * 24**2 + 211 * 24)
@@ -110,7 +110,7 @@ def test_a_vocabulary_of_bytes_and_a_short_context(tmp_path, n_positions):
     content = run_tiny(ModelSource("bytes", tmp_path))
     assert content["start"]["seconds"] > 0
     assert (content["text"] or {}).get("tokens") == (8 if n_positions == 40 else None)
-    assert "to the first token" in as_text(content)
+    assert "to the first token" in suite_text(content)
 
 
 def test_the_number_of_processes_is_that_of_all_measurements(measured):
