@@ -203,7 +203,7 @@ def event(data: Json | ErrorResponse) -> bytes:
 
 def json_bytes(value: Any) -> bytes:
     """Return a value as JSON. The encoder keeps Python's interpreter lock until it is done."""
-    return _ENCODER.json_bytes(value).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def json_pieces(body: Json) -> Iterator[bytes]:
