@@ -82,12 +82,12 @@ class ModelWeights:
 
     @property
     def max_width(self) -> int:
-        """The largest number of outputs of a linear layer or of attention, padding included."""
+        """The largest number of outputs of attention or of a linear layer, padding included."""
         block = next(iter(self.blocks))
         assert isinstance(self.lm_head, PackedMatrix)
         layers = block.attn_c_proj, block.c_fc, block.mlp_c_proj, self.lm_head
         _, _, n_head, _, head_size = block.c_attn.panels.shape
-        return max(int(n_head * head_size), *(w.shape[1] for w in layers))
+        return max(int(n_head * head_size), *(w.data.shape[1] * w.data.shape[3] for w in layers))
 
 
 def pack_weights(

@@ -134,13 +134,13 @@ class TensorParallelContext(Context):
     ) -> Array:
         """Compute this rank's columns of a linear layer, wait for all ranks, return all columns."""
         n_out, (_, n_panels, _, width) = w.shape[1], w.data.shape
-        y = self._next_output(len(x), n_out)
+        y = self._next_output(len(x), n_panels * width)  # strides as in one process
         share = self._rank.share(n_panels)
         if share.start < share.stop:
             start, stop = share.start * width, min(share.stop * width, n_out)
             y[:, start:stop] = linear(x, w.column_range(start, stop), then)
         self._rank.barrier()
-        return y
+        return y[:, :n_out]
 
     def unembed(self, x: Array, w: PackedMatrix | Iterable[PackedMatrix]) -> Array:
         """Compute this rank's columns of the logits, wait for all ranks, return all columns."""
