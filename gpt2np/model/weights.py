@@ -87,7 +87,8 @@ class ModelWeights:
         assert isinstance(self.lm_head, PackedMatrix)
         layers = block.attn_c_proj, block.c_fc, block.mlp_c_proj, self.lm_head
         _, _, n_head, _, head_size = block.c_attn.panels.shape
-        return max(int(n_head * head_size), *(w.data.shape[1] * w.data.shape[3] for w in layers))
+        widths = (w.data.shape[1] * w.data.shape[3] for w in layers)
+        return int(max(n_head * head_size, *widths))
 
 
 def pack_weights(

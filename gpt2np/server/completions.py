@@ -18,7 +18,7 @@ from gpt2np.limits import how_to_raise, limits
 from gpt2np.server.engine import Engine, RunningRequest
 from gpt2np.server.protocol import GenerationRequest, check_ids
 from gpt2np.server.replies import AnyReply
-from gpt2np.server.responses import DONE, encode, event
+from gpt2np.server.responses import DONE, event, json_bytes
 from gpt2np.server.threads import BEAM_SEARCH, CHAT_TEMPLATES, prepare, run_on
 
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
@@ -133,7 +133,7 @@ async def respond(running: RunningRequest, reply: AnyReply) -> bytes:
         running.engine.end(running)
     completions = [completion for first in best for completion in (first, *first.alternatives)]
     choices = [
-        await prepare(lambda i, c: encode(reply.choice(i, c)), i, c)
+        await prepare(lambda i, c: json_bytes(reply.choice(i, c)), i, c)
         for i, c in enumerate(completions)
     ]
     return reply.response(choices, running.n_prompt_tokens, sum(len(c.ids) for c in completions))

@@ -20,8 +20,8 @@ from gpt2np.server.responses import (
     Json,
     Usage,
     chat_logprobs,
-    json_bytes,
     finish_reason,
+    json_bytes,
     prompt_logprobs,
 )
 
@@ -61,7 +61,9 @@ class Reply(ABC, Generic[R]):
 
     def response(self, choices: Sequence[bytes], n_prompt: int, n_new: int) -> bytes:
         """Return the response's JSON with `choices`; the numbers count prompt and new tokens."""
-        head = json_bytes({**self._head, "object": self.object_name, **self._usage(n_prompt, n_new)})
+        head = json_bytes(
+            {**self._head, "object": self.object_name, **self._usage(n_prompt, n_new)}
+        )
         return head[:-1] + b',"choices":[' + b",".join(choices) + b"]}"
 
     def first_chunk(self, index: int, completion: Completion) -> Json | None:
