@@ -25,13 +25,19 @@ from gpt2np.errors import (
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments
 from gpt2np.generation.complete import complete, pick_best, start_streams
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
-from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions, Options
+from gpt2np.generation.options import (
+    TEXT_CONSTRAINTS,
+    Boundary,
+    GenerationOptions,
+    Options,
+)
 from gpt2np.generation.request import Request, resolve_options, split_arguments
 from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
+from gpt2np.options import OneOf
 from gpt2np.progress import progress_bar
 from gpt2np.tokenizer import Tokenizer
 
@@ -357,7 +363,10 @@ class LanguageModel:
             options = replace(options, num_return_sequences=1, best_of=None)
             check_state(state, options, self.eos_token_ids, config.n_positions, config.vocab_size)
             prompt = state["prompt"], list(state["prompt_ids"])
-            [stream] = start_streams(self.model, self._complete_request(prompt, options, functions))
+            request = self._complete_request(prompt, options, functions)
+            if state["ids"]:
+                request = replace(request, covers=None, n_covered=state.get("n_covered", 0))
+            [stream] = start_streams(self.model, request)
             check_constraint(state["ids"], stream.sequence.request.constraint)
             stream.restore(state)
         except (KeyError, TypeError) as error:
@@ -394,6 +403,7 @@ class LanguageModel:
         context: int | None = ...,
         stride: int | None = ...,
         from_end_of_text: bool | None = ...,
+        boundary: Boundary = ...,
         progress: bool | None = ...,
         interventions: Hook | Sequence[Hook] | None = ...,
     ) -> TextScore: ...
@@ -407,6 +417,7 @@ class LanguageModel:
         context: int | None = ...,
         stride: int | None = ...,
         from_end_of_text: bool | None = ...,
+        boundary: Boundary = ...,
         progress: bool | None = ...,
         interventions: Hook | Sequence[Hook] | None = ...,
     ) -> list[TextScore]: ...
@@ -419,6 +430,7 @@ class LanguageModel:
         context: int | None = None,
         stride: int | None = None,
         from_end_of_text: bool | None = None,
+        boundary: Boundary = "tokens",
         progress: bool | None = None,
         interventions: Hook | Sequence[Hook] | None = None,
     ) -> TextScore | list[TextScore]:
@@ -439,6 +451,11 @@ class LanguageModel:
         token, the log probability of the first token is NaN. Ids that begin with the end-of-text
         id get no second one.
 
+        With boundary="text", `text` may begin within a word of `given`, or end within a word. The
+        scores then sum to log P(given + text) - log P(given), where P is the probability that a
+        text begins so, summed over its token sequences. Both texts follow the end-of-text id, and
+        fit the context.
+
         If `text` has more than `context` tokens, windows start every `stride` tokens; if only
         `given` is too long, `given` loses its first tokens. See
         `gpt2np.generation.scoring.strided_spans`. For `progress`, see `generate_batch`.
@@ -457,9 +474,19 @@ class LanguageModel:
             from_end_of_text,
             "True, False or None",
         )
+        OneOf("tokens", "text").check("boundary", boundary)
         items = as_list(text)
         is_list = items is not None and not (items and is_integer(items[0]))
         texts: list[Any] = items if is_list and items is not None else [text]
+        if boundary == "text":
+            others = {
+                "context": context,
+                "stride": stride,
+                "from_end_of_text": from_end_of_text,
+                "interventions": interventions,
+            }
+            scores = self._score_texts(given, texts, others)
+            return scores if is_list else scores[0]
         inputs = [self._encode_plain(item) for item in texts]
         given_ids = list(self._encode_plain(given))
         prefixes = [self._scoring_prefix(ids, given_ids, from_end_of_text) for ids in inputs]
@@ -473,6 +500,21 @@ class LanguageModel:
             for score in scores
         ]
         return scores if is_list else scores[0]
+
+    def _score_texts(
+        self, given: Prompt, texts: Sequence[Prompt], others: Mapping[str, object]
+    ) -> list[TextScore]:
+        """Score texts with boundary="text"; the arguments `others` must be None."""
+        from gpt2np.generation.boundary import score_text
+
+        _check_boundary(others)
+        for name, value in [("given", given), *(("text", text) for text in texts)]:
+            check_argument(isinstance(value, str), name, value, "a text: the boundary is a text's")
+        bos_token_id = self._scoring_prefix([], [], from_end_of_text=True)[0]
+        return [
+            score_text(self.model, self.tokenizer, bos_token_id, str(given), str(text))
+            for text in texts
+        ]
 
     def _scoring_prefix(
         self, ids: Sequence[int], given: list[int], from_end_of_text: bool | None
@@ -590,6 +632,15 @@ class LanguageModel:
                 prompt_logprobs=options.prompt_logprobs,
             )
         drafts = options.draft == "auto" and options.max_new_tokens > 1
+        covers = None
+        if options.boundary == "text":
+            from gpt2np.generation.boundary import find_covers
+
+            constraint, hook = callbacks.constraint, callbacks.interventions
+            chosen = {name: getattr(options, name) or None for name in TEXT_CONSTRAINTS}
+            _check_boundary({**chosen, "constraint": constraint, "interventions": hook})
+            n_kept = len(prefix.ids) if prefix else 0
+            covers = find_covers(self.tokenizer, ids, n_kept, self.bos_token_id)
         return Request(
             ids,
             self._encode_bad_words(options),
@@ -602,6 +653,7 @@ class LanguageModel:
             self._new_draft if drafts and not (hook or is_beam_search) else None,
             self.name,
             self.resume,
+            covers=covers,
         )
 
     def _new_draft(self) -> NgramDraft | ModelDraft | None:
@@ -720,3 +772,13 @@ class LanguageModel:
             texts += [word] if word[0].isspace() else [word, f" {word}"]
         ids = [tuple(self.tokenizer.encode(text, disallowed_special=())) for text in texts]
         return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
+
+
+def _check_boundary(others: Mapping[str, object]) -> None:
+    """Raise InvalidArgumentError if an argument that excludes boundary="text" is not None."""
+    for name, value in others.items():
+        if value is not None:
+            raise InvalidArgumentError(
+                f"{{boundary}} {{boundary.value}} cannot be combined with {{{name}}}; omit one",
+                **{"boundary": "text", name: value},
+            )

@@ -114,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
     if args.receipt is not None:
         if args.window:
             raise InvalidArgumentError("a receipt is of a whole text; omit --window")
+        if args.boundary == "text":
+            raise InvalidArgumentError("a receipt is of the prompt's tokens; omit --boundary text")
         check_output_file(args.receipt, overwrite=args.force, inputs=[args.file])
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
@@ -129,7 +131,8 @@ def _generate(
 
     if not prompt:
         messages = [*messages, "the prompt is empty; the text starts from the end-of-text token"]
-    if notice := prompt_notice(prompt):
+    is_text = lm.resolve_options(**options).boundary == "text"
+    if not is_text and (notice := prompt_notice(prompt, "--boundary text")):
         messages = [*messages, notice]
     beam_search = lm.resolve_options(**options).num_beams > 1
     check_beam_options(args, beam_search=beam_search)

@@ -27,10 +27,17 @@ class StreamingDetokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, options: GenerationOptions, eos_token_ids: Collection[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        options: GenerationOptions,
+        eos_token_ids: Collection[int] = (),
+        n_covered: int = 0,
     ) -> None:
-        """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`."""
-        self._decoder = tokenizer.streaming_decoder()
+        """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`.
+
+        It also skips the first `n_covered` bytes, which belong to the prompt.
+        """
+        self._decoder = tokenizer.streaming_decoder(n_covered)
         self._stop_token_ids = options.stop_token_ids
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
         self._stops: StopStrings | StopPatterns

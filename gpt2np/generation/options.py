@@ -28,6 +28,7 @@ from gpt2np.options import (
 
 EarlyStopping = bool | Literal["never"]
 Draft = Literal["auto", "none"]
+Boundary = Literal["tokens", "text"]
 
 
 class Options(TypedDict, total=False):
@@ -39,6 +40,7 @@ class Options(TypedDict, total=False):
     stop_strings: str | Sequence[str]
     do_sample: bool
 
+    boundary: Boundary
     temperature: float
     top_k: int
     top_p: float
@@ -274,6 +276,15 @@ class GenerationOptions:
     Raises:
         InvalidArgumentError: a value is out of its range, or two values contradict each other.
     """
+
+    boundary: Boundary = option(
+        "tokens",
+        OneOf("tokens", "text"),
+        "Continue the prompt's tokens (tokens), or its text (text), which may end in a space or "
+        "within a word",
+        details="See `gpt2np.generation.boundary`.",
+        group="Prompt",
+    )
 
     temperature: float = option(
         0.8,
@@ -534,7 +545,7 @@ class GenerationOptions:
 
 GenerationOptions.__doc__ = f"{GenerationOptions.__doc__}\n{attributes_text(GenerationOptions)}"
 
-ONE_TEXT_ONLY = ("Beam search", "Output")
+ONE_TEXT_ONLY = ("Prompt", "Beam search", "Output")
 """Groups of options that a conversation, which is one text, does not have."""
 
 TEXT_CONSTRAINTS = ("choices", "regex", "json_schema")
@@ -546,6 +557,12 @@ _CONTRADICTIONS: tuple[tuple[Callable[[Any], Any], tuple[str, ...], str], ...] =
         ("num_beams", "temperature"),
         "{num_beams} is {num_beams.value} and {temperature} {temperature.value}: beam search does "
         "not sample; set {temperature} to 0, or {num_beams} to 1",
+    ),
+    (
+        lambda o: o["num_beams"] > 1 and o["boundary"] == "text",
+        ("num_beams", "boundary"),
+        "{num_beams} is {num_beams.value}: beam search does not support {boundary} "
+        "{boundary.value}; omit it, or set {num_beams} to 1",
     ),
     (
         lambda o: o["num_beams"] > 1 and o["best_of"] is not None,

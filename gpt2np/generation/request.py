@@ -14,6 +14,7 @@ from gpt2np.runtime.hooked_context import Chain
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
+    from gpt2np.generation.boundary import Covers
     from gpt2np.generation.model_draft import ModelDraft
     from gpt2np.generation.ngram_draft import NgramDraft
     from gpt2np.generation.prefix import Prefix
@@ -40,6 +41,9 @@ class Request:
         model_name: the name of the language model.
         resume: `LanguageModel.resume`, by which a stream can be pickled; None if it can't.
         index: the index of the continuation among all continuations of the call, from 0.
+        covers: with the option `boundary`, the covers of the prompt's text, one of which will
+            replace the last of `ids`; None if the prompt keeps its tokens.
+        n_covered: number of bytes of the first new token that belong to the prompt's text.
     """
 
     ids: Sequence[int]
@@ -54,6 +58,8 @@ class Request:
     model_name: str = "model"
     resume: Callable[..., Any] | None = None
     index: int = 0
+    covers: Covers | None = None
+    n_covered: int = 0
 
     def continuations(self) -> list[Request]:
         """Return one request per continuation, with consecutive seeds and indices."""

@@ -11,7 +11,7 @@ import numpy as np
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.model_draft import ModelDraft
-from gpt2np.generation.sequence import RunningSequence
+from gpt2np.generation.sequence import RunningSequence, SharedPrefix
 from gpt2np.kernels.array import Array
 from gpt2np.limits import limits
 from gpt2np.model import GPT2
@@ -182,7 +182,8 @@ class Scheduler:
                     n_left -= prefix.compute(self._model, n_left)
                     if not prefix.is_computed:
                         continue
-                    prefix.copy_to(sequence)
+                    if not _start(sequence, prefix):
+                        continue
             elif not self._copy_prefix(sequence):
                 continue
             if (n := sequence.n_pending) > 1:
@@ -306,6 +307,15 @@ def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
     from gpt2np.generation.speculation import propose_drafts
 
     return propose_drafts(batch)
+
+
+def _start(sequence: RunningSequence, prefix: SharedPrefix) -> bool:
+    """Copy the shared prefix to a sequence; return whether the sequence runs."""
+    try:
+        prefix.copy_to(sequence)
+    except Exception as error:  # this sequence's options or callbacks; the other sequences go on
+        sequence.end("cancelled", error)
+    return sequence.finish_reason is None
 
 
 def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> None:

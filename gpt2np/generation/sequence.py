@@ -105,7 +105,7 @@ class RunningSequence:
         if request.tokenizer is None:
             return None
         detokenizer = StreamingDetokenizer(
-            request.tokenizer, request.options, request.eos_token_ids
+            request.tokenizer, request.options, request.eos_token_ids, request.n_covered
         )
         for token_id in self.ids:
             detokenizer.push(token_id)
@@ -417,13 +417,23 @@ def share_prefix(sequences: Sequence[RunningSequence]) -> None:
     first = sequences[0]
     request, top = first.request, first.request.options.prompt_logprobs
     computed = request.prefix.cache if request.prefix else None
-    if request.callbacks.interventions or (len(sequences) == 1 and top is None and not computed):
+    is_alone = len(sequences) == 1 and top is None and not computed and not request.covers
+    if request.callbacks.interventions or is_alone:
         return
     for sequence in sequences:
         sequence.slide_window()
     ids = request.ids[first.context_start :]
     if first.context_start or top is not None:
         computed = None  # other positions, or the logits are needed
-    prefix = SharedPrefix(ids, len(sequences), top, computed)
+    if request.covers:
+        from gpt2np.generation.boundary import CoveredPrefix
+
+        n_cut = min(first.context_start, len(request.covers.root) - 1)
+        covers = request.covers.within(first.n_positions, n_cut)
+        prefix: SharedPrefix = CoveredPrefix(
+            covers.root, len(sequences), top, computed, covers=covers, n_cut=n_cut
+        )
+    else:
+        prefix = SharedPrefix(ids, len(sequences), top, computed)
     for sequence in sequences:
         sequence.shared_prefix = prefix

@@ -56,6 +56,8 @@ def check_state(
     starts = _context_starts(len(prompt_ids), n, options.window, n_positions)
     start = state["context_start"]
     _check(is_integer(start) and start in starts, "context_start", state, f"{min(starts)}")
+    n_covered = state.get("n_covered", 0)
+    _check(is_integer(n_covered) and n_covered >= 0, "n_covered", state, "an integer from 0")
     n_read, most = state["n_read"], n + _MAX_LAST_PIECES
     _check(is_integer(n_read) and 0 <= n_read <= most, "n_read", state, f"from 0 to {most}")
 

@@ -20,11 +20,17 @@ from gpt2np.generation.sequence import FinishReason, start_sequence
 from gpt2np.model import GPT2
 
 
-def prompt_notice(prompt: str) -> str | None:
-    """Return advice if a prompt ends in a space: tokens such as " time" begin with their space."""
+def prompt_notice(prompt: str, setting: str = 'boundary="text"') -> str | None:
+    """Return advice if a prompt ends in a space: tokens such as " time" begin with their space.
+
+    `setting` is how the caller writes the option that the advice names.
+    """
     if not prompt.endswith(" "):
         return None
-    return "the prompt ends in a space; GPT-2's words begin with their space, so leave it out"
+    return (
+        "the prompt ends in a space; GPT-2's words begin with their space, so leave it out, or set "
+        f"{setting}"
+    )
 
 
 @dataclass(frozen=True)
@@ -91,8 +97,8 @@ class Completion:
 
     @property
     def notice(self) -> str | None:
-        """Advice about the prompt, if any; see `prompt_notice`."""
-        return prompt_notice(self.prompt)
+        """Advice about the prompt's last token, if any; see `prompt_notice`."""
+        return prompt_notice("".join(self.prompt_tokens[-1:]))
 
     @property
     def tokens_per_second(self) -> float:
@@ -156,6 +162,7 @@ class TextStream(Iterator[str]):
             "context_start": sequence.context_start,
             "finish_reason": sequence.finish_reason,
             "n_read": sequence.n_read,
+            "n_covered": request.n_covered,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
 from gpt2np.generation.options import TEXT_CONSTRAINTS, Biases, GenerationOptions, Ids
 from gpt2np.kernels.array import Array
 from gpt2np.limits import limits
-from gpt2np.options import Flag, Integer, Number, Range, Texts, help_text, options_of
+from gpt2np.options import Flag, Integer, Number, OneOf, Range, Texts, help_text, options_of
 from gpt2np.server.fields import IGNORED, REFUSED, is_meant
 
 
@@ -141,6 +141,8 @@ def _annotation(values: Range) -> Any:
         return Annotated[float, Field(**finite)]
     if isinstance(values, Texts):
         return Text | List[Text] if values.is_single else List[Text]
+    if isinstance(values, OneOf):
+        return Literal[values.values]
     return {Flag: bool, Ids: List[TokenId], Biases: LogitBias}[type(values)]
 
 

@@ -153,7 +153,7 @@ def _split_by_regex(pattern: str) -> PreTokenizer:
     compiled = compile_pattern(pattern, "the pattern")
 
     def split(text: str) -> list[str]:
-        masked = _mask_newer_characters(text)
+        masked = mask_newer_characters(text)
         timeout = None if pattern in KNOWN_PATTERNS else search_seconds(len(text))
         try:
             if masked is text and not compiled.groups:
@@ -169,7 +169,7 @@ def _split_by_regex(pattern: str) -> PreTokenizer:
     return split
 
 
-def _mask_newer_characters(text: str) -> str:
+def mask_newer_characters(text: str) -> str:
     """Make characters newer than Unicode 16 unassigned: all versions of `regex` then agree."""
     if text.isascii() or not _may_have_newer()(text):
         return text

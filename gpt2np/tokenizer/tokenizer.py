@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from gpt2np.tokenizer.covers import Branch, CoverFinder
     from gpt2np.tokenizer.trace import MergeStep, MergeTrace, TokenSpan
 
     Special = Literal["all"] | Collection[str]
@@ -359,9 +360,23 @@ class Tokenizer:
         tokens = (table.get(token_id, b"[%d]" % token_id) for token_id in ids)
         return [token.decode("utf-8", "backslashreplace") for token in tokens]
 
-    def streaming_decoder(self) -> StreamingDecoder:
-        """Return a decoder that takes one token id at a time."""
-        return StreamingDecoder(self.vocabulary.token_bytes)
+    def streaming_decoder(self, n_skipped: int = 0) -> StreamingDecoder:
+        """Return a decoder that takes one token id at a time, and skips the first bytes."""
+        return StreamingDecoder(self.vocabulary.token_bytes, n_skipped)
+
+    def find_covers(self, text: bytes) -> list[Branch]:
+        """Return the token sequences with which a longer text can begin: see `covers`.
+
+        Raises:
+            InvalidArgumentError: the tokenizer changes texts before it encodes them.
+        """
+        return self._cover_finder.find(text)
+
+    @cached_property
+    def _cover_finder(self) -> CoverFinder:
+        from gpt2np.tokenizer.covers import CoverFinder  # imports NumPy
+
+        return CoverFinder(self)
 
     def _parts(
         self,
@@ -450,8 +465,9 @@ class StreamingDecoder:
     text that `Tokenizer.decode` returns for all ids. Invalid UTF-8 becomes U+FFFD.
     """
 
-    def __init__(self, tokens: Mapping[int, bytes]) -> None:
+    def __init__(self, tokens: Mapping[int, bytes], n_skipped: int = 0) -> None:
         self._tokens = tokens
+        self._n_skipped = n_skipped  # bytes of the first tokens that are not decoded
         self._incomplete = b""  # the first bytes of a character
 
     def push(self, token_id: int) -> str:
@@ -459,7 +475,10 @@ class StreamingDecoder:
 
         An id without a token decodes to "", because some models have more embeddings than tokens.
         """
-        return self._decode(self._tokens.get(token_id, b""), is_final=False)
+        new = self._tokens.get(token_id, b"")
+        if self._n_skipped:
+            new, self._n_skipped = new[self._n_skipped :], max(0, self._n_skipped - len(new))
+        return self._decode(new, is_final=False)
 
     def finish(self) -> str:
         """Return the end of the text: U+FFFD if a character is incomplete, else ""."""

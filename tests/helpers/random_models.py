@@ -14,7 +14,7 @@ SHAPES = {
 }
 
 
-def random_model(dtype=np.float32, *, tied=True, weight_dtype=None, **shape):
+def random_model(dtype=np.float32, *, tied=True, weight_dtype=None, scale=0.05, **shape):
     """Make a GPT2 whose parameters are all random, with a head of its own if not `tied`."""
     config = GPT2Config(**{"vocab_size": 1031, "n_positions": 1100} | shape)
     shapes = weight_shapes(config)
@@ -24,7 +24,7 @@ def random_model(dtype=np.float32, *, tied=True, weight_dtype=None, **shape):
         config,
         {
             name: (
-                rng.standard_normal(size, np.float32) * 0.05
+                rng.standard_normal(size, np.float32) * scale
                 + name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight"))
             ).astype(dtype)
             for name, size in shapes.items()

@@ -1,0 +1,137 @@
+"""Covers of a text: the token sequences with which a longer text can begin.
+
+A text may end within a token: "The capit" goes on with the tokens "The", " capital" as well as with
+"The", " cap", "ital". A cover of a text is a sequence of tokens that spells the text, or more than
+the text; without its last token, it spells less. Every continuation of the text begins with a cover
+(Hayase et al. 2025, arXiv 2506.14123, section 3).
+
+Only canonical covers count: those with which the encoding of some text begins. A text of n bytes
+has up to 2ⁿ covers, but a model has seen only the canonical ones, and there are few. In BPE, a
+beginning of a canonical sequence is canonical, and so is a sequence whose pairs of neighbors are.
+So the tokens of a cover before its last token are the encoding of the bytes that they spell. Merges
+stay within a piece of the pre-tokenizer; `piece_beginnings` tells where the pieces can begin.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import cached_property, lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.kernels.array import IntArray
+from gpt2np.tokenizer.bpe import merge_pairs
+from gpt2np.tokenizer.piece_beginnings import PieceBeginnings, decode, shape
+from gpt2np.tokenizer.tokenizer import Tokenizer
+from gpt2np.tokenizer.vocabulary import bytes_to_chars
+
+
+class Branch(NamedTuple):
+    """The covers of a text that differ in the last token only.
+
+    Attributes:
+        ids: the token ids before the last one.
+        last: (n,), the id of each cover's last token, in ascending order.
+        n_covered: how many bytes of the last token belong to the text; at least 1.
+        whole: the id in `last` whose token ends where the text ends; -1 if there is none.
+    """
+
+    ids: tuple[int, ...]
+    last: IntArray
+    n_covered: int
+    whole: int
+
+
+class _Tokens(NamedTuple):
+    """The tokens that merging can produce, in the order of their bytes."""
+
+    texts: list[bytes]
+    ids: list[int]
+    shapes: list[str]
+
+
+class CoverFinder:
+    """Finds the canonical covers of texts for one tokenizer. Threads can share a finder."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Prepare for a tokenizer.
+
+        Raises:
+            InvalidArgumentError: the tokenizer changes texts before it encodes them.
+        """
+        vocabulary = tokenizer.vocabulary
+        changes = vocabulary.nfc or vocabulary.add_prefix_space or not vocabulary.byte_level
+        if changes or not all(token.special for token in vocabulary.added_tokens):
+            raise InvalidArgumentError(
+                "{boundary} {boundary.value} needs a byte-level tokenizer that neither normalizes "
+                "texts nor matches added tokens in them; omit it",
+                boundary="text",
+            )
+        self._vocabulary, self._encode = vocabulary, tokenizer.encode
+        self._pieces = PieceBeginnings(vocabulary.patterns)
+        self._last_tokens = lru_cache(maxsize=256)(self._find_last_tokens)
+
+    def find(self, text: bytes) -> list[Branch]:
+        """Return the canonical covers of a text of at least one byte, by branch."""
+        branches: dict[tuple[int, ...], Branch] = {}
+        for closed, piece in self._pieces.splits(text):
+            before = tuple(chain.from_iterable(map(self._encode_bytes, closed)))
+            context = b"".join(closed[-1:])
+            for cut in range(max(0, len(piece) - self._max_token_bytes), len(piece)):
+                ids, last, whole = self._last_tokens(context, piece[:cut], piece[cut:])
+                path = (*before, *ids)
+                if path in branches:
+                    last = np.union1d(last, branches[path].last)
+                    whole = max(whole, branches[path].whole)
+                if len(last):
+                    branches[path] = Branch(path, last, len(piece) - cut, whole)
+        return list(branches.values())
+
+    def _find_last_tokens(
+        self, before: bytes, head: bytes, tail: bytes
+    ) -> tuple[tuple[int, ...], IntArray, int]:
+        """Return the ids of `head`, of the tokens from `tail` on that can follow, and of `tail`.
+
+        `head` + `tail` is the beginning of a piece, and `before` the piece before it.
+        """
+        texts, ids, shapes = self._tokens
+        start = bisect_left(texts, tail)
+        stop = bisect_left(texts, tail + b"\xff" * self._max_token_bytes, start)
+        if start == stop:
+            return (), np.empty(0, np.int64), -1
+        path = merge_pairs(bytes_to_chars(head), self._vocabulary.ranks)
+        can_begin = self._pieces.continues(before, head, tail)
+        last = [
+            ids[i]
+            for i in range(start, stop)
+            if can_begin(texts[i], shapes[i])
+            and self._can_follow(path[-1:], bytes_to_chars(texts[i]))
+        ]
+        path_ids = tuple(self._vocabulary.ids[token] for token in path)
+        whole = next((i for i in last[:1] if self._vocabulary.token_bytes[i] == tail), -1)
+        return path_ids, np.array(sorted(last), np.int64), whole
+
+    @cached_property
+    def _tokens(self) -> _Tokens:
+        added = {token.id for token in self._vocabulary.added_tokens}
+        table = self._vocabulary.token_bytes.items()
+        pairs = sorted((data, token_id) for token_id, data in table if token_id not in added)
+        texts = [data for data, _ in pairs]
+        return _Tokens(texts, [token_id for _, token_id in pairs], list(map(shape, texts)))
+
+    @cached_property
+    def _max_token_bytes(self) -> int:
+        return max(map(len, self._tokens.texts))
+
+    def _can_follow(self, left: list[str], token: str) -> bool:
+        """Return whether BPE keeps `token` as a token after [left], or at the start after []."""
+        vocabulary = self._vocabulary
+        if not left and (vocabulary.self_encoding or vocabulary.ignore_merges):
+            return True
+        return merge_pairs("".join(left) + token, vocabulary.ranks) == [*left, token]
+
+    def _encode_bytes(self, text: bytes) -> list[int]:
+        return self._encode(decode(text), disallowed_special=(), errors="surrogateescape")
