@@ -20,9 +20,9 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.kernels.array import IntArray
 from gpt2np.tokenizer.bpe import merge_pairs
 from gpt2np.tokenizer.piece_beginnings import PieceBeginnings, decode, shape
 from gpt2np.tokenizer.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ class Branch(NamedTuple):
     """
 
     ids: tuple[int, ...]
-    last: IntArray
+    last: NDArray[np.int64]
     n_covered: int
     whole: int
 
@@ -92,7 +92,7 @@ class CoverFinder:
 
     def _find_last_tokens(
         self, before: bytes, head: bytes, tail: bytes
-    ) -> tuple[tuple[int, ...], IntArray, int]:
+    ) -> tuple[tuple[int, ...], NDArray[np.int64], int]:
         """Return the ids of `head`, of the tokens from `tail` on that can follow, and of `tail`.
 
         `head` + `tail` is the beginning of a piece, and `before` the piece before it.
