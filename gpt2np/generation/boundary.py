@@ -17,19 +17,18 @@ tokens of the covers form a small tree, which is computed in one pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
-from gpt2np.generation.logits_processors import TokenHistory, compute_logits, process_logits
-from gpt2np.generation.request import Request
-from gpt2np.generation.sampling import log_softmax, next_id, text_logprobs, token_logprob
+from gpt2np.generation.logits_processors import compute_logits
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.sampling import log_softmax, next_id, text_logprobs
 from gpt2np.generation.scoring import TextScore
-from gpt2np.generation.sequence import RunningSequence, SharedPrefix
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
 from gpt2np.tokenizer import Tokenizer
@@ -39,6 +38,7 @@ _DRAW = 1  # follows the seed: the cover has a random number of its own, not the
 
 Path = tuple[int, ...]
 Tree = dict[Path, Array]  # ids → logits (V,) of the next token
+Process = Callable[[Path, Array], Array]  # ids, logits (V,) → logits (V,)
 
 
 class Covers(NamedTuple):
@@ -90,6 +90,33 @@ class Covers(NamedTuple):
         )
         return float(np.logaddexp.reduce(logprobs))
 
+    def draw(self, tree: Tree, options: GenerationOptions, process: Process) -> tuple[Branch, int]:
+        """Draw a cover: a branch, and the id of the last token.
+
+        Temperature and filters apply to the probabilities of the covers. `process` applies
+        penalties, bans and logits processors to the logits of new tokens, not of the prompt's. The
+        cover has a random number of its own, which follows from the seed.
+        """
+        logprobs = [self._processed(tree, branch, process) for branch in self.branches]
+        index = next_id(np.concatenate(logprobs), options, partial(_number, options.seed))
+        for branch in self.branches:
+            if index < len(branch.last):
+                break
+            index -= len(branch.last)
+        return branch, int(branch.last[index])
+
+    def _processed(self, tree: Tree, branch: Branch, process: Process) -> Array:
+        """Return the log probability of each cover of a branch after `process`, (n,)."""
+        logits = tree[branch.ids]
+        logprobs = log_softmax(process(branch.ids, logits))[branch.last]
+        is_whole = branch.last == branch.whole
+        logprobs[is_whole] = log_softmax(logits)[branch.last[is_whole]]
+        return logprobs + self.path_logprob(tree, branch.ids)
+
+
+def _number(seed: int | None) -> float:
+    return float(np.random.default_rng([seed or 0, _DRAW]).random())
+
 
 def find_covers(
     tokenizer: Tokenizer, ids: Sequence[int], n_kept: int, bos_token_id: int | None
@@ -127,96 +154,6 @@ def _common_beginning(branches: Sequence[Branch]) -> Path:
     first, last = min(paths), max(paths)  # in lexicographic order, all others are between
     pairs = zip(first, last, strict=False)
     return tuple(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-@dataclass(eq=False)
-class CoveredPrefix(SharedPrefix):
-    """A prompt whose last tokens are drawn for each sequence; `ids` are the root of its covers.
-
-    Attributes:
-        covers: the covers of the prompt's text.
-        n_cut: number of ids before the root, which a window has cut off.
-        tree: see `Covers.tree`; empty until it is computed.
-    """
-
-    covers: Covers = field(default=Covers((), ()))
-    n_cut: int = 0
-    tree: Tree = field(default_factory=dict)
-
-    @property
-    def is_computed(self) -> bool:
-        """Whether the root and the tree are computed."""
-        return bool(self.tree)
-
-    def compute(self, model: GPT2, max_tokens: int) -> int:
-        """Compute at most `max_tokens` further tokens of the root, and after it the tree."""
-        if self.tree:
-            return 0
-        n_computed = super().compute(model, max_tokens)
-        if super().is_computed and self.cache:
-            self.tree = self.covers.tree(model, self.cache)
-        return n_computed
-
-    def copy_to(self, sequence: RunningSequence) -> None:
-        """Draw a cover for a sequence; set its prompt and KV cache, and append a new token, if any.
-
-        The cover has a random number of its own, so the call can be repeated after an interruption.
-
-        Raises:
-            InvalidArgumentError: the options forbid every next token.
-        """
-        request, window_cache = sequence.request, sequence.cache
-        branch, token_id = self._draw(request)
-        path = (*branch.ids, token_id) if token_id == branch.whole else branch.ids
-        n_covered = 0 if token_id == branch.whole else branch.n_covered
-        ids = [*request.ids[: self.n_cut], *path]
-        sequence.request = replace(request, ids=ids, n_covered=n_covered)
-        sequence.recompute()
-        if self.n_cut:
-            sequence.context_start = 0
-            sequence.slide_window()
-        if n_covered and not sequence.ids:
-            sequence.append(token_id, self.tree[branch.ids])
-        super().copy_to(sequence)
-        if self.n_cut:
-            sequence.cache = window_cache  # the window begins at another token now
-        if self.top is not None:
-            ends = range(len(self.ids), len(path))
-            added = [token_logprob(self.tree[path[:n]], path[n], self.top) for n in ends]
-            sequence.prompt_logprobs = [*self.logprobs, *added]
-
-    def _draw(self, request: Request) -> tuple[Branch, int]:
-        """Draw a cover: a branch, and the last token id.
-
-        Temperature and filters apply to the probabilities of the covers.
-        """
-        branches, options = self.covers.branches, request.options
-        weights = np.concatenate([self._logprobs(branch, request) for branch in branches])
-        index = next_id(weights, options, lambda: cover_number(options.seed))
-        for branch in branches:
-            if index < len(branch.last):
-                break
-            index -= len(branch.last)
-        return branch, int(branch.last[index])
-
-    def _logprobs(self, branch: Branch, request: Request) -> Array:
-        """Return the log probability of each cover of a branch, (n,).
-
-        Penalties, bans and logits processors apply to new tokens, not to the prompt's.
-        """
-        logits, ids = self.tree[branch.ids], [*request.ids[: self.n_cut], *branch.ids]
-        history = TokenHistory(ids, [])
-        processed = process_logits(logits, request.options, history, request.eos_token_ids)
-        processed = request.callbacks.process(ids, processed)
-        logprobs = log_softmax(processed)[branch.last]
-        is_whole = branch.last == branch.whole
-        logprobs[is_whole] = log_softmax(logits)[branch.last[is_whole]]
-        return logprobs + self.covers.path_logprob(self.tree, branch.ids)
-
-
-def cover_number(seed: int | None) -> float:
-    """Return the random number that draws the cover of a sequence."""
-    return float(np.random.default_rng([seed or 0, _DRAW]).random())
 
 
 def score_text(

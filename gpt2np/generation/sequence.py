@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
@@ -29,6 +29,7 @@ from gpt2np.runtime.hooked_context import Hook
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
+    from gpt2np.generation.boundary import Covers, Tree
     from gpt2np.generation.model_draft import ModelDraft
     from gpt2np.generation.ngram_draft import NgramDraft
 
@@ -409,6 +410,72 @@ class SharedPrefix:
         self.n_pending -= 1
 
 
+@dataclass(eq=False)
+class CoveredPrefix(SharedPrefix):
+    """A prompt whose last tokens are drawn for each sequence: see `gpt2np.generation.boundary`.
+
+    Attributes:
+        ids: the root of the covers.
+        covers: the covers of the prompt's text.
+        n_cut: number of ids before the root, which a window has cut off.
+        tree: see `Covers.tree`; empty until it is computed.
+    """
+
+    covers: Covers = field(kw_only=True)
+    n_cut: int = field(kw_only=True)
+    tree: Tree = field(default_factory=dict)
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the root and the tree are computed."""
+        return bool(self.tree)
+
+    def compute(self, model: GPT2, max_tokens: int) -> int:
+        """Compute at most `max_tokens` further tokens of the root, and after it the tree."""
+        if self.tree:
+            return 0
+        n_computed = super().compute(model, max_tokens)
+        if super().is_computed and self.cache:
+            self.tree = self.covers.tree(model, self.cache)
+        return n_computed
+
+    def copy_to(self, sequence: RunningSequence) -> None:
+        """Draw a cover for a sequence; set its prompt and KV cache, and append a new token, if any.
+
+        The call can be repeated after an interruption.
+
+        Raises:
+            InvalidArgumentError: the options forbid every next token.
+        """
+        request, window_cache = sequence.request, sequence.cache
+        before = request.ids[: self.n_cut]
+
+        def process(path: tuple[int, ...], logits: Array) -> Array:
+            ids = [*before, *path]
+            history = TokenHistory(ids, [])
+            logits = process_logits(logits, request.options, history, request.eos_token_ids)
+            return request.callbacks.process(ids, logits)
+
+        branch, token_id = self.covers.draw(self.tree, request.options, process)
+        is_whole = token_id == branch.whole
+        path = (*branch.ids, token_id) if is_whole else branch.ids
+        n_covered = 0 if is_whole else branch.n_covered
+        sequence.request = replace(request, ids=[*before, *path], n_covered=n_covered)
+        sequence.recompute()
+        if self.n_cut:
+            sequence.context_start = 0
+            sequence.slide_window()
+        if not is_whole and not sequence.ids:
+            sequence.append(token_id, self.tree[branch.ids])
+        super().copy_to(sequence)
+        if self.n_cut:
+            sequence.cache = window_cache  # the window begins at another token now
+        if self.top is not None:
+            ends = range(len(self.ids), len(path))
+            added = [token_logprob(self.tree[path[:n]], path[n], self.top) for n in ends]
+            sequence.prompt_logprobs = [*self.logprobs, *added]
+
+
 def share_prefix(sequences: Sequence[RunningSequence]) -> None:
     """Make sequences with the same prompt compute the prompt only once.
 
@@ -426,8 +493,6 @@ def share_prefix(sequences: Sequence[RunningSequence]) -> None:
     if first.context_start or top is not None:
         computed = None  # other positions, or the logits are needed
     if request.covers:
-        from gpt2np.generation.boundary import CoveredPrefix
-
         n_cut = min(first.context_start, len(request.covers.root) - 1)
         covers = request.covers.within(first.n_positions, n_cut)
         prefix: SharedPrefix = CoveredPrefix(

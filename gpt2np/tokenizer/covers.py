@@ -15,6 +15,7 @@ stay within a piece of the pre-tokenizer; `piece_beginnings` tells where the pie
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -25,8 +26,7 @@ from numpy.typing import NDArray
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.bpe import merge_pairs
 from gpt2np.tokenizer.piece_beginnings import PieceBeginnings, decode, shape
-from gpt2np.tokenizer.tokenizer import Tokenizer
-from gpt2np.tokenizer.vocabulary import bytes_to_chars
+from gpt2np.tokenizer.vocabulary import Vocabulary, bytes_to_chars
 
 
 class Branch(NamedTuple):
@@ -56,13 +56,12 @@ class _Tokens(NamedTuple):
 class CoverFinder:
     """Finds the canonical covers of texts for one tokenizer. Threads can share a finder."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Prepare for a tokenizer.
+    def __init__(self, vocabulary: Vocabulary, encode: Callable[..., list[int]]) -> None:
+        """Prepare for a tokenizer, given by its vocabulary and its method `encode`.
 
         Raises:
             InvalidArgumentError: the tokenizer changes texts before it encodes them.
         """
-        vocabulary = tokenizer.vocabulary
         changes = vocabulary.nfc or vocabulary.add_prefix_space or not vocabulary.byte_level
         if changes or not all(token.special for token in vocabulary.added_tokens):
             raise InvalidArgumentError(
@@ -70,7 +69,7 @@ class CoverFinder:
                 "texts nor matches added tokens in them; omit it",
                 boundary="text",
             )
-        self._vocabulary, self._encode = vocabulary, tokenizer.encode
+        self._vocabulary, self._encode = vocabulary, encode
         self._pieces = PieceBeginnings(vocabulary.patterns)
         self._last_tokens = lru_cache(maxsize=256)(self._find_last_tokens)
 

@@ -376,7 +376,7 @@ class Tokenizer:
     def _cover_finder(self) -> CoverFinder:
         from gpt2np.tokenizer.covers import CoverFinder  # imports NumPy
 
-        return CoverFinder(self)
+        return CoverFinder(self.vocabulary, self.encode)
 
     def _parts(
         self,

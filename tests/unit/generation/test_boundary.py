@@ -20,7 +20,8 @@ from gpt2np import (
     LanguageModel,
     Tokenizer,
 )
-from gpt2np.generation.boundary import CoveredPrefix, find_covers
+from gpt2np.generation.boundary import find_covers
+from gpt2np.generation.sequence import CoveredPrefix
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 
 SHAPE = {"n_embd": 16, "n_head": 2, "n_inner": 32, "n_layer": 2, "n_positions": 32}
@@ -96,7 +97,9 @@ def library_covers(lm, ids, **options):
         (*branch.ids, token_id): logprob
         for branch in prefix.covers.branches
         for token_id, logprob in zip(
-            branch.last.tolist(), prefix._logprobs(branch, stream.sequence.request), strict=True
+            branch.last.tolist(),
+            prefix.covers._processed(prefix.tree, branch, lambda ids, logits: logits),
+            strict=True,
         )
     }
 
