@@ -28,7 +28,7 @@ BLOCK = 1024
 
 _LO_UNIT = 2.0**-22  # of the low slice, in units of the high slice
 _CHUNK = 8192  # numbers of an elementwise function
-_COLUMNS = 256  # of a matrix converted to float64 at a time, so that they stay in the cache
+_OUTPUTS = 128  # of a matrix converted to float64 at a time, so that they stay in the cache
 
 _LN2_HI = float.fromhex("0x1.62e42fefa2000p-1")  # 40 bits, so that k · _LN2_HI is exact
 _LN2_LO = float.fromhex("0x1.9ef35793c7673p-41")
@@ -236,22 +236,26 @@ def weighted_rows(x: Array, w: Array) -> Array:
 
 @dataclass(frozen=True)
 class ExactLinear:
-    """A linear layer: blocks of at most BLOCK inputs, as slices in float32 (k, m); bias (m,)."""
+    """A linear layer: blocks of at most BLOCK inputs, as slices in float32 (m, k); bias (m,).
+
+    A row has the weights of one output, so that a few rows are read and converted in one piece.
+    """
 
     blocks: list[Slices]
     bias: Array | None
 
     @classmethod
     def of(cls, weight: Array, bias: Array | None = None) -> ExactLinear:
-        """Cut a weight matrix (in, out); each block and output has one scale."""
-        return cls([_cut_block(weight[i : i + BLOCK]) for i in range(0, len(weight), BLOCK)], bias)
+        """Cut a weight matrix (out, in); each block and output has one scale."""
+        starts = range(0, weight.shape[1], BLOCK)
+        return cls([_cut_block(weight[:, i : i + BLOCK]) for i in starts], bias)
 
 
 def _cut_block(weight: Array) -> Slices:
     hi, lo = np.empty(weight.shape, np.float32), np.empty(weight.shape, np.float32)
-    scale = np.empty((1, weight.shape[1]))
-    for columns in _column_slices(slice(0, weight.shape[1])):
-        hi[:, columns], lo[:, columns], scale[:, columns] = cut(weight[:, columns], 0)
+    scale = np.empty((len(weight), 1))
+    for rows in _output_slices(slice(0, len(weight))):
+        hi[rows], lo[rows], scale[rows] = cut(weight[rows], 1)
     return Slices(hi, lo, scale)
 
 
@@ -265,18 +269,16 @@ def linear(
 
     The products of the blocks are added in ascending order.
     """
-    chosen = columns or slice(0, w.blocks[0].hi.shape[1])
+    chosen = columns or slice(0, len(w.blocks[0].hi))
     inputs = [cut(x[:, i * BLOCK : (i + 1) * BLOCK], -1) for i in range(len(w.blocks))]
     y = np.zeros((len(x), chosen.stop - chosen.start))
 
     def multiply(part: slice) -> None:
+        result = y[:, part.start - chosen.start : part.stop - chosen.start]
         for cut_x, block in zip(inputs, w.blocks, strict=True):
-            hi, lo = (array[:, part].astype(np.float64) for array in (block.hi, block.lo))
-            y[:, part.start - chosen.start : part.stop - chosen.start] += _multiply(
-                cut_x, Slices(hi, lo, block.scale[:, part])
-            )
+            result += _multiply(cut_x, Slices(*(a[part].astype(np.float64).T for a in block)))
 
-    parallel_for(multiply, _column_slices(chosen), python_threads())
+    parallel_for(multiply, _output_slices(chosen), python_threads())
     if w.bias is not None:
         y += w.bias[chosen]
     return then(y) if then else y
@@ -284,9 +286,9 @@ def linear(
 
 def unembed(x: Array, w: ExactLinear) -> Array:
     """Return the logits (n, V) for final hidden states x (n, C)."""
-    return by_rows(lambda rows: linear(rows, w), x, width=w.blocks[0].hi.shape[1])
+    return by_rows(lambda rows: linear(rows, w), x, width=len(w.blocks[0].hi))
 
 
-def _column_slices(columns: slice) -> list[slice]:
-    starts = range(columns.start, columns.stop, _COLUMNS)
-    return [slice(start, min(start + _COLUMNS, columns.stop)) for start in starts]
+def _output_slices(outputs: slice) -> list[slice]:
+    starts = range(outputs.start, outputs.stop, _OUTPUTS)
+    return [slice(start, min(start + _OUTPUTS, outputs.stop)) for start in starts]

@@ -229,10 +229,10 @@ def _arrange_exact(config: GPT2Config, head: str, source: WeightSource, _: bool)
     arrays, norm = source.arrays, partial(_layer_norm, config, source)
 
     def linear(name: str) -> Any:  # an ExactLinear in the place of a PackedMatrix
-        return ExactLinear.of(arrays[f"{name}.weight"], arrays[f"{name}.bias"])
+        return ExactLinear.of(arrays[f"{name}.weight"].T, arrays[f"{name}.bias"])
 
     blocks = list(arrange_blocks(config, norm, linear))
-    lm_head: Any = ExactLinear.of(arrays[head].T)
+    lm_head: Any = ExactLinear.of(arrays[head])
     return ModelWeights(arrays[WTE], arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
 
 

@@ -87,7 +87,7 @@ def test_products_of_slices_are_integers_that_float64_holds() -> None:
 
 def test_linear_is_the_same_for_any_rows_and_columns() -> None:
     x, w = RNG.standard_normal((70, 2500)), RNG.standard_normal((2500, 300))
-    layer = exact.ExactLinear.of(w, RNG.standard_normal(300))
+    layer = exact.ExactLinear.of(w.T, RNG.standard_normal(300))
     whole = exact.linear(x, layer)
     np.testing.assert_array_equal(whole[3:4], exact.linear(x[3:4], layer))
     np.testing.assert_array_equal(whole[:, 50:90], exact.linear(x, layer, columns=slice(50, 90)))
