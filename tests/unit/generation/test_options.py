@@ -49,6 +49,7 @@ WRONG = {
     "prompt_logprobs": (*WHOLE, 1001),
     "choices": ("ab", None, 5, [""], [5]),
     "regex": ("", 5, ["a"]),
+    "json_schema": ("", 5, ["a"]),
 }
 
 
@@ -91,7 +92,7 @@ def test_out_of_range(name, value):
             "best_of is 2, less than num_return_sequences, 3",
         ),
         ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens is 9, more than"),
-        ({"choices": ["a"], "regex": "b"}, "choices and regex: the two contradict"),
+        ({"choices": ["a"], "regex": "b"}, "choices, regex and json_schema contradict"),
         ({"stop_regex": "("}, r"stop_regex '\(' is not a regular expression: missing \)"),
         ({"stop_regex": ["a", "b*"]}, r"stop_regex 'b\*' matches the empty text"),
         ({"stop_regex": "^"}, "matches the empty text"),
