@@ -101,6 +101,7 @@ class GPT2NPModel(llm.Model):
     """
 
     can_stream = True
+    supports_schema = True
 
     Options = _PluginOptions  # type: ignore[assignment]
 
@@ -144,6 +145,8 @@ class GPT2NPModel(llm.Model):
 
         lm, template = self._load()
         options = prompt.options.model_dump(exclude_none=True)
+        if prompt.schema:
+            options["json_schema"] = prompt.schema
         if template:  # a special token in the answer could forge the end of a turn
             options["stop"] = [*options.get("stop", ()), *lm.tokenizer.special_tokens]
         messages = [{"role": m.role, "content": _text(m)} for m in prompt.messages]

@@ -137,6 +137,13 @@ def test_options(run_llm, lm, name, value, option):
     assert result.stdout[:-1] == lm.generate("The king", seed=7, max_new_tokens=12, **option).text
 
 
+def test_a_schema(run_llm):
+    answer = json.loads(
+        run_llm("-m", "gpt2np/bundled", "A fox: ", *SHORT, "--schema", "a int").stdout
+    )
+    assert list(answer) == ["a"] and isinstance(answer["a"], int)
+
+
 def test_option_names():
     from gpt2np.llm_plugin import GPT2NPModel
 
