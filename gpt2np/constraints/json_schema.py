@@ -156,14 +156,17 @@ class _Compiler:
 
     def _all_of(self, factors: Sequence[Sequence[_Keywords]], path: str) -> list[_Keywords]:
         """Return the alternatives of a conjunction of alternatives."""
-        self.n_subschemas += math.prod(map(len, factors))
+        self._count(math.prod(map(len, factors)))
+        return [reduce(partial(_merge, path), combined) for combined in product(*factors)]
+
+    def _count(self, n: int) -> None:
+        self.n_subschemas += n
         if self.n_subschemas > MAX_SUBSCHEMAS:
             raise TooManyStatesError(
                 "{json_schema} is too large: more than {0:,} subschemas, with references followed",
                 MAX_SUBSCHEMAS,
                 json_schema=self.root,
             )
-        return [reduce(partial(_merge, path), combined) for combined in product(*factors)]
 
     def _alternatives(self, part: _Part) -> list[_Keywords]:
         """Return schemas without references and alternatives, which together equal a part."""
@@ -212,7 +215,9 @@ class _Compiler:
 
     def _are_disjoint(self, first: Iterable[_Keywords], second: Iterable[_Keywords]) -> bool:
         """Return whether certainly no value is valid for two lists of alternatives."""
-        return all(self._excludes(a, b) for a, b in product(first, second))
+        pairs = [*product(first, second)]
+        self._count(len(pairs))
+        return all(self._excludes(a, b) for a, b in pairs)
 
     def _excludes(self, a: _Keywords, b: _Keywords) -> bool:
         types = _types(a) & _types(b)
