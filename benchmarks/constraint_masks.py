@@ -67,7 +67,7 @@ def ours(tokenizer: Tokenizer, constraint: Any, ids: list[int]) -> Iterator[floa
     """Yield the time of each mask."""
     special_ids = frozenset(tokenizer.special_tokens.values())
     tokens = tokenizer.vocabulary.token_bytes
-    given = (
+    given: dict[str, Any] = (
         {"regex": constraint}
         if isinstance(constraint, str)
         else {"json_schema": json.dumps(constraint)}
