@@ -173,15 +173,17 @@ def _read_headers(folder: Path) -> dict[str, TensorInfo]:
             f"{folder} lacks {', '.join(missing)}, listed in {INDEX_FILE}; download or save the "
             "model again"
         )
-    headers = {shard: read_header(folder / shard) for shard in shards}
+    names: dict[str, list[str]] = {shard: [] for shard in shards}
     for name, shard in weight_map.items():
-        if name not in headers[shard]:
+        names[shard].append(name)
+    tensors: dict[str, TensorInfo] = {}
+    for shard in shards:
+        in_shard = read_header(folder / shard)
+        if absent := [name for name in names[shard] if name not in in_shard]:
             raise CheckpointError(
-                f"{index} maps {name} to {shard}, which does not contain it; download or save "
+                f"{index} maps {absent[0]} to {shard}, which does not contain it; download or save "
                 "the model again"
             )
-    tensors: dict[str, TensorInfo] = {}
-    for shard, in_shard in headers.items():
         if duplicates := tensors.keys() & in_shard.keys():
             raise CheckpointError(
                 f"{folder}: {min(duplicates)} is in two shards, one of them {shard}; download or "

@@ -151,7 +151,12 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     render();
   }
 
-  range.addEventListener("input", () => { pause(); zoom.leave(); show(Number(range.value)); });
+  range.addEventListener("input", () => {
+    const asked = Number(range.value); // leaving draws the moment before, and the range shows it again
+    pause();
+    zoom.leave();
+    show(asked);
+  });
   range.addEventListener("keydown", (event) => {
     const direction = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
     if (!direction) return;

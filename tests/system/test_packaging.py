@@ -69,11 +69,11 @@ def test_contents(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for needed in (
         "gpt2np/py.typed",
-        "gpt2np/explain/page.html",
+        "gpt2np/view/page.html",
         "gpt2np/view/colors.css",
-        "gpt2np/explain/page.css",
+        "gpt2np/view/numbers.css",
         "gpt2np/view/index.html",
-        "gpt2np/explain/page.js",
+        "gpt2np/view/zoom.js",
         "gpt2np/weights/config.json",
         "gpt2np/weights/generation_config.json",
         "gpt2np/weights/model.safetensors",

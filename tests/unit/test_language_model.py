@@ -206,7 +206,7 @@ class TestOptionNames:
             ("temprature", "did you mean 'temperature'"),
             ("stop_string", "did you mean 'stop_strings'"),
             ("max_length", "give max_new_tokens"),
-            ("xyz", "there are temperature, "),
+            ("xyz", "there are boundary, temperature, "),
         ],
     )
     def test_unknown_names(self, lm, name, message):

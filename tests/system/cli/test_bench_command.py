@@ -15,7 +15,7 @@ from helpers.patched_cli import one_run, report_handler
 from helpers.random_models import random_model
 
 from gpt2np import Tokenizer
-from gpt2np.benchmark.suite import as_text
+from gpt2np.benchmark.suite import suite_text
 from gpt2np.kernels.blas import describe_kernels, small_kernels
 from gpt2np.kernels.cpus import usable_cpus
 from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count
@@ -40,7 +40,7 @@ def content():
 
 
 def test_the_table(content):
-    lines = as_text(content).splitlines()
+    lines = suite_text(content).splitlines()
     assert lines[0] == "bundled: 5.9 million parameters, float32, context 512"
     assert any(line.startswith("BLAS ") and line.endswith("1 thread") for line in lines)
     assert f"kernels   {describe_kernels()}" in lines

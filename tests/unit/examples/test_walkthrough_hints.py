@@ -28,6 +28,13 @@ def ban_in_place(logits, ids):
 
 
 MISTAKES = {  # one likely mistake per exercise
+    "most_surprising_word": lambda lm, text: min(
+        lm.score(text).by_word(), key=lambda word: word.surprisal
+    ).text,
+    "more_probable": lambda lm, first, second: max(
+        first, second, key=lambda text: lm.score(text).logprobs.mean()
+    ),
+    "surprise_of": lambda lm, beginning, word: -lm.score(word, given=beginning).total / math.log(2),
     "central_difference": lambda f, x, step: (f(x + step) - f(x)) / step,
     "logits_gradient": lambda logits, targets: (
         np.exp(logits - logits.max(-1, keepdims=True))
