@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.explain.measure import GreedyStep, greedy_steps, measure_parts, measure_precision
 from gpt2np.explain.pieces import describe_text
 from gpt2np.explain.run import Run
-from gpt2np.interp.description import Json, array_json, describe_neurons
+from gpt2np.interp.description import Json, array_json, describe_neurons, model_label
 from gpt2np.interp.lens import top_k
 from gpt2np.interp.weights import nearest_tokens
 from gpt2np.kernels.array import Array
@@ -49,7 +48,10 @@ def describe_details(run: Run, steps: int, float64: bool, on_progress: OnProgres
         lambda: {"time": measure_parts(run)},
         lambda: {"precision": measure_precision(run) if float64 else None},
     )
-    details: Json = {"focus": asdict(run.focus), "facts": _facts(run)}
+    details: Json = {
+        "focus": asdict(run.focus),
+        "facts": {"model": model_label(run.lm), **run.model.facts},
+    }
     for name, build in zip(PARTS, builders, strict=True):
         on_progress(name)
         details |= build()
@@ -71,12 +73,6 @@ def named_ids(details: Json) -> Iterable[int]:
     nested = (details["nearest"]["ids"], details["steps"]["ids"], [details["likely"]])
     ids = {i for rows in nested for row in rows for i in row}
     return ids | {i for block in details["neurons"] for each in block for i in each["raises"]}
-
-
-def _facts(run: Run) -> dict[str, str]:
-    path = Path(run.lm.name)
-    name = path.name if path.is_absolute() else run.lm.name  # other users may read the page
-    return {"model": name, **run.model.facts}
 
 
 def _embedding(run: Run) -> Json:

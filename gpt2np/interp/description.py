@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,12 @@ def record_pass(lm: LanguageModel, ids: Sequence[int], interventions: Sequence[H
     return Trace(traced.ids, traced.config, {**traced.arrays, **last_rows})
 
 
+def model_label(lm: LanguageModel) -> str:
+    """Return a model's name without its folder, because other users may read a page."""
+    path = Path(lm.name)
+    return path.name if path.is_absolute() else lm.name
+
+
 def describe_pass(
     lm: LanguageModel,
     traced: Trace,
@@ -114,7 +121,7 @@ def describe_pass(
     result: Json = {
         "format": FORMAT,
         "version": VERSION,
-        "model": lm.name,
+        "model": model_label(lm),
         "shape": {
             "n_layer": config.n_layer,
             "n_head": config.n_head,

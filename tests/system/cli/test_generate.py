@@ -317,7 +317,10 @@ class TestBadInput:
             (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
             (["--temperature", "0", "--top-p", "0.9"], ["--temperature 0 and --top-p contradict"]),
             (["-"], ["unrecognized argument '-'; quote a prompt"]),
-            (["--choice", "a", "--regex", "b"], ["--choice, --regex and --json-schema contradict each other"]),
+            (
+                ["--choice", "a", "--regex", "b"],
+                ["--choice, --regex and --json-schema contradict each other"],
+            ),
             (["--greedy", "--top-p", "0.9"], ["--greedy and --top-p contradict each other"]),
             (["--num-beams", "2", "--top-k", "4"], ["--num-beams and --top-k contradict"]),
             (["--num-beams", "2", "--seed", "1"], ["--num-beams and --seed contradict"]),

@@ -28,9 +28,9 @@ def ban_in_place(logits, ids):
 
 
 MISTAKES = {  # one likely mistake per exercise
-    "most_surprising_word": lambda lm, text: min(
-        lm.score(text).by_word(), key=lambda word: word.surprisal
-    ).text,
+    "most_surprising_word": lambda lm, text: (
+        min(lm.score(text).by_word(), key=lambda word: word.surprisal).text
+    ),
     "more_probable": lambda lm, first, second: max(
         first, second, key=lambda text: lm.score(text).logprobs.mean()
     ),
