@@ -479,13 +479,13 @@ class LanguageModel:
         is_list = items is not None and not (items and is_integer(items[0]))
         texts: list[Any] = items if is_list and items is not None else [text]
         if boundary == "text":
-            others = {
+            excluded = {
                 "context": context,
                 "stride": stride,
                 "from_end_of_text": from_end_of_text,
                 "interventions": interventions,
             }
-            scores = self._score_texts(given, texts, others)
+            scores = self._score_texts(given, texts, excluded)
             return scores if is_list else scores[0]
         inputs = [self._encode_plain(item) for item in texts]
         given_ids = list(self._encode_plain(given))
@@ -502,12 +502,12 @@ class LanguageModel:
         return scores if is_list else scores[0]
 
     def _score_texts(
-        self, given: Prompt, texts: Sequence[Prompt], others: Mapping[str, object]
+        self, given: Prompt, texts: Sequence[Prompt], excluded: Mapping[str, object]
     ) -> list[TextScore]:
-        """Score texts with boundary="text"; the arguments `others` must be None."""
+        """Score texts with boundary="text"; the arguments `excluded` must be None."""
         from gpt2np.generation.boundary import score_text
 
-        _check_boundary(others)
+        _check_boundary(excluded)
         for name, value in [("given", given), *(("text", text) for text in texts)]:
             check_argument(isinstance(value, str), name, value, "a text: the boundary is a text's")
         bos_token_id = self._scoring_prefix([], [], from_end_of_text=True)[0]
@@ -774,9 +774,9 @@ class LanguageModel:
         return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
 
 
-def _check_boundary(others: Mapping[str, object]) -> None:
+def _check_boundary(excluded: Mapping[str, object]) -> None:
     """Raise InvalidArgumentError if an argument that excludes boundary="text" is not None."""
-    for name, value in others.items():
+    for name, value in excluded.items():
         if value is not None:
             raise InvalidArgumentError(
                 f"{{boundary}} {{boundary.value}} cannot be combined with {{{name}}}; omit one",

@@ -276,8 +276,8 @@ class _Compiler:
             (json_text.member(json_text.literal(name), values.get(name, value)), name in required)
             for name in names
         ]
-        others = json_text.member(json_text.other_strings(names), value)
-        return json_text.object_of(members, others if is_open else None)
+        further = json_text.member(json_text.other_strings(names), value)
+        return json_text.object_of(members, further if is_open else None)
 
 
 def _error(path: str, problem: str) -> InvalidArgumentError:
@@ -375,8 +375,8 @@ def _type(value: object) -> str:
 
 
 def _enumeration(keywords: _Keywords, path: str) -> Tree:
-    if others := sorted(keywords.keys() - {"enum", "type"}):
-        raise _error(path, f"{others[0]} beside enum or const is not supported; omit it")
+    if unsupported := sorted(keywords.keys() - {"enum", "type"}):
+        raise _error(path, f"{unsupported[0]} beside enum or const is not supported; omit it")
     types = keywords.get("type", _ALL_TYPES)
     return either([json_text.literal(v) for v in keywords["enum"] if _type(v) in types])
 

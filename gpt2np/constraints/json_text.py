@@ -102,9 +102,9 @@ def other_strings(texts: Collection[str]) -> Tree:
 
 def _other_rest(texts: Collection[str]) -> Tree:
     firsts = sorted({text[0] for text in texts if text})
-    others = character(complement(character_set((ord(c), ord(c)) for c in firsts)))
+    other_firsts = character(complement(character_set((ord(c), ord(c)) for c in firsts)))
     branches = [] if "" in texts else [_QUOTE]
-    branches.append(sequence(others, _REST))
+    branches.append(sequence(other_firsts, _REST))
     for first in firsts:
         rest = _other_rest({text[1:] for text in texts if text[:1] == first})
         branches.append(sequence(character(((ord(first), ord(first)),)), rest))

@@ -307,11 +307,11 @@ def _guesses(lm: LanguageModel, residuals: Sequence[Array], n: int) -> Json:
         logits = logit_lens(lm, residual)  # (R, V)
         answers = logits.argmax(-1)[:, None] if answers is None else answers
         probabilities = softmax(logits)
-        own = np.take_along_axis(probabilities, answers, -1)
+        of_line = np.take_along_axis(probabilities, answers, -1)
         ids.append(top_k(logits, n))
         likely.append(np.take_along_axis(probabilities, ids[-1], -1))
-        of_answer.append(own[:, 0])
-        ranks.append(1 + (probabilities > own).sum(-1))
+        of_answer.append(of_line[:, 0])
+        ranks.append(1 + (probabilities > of_line).sum(-1))
     return {
         "ids": array_json(np.stack(ids[::-1]), np.int32),
         "probabilities": array_json(np.stack(likely[::-1]), np.float32),

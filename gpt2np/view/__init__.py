@@ -3,7 +3,9 @@
 machine.js  the Machine: a pass as a picture that moves, with its controls
 numbers.js  the numbers of a pass as tables
 stage.js    the picture on a canvas
-zoom.js     going into the picture; scenes.js has what is drawn there, source.js asks the server
+zoom.js     goes into the picture, down to one number
+scenes.js   the pictures of the parts that zoom.js opens
+source.js   asks the server for numbers beyond the description
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
 details.js  the sections of the explain page
 score.js    one attention score and the sampler, step by step
