@@ -702,23 +702,15 @@ class LanguageModel:
             )
         from gpt2np.constraints import text_constraint
 
-        constraint = text_constraint(
+        return text_constraint(
             self.tokenizer.vocabulary.token_bytes,
             self.model.config.vocab_size,
             self.eos_token_ids,
             frozenset(self.tokenizer.special_tokens.values()),
             options.stop_token_ids,
+            excluded=options.stop,
             **given,
         )
-        # A chat stops at its special tokens' texts: whatever a constraint says, no turn is forged.
-        for stop in sorted({*options.stop} - {*self.tokenizer.special_tokens}):
-            if constraint.may_contain(stop.encode(errors="surrogatepass")):
-                raise InvalidArgumentError(
-                    "{stop} {stop.value} occurs in texts that match the constraint, and would end "
-                    "them too early; omit it, or exclude it from the constraint",
-                    stop=stop,
-                )
-        return constraint
 
     def _read_prompt(
         self, prompt: Prompt, prefix: Prefix | None = None, window: int = 0

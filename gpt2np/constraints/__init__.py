@@ -6,6 +6,7 @@
     json_text     syntax trees of strings, numbers, arrays and objects
     characters    sets of characters and their UTF-8 encodings
     automaton     compiles a syntax tree to an automaton over bytes, on demand
+    aho_corasick  tells which excluded texts a text may still become
     trie          holds the prefix tree of the vocabulary
     distances     counts the bytes or tokens to a match
     token_mask    computes which token ids may come next

@@ -10,14 +10,16 @@ from every DFA state but DEAD.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.constraints.characters import END, ByteNodes, Ranges
+from gpt2np.constraints.aho_corasick import aho_corasick
+from gpt2np.constraints.characters import END, ByteNodes, Ranges, intersection
 from gpt2np.constraints.syntax import Alternation, CharacterClass, Concatenation, Repetition, Tree
 from gpt2np.errors import InvalidArgumentError
 
@@ -28,7 +30,7 @@ DEAD = 0
 """The ByteAutomaton state from which no match can be reached."""
 
 MAX_CHARACTER_STATES = 50_000
-MAX_CLOSURES = 300_000  # states in the epsilon closures of all states
+MAX_CLOSURES = 300_000  # states in the closures of all states; ranges of excluded texts
 # Readings of all states of an automaton, where each state counts STATE_SIZE more for its row of
 # targets. A reading takes up to 100 bytes, so an automaton takes up to 100 MB.
 MAX_SIZE = 1_000_000
@@ -46,23 +48,24 @@ class TooManyStatesError(InvalidArgumentError):
 
 
 class CharacterAutomaton:
-    """A nondeterministic automaton (NFA) over characters, built from a regex's syntax tree."""
+    """A nondeterministic automaton (NFA) over characters, built from a regex's syntax tree.
 
-    def __init__(self, tree: Tree) -> None:
+    It accepts the texts that match the tree and contain none of the texts `excluded`.
+    """
+
+    def __init__(self, tree: Tree, excluded: Collection[str] = ()) -> None:
         self.nodes = ByteNodes()  # shared by all sets of characters
         self.epsilon: list[tuple[int, ...]] = [()]  # state → states reached without reading
-        self.reads: list[Reading | None] = [None]  # state → reading of the next character
-        self._roots: dict[Ranges, int | None] = {}
+        self.reads: list[tuple[Reading, ...]] = [()]  # state → readings of the next character
+        self._roots: dict[Ranges, int] = {}
         self._readings: dict[int, frozenset[Reading]] = {}
-        self._n_closed = 0  # states in the closures
+        self._n_closed = 0  # see MAX_CLOSURES
         self._added: dict[tuple[int, int], int] = {}  # id of a tree, target → first state
         self.start = self._add_tree(tree, _MATCH)
         self._added.clear()  # the trees may not outlive this call
-        sources: list[list[int]] = [[] for _ in self.epsilon]
-        for state, (epsilon, read) in enumerate(zip(self.epsilon, self.reads, strict=True)):
-            for target in (*epsilon, read[1]) if read else epsilon:
-                sources[target].append(state)
-        self._live = _closure(_MATCH, sources)  # the states from which _MATCH can be reached
+        self._live = self._find_live()
+        if excluded:
+            self._exclude(excluded)
 
     def readings(self, state: int) -> frozenset[Reading]:
         """Return the ways to read one character from a state, and MATCHED if the text may end.
@@ -72,22 +75,29 @@ class CharacterAutomaton:
         """
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
-            self._n_closed += len(closure)
-            if self._n_closed > MAX_CLOSURES:
-                raise TooManyStatesError(
-                    "the pattern or the schema is too large: too many consecutive parts may be "
-                    "empty, as in (a?){8000}; write a{0,8000}, or use smaller counts"
-                )
-            reads = {self.reads[s] for s in closure & self._live}
+            self._count(len(closure))
             matched = {MATCHED} if _MATCH in closure else set()
-            self._readings[state] = frozenset({read for read in reads if read} | matched)
+            reads = (self.reads[s] for s in closure & self._live)
+            self._readings[state] = frozenset(matched.union(*reads))
         return self._readings[state]
 
-    @property
-    def all_readings(self) -> frozenset[Reading]:
-        """The readings at the start of each character, at any position in a match."""
-        reads = (self.reads[state] for state in self._live)
-        return frozenset(read for read in reads if read and read[1] in self._live)
+    def _count(self, n: int) -> None:
+        self._n_closed += n
+        if self._n_closed > MAX_CLOSURES:
+            raise TooManyStatesError(
+                "the pattern or the schema is too large: too many consecutive parts may be empty, "
+                "as in (a?){{8000}}; write a{{0,8000}}, or use smaller counts, or fewer {stop} "
+                "texts",
+                stop=None,
+            )
+
+    def _find_live(self) -> set[int]:
+        """Return the states from which _MATCH can be reached."""
+        sources: list[list[int]] = [[] for _ in self.epsilon]
+        for state, (epsilon, reads) in enumerate(zip(self.epsilon, self.reads, strict=True)):
+            for target in (*epsilon, *(then for _, then in reads)):
+                sources[target].append(state)
+        return _closure(_MATCH, sources)
 
     def _add_tree(self, tree: Tree, target: int) -> int:
         """Return the first of the states that match `tree` and lead to the state `target`.
@@ -101,10 +111,8 @@ class CharacterAutomaton:
 
     def _new_states(self, tree: Tree, target: int) -> int:
         if isinstance(tree, CharacterClass):
-            if tree.characters not in self._roots:
-                self._roots[tree.characters] = self.nodes.root(tree.characters)
-            root = self._roots[tree.characters]
-            return self._add_state((), None if root is None else (root, target))
+            characters = tree.characters
+            return self._add_state((), ((self._root(characters), target),) if characters else ())
         if isinstance(tree, Concatenation):
             for part in reversed(tree.parts):
                 target = self._add_tree(part, target)
@@ -112,6 +120,42 @@ class CharacterAutomaton:
         if isinstance(tree, Alternation):
             return self._add_state([self._add_tree(branch, target) for branch in tree.branches])
         return self._add_repetition(tree, target)
+
+    def _root(self, characters: Ranges) -> int:
+        """Return the node before a character of a set that is not empty."""
+        if characters not in self._roots:
+            self._roots[characters] = self.nodes.root(characters)
+        return self._roots[characters]
+
+    def _exclude(self, texts: Collection[str]) -> None:
+        """Exclude the texts that contain one of `texts`.
+
+        The new states are pairs of a state and a node of `aho_corasick`.
+        """
+        self._count(len(texts) * sum(map(len, texts)))
+        nodes = aho_corasick(texts)
+        characters_of = {root: characters for characters, root in self._roots.items()}
+        states = {(self.start, 0): self._add_state(())}  # of the pairs
+        pending = [*states]
+
+        @cache
+        def steps(root: int, node: int) -> list[tuple[int, int]]:
+            parts = [(intersection(c, characters_of[root]), to) for c, to in nodes[node]]
+            self._count(sum(len(characters) for characters, _ in parts))
+            return [(self._root(characters), to) for characters, to in parts if characters]
+
+        for state, node in pending:  # grows
+            readings, reads = self.readings(state), []
+            for root, then in readings - {MATCHED}:
+                for part, to in steps(root, node):
+                    if (then, to) not in states:
+                        states[then, to] = self._add_state(())
+                        pending.append((then, to))
+                    reads.append((part, states[then, to]))
+            self._count(len(reads))
+            self.epsilon[states[state, node]] = (_MATCH,) if MATCHED in readings else ()
+            self.reads[states[state, node]] = tuple(reads)
+        self.start, self._live = states[self.start, 0], self._find_live()
 
     def _add_repetition(self, tree: Repetition, target: int) -> int:
         if tree.most is None:
@@ -128,7 +172,7 @@ class CharacterAutomaton:
             target = state
         return target
 
-    def _add_state(self, epsilon: Iterable[int], read: Reading | None = None) -> int:
+    def _add_state(self, epsilon: Iterable[int], reads: tuple[Reading, ...] = ()) -> int:
         if len(self.epsilon) == MAX_CHARACTER_STATES:
             raise TooManyStatesError(
                 "the pattern, the choices or the schema are too large: more than "
@@ -136,7 +180,7 @@ class CharacterAutomaton:
                 "counts or fewer choices"
             )
         self.epsilon.append(tuple(epsilon))
-        self.reads.append(read)
+        self.reads.append(reads)
         return len(self.epsilon) - 1
 
 
@@ -170,9 +214,9 @@ class ByteAutomaton:
         self.start = self._state(self.characters.readings(self.characters.start))
 
     @classmethod
-    def of(cls, tree: Tree) -> ByteAutomaton:
-        """Compile a regex's syntax tree to an automaton over bytes."""
-        return cls(CharacterAutomaton(tree))
+    def of(cls, tree: Tree, excluded: Collection[str] = ()) -> ByteAutomaton:
+        """Compile a regex's syntax tree to an automaton over bytes; see `CharacterAutomaton`."""
+        return cls(CharacterAutomaton(tree, excluded))
 
     def readings(self, state: int) -> frozenset[Reading]:
         """Return the set of NFA positions (readings) that a state of this automaton stands for."""

@@ -4,9 +4,12 @@ A set is a sorted tuple of ranges (first code point, last code point). Ranges ne
 overlap. Surrogates, U+D800 to U+DFFF, are in no set, because UTF-8 can't encode surrogates.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
+from operator import itemgetter
 
 import regex
 
@@ -44,6 +47,16 @@ def complement(characters: Ranges) -> Ranges:
     return character_set((a, b) for a, b in zip(starts, ends, strict=True) if a <= b)
 
 
+def intersection(a: Ranges, b: Ranges) -> Ranges:
+    """Return the set of the characters that are in both sets; fast if `a` has few ranges."""
+    common: list[tuple[int, int]] = []
+    for first, last in a:
+        start = bisect_left(b, first, key=itemgetter(1))
+        within = takewhile(lambda ends: ends[0] <= last, b[start:])  # noqa: B023
+        common += [(max(first, low), min(last, high)) for low, high in within]
+    return tuple(common)
+
+
 @lru_cache(maxsize=64)
 def characters_of(escape: str) -> Ranges:
     r"""Return the characters that an escape such as \w or \p{Greek} matches in the `regex` package.
@@ -71,15 +84,15 @@ class ByteNodes:
     edges: list[tuple[Edge, ...]] = field(default_factory=lambda: [()])
     _nodes: dict[tuple[Edge, ...], int] = field(default_factory=dict)
 
-    def root(self, characters: Ranges) -> int | None:
-        """Return the start node of the automaton for a set of characters; None for an empty set."""
+    def root(self, characters: Ranges) -> int:
+        """Return the start node of the automaton for a set of characters that is not empty."""
         edges: list[Edge] = []
         for n_continuation in range(4):  # number of bytes after the first
             low, high = _FIRST_CODES[n_continuation], _FIRST_CODES[n_continuation + 1] - 1
             codes = [(max(a, low), min(b, high)) for a, b in characters if a <= high and b >= low]
             lead = _LEAD_BITS[n_continuation]
             edges += [(a + lead, b + lead, to) for a, b, to in self._edges(codes, n_continuation)]
-        return self._node(edges) if edges else None
+        return self._node(edges)
 
     def _edges(self, codes: Sequence[tuple[int, int]], n_continuation: int) -> list[Edge]:
         """Return edges for the first of `n_continuation` + 1 UTF-8 bytes that encode `codes`.

@@ -27,6 +27,7 @@ from gpt2np.constraints.automaton import (
     Reading,
     TooManyStatesError,
 )
+from gpt2np.constraints.characters import END
 from gpt2np.constraints.trie import VocabularyTrie
 from gpt2np.kernels.array import Array, IntArray
 
@@ -48,13 +49,11 @@ class ByteDistances:
             least = min((1 + self._nodes[to] for to in targets), default=math.inf)
             self._nodes.append(least if self._nodes else 0)
         sources: list[list[tuple[int, float]]] = [[] for _ in characters.epsilon]
-        for state, (targets_of, read) in enumerate(
+        for state, (epsilon, reads) in enumerate(
             zip(characters.epsilon, characters.reads, strict=True)
         ):
-            for target in targets_of:
-                sources[target].append((state, 0))
-            if read:
-                sources[read[1]].append((state, self._nodes[read[0]]))
+            for node, target in (*((END, to) for to in epsilon), *reads):
+                sources[target].append((state, self._nodes[node]))
         self._states = _shortest(MATCHED[1], sources)
         finite = [distance for distance in self._states if distance < math.inf]
         self.longest = math.inf if excluded else max(finite) + 4

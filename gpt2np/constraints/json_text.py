@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 
-from gpt2np.constraints.characters import Ranges, character_set, complement
+from gpt2np.constraints.characters import Ranges, character_set, complement, intersection
 from gpt2np.constraints.syntax import (
     Alternation,
     CharacterClass,
@@ -70,10 +70,10 @@ def character(characters: Ranges) -> Tree:
     A character is written as itself or, where it must be escaped, in the short form. Control
     characters without a short form are left out.
     """
-    raw = complement(character_set([*complement(characters), *complement(_RAW)]))
     short = [e for c, e in _SHORT_ESCAPES.items() if any(a <= ord(c) <= b for a, b in characters)]
     escapes = CharacterClass(character_set((ord(e), ord(e)) for e in short))
-    return either([CharacterClass(raw), sequence(parse(r"\\"), escapes)])
+    raw = CharacterClass(intersection(characters, _RAW))
+    return either([raw, sequence(parse(r"\\"), escapes)])
 
 
 ANY_CHARACTER = character(complement(()))

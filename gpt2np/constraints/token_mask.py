@@ -37,11 +37,14 @@ def text_constraint(
     special_ids: Collection[int] = (),
     stop_ids: Collection[int] = (),
     *,
+    excluded: Collection[str] = (),
     choices: tuple[str, ...] = (),
     regex: str | None = None,
     json_schema: str | None = None,
 ) -> TextConstraint:
     """Create a constraint that limits a text to `choices`, to `regex`, or to JSON of a schema.
+
+    The text contains none of the texts `excluded`.
 
     `tokens` maps each token id to its bytes. Later calls with the same mapping object reuse cached
     automata and masks. `vocab_size` is V, the model's number of token ids. `special_ids` are never
@@ -54,7 +57,7 @@ def text_constraint(
     stop_ids = frozenset(stop_ids)
     ends = frozenset(eos_token_ids) | stop_ids
     vocabulary = _Vocabulary(tokens, vocab_size, ends, frozenset(special_ids), stop_ids)
-    return _start(choices, regex, json_schema, vocabulary)
+    return _start(choices, regex, json_schema, frozenset(excluded), vocabulary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +126,6 @@ class TextConstraint:
             )
         return replace(self, tokens_left=max_tokens)
 
-    def may_contain(self, data: bytes) -> bool:
-        """Return whether `data` occurs in a text that matches."""
-        return self.masks.may_contain(data)
-
 
 class _TokenMasks:
     """The token masks of one constraint, computed from an automaton and cached.
@@ -190,12 +189,6 @@ class _TokenMasks:
             return query(self._automaton)
         except TooManyStatesError:
             return query(ByteAutomaton(self._automaton.characters))
-
-    def may_contain(self, data: bytes) -> bool:
-        """Return whether `data` occurs in a text that matches."""
-        automaton = ByteAutomaton(self._automaton.characters)
-        state = automaton.state(automaton.characters.all_readings)
-        return automaton.after(state, data) != DEAD
 
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
         """Advance a state, a set of NFA positions, by a token's bytes; DEAD if `data` is empty."""
@@ -294,16 +287,21 @@ def _start(
     choices: tuple[str, ...],
     pattern: str | None,
     schema: str | None,
+    excluded: frozenset[str],
     vocabulary: _Vocabulary,
 ) -> TextConstraint:
     if schema is not None:
-        automaton, subject = _schema_automaton(schema), "the JSON Schema, as far as supported"
+        automaton = _schema_automaton(schema, excluded)
+        subject = "the JSON Schema, as far as supported"
     elif pattern is not None:
-        automaton, subject = ByteAutomaton.of(parse(pattern)), f"the pattern {short_repr(pattern)}"
+        automaton = ByteAutomaton.of(parse(pattern), excluded)
+        subject = f"the pattern {short_repr(pattern)}"
     else:
-        automaton, subject = ByteAutomaton.of(literals(choices)), "one of no choices"
+        automaton = ByteAutomaton.of(literals(choices), excluded)
+        subject = "one of the choices"
     if automaton.start == DEAD:
-        raise InvalidArgumentError(f"no text matches {subject}")
+        without = " without a text of {stop}" if excluded else ""
+        raise InvalidArgumentError(f"no text matches {{0}}{without}", subject, stop=None)
     trie, eos_token_ids = _trie(vocabulary), vocabulary.eos_token_ids
     masks = _TokenMasks(automaton, trie, vocabulary.text_tokens, eos_token_ids)
     constraint = TextConstraint(masks, automaton.readings(automaton.start))
@@ -311,14 +309,14 @@ def _start(
     return constraint
 
 
-def _schema_automaton(schema: str) -> ByteAutomaton:
+def _schema_automaton(schema: str, excluded: frozenset[str]) -> ByteAutomaton:
     """Compile a JSON Schema with as many levels as possible of what may nest without end."""
     from gpt2np.constraints.json_schema import schema_tree
 
     for depth in range(MAX_DEPTH, 1, -1):
         with suppress(TooManyStatesError):
-            return ByteAutomaton.of(schema_tree(json.loads(schema), depth))
-    return ByteAutomaton.of(schema_tree(json.loads(schema), 1))
+            return ByteAutomaton.of(schema_tree(json.loads(schema), depth), excluded)
+    return ByteAutomaton.of(schema_tree(json.loads(schema), 1), excluded)
 
 
 @lru_cache(maxsize=4)

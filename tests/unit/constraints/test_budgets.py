@@ -177,9 +177,19 @@ def test_in_a_batch_a_stream_and_a_full_context(lm):
         lm.generate([5] * (n + 5), regex=PATTERN, seed=1)
 
 
-def test_stop_texts_that_would_cut_a_match(lm):
-    with pytest.raises(InvalidArgumentError, match=r"stop '\.' occurs in texts that match"):
-        lm.generate("It was", regex=PATTERN, stop=".")
+def test_stop_texts_cut_no_match(lm):
+    """A constraint excludes the texts that contain a stop text, even that of a special token."""
+    for seed in range(3):
+        completion = lm.generate("It was", regex=PATTERN, stop=[".", "he"], seed=seed)
+        assert regex.fullmatch(PATTERN, completion.text)
+        assert completion.text.endswith("!") and "he" not in completion.text
+    with pytest.raises(InvalidArgumentError, match=r"no text matches .* without a text of stop"):
+        lm.generate("It was", regex=PATTERN, stop=[".", "!"])
+    pattern = r"<\|endoft(?:ext\|>){1,2}[.!]|<\|endof!"
+    completion = lm.generate("It was", regex=pattern, stop="<|endoftext|>", temperature=0)
+    assert completion.text == "<|endof!"
+    with pytest.raises(InvalidArgumentError, match=r"too large: .* fewer stop texts"):
+        lm.generate("It was", regex=".*", stop=[f"stop {i}" for i in range(1000)])
     with pytest.raises(InvalidArgumentError, match="stop_regex would end a text before"):
         lm.generate("It was", regex=PATTERN, stop_regex="x")
 

@@ -184,7 +184,7 @@ def test_a_pattern_that_nothing_matches(tokens, pattern):
 
 
 def test_no_choices(tokens):
-    with pytest.raises(InvalidArgumentError, match="no text matches one of no choices"):
+    with pytest.raises(InvalidArgumentError, match="no text matches one of the choices"):
         constraint(tokens, choices=())
 
 
