@@ -12,7 +12,8 @@ text, this token becomes the first new token. The tokens before it replace the p
 decode loop selects all further tokens as usual.
 
 The tokens with which all covers begin, the root, are computed once, as a shared prefix. The other
-tokens of the covers form a small tree, which is computed in one pass.
+tokens of the covers form a small tree. Its first path is computed in one pass with the end of the
+root; there is rarely a second path.
 """
 
 from __future__ import annotations
@@ -61,18 +62,28 @@ class Covers(NamedTuple):
     def tree(self, model: GPT2, cache: KVCache) -> Tree:
         """Compute the logits (V,) after each beginning of a cover, from the root on.
 
-        `cache` holds the keys and values of the root but its last token.
+        That includes the covers that end where the text ends. `cache` holds the keys and values of
+        the first ids of the root, but not of all; afterwards, those of the last key of the tree.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.
         """
-        paths = sorted(branch.ids for branch in self.branches)
-        leaves = [a for a, b in zip(paths, [*paths[1:], ()], strict=True) if b[: len(a)] != a]
-        n = len(self.root)
-        new_ids = [leaf[n - 1 :] for leaf in leaves]
-        logits = compute_logits(model, new_ids, [cache.copy() for _ in leaves])
-        beginnings = [leaf[:stop] for leaf in leaves for stop in range(n, len(leaf) + 1)]
-        return dict(zip(beginnings, logits, strict=True))
+        paths = {branch.ids for branch in self.branches}
+        paths |= {(*branch.ids, branch.whole) for branch in self.branches if branch.whole >= 0}
+        ordered = sorted(paths)  # a path is followed by the paths that begin with it
+        leaves = [a for a, b in zip(ordered, [*ordered[1:], ()], strict=True) if b[: len(a)] != a]
+        tree: Tree = {}
+        before = self.root[: cache.length]
+        for leaf in leaves:
+            start = len(common_beginning([before, leaf]))
+            cache.truncate(start)
+            first = max(start, len(self.root) - 1)
+            indices = range(first - start, len(leaf) - start)
+            logits = compute_logits(model, [leaf[start:]], [cache], indices)
+            beginnings = [leaf[:stop] for stop in range(first + 1, len(leaf) + 1)]
+            tree |= zip(beginnings, logits, strict=True)
+            before = leaf
+        return tree
 
     def path_logprob(self, tree: Tree, path: Path) -> float:
         """Return the log probability of the ids of `path` after the root."""
@@ -137,7 +148,7 @@ def find_covers(
         return None
     before = tuple(ids[:n_kept])
     branches = tokenizer.find_covers(tokenizer.decode_bytes(ids[n_kept:]))
-    if not before and not _common_beginning(branches):
+    if not before and not common_beginning([branch.ids for branch in branches]):
         if bos_token_id is None:
             raise InvalidArgumentError(
                 "{boundary} {boundary.value} needs an end-of-text token before a prompt as short "
@@ -146,11 +157,11 @@ def find_covers(
             )
         before = (bos_token_id,)
     branches = [branch._replace(ids=before + branch.ids) for branch in branches]
-    return Covers(_common_beginning(branches), branches)
+    return Covers(common_beginning([branch.ids for branch in branches]), branches)
 
 
-def _common_beginning(branches: Sequence[Branch]) -> Path:
-    paths = [branch.ids for branch in branches]
+def common_beginning(paths: Sequence[Path]) -> Path:
+    """Return the ids with which all paths begin."""
     first, last = min(paths), max(paths)  # in lexicographic order, all others are between
     pairs = zip(first, last, strict=False)
     return tuple(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

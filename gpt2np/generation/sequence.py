@@ -431,12 +431,14 @@ class CoveredPrefix(SharedPrefix):
         return bool(self.tree)
 
     def compute(self, model: GPT2, max_tokens: int) -> int:
-        """Compute at most `max_tokens` further tokens of the root, and after it the tree."""
+        """Compute at most `max_tokens` further tokens of the root; with its last ones, the tree."""
         if self.tree:
             return 0
-        n_computed = super().compute(model, max_tokens)
-        if super().is_computed and self.cache:
+        is_last = self.top is None and len(self.ids) <= self.n_computed + max_tokens
+        n_computed = super().compute(model, 0 if is_last else max_tokens)
+        if self.cache and (is_last or super().is_computed):
             self.tree = self.covers.tree(model, self.cache)
+            return len(self.ids) - self.n_computed
         return n_computed
 
     def copy_to(self, sequence: RunningSequence) -> None:
@@ -447,6 +449,8 @@ class CoveredPrefix(SharedPrefix):
         Raises:
             InvalidArgumentError: the options forbid every next token.
         """
+        from gpt2np.generation.boundary import common_beginning
+
         request, window_cache = sequence.request, sequence.cache
         before = request.ids[: self.n_cut]
 
@@ -465,9 +469,12 @@ class CoveredPrefix(SharedPrefix):
         if self.n_cut:
             sequence.context_start = 0
             sequence.slide_window()
-        if not is_whole and not sequence.ids:
-            sequence.append(token_id, self.tree[branch.ids])
+        if not sequence.ids:
+            logits = self.tree[path]
+            sequence.append(sequence.choose(logits) if is_whole else token_id, logits)
         super().copy_to(sequence)
+        n_shared = len(common_beginning([path, [*self.tree][-1]]))
+        sequence.cache.truncate(n_shared)
         if self.n_cut:
             sequence.cache = window_cache  # the window begins at another token now
         if self.top is not None:

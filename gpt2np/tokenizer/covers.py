@@ -72,6 +72,7 @@ class CoverFinder:
         self._vocabulary, self._encode = vocabulary, encode
         self._pieces = PieceBeginnings(vocabulary.patterns)
         self._last_tokens = lru_cache(maxsize=256)(self._find_last_tokens)
+        self._is_kept = lru_cache(maxsize=65_536)(self._find_is_kept)
 
     def find(self, text: bytes) -> list[Branch]:
         """Return the canonical covers of a text of at least one byte, by branch."""
@@ -106,8 +107,7 @@ class CoverFinder:
         last = [
             ids[i]
             for i in range(start, stop)
-            if can_begin(texts[i], shapes[i])
-            and self._can_follow(path[-1:], bytes_to_chars(texts[i]))
+            if can_begin(texts[i], shapes[i]) and self._is_kept(path[-1] if path else "", texts[i])
         ]
         path_ids = tuple(self._vocabulary.ids[token] for token in path)
         whole = next((i for i in last[:1] if self._vocabulary.token_bytes[i] == tail), -1)
@@ -125,12 +125,12 @@ class CoverFinder:
     def _max_token_bytes(self) -> int:
         return max(map(len, self._tokens.texts))
 
-    def _can_follow(self, left: list[str], token: str) -> bool:
-        """Return whether BPE keeps `token` as a token after [left], or at the start after []."""
-        vocabulary = self._vocabulary
+    def _find_is_kept(self, left: str, text: bytes) -> bool:
+        """Return whether BPE keeps a token with the bytes `text` after the token `left`, if any."""
+        vocabulary, token = self._vocabulary, bytes_to_chars(text)
         if not left and (vocabulary.self_encoding or vocabulary.ignore_merges):
             return True
-        return merge_pairs("".join(left) + token, vocabulary.ranks) == [*left, token]
+        return merge_pairs(left + token, vocabulary.ranks) == [*filter(None, [left]), token]
 
     def _encode_bytes(self, text: bytes) -> list[int]:
         return self._encode(decode(text), disallowed_special=(), errors="surrogateescape")
