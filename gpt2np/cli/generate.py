@@ -2,18 +2,19 @@
 
 The prompt is PROMPT or the content of --file. Standard input is read if PROMPT
 is -, or if PROMPT is missing and standard input is a pipe. One newline at the
-end of a file or of standard input is removed. Do not end a prompt with a space:
-in GPT-2's vocabulary, a space belongs to the token of the following word.
+end of a file or of standard input is removed. Do not end a prompt with a space,
+except with --boundary text: in GPT-2's vocabulary, a space belongs to the token
+of the following word.
 
 The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.
 
-With --prompts, each line of a file is a prompt, and its result is the same as
-in a separate run. The results go to the file --out, JSON Lines or Parquet, in
+With --prompts, each line or row of a file is a prompt, with the same result as
+in a separate run. The results go to the --out file (JSON Lines or Parquet) in
 the order of the prompts. Run an interrupted command again to resume; prompts
-appended to FILE are then processed, too. If the model, an option or a prompt
-with a result has changed, the command fails and names the change; --force
-starts over.
+appended to the file in the meantime are processed, too. If the model, an option
+or a processed prompt has changed, the command fails and names the change;
+--force starts over.
 """
 
 import argparse
@@ -74,24 +75,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_output_arguments(groups["Output"])
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     add_ray_arguments(parser)
-    parser.epilog = "Values in the model's generation_config.json replace these defaults."
+    parser.epilog = "The model's generation_config.json overrides the defaults of generation."
 
 
 def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
-    receipt = (
-        "Write a record of the first text to FILE, which gpt2np replay generates again and compares"
-    )
+    receipt = "Write a record of the first text to FILE, for gpt2np replay to reproduce and check"
     add("--receipt", type=Path, metavar="FILE", help=receipt)
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
-    add("--json", action="store_true", help="Print each text as a JSON object; --logprobs needs it")
+    add(
+        "--json",
+        action="store_true",
+        help="Print each text as a JSON object; required with --logprobs",
+    )
     add(
         "--out",
         type=Path,
         metavar="FILE",
         help="File for the results of --prompts: .jsonl or .parquet",
     )
-    force = "Overwrite the --out or --receipt file, or the unfinished work of an earlier run"
+    force = "Overwrite the --out or --receipt file, or an earlier run's partial results"
     add("--force", action="store_true", help=force)
     add_option(group, DatasetOptions, "max_rows_per_file")
 

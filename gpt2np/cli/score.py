@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = "File for the scores: .jsonl or .parquet"
     output("--out", type=Path, metavar="FILE", required=True, help=out)
     add_option(output_group, ScoreOptions, "tokens")
-    force = "Overwrite the --out file, or the unfinished work of an earlier run"
+    force = "Overwrite the --out file, or an earlier run's partial results"
     output("--force", action="store_true", help=force)
     add_option(output_group, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes")

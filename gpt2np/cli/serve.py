@@ -1,15 +1,15 @@
-"""Serve models over HTTP, with OpenAI's protocol and a page to try them.
+"""Serve models over HTTP: an OpenAI-compatible API and a page to try them.
 
 Clients of OpenAI's API use http://HOST:PORT/v1 as their base URL. The endpoints
 are /v1/completions, /v1/chat/completions (for models with a chat template),
 /v1/models, /tokenize, /detokenize, /health, /version and /metrics; /docs
 describes them. The result of a request does not depend on other requests.
 
-The playground at http://HOST:PORT/ shows a model at work in the browser: write,
-see the choices, look inside.
+The playground at http://HOST:PORT/ is a page for writing with a model and for
+seeing its choices and its internals.
 
-Ctrl-C or SIGTERM ends the server after the running requests; a second signal
-ends it at once.
+Ctrl-C or SIGTERM lets the running requests end, then stops the server; a second
+signal stops it at once.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--port", type=int, default=8000, metavar="PORT", help="Port (default: 8000; 0: any)")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft", multiple=True)
     groups = add_groups(parser, ServerOptions)
-    no_key = "Serve other machines without a key"
+    no_key = "Allow requests from other machines without a key"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)
 
 

@@ -22,10 +22,10 @@ class Cluster:
     address: str | None = option(
         None,
         Text(is_optional=True),
-        "Run on the Ray cluster at ADDRESS",
+        "Run on the Ray cluster at ADDRESS; without ADDRESS, on $RAY_ADDRESS, else a cluster on "
+        "this machine, else a new one",
         flags=("--ray",),
         metavar="ADDRESS",
-        default_text="$RAY_ADDRESS, else a cluster on this machine, else a new one",
     )
     workers: int | None = option(
         None,
@@ -34,7 +34,7 @@ class Cluster:
         default_text="as many as the cluster's CPUs allow",
     )
     cpus_per_worker: int = option(
-        1, Integer(1), "Number of CPUs reserved for each worker, and of its threads"
+        1, Integer(1), "CPUs to reserve, and threads to run, for each worker"
     )
 
     def __post_init__(self) -> None:

@@ -280,7 +280,7 @@ class GenerationOptions:
     boundary: Boundary = option(
         "tokens",
         OneOf("tokens", "text"),
-        "Continue the prompt's tokens (tokens), or its text (text), which may end in a space or "
+        "tokens: keep the prompt's tokens as they are; text: allow a prompt to end in a space or "
         "within a word",
         details="See `gpt2np.generation.boundary`.",
         group="Prompt",
@@ -296,7 +296,7 @@ class GenerationOptions:
     top_k: int = option(
         40,
         Integer(0, note="0 for no limit"),
-        "Sample only from this many of the most likely tokens; 0 for all",
+        "Sample only from the N most likely tokens; 0 for all",
         group="Sampling",
         is_model_default=True,
     )
@@ -318,7 +318,7 @@ class GenerationOptions:
         1.0,
         _PROBABILITY,
         "Locally typical sampling: rank tokens by how close their surprisal is to the entropy, and "
-        "sample from the first that reach this total probability",
+        "sample from the closest, up to this total probability",
         details="See Meister et al. 2022.",
         group="Sampling",
         is_model_default=True,
@@ -334,7 +334,7 @@ class GenerationOptions:
     num_beams: int = option(
         1,
         Integer(1, 64),
-        "Use beam search with this many beams instead of sampling; 1 for no beam search",
+        "Use beam search with N beams instead of sampling; 1 for no beam search",
         group="Beam search",
         json_name="use_beam_search",
         is_model_default=True,
@@ -351,7 +351,7 @@ class GenerationOptions:
         False,
         OneOf(True, False, "never"),
         "When to end the search once {num_beams} texts are complete: at once (true), when no "
-        "running beam scores higher than the worst of them (false), or only when none can any more "
+        "unfinished beam scores higher than the worst of them (false), or when none ever can "
         "(never)",
         group="Beam search",
         is_model_default=True,
@@ -360,7 +360,7 @@ class GenerationOptions:
     repetition_penalty: float = option(
         1.0,
         Number(0.001, 1000, note="1 for none"),
-        "Penalize tokens that are in the prompt or the generated text; above 1 discourages "
+        "Penalize tokens that are already in the prompt or the text; 1 is off, above 1 discourages "
         "repetition",
         details="It divides positive logits and multiplies negative ones (Keskar et al. 2019).",
         group="Penalties",
@@ -369,34 +369,34 @@ class GenerationOptions:
     presence_penalty: float = option(
         0.0,
         Number(-2, 2),
-        "Subtract this number from the logit of each token that has been generated",
+        "Subtract X from the logit of each token that has been generated",
         details="As in OpenAI's API.",
         group="Penalties",
     )
     frequency_penalty: float = option(
         0.0,
         Number(-2, 2),
-        "Subtract this number from the logit of a token for each time that it has been generated",
+        "Subtract X from the logit of a token each time it has been generated",
         details="As in OpenAI's API.",
         group="Penalties",
     )
     no_repeat_ngram_size: int = option(
         0,
         Integer(0, note="0 for none"),
-        "Never repeat a sequence of this many tokens from the prompt or the text; 0 allows repeats",
+        "Never repeat a sequence of N tokens from the prompt or the text; 0 allows repeats",
         group="Penalties",
         is_model_default=True,
     )
     logit_bias: tuple[tuple[int, float], ...] = option(
         (),
         Biases(),
-        "Add a number to the logit of each of these tokens",
+        "Add X to the logit of token ID",
         group="Penalties",
     )
     bad_words: tuple[str, ...] = option(
         (),
         Texts(),
-        "Never generate one of these texts, with or without a space before it",
+        "Never generate TEXT, with or without a space before it",
         group="Penalties",
         flags=("--bad-word",),
     )
@@ -416,7 +416,7 @@ class GenerationOptions:
     min_new_tokens: int = option(
         0,
         Integer(0),
-        "Generate at least this many tokens before the end-of-text token",
+        "Generate at least N tokens before the end-of-text token",
         group="Stopping",
         json_name="min_tokens",
         is_model_default=True,
@@ -424,29 +424,32 @@ class GenerationOptions:
     max_time: float | None = option(
         None,
         Number(0, is_open=True, unit="seconds", is_optional=True),
-        "End the output after this many seconds, with the text so far",
+        "Stop after this many seconds and return the text so far",
         details="Time is measured from the call. The decode step in progress is completed.",
         group="Stopping",
         default_text="no limit",
         is_model_default=True,
     )
     ignore_eos: bool = option(
-        False, Flag(), "Never generate the end-of-text token", group="Stopping"
+        False,
+        Flag(),
+        "Exclude the end-of-text token (EOS), so that other limits end the text",
+        group="Stopping",
     )
     stop: tuple[str, ...] = option(
-        (), Texts(is_single=True), "End the output before one of these texts", group="Stopping"
+        (), Texts(is_single=True), "End the output before TEXT", group="Stopping"
     )
     stop_token_ids: tuple[int, ...] = option(
         (),
         Ids(),
-        "End the output before a token with one of these ids",
+        "End the output before the token ID",
         group="Stopping",
         flags=("--stop-id", "--stop-token-id"),
     )
     stop_regex: tuple[str, ...] = option(
         (),
         Patterns(is_single=True),
-        "End the output before a match of one of these regular expressions",
+        "End the output before a match of this regular expression",
         details="With a pattern such as `cat\\b` or `foo(?!bar)`, later text can invalidate a "
         "match. Such a match counts once no later text can invalidate it.",
         group="Stopping",
@@ -455,8 +458,8 @@ class GenerationOptions:
     window: int = option(
         0,
         Integer(0, note="0 to end when the context is full"),
-        "When the context is full, keep only the last tokens, this many, and continue; 0 ends the "
-        "output instead",
+        "When the context is full, keep only the last N tokens and continue; 0 ends the output "
+        "instead",
         group="Stopping",
     )
 
@@ -471,8 +474,8 @@ class GenerationOptions:
     regex: str | None = option(
         None,
         Text(is_optional=True),
-        "Generate a text that fully matches this regular expression; look-around, back-references "
-        "and anchors within the pattern are not supported",
+        "Generate a text that fully matches this regular expression, which has no look-around or "
+        "back-references, and anchors only at its ends",
         details="See `gpt2np.constraints.syntax`.",
         group="Constraints",
         metavar="PATTERN",
@@ -481,7 +484,7 @@ class GenerationOptions:
     json_schema: str | None = option(
         None,
         JsonSchema(is_optional=True),
-        "Generate a JSON text that is valid for the JSON Schema in this file",
+        "Generate JSON that is valid against this JSON Schema",
         details="See the guide to constraints for the supported keywords.",
         group="Constraints",
         json_name="structured_outputs.json",
@@ -490,7 +493,7 @@ class GenerationOptions:
     num_return_sequences: int = option(
         1,
         Integer(1, 1000),
-        "Number of texts: samples with consecutive seeds, or the best texts of a beam search",
+        "Number of texts to return: one per consecutive seed, or the best of a beam search",
         details="Text j, from 0, has the seed `seed + j`.",
         group="Output",
         flags=("--samples", "--num-return-sequences"),
@@ -499,15 +502,14 @@ class GenerationOptions:
     best_of: int | None = option(
         None,
         Integer(1, 1000, is_optional=True),
-        "Sample this many texts and return those with the highest mean log probability, as many as "
-        "{num_return_sequences} says",
+        "Sample N texts, and return the {num_return_sequences} texts with the highest mean log "
+        "probability",
         group="Output",
     )
     logprobs: int | None = option(
         None,
         Integer(0, 1000, is_optional=True),
-        "Return the log probability of each token, and of this many of the most likely tokens at "
-        "its position",
+        "Return the log probability of each token, and of the N most likely tokens at its position",
         group="Output",
     )
     prompt_logprobs: int | None = option(

@@ -40,7 +40,7 @@ class ModelOptions:
     tokenizer: str | None = option(
         None,
         Text(is_optional=True),
-        "Vocabulary to use instead of the model's own: a file, or a model as in {model}",
+        "Tokenizer to use instead of the model's own: a vocabulary file, or a model as in {model}",
         metavar="MODEL",
     )
     dtype: str = option(
@@ -52,7 +52,8 @@ class ModelOptions:
     weights: Literal["int8"] | None = option(
         None,
         OneOf("int8", is_optional=True),
-        "Quantize the matrices to 8 bits: a quarter of the memory, slightly different results",
+        "Quantize the weight matrices to 8 bits: a quarter of the memory, slightly different "
+        "results",
         group="Performance",
     )
     exact: bool = option(
@@ -73,9 +74,8 @@ class ModelOptions:
     draft: str = option(
         "auto",
         Text(),
-        "Source of draft tokens, which make generation faster and leave the text as it is: auto "
-        "(n-grams), none, a file of n-grams from gpt2np train-draft, or a smaller model with the "
-        "same vocabulary",
+        "Source of draft tokens, for faster generation of the same text: auto (n-grams), none, a "
+        "file of n-grams from gpt2np train-draft, or a smaller model with the same vocabulary",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )

@@ -15,35 +15,40 @@ class ServerOptions:
         InvalidArgumentError: a value is out of its range.
     """
 
-    max_running: int = option(16, Integer(1), "Most sequences in a batch", group="Queue")
+    max_running: int = option(
+        16, Integer(1), "Maximum number of sequences in a batch", group="Queue"
+    )
     max_queued: int = option(
-        1024, Integer(1), "Most sequences that wait; further requests get status 503", group="Queue"
+        1024,
+        Integer(1),
+        "Maximum number of waiting sequences; further requests get status 503",
+        group="Queue",
     )
     cache_bytes: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "Most bytes of a batch's KV caches",
+        "Maximum number of bytes for a batch's KV caches",
         group="Queue",
         default_text="$GPT2NP_MAX_CACHE_BYTES, or 1 GiB",
     )
     timeout: float = option(
         600.0,
         Number(0, is_open=True),
-        "End a request after this time",
+        "Abort a request after this time, with status 504",
         group="Queue",
         metavar="SECONDS",
     )
     shutdown_timeout: float = option(
         30.0,
         Number(0, is_open=True),
-        "Time for running requests to end at shutdown",
+        "Time limit for running requests at shutdown",
         group="Queue",
         metavar="SECONDS",
     )
     api_key: str | None = option(
         None,
         Text(is_optional=True),
-        "Key that requests need, except those to /health, as Authorization: Bearer KEY",
+        "Require the header Authorization: Bearer KEY in requests, except to /health",
         group="Access",
         metavar="KEY",
         default_text="$GPT2NP_API_KEY, or none",
@@ -51,7 +56,7 @@ class ServerOptions:
     allowed_hosts: tuple[str, ...] = option(
         (),
         Texts(),
-        "Name by which clients may address a server without a key, besides localhost",
+        "Without a key, accept NAME in the Host header, besides localhost",
         details="IP addresses are always allowed.",
         group="Access",
         flags=("--allowed-host",),
@@ -60,16 +65,16 @@ class ServerOptions:
     cors_origins: tuple[str, ...] = option(
         (),
         Texts(),
-        "Allow web pages of this origin, or '*' for all",
+        "Allow web pages from ORIGIN; '*' allows all",
         group="Access",
         flags=("--cors-origin",),
         metavar="ORIGIN",
     )
     access_log: bool = option(
-        False, Flag(), "Log each request, without its body, on stderr", group="Access"
+        False, Flag(), "Log each request, without its body, to stderr", group="Access"
     )
     log_prompts: bool = option(
-        False, Flag(), "Log the prompts of each request on stderr", group="Access"
+        False, Flag(), "Log the prompts of each request to stderr", group="Access"
     )
 
     def __post_init__(self) -> None:
