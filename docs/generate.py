@@ -89,13 +89,15 @@ def options_page() -> str:
     import_module("gpt2np.cli.generate").add_arguments(parser)
     flags = {name: flag for name, flag in parser_flags(parser).items() if name != "draft"}
     lines = [
-        "# Options of generation",
+        "# Generation options",
         NOTE.strip(),
-        "Keyword arguments of `LanguageModel.generate` and similar methods, fields of "
-        "`GenerationOptions`, and keys of a line of `--prompts`, with their defaults and the "
-        "options of `gpt2np generate`. A value out of its range is rejected with an error that "
-        "names the option and its range. `stop_strings` is understood as `stop`, and "
-        "`do_sample=False` as `temperature=0`.",
+        "Each option is a keyword argument of `LanguageModel.generate` and similar methods, a "
+        "field of `GenerationOptions`, a key of a JSON line of a `--prompts` file, and, where a "
+        "flag is shown, an option of `gpt2np generate`. A flag of a list is repeated for each item. "
+        "A value out of its range is rejected with an error that names the option and the range. N, X, "
+        "TEXT and ID stand for the value. `stop_strings` means `stop`, and `do_sample=False` means "
+        "`temperature=0`. Log probabilities are those of the model's logits, before penalties, "
+        "top-k and the like, and temperature.",
     ]
     group = ""
     for name, option in options_of(GenerationOptions).items():
@@ -105,11 +107,7 @@ def options_page() -> str:
         flag = f", `{flags[name]}`" if name in flags else ""
         text = escape(meaning(GenerationOptions, name))
         lines.append(f"`{name} = {option.default!r}`{flag}\n: {text}")
-    note = (
-        "Log probabilities come from the unprocessed logits, before penalties, filters and "
-        "temperature."
-    )
-    return "\n\n".join([*lines, note]) + "\n"
+    return "\n\n".join(lines) + "\n"
 
 
 def request_fields_page() -> str:
@@ -118,25 +116,30 @@ def request_fields_page() -> str:
     from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest
 
     completion, chat = CompletionRequest.model_fields, ChatCompletionRequest.model_fields
+    options = {option.json_name: name for name, option in options_of(GenerationOptions).items()}
     rows = {}
     for name in {**completion, **chat}:
         where = "" if name in completion and name in chat else "completions" * (name in completion)
-        rows[name] = PARTIAL.get(name, "supported"), where or "chat" * (name not in completion)
+        treatment = f"supported: `{options[name]}`" if name in options else "supported"
+        rows[name] = PARTIAL.get(name, treatment), where or "chat" * (name not in completion)
     for name, advice in REFUSED.items():
         text = f"refused: {advice}" if advice else "refused"
         rows[name] = ("supported; refused in chat", rows[name][1]) if name in rows else (text, "")
     rows |= {name: (f"ignored: {reason}", "") for name, reason in IGNORED.items()}
     table = [f"| `{name}` | {text} | {where} |" for name, (text, where) in sorted(rows.items())]
     head = [
-        "# Fields of HTTP requests",
+        "# HTTP request fields",
         NOTE.strip(),
         "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
         "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. The last "
-        "column names the endpoint that has the field, if only one has it.",
-        "A request with a refused field gets an error with status 400 that names the field. Values "
-        "without an effect, such as null or false, are accepted. An ignored field changes nothing. "
-        "Fields outside this table are also ignored; the response header `X-Ignored-Fields` names "
-        "up to 20 of them. A running server lists the limits of values at `/docs`.",
+        "column names the endpoint, if OpenAI and vLLM define the field for only one.",
+        "A supported field means the same as there. Where another name follows, [Generation "
+        "options](options.md) describes it under that name; the defaults there hold, except that "
+        "`temperature` is 1, `top_k` 0 and, for completions, `max_tokens` 16. A request with a "
+        "refused field gets status 400 and an error that names the field, unless the value asks "
+        "for nothing, as null and mostly false do. An ignored field changes nothing. Fields outside "
+        "this table are ignored, too; the response header `X-Ignored-Fields` names up to 20 of "
+        "those. A running server lists the ranges of values at `/docs`.",
     ]
     return (
         "\n\n".join(

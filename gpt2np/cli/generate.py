@@ -2,9 +2,9 @@
 
 The prompt is PROMPT or the content of --file. Standard input is read if PROMPT
 is -, or if PROMPT is missing and standard input is a pipe. One newline at the
-end of a file or of standard input is removed. Do not end a prompt with a space,
-except with --boundary text: in GPT-2's vocabulary, a space belongs to the token
-of the following word.
+end of a file or of standard input is removed. In GPT-2's vocabulary, a space
+belongs to the token of the following word: do not end a prompt with a space,
+except with --boundary text.
 
 The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
-    receipt = "Write a record of the first text to FILE, for gpt2np replay to reproduce and check"
+    receipt = "Record the first generated text in FILE, for gpt2np replay to reproduce and check"
     add("--receipt", type=Path, metavar="FILE", help=receipt)
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
     add(

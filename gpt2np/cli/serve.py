@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--port", type=int, default=8000, metavar="PORT", help="Port (default: 8000; 0: any)")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft", multiple=True)
     groups = add_groups(parser, ServerOptions)
-    no_key = "Allow requests from other machines without a key"
+    no_key = "Allow a HOST that other machines reach, without a key"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)
 
 

@@ -351,8 +351,7 @@ class GenerationOptions:
         False,
         OneOf(True, False, "never"),
         "When to end the search once {num_beams} texts are complete: at once (true), when no "
-        "unfinished beam scores higher than the worst of them (false), or when none ever can "
-        "(never)",
+        "unfinished beam beats the worst of these texts (false), or when no beam ever can (never)",
         group="Beam search",
         is_model_default=True,
     )
@@ -433,7 +432,7 @@ class GenerationOptions:
     ignore_eos: bool = option(
         False,
         Flag(),
-        "Exclude the end-of-text token (EOS), so that other limits end the text",
+        "Never generate the end-of-text token (EOS); other limits end the text",
         group="Stopping",
     )
     stop: tuple[str, ...] = option(
@@ -442,7 +441,7 @@ class GenerationOptions:
     stop_token_ids: tuple[int, ...] = option(
         (),
         Ids(),
-        "End the output before the token ID",
+        "End the output before token ID",
         group="Stopping",
         flags=("--stop-id", "--stop-token-id"),
     )
@@ -458,7 +457,7 @@ class GenerationOptions:
     window: int = option(
         0,
         Integer(0, note="0 to end when the context is full"),
-        "When the context is full, keep only the last N tokens and continue; 0 ends the output "
+        "When the context is full, cut it to its last N tokens and continue; 0 ends the output "
         "instead",
         group="Stopping",
     )
@@ -474,8 +473,8 @@ class GenerationOptions:
     regex: str | None = option(
         None,
         Text(is_optional=True),
-        "Generate a text that fully matches this regular expression, which has no look-around or "
-        "back-references, and anchors only at its ends",
+        "Generate a text that fully matches this regular expression; no look-around, no "
+        "back-references, anchors only at its ends",
         details="See `gpt2np.constraints.syntax`.",
         group="Constraints",
         metavar="PATTERN",
@@ -493,7 +492,7 @@ class GenerationOptions:
     num_return_sequences: int = option(
         1,
         Integer(1, 1000),
-        "Number of texts to return: one per consecutive seed, or the best of a beam search",
+        "Number of texts to return: with the seeds {seed}, {seed} + 1, …, or the N best beams",
         details="Text j, from 0, has the seed `seed + j`.",
         group="Output",
         flags=("--samples", "--num-return-sequences"),

@@ -34,8 +34,8 @@ class ModelOptions:
         Text(is_optional=True),
         MODEL_HELP,
         metavar="MODEL",
-        default_text="$GPT2NP_MODEL if set, else openai-community/gpt2 if available, else "
-        "'bundled'",
+        default_text="$GPT2NP_MODEL if set, else openai-community/gpt2, or 'bundled' if the "
+        "download fails",
     )
     tokenizer: str | None = option(
         None,
@@ -74,8 +74,9 @@ class ModelOptions:
     draft: str = option(
         "auto",
         Text(),
-        "Source of draft tokens, for faster generation of the same text: auto (n-grams), none, a "
-        "file of n-grams from gpt2np train-draft, or a smaller model with the same vocabulary",
+        "Draft tokens, for faster generation of the same text: auto (from built-in n-grams and "
+        "those of the text so far), none, from a file of n-grams made by gpt2np train-draft, or "
+        "from a smaller model with the same vocabulary",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )

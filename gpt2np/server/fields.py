@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-_STRUCTURED = "use structured_outputs with regex, choice or json"
+_STRUCTURED = "use structured_outputs.regex, .choice or .json"
 REFUSED = {
     "guided_regex": "use structured_outputs.regex",
     "guided_choice": "use structured_outputs.choice",
@@ -19,19 +19,19 @@ REFUSED = {
     "ebnf": _STRUCTURED,
     "json_schema": "use response_format or structured_outputs.json",
     "structural_tag": _STRUCTURED,
-    "truncation_side": "truncate_prompt_tokens keeps the last tokens",
+    "truncation_side": "truncate_prompt_tokens always drops the first tokens",
     "echo": "only completions echo a prompt",
     "continue_final_message": "use /v1/completions",
-    "chat_template": "the template is the model's",
-    "chat_template_kwargs": "the template is the model's",
-    "documents": "put them into a message",
+    "chat_template": "the model's template is used",
+    "chat_template_kwargs": "the model's template is used",
+    "documents": "put them in a message",
     "functions": "",
     "function_call": "",
     "audio": "",
-    "modalities": "only text",
+    "modalities": "the models accept and return only text",
     "web_search_options": "",
-    "prompt_embeds": "send a text or token ids",
-    "return_prompt_text": "use return_token_ids, and /detokenize",
+    "prompt_embeds": "send text or token ids",
+    "return_prompt_text": "use return_token_ids and /detokenize",
     "logprob_token_ids": "use logprobs",
     "logits_processors": "",
     "repetition_detection": "use stop or repetition_penalty",
@@ -39,8 +39,8 @@ REFUSED = {
     "watermarking": "",
     "n_predict": "use max_tokens",
     "max_new_tokens": "use max_tokens",
-    "num_beams": "use use_beam_search and n",
-    "do_sample": "use temperature",
+    "num_beams": "set use_beam_search and n",
+    "do_sample": "set temperature to 0",
     "repeat_penalty": "use repetition_penalty",
     "typical": "use typical_p",
     "mirostat": "",
@@ -53,12 +53,12 @@ REFUSED = {
 PARTIAL = {
     "suffix": "refused",
     "tools": 'refused, unless `tool_choice` is `"none"`',
-    "tool_choice": '`"none"`; without `tools`, other values change nothing',
-    "response_format": "`text`, `json_object` and `json_schema`; other types are refused",
-    "structured_outputs": "`regex`, `choice`, `json` and `json_object`; other keys are refused",
-    "stream_options": "`include_usage`; `continuous_usage_stats` is refused",
-    "skip_special_tokens": "only true",
-    "include_stop_str_in_output": "only false",
+    "tool_choice": 'supported: `"none"`; other values are ignored if there are no `tools`',
+    "response_format": "supported: `text`, `json_object`, `json_schema`; other types are refused",
+    "structured_outputs": "supported: `regex`, `choice`, `json`, `json_object`; others are refused",
+    "stream_options": "supported: `include_usage`; `continuous_usage_stats` is refused",
+    "skip_special_tokens": "true; false is refused",
+    "include_stop_str_in_output": "false; true is refused",
     "use_beam_search": "supported; refused with `stream`",
     "prompt_logprobs": "supported; refused with `stream`",
     "best_of": "supported; with `stream`, it must equal `n`",
@@ -80,12 +80,12 @@ _NEUTRAL: dict[str, list[Any]] = {
 _NOT_TEXT = "the models accept only text"
 _NO_REASONING = "the models have no reasoning channel"
 _ELSEWHERE = "only for OpenAI's hosted service"
-_CLUSTER = "only for clusters of vLLM"
+_CLUSTER = "only for vLLM clusters"
 IGNORED = {
-    "user": "for the client's own use",
-    "metadata": "for the client's own use",
-    "request_id": "the server generates the X-Request-Id of the response",
-    "session_id": "for the client's own use",
+    "user": "the server has no use for it",
+    "metadata": "the server has no use for it",
+    "request_id": "the server sets the response's X-Request-Id",
+    "session_id": "the server has no use for it",
     "safety_identifier": _ELSEWHERE,
     "prompt_cache_key": _ELSEWHERE,
     "prompt_cache_options": _ELSEWHERE,
@@ -93,7 +93,7 @@ IGNORED = {
     "moderation": _ELSEWHERE,
     "service_tier": _ELSEWHERE,
     "store": _ELSEWHERE,
-    "prediction": "it would affect only the speed",
+    "prediction": "it would affect only speed",
     "verbosity": "the models have no such setting",
     "reasoning_effort": _NO_REASONING,
     "include_reasoning": _NO_REASONING,
@@ -103,14 +103,14 @@ IGNORED = {
     "return_mm_kwargs": _NOT_TEXT,
     "add_special_tokens": "GPT-2's tokenizer adds none",
     "spaces_between_special_tokens": "special tokens are not part of the text",
-    "priority": "requests run in the order of their arrival",
-    "stream_interval": "each step is one event",
+    "priority": "requests run in order of arrival",
+    "stream_interval": "each forward pass is one event",
     "return_token_offsets": "only for vLLM's render endpoint",
     "routed_experts_prompt_start": "the models have no experts",
-    "cache_salt": "prefixes are not shared between requests",
+    "cache_salt": "requests share no cached prefixes",
     "kv_transfer_params": _CLUSTER,
     "ec_transfer_params": _CLUSTER,
-    "vllm_xargs": "for extensions of vLLM",
+    "vllm_xargs": "for vLLM extensions",
     "guided_decoding_backend": "there is only one",
 }
 """Fields that change nothing, with the reason."""

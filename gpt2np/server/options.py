@@ -16,7 +16,7 @@ class ServerOptions:
     """
 
     max_running: int = option(
-        16, Integer(1), "Maximum number of sequences in a batch", group="Queue"
+        16, Integer(1), "Maximum number of sequences that a model runs at once", group="Queue"
     )
     max_queued: int = option(
         1024,
@@ -27,7 +27,7 @@ class ServerOptions:
     cache_bytes: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "Maximum number of bytes for a batch's KV caches",
+        "Maximum number of bytes for a model's KV caches",
         group="Queue",
         default_text="$GPT2NP_MAX_CACHE_BYTES, or 1 GiB",
     )
@@ -56,7 +56,7 @@ class ServerOptions:
     allowed_hosts: tuple[str, ...] = option(
         (),
         Texts(),
-        "Without a key, accept NAME in the Host header, besides localhost",
+        "If no key is set, accept the Host header NAME, besides localhost",
         details="IP addresses are always allowed.",
         group="Access",
         flags=("--allowed-host",),
