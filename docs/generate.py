@@ -93,11 +93,11 @@ def options_page() -> str:
         NOTE.strip(),
         "Each option is a keyword argument of `LanguageModel.generate` and similar methods, a "
         "field of `GenerationOptions`, a key of a JSON line of a `--prompts` file, and, where a "
-        "flag is shown, an option of `gpt2np generate`. A flag of a list is repeated for each item. "
-        "A value out of its range is rejected with an error that names the option and the range. N, X, "
-        "TEXT and ID stand for the value. `stop_strings` means `stop`, and `do_sample=False` means "
-        "`temperature=0`. Log probabilities are those of the model's logits, before penalties, "
-        "top-k and the like, and temperature.",
+        "flag is shown, an option of `gpt2np generate`. A flag of a list is repeated for each "
+        "item. A value out of its range is rejected with an error that names the option and the "
+        "range. N, X, TEXT and ID stand for the value. `stop_strings` means `stop`, and "
+        "`do_sample=False` means `temperature=0`. Log probabilities are those of the model's "
+        "logits, before penalties, top-k and the like, and temperature.",
     ]
     group = ""
     for name, option in options_of(GenerationOptions).items():
@@ -137,9 +137,9 @@ def request_fields_page() -> str:
         "options](options.md) describes it under that name; the defaults there hold, except that "
         "`temperature` is 1, `top_k` 0 and, for completions, `max_tokens` 16. A request with a "
         "refused field gets status 400 and an error that names the field, unless the value asks "
-        "for nothing, as null and mostly false do. An ignored field changes nothing. Fields outside "
-        "this table are ignored, too; the response header `X-Ignored-Fields` names up to 20 of "
-        "those. A running server lists the ranges of values at `/docs`.",
+        "for nothing, as null and mostly false do. An ignored field changes nothing. Fields "
+        "outside this table are ignored, too; the response header `X-Ignored-Fields` names up to "
+        "20 of those. A running server lists the ranges of values at `/docs`.",
     ]
     return (
         "\n\n".join(
