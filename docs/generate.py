@@ -93,11 +93,12 @@ def options_page() -> str:
         NOTE.strip(),
         "Each option is a keyword argument of `LanguageModel.generate` and similar methods, a "
         "field of `GenerationOptions`, a key of a JSON line of a `--prompts` file, and, where a "
-        "flag is shown, an option of `gpt2np generate`. A flag of a list is repeated for each "
-        "item. A value out of its range is rejected with an error that names the option and the "
-        "range. N, X, TEXT and ID stand for the value. `stop_strings` means `stop`, and "
-        "`do_sample=False` means `temperature=0`. Log probabilities are those of the model's "
-        "logits, before penalties, top-k and the like, and temperature.",
+        "flag is shown, an option of `gpt2np generate`; repeat the flag of a list for each "
+        "item. [HTTP requests](request_fields.md) have other names for some options, and lack "
+        "some. A value out of its range is rejected with an error that names the option and the "
+        "range. N, X, TEXT and ID stand for the value. Two aliases are accepted: `stop_strings` "
+        "for `stop`, and `do_sample=False` for `temperature=0`. Log probabilities are those of "
+        "the model's logits, before temperature, penalties, top-k and the like.",
     ]
     group = ""
     for name, option in options_of(GenerationOptions).items():
@@ -120,7 +121,7 @@ def request_fields_page() -> str:
     rows = {}
     for name in {**completion, **chat}:
         where = "" if name in completion and name in chat else "completions" * (name in completion)
-        treatment = f"supported: `{options[name]}`" if name in options else "supported"
+        treatment = f"supported as `{options[name]}`" if name in options else "supported"
         rows[name] = PARTIAL.get(name, treatment), where or "chat" * (name not in completion)
     for name, advice in REFUSED.items():
         text = f"refused: {advice}" if advice else "refused"
@@ -131,15 +132,16 @@ def request_fields_page() -> str:
         "# HTTP request fields",
         NOTE.strip(),
         "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
-        "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. The last "
-        "column names the endpoint, if OpenAI and vLLM define the field for only one.",
-        "A supported field means the same as there. Where another name follows, [Generation "
-        "options](options.md) describes it under that name; the defaults there hold, except that "
-        "`temperature` is 1, `top_k` 0 and, for completions, `max_tokens` 16. A request with a "
-        "refused field gets status 400 and an error that names the field, unless the value asks "
-        "for nothing, as null and mostly false do. An ignored field changes nothing. Fields "
-        "outside this table are ignored, too; the response header `X-Ignored-Fields` names up to "
-        "20 of those. A running server lists the ranges of values at `/docs`.",
+        "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. A "
+        "field with an endpoint in the last column is treated so only there.",
+        'A supported field acts as in OpenAI\'s API or vLLM; `boundary` is our own. "As" gives '
+        "a field's name in [Generation options](options.md), whose defaults hold for all "
+        "fields, except that `temperature` is 1, `top_k` 0 and, for completions, `max_tokens` "
+        "16. A request with a refused field gets status 400 and an error that names the field, "
+        "unless its value is off: null or, for most fields, false. An ignored field changes "
+        "nothing. Fields outside this table are ignored, too; only these are named in the "
+        "response header `X-Ignored-Fields`, up to 20. A running server lists the ranges of "
+        "values at `/docs`.",
     ]
     return (
         "\n\n".join(

@@ -280,8 +280,8 @@ class GenerationOptions:
     boundary: Boundary = option(
         "tokens",
         OneOf("tokens", "text"),
-        "tokens: keep the prompt's tokens as they are; text: allow a prompt to end in a space or "
-        "within a word",
+        "tokens: continue the prompt's tokens; text: continue its characters, for a prompt that "
+        "ends in a space or within a word",
         details="See `gpt2np.generation.boundary`.",
         group="Prompt",
     )
@@ -351,7 +351,7 @@ class GenerationOptions:
         False,
         OneOf(True, False, "never"),
         "When to end the search once {num_beams} texts are complete: at once (true), when no "
-        "unfinished beam beats the worst of these texts (false), or when no beam ever can (never)",
+        "unfinished beam now beats the worst of these (false), or when none ever can (never)",
         group="Beam search",
         is_model_default=True,
     )
@@ -450,7 +450,7 @@ class GenerationOptions:
         Patterns(is_single=True),
         "End the output before a match of this regular expression",
         details="With a pattern such as `cat\\b` or `foo(?!bar)`, later text can invalidate a "
-        "match. Such a match counts once no later text can invalidate it.",
+        "match. It counts only when no later text can invalidate it.",
         group="Stopping",
         metavar="PATTERN",
     )
@@ -492,7 +492,7 @@ class GenerationOptions:
     num_return_sequences: int = option(
         1,
         Integer(1, 1000),
-        "Number of texts to return: with the seeds {seed}, {seed} + 1, …, or the N best beams",
+        "Number of texts to return: samples with the seeds {seed}, {seed} + 1, …, or the best beams",
         details="Text j, from 0, has the seed `seed + j`.",
         group="Output",
         flags=("--samples", "--num-return-sequences"),
@@ -521,7 +521,8 @@ class GenerationOptions:
     draft: Draft = option(
         "auto",
         OneOf("auto", "none"),
-        "Use the model's draft tokens (auto) or none; they save time and do not change the text",
+        "auto: speculative decoding, if the model has draft tokens; none: without; the text is the "
+        "same",
         group="Performance",
     )
 
