@@ -492,8 +492,7 @@ class GenerationOptions:
     num_return_sequences: int = option(
         1,
         Integer(1, 1000),
-        "Number of texts to return: samples with the seeds {seed}, {seed} + 1, …, or the best beams",
-        details="Text j, from 0, has the seed `seed + j`.",
+        "Number of texts to return: samples with the seeds {seed}, {seed} + 1, …, or beams",
         group="Output",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
