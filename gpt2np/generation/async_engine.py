@@ -30,6 +30,7 @@ class Update:
         ids: new token ids.
         logprobs: the log probability of each of `ids`, if requested.
         finish_reason: why the sequence has ended; None while the sequence runs.
+        stop_reason: see `Completion.stop_reason`.
     """
 
     sequence: RunningSequence
@@ -37,6 +38,7 @@ class Update:
     ids: list[int]
     logprobs: list[TokenLogprob]
     finish_reason: FinishReason | None
+    stop_reason: str | int | None
 
     @property
     def index(self) -> int:
@@ -65,7 +67,8 @@ class _Entry:
         if not (ids or reason):
             return None
         self.n_ids += len(ids)
-        return Update(sequence, sequence.new_text(), ids, sequence.logprobs[start:], reason)
+        logprobs, stop_reason = sequence.logprobs[start:], sequence.stop_reason
+        return Update(sequence, sequence.new_text(), ids, logprobs, reason, stop_reason)
 
 
 class AsyncEngine:

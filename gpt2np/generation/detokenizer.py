@@ -55,20 +55,15 @@ class StreamingDetokenizer:
         return "".join(self.pieces)
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether the text has reached a stop text."""
-        return self.stop_text is not None
-
-    @property
     def stop_text(self) -> str | None:
-        """The stop text that the text has reached, if any."""
-        return self._stops.matched
+        """The stop text that the text has reached; None before."""
+        return self._stops.stop_text
 
     def stop_reason(self, reason: str | None, ids: Sequence[int]) -> str | int | None:
         """Return `Completion.stop_reason` of a text with a finish reason and these ids."""
-        if reason != "stop" or self.stop_text is not None:
-            return self.stop_text
-        return ids[-1] if ids[-1] in self._stop_token_ids else None
+        if reason == "stop" and not self.stop_text and ids[-1] in self._stop_token_ids:
+            return ids[-1]
+        return self.stop_text
 
     def push(self, token_id: int) -> None:
         """Add the text of a token id."""
@@ -77,6 +72,6 @@ class StreamingDetokenizer:
 
     def finish(self) -> None:
         """End the text: add the text held back, up to a stop text."""
-        if not self.is_stopped:
+        if not self.stop_text:
             rest = self._stops.push(self._decoder.finish())
-            self.pieces.append(rest if self.is_stopped else rest + self._stops.finish())
+            self.pieces.append(rest if self.stop_text else rest + self._stops.finish())

@@ -87,13 +87,20 @@ def read_prefix(path: Path, model: GPT2) -> Prefix:
             description = json.loads((file.metadata() or {})[_METADATA_KEY])
             is_same_model = description["model"] == model_fingerprint(model)
             keys, values, ids = (file.get_tensor(name) for name in ("keys", "values", "ids"))
-        text = description["text"]
+        text, version = description["text"], description["version"]
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise CheckpointError(f"{path} is damaged, or not a prefix ({error})") from error
     if not is_same_model:
         raise InvalidArgumentError(f"{path} was computed by another model, or with other weights")
+    if version != _VERSION:
+        raise CheckpointError(f"{path} is of another version of gpt2np; make the prefix again")
     cache = KVCache.__new__(KVCache)
-    cache.__setstate__({"config": model.config, "length": len(ids), "keys": keys, "values": values})
+    try:
+        cache.__setstate__(
+            {"config": model.config, "length": len(ids), "keys": keys, "values": values}
+        )
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged ({error})") from error
     return Prefix(text, ids.tolist(), cache, model, model.weights.version)
 
 

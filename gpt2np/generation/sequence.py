@@ -265,6 +265,30 @@ class RunningSequence:
         if logprob and on_token:
             on_token(self._generated_token(logprob))
 
+    def _finish_reason_after(self, token_id: int, logits: Array) -> FinishReason | None:
+        """Return why the sequence ends after `token_id`, if it does."""
+        request, options = self.request, self.request.options
+        if token_id in request.eos_token_ids:
+            return "eos"
+        if token_id in options.stop_token_ids:
+            return "stop"
+        if self.detokenizer and self.detokenizer.stop_text:
+            return "stop"
+        if self.constraint and self.constraint.complete:
+            return "stop"
+        criteria = request.callbacks.stopping_criteria
+        if any(stops([*request.ids, *self.ids, token_id], logits) for stops in criteria):
+            return "stop"
+        is_full = self.length - self.context_start >= self.n_positions and not options.window
+        return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
+
+    def _finish_text(self, reason: FinishReason) -> FinishReason:
+        """End the text, for a reason; return "stop" if the end completes a stop text."""
+        if self.detokenizer is None:
+            return reason
+        self.detokenizer.finish()
+        return "stop" if self.detokenizer.stop_text else reason
+
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
         """End the sequence. Does nothing if the sequence has already ended."""
         if self.finish_reason is not None:
@@ -279,34 +303,10 @@ class RunningSequence:
         self.finish_reason = reason
         self._preparation = None
 
-    def _finish_text(self, reason: FinishReason) -> FinishReason:
-        """End the text, for a reason; return "stop" if the end completes a stop text."""
-        if self.detokenizer is None:
-            return reason
-        self.detokenizer.finish()
-        return "stop" if self.detokenizer.is_stopped else reason
-
     def _generated_token(self, logprob: TokenLogprob) -> GeneratedToken:
         tokenizer = self.request.tokenizer
         [text] = tokenizer.token_texts([logprob.id]) if tokenizer else [""]
         return GeneratedToken(**vars(logprob), text=text, index=self.request.index)
-
-    def _finish_reason_after(self, token_id: int, logits: Array) -> FinishReason | None:
-        """Return why the sequence ends after `token_id`, if it does."""
-        request, options = self.request, self.request.options
-        if token_id in request.eos_token_ids:
-            return "eos"
-        if token_id in options.stop_token_ids:
-            return "stop"
-        if self.detokenizer and self.detokenizer.is_stopped:
-            return "stop"
-        if self.constraint and self.constraint.complete:
-            return "stop"
-        criteria = request.callbacks.stopping_criteria
-        if any(stops([*request.ids, *self.ids, token_id], logits) for stops in criteria):
-            return "stop"
-        is_full = self.length - self.context_start >= self.n_positions and not options.window
-        return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
 
 
 def start_sequence(model: GPT2, request: Request) -> RunningSequence:

@@ -29,7 +29,7 @@ class StopPatterns:
     nested negative look-aheads are evaluated on the text so far.
 
     Attributes:
-        matched: the text that matched; None before a match.
+        stop_text: the text that matched; None before a match.
     """
 
     def __init__(self, stops: Sequence[str], patterns: Sequence[str]) -> None:
@@ -38,7 +38,7 @@ class StopPatterns:
         self._vetoes = {pattern: _veto_patterns(pattern) for pattern in patterns}
         self._text = ""
         self._n_passed = 0  # characters
-        self.matched: str | None = None
+        self.stop_text: str | None = None
 
     def push(self, piece: str) -> str:
         """Add a piece of text; return the text that can no longer be part of a match.
@@ -74,7 +74,7 @@ class StopPatterns:
 
     def _stop_at(self, matches: Sequence[regex.Match[str]]) -> str:
         first = min(matches, key=lambda match: match.start())
-        self.matched = first.group()
+        self.stop_text = first.group()
         return self._pass_until(first.start())
 
     def _is_final(self, match: regex.Match[str]) -> bool:

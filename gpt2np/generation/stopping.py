@@ -9,13 +9,13 @@ class StopStrings:
     Text that may be the beginning of a stop string is held back.
 
     Attributes:
-        matched: the stop string that ended the text; None before a match.
+        stop_text: the stop string that ended the text; None before a match.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._buffer = ""
-        self.matched: str | None = None
+        self.stop_text: str | None = None
 
     def push(self, piece: str) -> str:
         """Add a piece of text; return the text that can no longer be part of a stop string."""
@@ -24,7 +24,7 @@ class StopStrings:
         text = self._buffer + piece
         matches = [(text.index(stop), stop) for stop in self._stops if stop in text]
         if matches:
-            start, self.matched = min(matches)
+            start, self.stop_text = min(matches)
             self._buffer = ""
             return text[:start]
         n_held = max((_overlap(text, stop) for stop in self._stops), default=0)

@@ -23,7 +23,11 @@ from gpt2np.errors import InvalidArgumentError, is_integer
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import round_up
 
-TILE = 64  # tokens
+TILE = 64
+"""Tokens in a tile, a multiple of LANES and at most `kernels.exact.BLOCK`.
+
+It is part of the definition of the exact numbers and of the file of a `Prefix`.
+"""
 MAX_SLOTS = 16  # sequences per store: the most rows of one small product
 
 Allocator = Callable[["KVStore", tuple[int, ...], DTypeLike], Array]
@@ -110,7 +114,7 @@ class KVCache:
         TILE) and values (tiles, count, h, TILE, D).
         """
         store, slot = self.place
-        view = slice(-(-n_keys // TILE)), slice(slot, slot + count), layer, heads
+        view = slice(_tiles(n_keys)), slice(slot, slot + count), layer, heads
         return store.keys[view], store.values[view]
 
     def is_adjacent(self, previous: KVCache) -> bool:
@@ -141,7 +145,7 @@ class KVCache:
                 f"{self.length}"
             )
         self.length = index(length)
-        self.store.clear(self.slot, self.length)
+        self.store.zero_beyond(self.slot, self.length)
 
     def _facts(self) -> dict[str, object]:
         config, dtype = self.place[0].config, self.place[0].keys.dtype
@@ -164,9 +168,13 @@ class KVCache:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         keys, values = state["keys"], state["values"]
-        store = KVStore(state["config"], keys.dtype, slots=1, tiles=len(keys))
+        self.length = state["length"]
+        store = KVStore(state["config"], keys.dtype, slots=1, tiles=_tiles(self.length))
+        self.place = store, 0
+        shapes = store.keys[:, 0].shape, store.values[:, 0].shape
+        if (keys.shape, values.shape) != shapes:
+            raise ValueError(f"keys and values of the shapes {keys.shape} and {values.shape}")
         store.keys[:, 0], store.values[:, 0] = keys, values
-        self.length, self.place = state["length"], (store, 0)
         store.move_in([self])
 
 
@@ -237,17 +245,17 @@ class KVStore:
 
     def _copy(self, cache: KVCache, slot: int) -> None:
         tiles = _tiles(cache.length)
-        self.clear(slot, 0)
+        self.zero_beyond(slot, 0)
         self.reserve_slot(slot, tiles * TILE)  # before the copy, in case Ctrl-C interrupts it
         self.keys[:tiles, slot] = cache.store.keys[:tiles, cache.slot]
         self.values[:tiles, slot] = cache.store.values[:tiles, cache.slot]
 
     def reserve_slot(self, slot: int, length: int) -> None:
-        """Record that up to `length` tokens will be written to a slot: `clear` must zero them."""
+        """Record that up to `length` tokens will be written to a slot, for `zero_beyond`."""
         self._nonzero[slot] = max(self._nonzero[slot], length)
         self._high_water_mark[slot] = max(self._high_water_mark[slot], length)
 
-    def clear(self, slot: int, length: int) -> None:
+    def zero_beyond(self, slot: int, length: int) -> None:
         """Set the values beyond the first `length` tokens of a slot to 0."""
         tile, offset = divmod(length, TILE)
         if self._nonzero[slot] > length:

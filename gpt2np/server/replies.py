@@ -80,7 +80,7 @@ class Reply(ABC, Generic[R]):
         choice = {
             "index": update.index,
             "finish_reason": finish_reason(update.finish_reason),
-            "stop_reason": update.sequence.stop_reason,
+            "stop_reason": update.stop_reason,
             **self.new_fields(update),
         }
         if self._request.return_token_ids:

@@ -29,6 +29,7 @@ from gpt2np.kernels.threads import thread_count
 from gpt2np.model import gpt2, last_token_indices
 from gpt2np.runtime import process_group, worker_process
 from gpt2np.runtime.context import Context
+from gpt2np.runtime.kv_cache import TILE
 from gpt2np.runtime.ranks import max_processes
 
 PATHS = [str(Path(__file__).parent), str(CHECKOUT / "tests"), str(CHECKOUT)]
@@ -289,7 +290,8 @@ class TestSameBits:
 
         monkeypatch.setattr(gpt2, "causal_softmax", late)
         ids = np.random.default_rng(0).integers(8, 1031, 700)
-        ids[562:571] = 7  # the second pass begins at 513, a tile at 512
+        start = 513 // TILE * TILE + 50  # within the tile where the second pass begins, at 513
+        ids[start : start + 9] = 7
         caches = [[model.new_cache()] for model in models]
         with np.errstate(all="ignore"):
             both(models, [ids[:1]], caches)

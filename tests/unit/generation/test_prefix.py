@@ -1,7 +1,11 @@
 """Prefixes: computed once, shared by many prompts, kept in files."""
 
+import json
+
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save
 
 from gpt2np import CheckpointError, ContextLengthError, InvalidArgumentError, LanguageModel
 
@@ -85,6 +89,24 @@ def test_a_prefix_of_another_model_is_refused(lm, tmp_path):
     prefix.save(tmp_path / "story.safetensors")
     with pytest.raises(InvalidArgumentError, match="other weights"):
         other.load_prefix(tmp_path / "story.safetensors")
+
+
+@pytest.mark.parametrize("change", ["version", "tile", "length"])
+def test_a_file_of_another_layout_is_refused(lm, tmp_path, change):
+    path = tmp_path / "story.safetensors"
+    lm.prefix(STORY).save(path)
+    with safe_open(path, framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in ("keys", "values", "ids")}
+        description = json.loads(file.metadata()["gpt2np_prefix"])
+    if change == "version":
+        description["version"] += 1
+    elif change == "tile":
+        arrays["values"] = np.ascontiguousarray(arrays["values"][..., :32, :])
+    else:
+        arrays["ids"] = np.tile(arrays["ids"], 200)
+    path.write_bytes(save(arrays, {"gpt2np_prefix": json.dumps(description)}))
+    with pytest.raises(CheckpointError, match=r"story\.safetensors"):
+        lm.load_prefix(path)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x08\0\0\0\0\0\0\0{}      "])

@@ -12,8 +12,8 @@ def run(stops, pieces):
     out = []
     for piece in pieces:
         out.append(holder.push(piece))
-        if holder.matched:
-            return out, holder.matched
+        if holder.stop_text:
+            return out, holder.stop_text
     return [*out, holder.finish()], None
 
 
@@ -60,7 +60,7 @@ def test_nothing_is_held_longer_than_needed(text, stop):
     passed = ""
     for character in text:
         passed += holder.push(character)
-        if holder.matched:
+        if holder.stop_text:
             return
         seen = text[: len(passed) + len(holder._buffer)]
         assert passed + holder._buffer == seen

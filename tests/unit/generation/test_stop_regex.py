@@ -23,9 +23,9 @@ def run(pattern, pieces):
     patterns, passed = StopPatterns([], [pattern]), ""
     for number, piece in enumerate(pieces, 1):
         passed += patterns.push(piece)
-        if patterns.matched is not None:
-            return passed, patterns.matched, number
-    return passed + patterns.finish(), patterns.matched, None
+        if patterns.stop_text is not None:
+            return passed, patterns.stop_text, number
+    return passed + patterns.finish(), patterns.stop_text, None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_search_without_end(monkeypatch):
     with pytest.raises(InvalidArgumentError, match=r"took more than 0.05 s .*: '\(a\|aa\)\+\$b'"):
         patterns.push("a" * 48)
     assert time.perf_counter() - started < 60  # hours without the time limit
-    assert patterns.finish() == "a" * 48 and patterns.matched is None
+    assert patterns.finish() == "a" * 48 and patterns.stop_text is None
 
 
 def test_a_search_without_end_in_a_generation(bundled, monkeypatch):

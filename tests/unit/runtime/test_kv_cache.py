@@ -136,7 +136,7 @@ class TestWhereTheyLie:
             reserve([cache], [1])
             cache.length += 1
             capacities.append(cache.store.capacity)
-        assert sorted(set(capacities)) == [64, 192, 448, 512]
+        assert sorted(set(capacities)) == [TILE, 3 * TILE, 7 * TILE, 512]
 
     def test_what_has_moved_lets_its_slot_go(self):
         caches = self.grown(2, 20)
