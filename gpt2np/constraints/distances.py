@@ -5,8 +5,8 @@ match, so a state's distance is the minimum over its readings. There are at most
 as the pattern has bytes, whereas the number of states may be exponential.
 
 A byte is the shortest token, and each byte has a token. So the distance in bytes, which is cheap,
-is an upper bound of the distance in tokens. For a large pattern, so is the number of tokens of the
-matches with the fewest bytes: only the readings on the way to them are needed.
+is an upper bound of the distance in tokens. For a large pattern, so is the number of tokens of one
+match with the fewest bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from gpt2np.constraints.trie import VocabularyTrie
 from gpt2np.kernels.array import Array, IntArray
 
 MAX_WALKED = 1_000_000  # pairs of a reading and a node of the trie, which takes about 0.3 s
+_MAX_TOKEN_BYTES = 32  # of the tokens that are counted in a large pattern
 _BATCH = 64  # readings that are walked together; bounds the memory
 _STATES = 1 << 32  # above every state number
 
@@ -43,11 +44,15 @@ class ByteDistances:
     """
 
     def __init__(self, characters: CharacterAutomaton, excluded: frozenset[int]) -> None:
-        self._nodes: list[float] = []  # node → bytes up to the end of the character
-        for edges in characters.nodes.edges:  # an edge leads to an earlier node
-            targets = [to for a, b, to in edges if not excluded.issuperset(range(a, b + 1))]
-            least = min((1 + self._nodes[to] for to in targets), default=math.inf)
-            self._nodes.append(least if self._nodes else 0)
+        self._characters = characters
+        self._nodes: list[float] = [0]  # node → bytes up to the end of the character
+        self._steps: list[tuple[int, int]] = [(0, END)]  # node → next byte and node on this way
+        for edges in characters.nodes.edges[1:]:  # an edge leads to an earlier node
+            bytes_to = ((set(range(a, b + 1)) - excluded, to) for a, b, to in edges)
+            steps = [(self._nodes[to] + 1, min(codes), to) for codes, to in bytes_to if codes]
+            distance, *step = min(steps, default=(math.inf, 0, END))
+            self._nodes.append(distance)
+            self._steps.append((step[0], step[1]))
         sources: list[list[tuple[int, float]]] = [[] for _ in characters.epsilon]
         for state, (epsilon, reads) in enumerate(
             zip(characters.epsilon, characters.reads, strict=True)
@@ -62,6 +67,14 @@ class ByteDistances:
     def __call__(self, readings: Iterable[Reading]) -> list[float]:
         """Return the distance of each reading."""
         return [self._nodes[node] + self._states[state] for node, state in readings]
+
+    def step(self, reading: Reading) -> tuple[int, Reading]:
+        """Return the next byte of a match with the fewest bytes, and the reading after it."""
+        byte, node = self._steps[reading[0]]
+        if node != END:
+            return byte, (node, reading[1])
+        readings = self._characters.readings(reading[1])
+        return byte, min(zip(self(readings), readings, strict=True))[1]
 
 
 def _shortest(target: int, sources: list[list[tuple[int, float]]]) -> list[float]:
@@ -91,7 +104,7 @@ def byte_classes(characters: CharacterAutomaton) -> bytes:
 class TokenDistances:
     """The least number of tokens from each reading to a match; infinity if there is no way.
 
-    If there are too many readings, the matches with the fewest bytes are counted, or their bytes.
+    If there are too many readings, the tokens of one match with the fewest bytes are counted.
     """
 
     def __init__(
@@ -101,46 +114,45 @@ class TokenDistances:
         start: frozenset[Reading],
         byte_distance: ByteDistances,
     ) -> None:
+        self._tokens, self._byte_distance = frozenset(tokens), byte_distance
+        self._distances: dict[Reading, float] = {MATCHED: 0}
         classes = byte_classes(characters)
-        distinct = {data.translate(classes) for data in tokens}
-        self._trie = VocabularyTrie.build(dict(enumerate(sorted(distinct))), len(distinct))
-        self._characters, self._byte_distance = characters, byte_distance
-        self._distances: dict[Reading, float] = {}
-        self._is_exact = True
+        distinct = {data.translate(classes) for data in self._tokens}
+        trie = VocabularyTrie.build(dict(enumerate(sorted(distinct))), len(distinct))
         try:
-            self._add(start)
+            self._distances = _token_distances(ByteAutomaton(characters), trie, start)
+            self.is_exact = True
         except TooManyStatesError:
-            self._is_exact = False
+            self.is_exact = False
 
     def __call__(self, readings: Iterable[Reading]) -> list[float]:
         """Return the distance of each reading."""
         readings = list(readings)
-        if new := frozenset(readings) - self._distances.keys():
-            ordered = [] if self._is_exact else [*new]
-            for i in range(0, len(ordered), _BATCH):  # each batch with an automaton of its own
-                batch = ordered[i : i + _BATCH]
-                try:
-                    self._add(frozenset(batch) - self._distances.keys())
-                except TooManyStatesError:
-                    self._distances |= zip(batch, self._byte_distance(batch), strict=True)
-            self._distances |= dict.fromkeys(new - self._distances.keys(), math.inf)
-        return [self._distances[reading] for reading in readings]
+        if not self.is_exact:
+            for reading, n_bytes in zip(readings, self._byte_distance(readings), strict=True):
+                if n_bytes < math.inf and reading not in self._distances:
+                    self._count_tokens(reading)
+        return [self._distances.get(reading, math.inf) for reading in readings]
 
-    def _add(self, start: frozenset[Reading]) -> None:
-        automaton = ByteAutomaton(self._characters)
-        distance = None if self._is_exact else self._byte_distance
-        self._distances |= _token_distances(automaton, self._trie, start, distance)
+    def _count_tokens(self, reading: Reading) -> None:
+        """Count the tokens of a match with the fewest bytes, from each reading on its way."""
+        data, path, n_known = b"", [reading], 0
+        while path[-1] != MATCHED and n_known < _MAX_TOKEN_BYTES:
+            byte, after = self._byte_distance.step(path[-1])
+            data += bytes([byte])
+            path.append(after)
+            n_known += after in self._distances
+        for i in reversed(range(len(data))):
+            if path[i] not in self._distances:
+                lengths = range(1, min(_MAX_TOKEN_BYTES, len(data) - i) + 1)
+                tokens = (n for n in lengths if data[i : i + n] in self._tokens)
+                self._distances[path[i]] = 1 + min(self._distances[path[i + n]] for n in tokens)
 
 
 def _token_distances(
-    automaton: ByteAutomaton,
-    trie: VocabularyTrie,
-    start: frozenset[Reading],
-    byte_distance: ByteDistances | None,
+    automaton: ByteAutomaton, trie: VocabularyTrie, start: frozenset[Reading]
 ) -> dict[Reading, float]:
     """Return the least number of tokens to a match from each reading that `start` leads to.
-
-    With `byte_distance`, only tokens on the way to a match with the fewest bytes are counted.
 
     Raises:
         TooManyStatesError: the automaton or MAX_WALKED is too small.
@@ -151,8 +163,7 @@ def _token_distances(
     while pending:
         batch, pending = pending[:_BATCH], pending[_BATCH:]
         starts = np.array([automaton.state(frozenset({r})) for r in batch], np.int32)
-        most = math.inf if byte_distance else MAX_WALKED - n_walked
-        for sources, nodes, states in walk(automaton, trie, starts, most, byte_distance):
+        for sources, nodes, states in walk(automaton, trie, starts, MAX_WALKED - n_walked):
             n_walked += len(nodes)
             is_token = trie.is_token[nodes]
             for pair in np.unique(sources[is_token] * _STATES + states[is_token]).tolist():
@@ -195,20 +206,17 @@ def walk(
     trie: VocabularyTrie,
     starts: NDArray[np.int32],
     most: float = math.inf,
-    byte_distance: ByteDistances | None = None,
 ) -> Iterator[tuple[IntArray, IntArray, NDArray[np.int32]]]:
     """Read the trie's bytes from each of the states `starts`, level by level.
 
     Yields the index of the start, the node of the trie and the state at the node, (n,) each, for
-    all nodes of a level that can be read. With `byte_distance`, only nodes on the way to a match
-    with the fewest bytes are read.
+    all nodes of a level that can be read.
 
     Raises:
         TooManyStatesError: the automaton is too large, or there are more than `most` nodes.
     """
     sources, nodes, states = np.arange(len(starts)), np.zeros(len(starts), np.int64), starts
-    left = least_distances(automaton, byte_distance, starts) if byte_distance else None
-    for depth, (first, parents, data) in enumerate(trie.levels, 1):
+    for first, parents, data in trie.levels:
         low = np.searchsorted(parents, nodes)
         counts = np.searchsorted(parents, nodes, "right") - low
         total = int(counts.sum())
@@ -219,9 +227,6 @@ def walk(
         children = np.arange(total) + np.repeat(low - np.cumsum(counts) + counts, counts)
         states = automaton.step(states[before], data[children])
         alive = np.flatnonzero(states)
-        if byte_distance and left is not None:
-            least = least_distances(automaton, byte_distance, states[alive])
-            alive = alive[least == left[sources[before[alive]]] - depth]
         if not len(alive):
             return
         sources, nodes, states = sources[before[alive]], first + children[alive], states[alive]

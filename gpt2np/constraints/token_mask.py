@@ -57,7 +57,7 @@ def text_constraint(
     stop_ids = frozenset(stop_ids)
     ends = frozenset(eos_token_ids) | stop_ids
     vocabulary = _Vocabulary(tokens, vocab_size, ends, frozenset(special_ids), stop_ids)
-    return _start(choices, regex, json_schema, frozenset(excluded), vocabulary)
+    return _start(choices, regex, json_schema, frozenset(excluded), _computed(vocabulary))
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,9 +100,10 @@ class TextConstraint:
 
     def advance(self, token_id: int) -> TextConstraint:
         """Return the constraint after one more token; an end-of-text token changes nothing."""
-        if token_id in self.masks.eos_token_ids:
+        vocabulary = self.masks.vocabulary
+        if token_id in vocabulary.eos_token_ids:
             return self
-        data = self.masks.tokens.get(token_id, b"")
+        data = vocabulary.text_tokens.get(token_id, b"")
         return TextConstraint(self.masks, self.masks.after(self.state, data), self.tokens_left - 1)
 
     def within(self, max_tokens: int) -> TextConstraint:
@@ -115,7 +116,7 @@ class TextConstraint:
         if least == math.inf:
             raise InvalidArgumentError(
                 "every text that matches needs one of {stop_token_ids}; omit it",
-                stop_token_ids=sorted(self.masks.eos_token_ids),
+                stop_token_ids=sorted(self.masks.vocabulary.eos_token_ids),
             )
         if least > max_tokens:
             raise InvalidArgumentError(
@@ -134,28 +135,20 @@ class _TokenMasks:
     automaton for the same pattern replaces it, which bounds memory and changes no result.
     """
 
-    def __init__(
-        self,
-        automaton: ByteAutomaton,
-        trie: VocabularyTrie,
-        tokens: Mapping[int, bytes],
-        eos_token_ids: frozenset[int],
-    ) -> None:
-        self.tokens = tokens
-        self.eos_token_ids = eos_token_ids
+    def __init__(self, automaton: ByteAutomaton, vocabulary: _Vocabulary) -> None:
+        self.vocabulary = vocabulary
         self._automaton = automaton
-        self._trie = trie
+        self._trie = vocabulary.trie
         self._masks: dict[frozenset[Reading], BoolArray] = {}  # the last one was used last
         self._renewals: set[ByteAutomaton] = set()  # fresh automata that are being filled
         self._start = automaton.readings(automaton.start)
-        missing = {*_UTF8_BYTES} - {data[0] for data in tokens.values() if len(data) == 1}
-        self.byte_distance = ByteDistances(automaton.characters, frozenset(missing))
+        self.byte_distance = ByteDistances(automaton.characters, vocabulary.missing_bytes)
         self._node_distances = lru_cache(_CACHED_MASKS)(self._node_distances_of)
 
     @cached_property
     def token_distance(self) -> TokenDistances:
         """Returns the distance of readings in tokens."""
-        characters, tokens = self._automaton.characters, self.tokens.values()
+        characters, tokens = self._automaton.characters, self.vocabulary.text_tokens.values()
         return TokenDistances(characters, tokens, self._start, self.byte_distance)
 
     def min_tokens(self, readings: frozenset[Reading], enough: float) -> float:
@@ -169,8 +162,13 @@ class _TokenMasks:
         farthest = distances.max(where=distances < math.inf, initial=0)
         if farthest > most or self.byte_distance.longest == math.inf:
             distances = self._node_distances(readings, True)
-        mask: BoolArray = ((distances <= most) & (distances < math.inf))[self._trie.nodes]
-        mask[[end for end in self.eos_token_ids if end < len(mask)]] = MATCHED in readings
+        allowed: BoolArray = (distances <= most) & (distances < math.inf)
+        return self._finished(allowed[self._trie.nodes], readings)
+
+    def _finished(self, mask: BoolArray, readings: frozenset[Reading]) -> BoolArray:
+        """Add the end-of-text ids to a mask, and make it read-only."""
+        ends = self.vocabulary.eos_token_ids
+        mask[[end for end in ends if end < len(mask)]] = MATCHED in readings
         mask.setflags(write=False)
         return mask
 
@@ -216,10 +214,7 @@ class _TokenMasks:
         """
         mask = self._masks.pop(readings, None)
         if mask is None:
-            mask = yield from self._compute(readings, waits)
-            matches = MATCHED in readings
-            mask[[end for end in self.eos_token_ids if end < len(mask)]] = matches
-            mask.setflags(write=False)
+            mask = self._finished((yield from self._compute(readings, waits)), readings)
         self._masks[readings] = mask
         for oldest in [*self._masks][:-_CACHED_MASKS]:
             self._masks.pop(oldest, None)
@@ -267,11 +262,11 @@ class _Vocabulary:
     stop_ids: frozenset[int]
 
     def __eq__(self, other: object) -> bool:
-        key = self.vocab_size, self.eos_token_ids, self.special_ids
-        return (
-            isinstance(other, _Vocabulary)
-            and self.tokens is other.tokens
-            and key == (other.vocab_size, other.eos_token_ids, other.special_ids)
+        if not (isinstance(other, _Vocabulary) and self.tokens is other.tokens):
+            return False
+        return all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("vocab_size", "eos_token_ids", "special_ids", "stop_ids")
         )
 
     @cached_property
@@ -280,6 +275,36 @@ class _Vocabulary:
         excluded = self.eos_token_ids | self.special_ids
         tokens = self.tokens.items()
         return {i: data for i, data in tokens if i < self.vocab_size and i not in excluded}
+
+    @cached_property
+    def missing_bytes(self) -> frozenset[int]:
+        """The bytes of UTF-8 that are no token, or that end a text.
+
+        Raises:
+            InvalidArgumentError: a byte has no token at all.
+        """
+        missing = {*_UTF8_BYTES} - {data[0] for data in self.text_tokens.values() if len(data) == 1}
+        ending = {data[0] for i in self.stop_ids if len(data := self.tokens.get(i, b"")) == 1}
+        if without := sorted(missing - ending):
+            raise InvalidArgumentError(
+                "{choices}, {regex} and {json_schema} need a vocabulary with a token for each "
+                f"byte; this one lacks {len(without)} of them, such as 0x{without[0]:02x}",
+                choices=None,
+                regex=None,
+                json_schema=None,
+            )
+        return frozenset(missing)
+
+    @cached_property
+    def trie(self) -> VocabularyTrie:
+        """The prefix tree of `text_tokens`."""
+        return VocabularyTrie.build(self.text_tokens, self.vocab_size)
+
+
+@lru_cache(maxsize=4)
+def _computed(vocabulary: _Vocabulary) -> _Vocabulary:
+    """Return the equal vocabulary of an earlier call, if any; its properties are computed."""
+    return vocabulary
 
 
 @lru_cache(maxsize=8)
@@ -302,8 +327,7 @@ def _start(
     if automaton.start == DEAD:
         without = " without a text of {stop}" if excluded else ""
         raise InvalidArgumentError(f"no text matches {{0}}{without}", subject, stop=None)
-    trie, eos_token_ids = _trie(vocabulary), vocabulary.eos_token_ids
-    masks = _TokenMasks(automaton, trie, vocabulary.text_tokens, eos_token_ids)
+    masks = _TokenMasks(automaton, vocabulary)
     constraint = TextConstraint(masks, automaton.readings(automaton.start))
     constraint.allowed()  # refuses a pattern that is too large, before the first token
     return constraint
@@ -317,19 +341,3 @@ def _schema_automaton(schema: str, excluded: frozenset[str]) -> ByteAutomaton:
         with suppress(TooManyStatesError):
             return ByteAutomaton.of(schema_tree(json.loads(schema), depth), excluded)
     return ByteAutomaton.of(schema_tree(json.loads(schema), 1), excluded)
-
-
-@lru_cache(maxsize=4)
-def _trie(vocabulary: _Vocabulary) -> VocabularyTrie:
-    tokens = vocabulary.text_tokens
-    single = {*tokens.values(), *(vocabulary.tokens.get(i) for i in vocabulary.stop_ids)}
-    missing = [byte for byte in _UTF8_BYTES if bytes([byte]) not in single]
-    if missing:
-        raise InvalidArgumentError(
-            "{choices}, {regex} and {json_schema} need a vocabulary with a token for each byte; "
-            f"this one lacks {len(missing)} of them, such as 0x{missing[0]:02x}",
-            choices=None,
-            regex=None,
-            json_schema=None,
-        )
-    return VocabularyTrie.build(tokens, vocabulary.vocab_size)

@@ -109,7 +109,7 @@ def test_a_pattern_that_is_too_large_to_count_all_tokens(monkeypatch):
     """Matches with the fewest bytes are counted: a match is reached, perhaps with more tokens."""
     monkeypatch.setattr(distances, "MAX_WALKED", 10)
     start = constraint("(?:aab){5}")
-    assert not start.masks.token_distance._is_exact
+    assert not start.masks.token_distance.is_exact
     with pytest.raises(InvalidArgumentError, match="needs 5 tokens"):
         start.within(4)
     state, n = start.within(5), 0
