@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gpt2np.generation import GenerationOptions as GenerationOptions
     from gpt2np.generation.streaming import Completion as Completion
     from gpt2np.generation.streaming import TextStream as TextStream
-    from gpt2np.interp import Trace as Trace
-    from gpt2np.interp import trace as trace
+    from gpt2np.interp.trace import Trace as Trace
+    from gpt2np.interp.trace import trace as trace
     from gpt2np.language_model import LanguageModel as LanguageModel
     from gpt2np.model import GPT2 as GPT2
     from gpt2np.model import KVCache as KVCache

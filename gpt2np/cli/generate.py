@@ -152,11 +152,10 @@ def _generate(
     completions = [completion, *completion.alternatives]
     if args.receipt is not None:
         from gpt2np.data.files import atomic_write_text
-        from gpt2np.parity.receipt import receipt
 
-        content = receipt(lm, completion, lm.resolve_options(**options))
+        content = json.dumps(completion.receipt(lm), indent=1) + "\n"
         with write_errors(args.receipt):
-            atomic_write_text(args.receipt, json.dumps(content, indent=1) + "\n")
+            atomic_write_text(args.receipt, content)
     print_stderr(_summary(completions, lm.model.config.n_positions, bool(args.window)))
     if (args.choices or args.regex or args.json_schema) and any(
         c.finish_reason == "time" for c in completions

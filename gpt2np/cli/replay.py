@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)
-    from gpt2np.parity.receipt import read_receipt, replay
+    from gpt2np.parity.replay import read_receipt, replay
 
     content = read_receipt(args.receipt)
     args.model = args.model or content["model"]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from copy import copy
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from gpt2np.display import colored_tokens
 from gpt2np.errors import InvalidArgumentError
@@ -18,6 +18,7 @@ from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import FinishReason, start_sequence
 from gpt2np.model import GPT2
+from gpt2np.tokenizer import Tokenizer
 
 
 def prompt_notice(prompt: str, setting: str = 'boundary="text"') -> str | None:
@@ -31,6 +32,13 @@ def prompt_notice(prompt: str, setting: str = 'boundary="text"') -> str | None:
         "the prompt ends in a space; GPT-2's words begin with their space, so leave it out, or set "
         f"{setting}"
     )
+
+
+class _TextModel(Protocol):
+    """What a receipt reads of a LanguageModel."""
+
+    model: GPT2
+    tokenizer: Tokenizer
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,7 @@ class Completion:
         prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
             first id and for ids before the window.
         alternatives: further continuations of the prompt, if requested.
+        options: the options of the generation; ignored by `==`.
     """
 
     prompt: str
@@ -72,6 +81,7 @@ class Completion:
     prompt_tokens: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
     stop_reason: str | int | None = None
+    options: GenerationOptions | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def of(cls, request: Request, *, ids: list[int], **result: Any) -> Completion:
@@ -85,6 +95,7 @@ class Completion:
             tokens=request.tokenizer.token_texts(ids),
             seed=request.options.seed or 0,
             model=request.model_name,
+            options=request.options,
             **result,
         )
 
@@ -104,6 +115,20 @@ class Completion:
     def tokens_per_second(self) -> float:
         """Generated tokens per second; the time includes prefill."""
         return len(self.ids) / self.seconds if self.seconds else 0.0
+
+    def receipt(self, lm: _TextModel) -> dict[str, Any]:
+        """Return the receipt of the text, for JSON; `gpt2np.parity.replay` checks a receipt.
+
+        `lm` is the model that generated the text. The receipt has digests of the weights, the
+        config and the tokenizer, the options, the ids, and a digest of each step's logits, for
+        which the text is computed once more. It has no callbacks.
+
+        Raises:
+            InvalidArgumentError: the text has a window or `boundary="text"`.
+        """
+        from gpt2np.generation.receipt import receipt
+
+        return receipt(self, lm.model, lm.tokenizer)
 
 
 _DEFAULTS = asdict(GenerationOptions())

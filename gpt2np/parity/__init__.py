@@ -12,7 +12,7 @@ from gpt2np.parity.candidate import read_candidate
 from gpt2np.parity.check import PointReport, Report, TextReport, check, check_texts
 from gpt2np.parity.golden import Golden, read_golden, record, write_golden
 from gpt2np.parity.mistakes import MISTAKES, Mistake
-from gpt2np.parity.receipt import read_receipt, receipt, replay
+from gpt2np.parity.replay import read_receipt, replay
 
 __all__ = [
     "MISTAKES",
@@ -26,7 +26,6 @@ __all__ = [
     "read_candidate",
     "read_golden",
     "read_receipt",
-    "receipt",
     "record",
     "replay",
     "write_golden",

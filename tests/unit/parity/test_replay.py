@@ -8,8 +8,8 @@ import sys
 import pytest
 
 import gpt2np
-from gpt2np.errors import CheckpointError
-from gpt2np.parity.receipt import read_receipt, receipt, replay
+from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.parity import read_receipt, replay
 
 
 @pytest.fixture(scope="module")
@@ -19,13 +19,44 @@ def lm():
 
 @pytest.fixture(scope="module")
 def content(lm):
-    options = lm.resolve_options(seed=3, max_new_tokens=12, bad_words=("dog",))
-    done = lm.generate("Once upon a time", options)
-    return json.loads(json.dumps(receipt(lm, done, options)))
+    done = lm.generate("Once upon a time", seed=3, max_new_tokens=12, bad_words=("dog",))
+    return json.loads(json.dumps(done.receipt(lm)))
 
 
 def test_replay(lm, content):
     assert replay(content, lm) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"best_of": 3, "num_return_sequences": 2, "seed": 5},
+        {"num_beams": 3, "num_return_sequences": 3},
+        {"temperature": 0.0, "logit_bias": {262: 2.0}, "stop": ["dog"]},
+        {"regex": "[a-z ]+\\.", "seed": 1, "logprobs": 2},
+    ],
+    ids=str,
+)
+def test_every_completion_has_a_receipt(lm, options):
+    done = lm.generate("One day", max_new_tokens=8, **options)
+    for completion in (done, *done.alternatives):
+        content = json.loads(json.dumps(completion.receipt(lm)))
+        assert content["ids"] == completion.ids
+        assert replay(content, lm) is None
+
+
+def test_streams_and_batches(lm):
+    stream = lm.stream("One day", max_new_tokens=6, seed=2)
+    assert "".join(stream)
+    [alone] = lm.generate_batch(["One day"], max_new_tokens=6, seed=2)
+    assert stream.completion.receipt(lm) == alone.receipt(lm)
+
+
+@pytest.mark.parametrize("option", [{"window": 8}, {"boundary": "text"}], ids=str)
+def test_texts_without_a_receipt(lm, option):
+    done = lm.generate("One day ", max_new_tokens=4, **option)
+    with pytest.raises(InvalidArgumentError, match="a receipt is of a whole text"):
+        done.receipt(lm)
 
 
 def test_differences(lm, content):

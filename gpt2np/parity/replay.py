@@ -1,21 +1,11 @@
-"""Receipts: what a text was generated from, with a digest of each step's logits.
-
-A receipt of an exact model can be replayed on any machine: all digests must be the same. With a
-fast model, only a machine with the same processor and versions must give the same digests.
-"""
+"""Replay a receipt: generate the text again, and find the first step that differs."""
 
 from __future__ import annotations
 
-import hashlib
-import platform
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from gpt2np import __version__
 from gpt2np.data.files import as_path, read_json_object
 from gpt2np.errors import CheckpointError, is_integer, short_repr
 from gpt2np.generation.options import GenerationOptions
@@ -33,36 +23,7 @@ _KINDS = {
 }
 
 if TYPE_CHECKING:
-    from gpt2np.generation.streaming import Completion
     from gpt2np.language_model import LanguageModel
-    from gpt2np.model import GPT2
-
-
-def receipt(
-    lm: LanguageModel, completion: Completion, options: GenerationOptions
-) -> dict[str, Any]:
-    """Return the receipt of a completion, for JSON.
-
-    `options` are the options of the call, as `lm.resolve_options` returns them. The digests need
-    one more pass over the text. The completion must fit the context, without `window`.
-    """
-    ids = [*completion.prompt_ids, *completion.ids]
-    steps = np.arange(len(completion.prompt_ids) - 1, len(ids) - 1)
-    logits = lm.model.forward([ids], logits_indices=steps)
-    return {
-        "gpt2np": __version__,
-        "numpy": np.__version__,
-        "processor": platform.machine(),
-        "model": lm.name,
-        "exact": lm.model.exact,
-        "dtype": str(lm.model.dtype),
-        "weights_and_config": _digest_of(lm.model),
-        "tokenizer": lm.tokenizer.fingerprint,
-        "options": asdict(options) | {"seed": completion.seed},
-        "prompt_ids": completion.prompt_ids,
-        "ids": completion.ids,
-        "logits": [hashlib.sha256(row.tobytes()).hexdigest() for row in logits],
-    }
 
 
 def read_receipt(path: str | Path) -> dict[str, Any]:
@@ -103,8 +64,9 @@ def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     except TypeError as error:  # an unknown option
         raise CheckpointError(f"no receipt of this version's gpt2np generate ({error})") from error
     ids, digests = content["ids"], content["logits"]
-    done = lm.generate(content["prompt_ids"], options)
-    again = receipt(lm, done, options)
+    best = lm.generate(content["prompt_ids"], options)
+    done = next((found for found in best.alternatives if found.ids == ids), best)
+    again = done.receipt(lm)
     for name in ("weights_and_config", "tokenizer", "exact", "dtype"):
         if again[name] != content[name]:
             return f"{name} is {again[name]}; in the receipt {content[name]}"
@@ -117,14 +79,6 @@ def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     if len(ids) != len(done.ids):
         return f"{len(done.ids)} tokens instead of {len(ids)}"
     return None
-
-
-def _digest_of(model: GPT2) -> str:
-    digest = hashlib.sha256(str(model.config).encode())
-    for name, array in sorted(model.weights.items()):
-        digest.update(f"{name} {array.shape} {array.dtype}".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
 
 
 def _tuples(value: Any) -> Any:

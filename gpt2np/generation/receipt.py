@@ -1,0 +1,59 @@
+"""Receipts: what a text was generated from, with a digest of each step's logits.
+
+A receipt of an exact model can be replayed on any machine: all digests must be the same. With a
+fast model, only a machine with the same processor and versions must give the same digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpt2np import __version__
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.model import GPT2
+from gpt2np.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gpt2np.generation.streaming import Completion
+
+
+def receipt(completion: Completion, model: GPT2, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the receipt of a completion; see `Completion.receipt`."""
+    options = completion.options
+    if options is None or options.window or options.boundary == "text":
+        raise InvalidArgumentError(
+            "a receipt is of a whole text that continues the prompt's tokens; omit window and "
+            "boundary"
+        )
+    if options.num_beams == 1:
+        options = replace(options, num_return_sequences=1, best_of=None)
+    ids = [*completion.prompt_ids, *completion.ids]
+    steps = np.arange(len(completion.prompt_ids) - 1, len(ids) - 1)
+    logits = model.forward([ids], logits_indices=steps)
+    return {
+        "gpt2np": __version__,
+        "numpy": np.__version__,
+        "processor": platform.machine(),
+        "model": completion.model,
+        "exact": model.exact,
+        "dtype": str(model.dtype),
+        "weights_and_config": _digest_of(model),
+        "tokenizer": tokenizer.fingerprint,
+        "options": asdict(options),
+        "prompt_ids": completion.prompt_ids,
+        "ids": completion.ids,
+        "logits": [hashlib.sha256(row.tobytes()).hexdigest() for row in logits],
+    }
+
+
+def _digest_of(model: GPT2) -> str:
+    digest = hashlib.sha256(str(model.config).encode())
+    for name, array in sorted(model.weights.items()):
+        digest.update(f"{name} {array.shape} {array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
