@@ -9,44 +9,45 @@ from __future__ import annotations
 import hashlib
 import platform
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gpt2np import __version__
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.options import GenerationOptions
 from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from gpt2np.generation.streaming import Completion
 
-
-def receipt(completion: Completion, model: GPT2, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the receipt of a completion; see `Completion.receipt`."""
-    options = completion.options
-    if options is None or options.window or options.boundary == "text":
+def receipt(
+    prompt_ids: list[int],
+    ids: list[int],
+    options: GenerationOptions,
+    model: GPT2,
+    tokenizer: Tokenizer,
+) -> dict[str, Any]:
+    """Return the receipt of the text `ids`, without the model's name; see `Completion.receipt`."""
+    if options.window or options.boundary == "text":
         raise InvalidArgumentError(
             "a receipt is of a whole text that continues the prompt's tokens; omit window and "
             "boundary"
         )
     if options.num_beams == 1:
         options = replace(options, num_return_sequences=1, best_of=None)
-    ids = [*completion.prompt_ids, *completion.ids]
-    steps = np.arange(len(completion.prompt_ids) - 1, len(ids) - 1)
-    logits = model.forward([ids], logits_indices=steps)
+    steps = np.arange(len(prompt_ids) - 1, len(prompt_ids) + len(ids) - 1)
+    logits = model.forward([[*prompt_ids, *ids]], logits_indices=steps)
     return {
         "gpt2np": __version__,
         "numpy": np.__version__,
         "processor": platform.machine(),
-        "model": completion.model,
         "exact": model.exact,
         "dtype": str(model.dtype),
         "weights_and_config": _digest_of(model),
         "tokenizer": tokenizer.fingerprint,
         "options": asdict(options),
-        "prompt_ids": completion.prompt_ids,
-        "ids": completion.ids,
+        "prompt_ids": prompt_ids,
+        "ids": ids,
         "logits": [hashlib.sha256(row.tobytes()).hexdigest() for row in logits],
     }
 

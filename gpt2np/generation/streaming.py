@@ -81,7 +81,7 @@ class Completion:
     prompt_tokens: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
     stop_reason: str | int | None = None
-    options: GenerationOptions | None = field(default=None, repr=False, compare=False)
+    options: GenerationOptions = field(default_factory=GenerationOptions, repr=False, compare=False)
 
     @classmethod
     def of(cls, request: Request, *, ids: list[int], **result: Any) -> Completion:
@@ -128,7 +128,8 @@ class Completion:
         """
         from gpt2np.generation.receipt import receipt
 
-        return receipt(self, lm.model, lm.tokenizer)
+        content = receipt(self.prompt_ids, self.ids, self.options, lm.model, lm.tokenizer)
+        return {"model": self.model, **content}
 
 
 _DEFAULTS = asdict(GenerationOptions())
