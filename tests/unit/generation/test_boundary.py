@@ -4,7 +4,6 @@ import json
 import math
 import random
 from collections import Counter, defaultdict
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -112,6 +111,7 @@ def library_covers(lm, ids, **options):
         (2, 20, "ab !"),
         (3, 8, "a b"),
         (4, 5, "ab"),
+        (5, 4, "ab"),
         (6, 4, "a "),
     ],
 )
@@ -233,28 +233,45 @@ def test_scores_with_the_vocabulary_of_gpt2_follow_the_chain_rule(gpt2_vocabular
     shape = SHAPE | {"vocab_size": tokenizer.vocab_size}
     lm = LanguageModel(random_model(np.float64, scale=0.3, **shape), tokenizer)
     text = "He don't  say 1,000 \nwünsche: 東京 "
-    data = text.encode()
     whole = lm.score(text, boundary="text").total
-    before = [lm.bos_token_id]
     for n in range(1, len(text)):
         first = lm.score(text[:n], boundary="text").total
         rest = lm.score(text[n:], given=text[:n], boundary="text")
         assert first + rest.total == pytest.approx(whole, abs=1e-6)
         assert b"".join(rest.token_bytes) == text[n:].encode()
-    logprobs = []
-    for n in range(1, len(data) + 1):  # also within a character
-        ids = tokenizer.encode(
-            data[:n].decode("utf-8", "surrogateescape"), errors="surrogateescape"
-        )
-        covers = find_covers(tokenizer, [*before, *ids], 1, None)
-        cache = lm.model.new_cache()
-        rows = lm.model.forward([list(covers.root)], [cache])
-        shifted = rows - np.logaddexp.reduce(rows, -1, keepdims=True)
-        root = sum(shifted[i, token_id] for i, token_id in enumerate(covers.root[1:]))
-        cache.truncate(len(covers.root) - 1)
-        logprobs.append(root + covers.logprob(lm.model, cache))
-    assert logprobs[-1] == pytest.approx(whole, abs=1e-6)
-    assert all(longer <= shorter + 1e-9 for shorter, longer in pairwise(logprobs))
+
+
+def test_generation_follows_the_chain_rule_at_each_byte(gpt2_vocabulary):
+    """P(text + byte) = P(text) P(byte | text), also within a word, and within a character.
+
+    P(byte | text) comes from the covers of the text, as they are drawn, and plain forward passes.
+    """
+    tokenizer = Tokenizer.load(gpt2_vocabulary)
+    shape = SHAPE | {"vocab_size": tokenizer.vocab_size}
+    lm = LanguageModel(random_model(np.float64, scale=0.3, **shape), tokenizer)
+    sequences, table = Sequences(lm), tokenizer.vocabulary.token_bytes
+    text = "He don't  say 1,000 \nwünsche: 東京👍🏽"
+    data = text.encode()
+    before = None
+    for n in range(1, len(data) + 1):
+        known = data[:n].decode("utf-8", "surrogateescape")
+        ids = [lm.bos_token_id, *tokenizer.encode(known, errors="surrogateescape")]
+        root = find_covers(tokenizer, ids, 1, None).root
+        root_logprob = sequences.logprob(root, 1)
+        covers = {cover: root_logprob + x for cover, x in library_covers(lm, ids).items()}
+        spelled = {cover: b"".join(table[i] for i in cover[1:]) for cover in covers}
+        if before:
+            longer, wholes = before
+            expected = {c: x for c, (x, text) in longer.items() if text[:n] == data[:n]}
+            for cover in covers.keys() - expected.keys():
+                expected[cover] = wholes[cover[:-1]] + sequences.logprobs(cover[:-1])[cover[-1]]
+            assert covers.keys() == expected.keys()
+            sums = (np.logaddexp.reduce([*logprobs.values()]) for logprobs in (covers, expected))
+            assert next(sums) == pytest.approx(next(sums), abs=1e-9)
+        longer = {c: (x, spelled[c]) for c, x in covers.items() if len(spelled[c]) > n}
+        before = longer, {c: x for c, x in covers.items() if len(spelled[c]) == n}
+    total = np.logaddexp.reduce([*covers.values()])
+    assert lm.score(text, boundary="text").total == pytest.approx(total, abs=1e-6)
 
 
 @pytest.mark.parametrize("prompt", ["Once upon a time ", "The fo", 'He said, "I do', "Th", "a"])
