@@ -14,8 +14,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ from gpt2np.constraints.automaton import (
 )
 from gpt2np.constraints.characters import END
 from gpt2np.constraints.trie import VocabularyTrie
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import IntArray
 
 MAX_WALKED = 1_000_000  # pairs of a reading and a node of the trie, which takes about 0.3 s
 _MAX_TOKEN_BYTES = 32  # of the tokens that are counted in a large pattern
@@ -186,19 +185,6 @@ def _token_distances(
                     distances[source] = distances[reading] + 1
                     queue.append(source)
     return distances
-
-
-def least_distances(
-    automaton: ByteAutomaton,
-    distances: Callable[[Iterable[Reading]], list[float]],
-    states: NDArray[np.int32],
-) -> Array:
-    """Return the distance to a match of each state, (n,), from the distances of readings."""
-    unique, inverse = np.unique(states, return_inverse=True)
-    readings = [automaton.readings(state) for state in unique.tolist()]
-    found = iter(distances(chain.from_iterable(readings)))
-    least = [min(islice(found, len(of_state)), default=math.inf) for of_state in readings]
-    return np.array(least, np.float32)[inverse]
 
 
 def walk(

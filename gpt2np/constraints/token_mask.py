@@ -11,10 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import TypeVar
 
-import numpy as np
-
 from gpt2np.constraints.automaton import DEAD, MATCHED, ByteAutomaton, Reading, TooManyStatesError
-from gpt2np.constraints.distances import ByteDistances, TokenDistances, least_distances, walk
+from gpt2np.constraints.distances import ByteDistances, TokenDistances
 from gpt2np.constraints.syntax import literals, parse
 from gpt2np.constraints.trie import VocabularyTrie
 from gpt2np.errors import InvalidArgumentError, short_repr
@@ -25,7 +23,7 @@ _T = TypeVar("_T")
 MAX_DEPTH = 4
 """Levels of a JSON value that may nest without end; fewer if the schema is too large."""
 
-_CACHED_MASKS = 64  # masks to keep per constraint; V bytes each
+_CACHED = 64  # distances to keep per constraint; 4 V bytes each
 _RENEWAL_SECONDS = 10.0  # most time to wait for another mask that needs a fresh automaton
 _UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # all bytes that occur in UTF-8
 
@@ -86,9 +84,7 @@ class TextConstraint:
         Raises:
             InvalidArgumentError: the mask needs an automaton of more than MAX_SIZE.
         """
-        if self.tokens_left > self.masks.byte_distance.longest:
-            return self.masks.mask(self.state)
-        return self.masks.mask_within(self.state, self.tokens_left - 1)
+        return self.masks.mask(self.state, self.tokens_left - 1)
 
     def prepare(self) -> Iterator[None]:
         """Compute what `allowed` will return; pause often, so that the caller can do other work.
@@ -129,7 +125,10 @@ class TextConstraint:
 
 
 class _TokenMasks:
-    """The token masks of one constraint, computed from an automaton and cached.
+    """The token masks of one constraint, computed from an automaton.
+
+    A mask follows from the distance to a match after each token: first in bytes and, if too few
+    tokens are left for these, in tokens. The last distances are cached.
 
     The automaton gets new states while texts are read. Once it reaches its limits, a fresh
     automaton for the same pattern replaces it, which bounds memory and changes no result.
@@ -138,12 +137,10 @@ class _TokenMasks:
     def __init__(self, automaton: ByteAutomaton, vocabulary: _Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._automaton = automaton
-        self._trie = vocabulary.trie
-        self._masks: dict[frozenset[Reading], BoolArray] = {}  # the last one was used last
+        self._distances: dict[tuple[frozenset[Reading], bool], Array] = {}  # ends with the last
         self._renewals: set[ByteAutomaton] = set()  # fresh automata that are being filled
         self._start = automaton.readings(automaton.start)
         self.byte_distance = ByteDistances(automaton.characters, vocabulary.missing_bytes)
-        self._node_distances = lru_cache(_CACHED_MASKS)(self._node_distances_of)
 
     @cached_property
     def token_distance(self) -> TokenDistances:
@@ -156,38 +153,6 @@ class _TokenMasks:
         least = min(self.byte_distance(readings))
         return min(self.token_distance(readings)) if least > enough else least
 
-    def mask_within(self, readings: frozenset[Reading], most: float) -> BoolArray:
-        """Return the mask of the tokens after which `most` more tokens can lead to a match."""
-        distances = self._node_distances(readings, False)
-        farthest = distances.max(where=distances < math.inf, initial=0)
-        if farthest > most or self.byte_distance.longest == math.inf:
-            distances = self._node_distances(readings, True)
-        allowed: BoolArray = (distances <= most) & (distances < math.inf)
-        return self._finished(allowed[self._trie.nodes], readings)
-
-    def _finished(self, mask: BoolArray, readings: frozenset[Reading]) -> BoolArray:
-        """Add the end-of-text ids to a mask, and make it read-only."""
-        ends = self.vocabulary.eos_token_ids
-        mask[[end for end in ends if end < len(mask)]] = MATCHED in readings
-        mask.setflags(write=False)
-        return mask
-
-    def _node_distances_of(self, readings: frozenset[Reading], in_tokens: bool) -> Array:
-        """Return the distance to a match at each node of the trie; infinity at the root."""
-        distance = self.token_distance if in_tokens else self.byte_distance
-
-        def query(automaton: ByteAutomaton) -> Array:
-            start = np.array([automaton.state(readings)], np.int32)
-            distances = np.full(self._trie.size, math.inf, np.float32)
-            for _, nodes, states in walk(automaton, self._trie, start):
-                distances[nodes] = least_distances(automaton, distance, states)
-            return distances
-
-        try:
-            return query(self._automaton)
-        except TooManyStatesError:
-            return query(ByteAutomaton(self._automaton.characters))
-
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
         """Advance a state, a set of NFA positions, by a token's bytes; DEAD if `data` is empty."""
         if not data:
@@ -199,46 +164,57 @@ class _TokenMasks:
             self._automaton = automaton = ByteAutomaton(automaton.characters)
         return automaton.readings(automaton.after(automaton.state(readings), data))
 
-    def mask(self, readings: frozenset[Reading]) -> BoolArray:
-        """Return the mask of the token ids that can follow a state, from the cache if possible."""
-        mask = self._masks.get(readings)
-        return run_to_end(self.prepare(readings, waits=False)) if mask is None else mask
-
-    def prepare(
-        self, readings: frozenset[Reading], waits: bool = True
-    ) -> Generator[None, None, BoolArray]:
-        """Compute a mask, with pauses, and cache it; return the mask.
-
-        Where many masks need a fresh automaton at a time, each `waits` for the one before it, which
-        bounds the memory.
-        """
-        mask = self._masks.pop(readings, None)
-        if mask is None:
-            mask = self._finished((yield from self._compute(readings, waits)), readings)
-        self._masks[readings] = mask
-        for oldest in [*self._masks][:-_CACHED_MASKS]:
-            self._masks.pop(oldest, None)
+    def mask(self, readings: frozenset[Reading], most: float) -> BoolArray:
+        """Return the mask of the tokens after which `most` more tokens can lead to a match."""
+        distances = run_to_end(self.prepare(readings, waits=False))
+        longest = self.byte_distance.longest
+        if most <= longest:
+            farthest = distances.max(where=distances < math.inf, initial=0)
+            if farthest > most or longest == math.inf:
+                distances = run_to_end(self.prepare(readings, in_tokens=True, waits=False))
+        mask: BoolArray = (distances <= most) & (distances < math.inf)
+        ends = self.vocabulary.eos_token_ids
+        mask[[end for end in ends if end < len(mask)]] = MATCHED in readings
+        mask.setflags(write=False)
         return mask
 
+    def prepare(
+        self, readings: frozenset[Reading], in_tokens: bool = False, waits: bool = True
+    ) -> Generator[None, None, Array]:
+        """Compute, with pauses, the distance to a match after each token id. Returns (V,).
+
+        Where many distances need a fresh automaton at a time, each `waits` for the one before it,
+        which bounds the memory.
+        """
+        key = readings, in_tokens
+        distances = self._distances.pop(key, None)
+        if distances is None:
+            distances = yield from self._compute(readings, in_tokens, waits)
+        self._distances[key] = distances
+        for oldest in [*self._distances][:-_CACHED]:
+            self._distances.pop(oldest, None)
+        return distances
+
     def _compute(
-        self, readings: frozenset[Reading], waits: bool
-    ) -> Generator[None, None, BoolArray]:
-        automaton = self._automaton
+        self, readings: frozenset[Reading], in_tokens: bool, waits: bool
+    ) -> Generator[None, None, Array]:
+        trie = self.vocabulary.trie
+        distance = self.token_distance if in_tokens else self.byte_distance
         try:
-            return (yield from self._trie.allowed(automaton, automaton.state(readings)))
+            return (yield from trie.distances(self._automaton, readings, distance))
         except TooManyStatesError:
             pass
         end = time.monotonic() + _RENEWAL_SECONDS  # the one before may never be resumed
         while waits and self._renewals and time.monotonic() < end:
             yield
-        fresh = ByteAutomaton(automaton.characters)
+        fresh = ByteAutomaton(self._automaton.characters)
         self._renewals.add(fresh)
         try:
-            mask = yield from self._trie.allowed(fresh, fresh.state(readings))
+            distances = yield from trie.distances(fresh, readings, distance)
             self._automaton = fresh
         finally:
             self._renewals.discard(fresh)
-        return mask
+        return distances
 
 
 def run_to_end(work: Generator[None, None, _T]) -> _T:

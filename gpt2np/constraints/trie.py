@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.constraints.automaton import DEAD, ByteAutomaton
-from gpt2np.kernels.array import BoolArray, IntArray
+from gpt2np.constraints.automaton import DEAD, ByteAutomaton, Reading
+from gpt2np.kernels.array import Array, BoolArray, IntArray
 
 _ROOT = 0
 
@@ -69,10 +71,19 @@ class VocabularyTrie:
         nodes[list(tokens)] = current
         return cls(tuple(levels), nodes)
 
-    def allowed(self, automaton: ByteAutomaton, state: int) -> Generator[None, None, BoolArray]:
-        """Compute, with pauses, the mask of the token ids that can follow `state`. Returns (V,)."""
+    def distances(
+        self,
+        automaton: ByteAutomaton,
+        readings: frozenset[Reading],
+        distance: Callable[[Iterable[Reading]], list[float]],
+    ) -> Generator[None, None, Array]:
+        """Compute, with pauses, the distance to a match after each token id. Returns (V,).
+
+        The distance after a token is the least `distance` of the readings to which the token leads
+        from `readings`; infinity if there are none.
+        """
         states = np.zeros(self.size, np.int32)  # all DEAD
-        states[_ROOT] = state
+        states[_ROOT] = automaton.state(readings)
         for first, parents, data in self.levels:
             before = states[parents]
             alive = np.flatnonzero(before != DEAD)
@@ -80,6 +91,10 @@ class VocabularyTrie:
                 break
             yield from automaton.compute(before[alive], data[alive])
             states[first + alive] = automaton.step(before[alive], data[alive])
-        mask: BoolArray = states[self.nodes] != DEAD
-        mask[self.nodes == _ROOT] = False
-        return mask
+        states[_ROOT] = DEAD
+        reached = np.flatnonzero(np.bincount(states))
+        found = np.full(reached[-1] + 1, math.inf, np.float32)
+        of_state = [automaton.readings(state) for state in reached.tolist()]
+        least = iter(distance(chain.from_iterable(of_state)))
+        found[reached] = [min(islice(least, len(r)), default=math.inf) for r in of_state]
+        return found[states[self.nodes]]

@@ -123,7 +123,7 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
     for text in texts:
         state = after(start, few, text)
         known.append((state, state.allowed().copy()))
-    start.masks._masks.clear()
+    start.masks._distances.clear()
     works = [state.prepare() for state, _ in known]
     assert sum(1 for _ in zip_longest(*works)) > 60  # each pauses after each new state, in turn
     assert not start.masks._renewals
