@@ -281,7 +281,7 @@ class _Compiler:
 
 
 def _error(path: str, problem: str) -> InvalidArgumentError:
-    return InvalidArgumentError("{json_schema}: {0}: {1}", path, problem, json_schema=None)
+    return InvalidArgumentError("{json_schema}, at {0}: {1}", path, problem, json_schema=None)
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -299,7 +299,7 @@ def _check(part: _Part) -> None:
         if keyword == "uniqueItems" and value is False:
             continue
         if keyword not in _CHECKS:
-            raise _error(part.path, f"{short_repr(keyword)} is not supported")
+            raise _error(part.path, f"{short_repr(keyword)} is not supported; omit it")
         is_valid, expected = _CHECKS[keyword]
         if not is_valid(value):
             raise _error(part.path, f"{keyword} is {short_repr(value)}; it must be {expected}")
@@ -440,7 +440,7 @@ def _number(keywords: _Keywords, is_whole: bool, path: str) -> Tree:
     factor = bounds.pop("multipleOf", Fraction(1))
     is_whole = is_whole or "multipleOf" in keywords
     if factor.denominator > 1:
-        raise _error(path, "multipleOf is supported for integers only")
+        raise _error(path, "multipleOf must be an integer; other numbers are not supported")
     if not bounds and factor == 1:
         return json_text.ANY_INTEGER if is_whole else json_text.ANY_NUMBER
     lows = [bounds[n] for n in ("minimum", "exclusiveMinimum") if n in bounds]

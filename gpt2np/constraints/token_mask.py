@@ -293,7 +293,7 @@ def _start(
 ) -> TextConstraint:
     if schema is not None:
         automaton = _schema_automaton(schema, excluded)
-        subject = "the JSON Schema, as far as supported"
+        subject = "the JSON Schema, of the texts that are supported"
     elif pattern is not None:
         automaton = ByteAutomaton.of(parse(pattern), excluded)
         subject = f"the pattern {short_repr(pattern)}"
@@ -301,7 +301,7 @@ def _start(
         automaton = ByteAutomaton.of(literals(choices), excluded)
         subject = "one of the choices"
     if automaton.start == DEAD:
-        without = " without a text of {stop}" if excluded else ""
+        without = " and contains none of the {stop} texts; omit them" if excluded else ""
         raise InvalidArgumentError(f"no text matches {{0}}{without}", subject, stop=None)
     masks = _TokenMasks(automaton, vocabulary)
     constraint = TextConstraint(masks, automaton.readings(automaton.start))
