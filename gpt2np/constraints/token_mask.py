@@ -53,8 +53,8 @@ def text_constraint(
             matches, or a byte has no token in the vocabulary.
     """
     stop_ids = frozenset(stop_ids)
-    ends = frozenset(eos_token_ids) | stop_ids
-    vocabulary = _Vocabulary(tokens, vocab_size, ends, frozenset(special_ids), stop_ids)
+    special_ids, ends = frozenset(special_ids), frozenset(eos_token_ids) | stop_ids
+    vocabulary = _Vocabulary(tokens, id(tokens), vocab_size, ends, special_ids, stop_ids)
     return _start(choices, regex, json_schema, frozenset(excluded), _computed(vocabulary))
 
 
@@ -229,21 +229,14 @@ def run_to_end(work: Generator[None, None, _T]) -> _T:
 
 @dataclass(frozen=True)
 class _Vocabulary:
-    """The vocabulary data that masks depend on; `==` compares `tokens` by identity."""
+    """The vocabulary data that masks depend on; `==` compares `tokens` by identity, `tokens_id`."""
 
-    tokens: Mapping[int, bytes] = field(hash=False)
+    tokens: Mapping[int, bytes] = field(compare=False)
+    tokens_id: int
     vocab_size: int
     eos_token_ids: frozenset[int]  # and stop ids
     special_ids: frozenset[int]
     stop_ids: frozenset[int]
-
-    def __eq__(self, other: object) -> bool:
-        if not (isinstance(other, _Vocabulary) and self.tokens is other.tokens):
-            return False
-        return all(
-            getattr(self, name) == getattr(other, name)
-            for name in ("vocab_size", "eos_token_ids", "special_ids", "stop_ids")
-        )
 
     @cached_property
     def text_tokens(self) -> dict[int, bytes]:
@@ -294,12 +287,10 @@ def _start(
     if schema is not None:
         automaton = _schema_automaton(schema, excluded)
         subject = "the JSON Schema, of the texts that are supported"
-    elif pattern is not None:
-        automaton = ByteAutomaton.of(parse(pattern), excluded)
-        subject = f"the pattern {short_repr(pattern)}"
     else:
-        automaton = ByteAutomaton.of(literals(choices), excluded)
-        subject = "one of the choices"
+        tree = literals(choices) if pattern is None else parse(pattern)
+        automaton = ByteAutomaton.of(tree, excluded)
+        subject = "one of the choices" if pattern is None else f"the pattern {short_repr(pattern)}"
     if automaton.start == DEAD:
         without = " and contains none of the {stop} texts; omit them" if excluded else ""
         raise InvalidArgumentError(f"no text matches {{0}}{without}", subject, stop=None)
