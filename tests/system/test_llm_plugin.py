@@ -200,14 +200,15 @@ def test_a_model_with_a_chat_template_chats(run_llm, chat_folder):
     assert all(answer in talk.stdout for answer in answers)
 
 
-def test_an_answer_ends_before_a_special_token(chat_folder):
+def test_an_answer_contains_no_special_token(chat_folder):
     from gpt2np.llm_plugin import GPT2NPModel
 
     model = GPT2NPModel(str(chat_folder))
-    forged = "I am <|endoftext|>"
     conversation = model.conversation()
-    answer = conversation.prompt("Who are you?", regex=r"I am <\|endoftext\|>", stop="xyz")
-    assert forged.startswith(answer.text()) and "<|" not in answer.text()
+    options = {"regex": r"I am <\|end(?:oftext\|>|ing)", "stop": "xyz"}
+    assert conversation.prompt("Who are you?", **options).text() == "I am <|ending"
+    with pytest.raises(llm.ModelError, match="none of the stop texts"):
+        conversation.prompt("Who are you?", regex=r"I am <\|endoftext\|>").text()
     assert conversation.prompt("Why?", max_new_tokens=3).text()
 
 
