@@ -64,6 +64,13 @@ class Limits:
     )
     # A pass that is kept for its gradients takes half a gigabyte with GPT-2 small.
     max_saliency_tokens: int = _limit(256, "tokens", "`/api/saliency` refuses a longer text.")
+    # Each runs in a pass of its own, for which all other sequences wait: up to a token's time each.
+    max_steered_sequences: int = _limit(
+        4, "sequences", "`gpt2np serve` refuses more sequences with `interventions` at a time."
+    )
+    max_steered_tokens: int = _limit(
+        500, "tokens", "`gpt2np serve` refuses a request with `interventions` for more new tokens."
+    )
     max_choices_characters: int = _limit(
         50_000, "characters", "Longer `choices`, all together, are refused."
     )

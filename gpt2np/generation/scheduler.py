@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.sequence import RunningSequence, SharedPrefix
@@ -127,11 +127,9 @@ class Scheduler:
                 n_tokens += len(ids)
                 if is_last_chunk:
                     logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
-            caches = [sequence.cache for sequence in batch]
-            logits = self._model.forward(
-                inputs, caches, logits_indices=logits_indices, hook=batch[0].hook
-            )
-            check_finite(logits, self._model)
+            logits = self._forward(batch, inputs, logits_indices)
+            if logits is None:
+                continue
             start = 0
             for sequence, draft in zip(batch, drafts, strict=True):
                 if sequence.n_pending > 0:  # more chunks of a prompt
@@ -142,6 +140,28 @@ class Scheduler:
         self._remove_finished()
         finished, self._finished = self._finished, []
         return finished
+
+    def _forward(
+        self,
+        batch: Sequence[RunningSequence],
+        inputs: Sequence[Sequence[int]],
+        logits_indices: Sequence[int],
+    ) -> Array | None:
+        """Return the logits; None if a sequence that runs alone ended, by an error of its hook."""
+        caches, hook = [sequence.cache for sequence in batch], batch[0].hook
+        try:
+            logits = self._model.forward(inputs, caches, logits_indices=logits_indices, hook=hook)
+            check_finite(logits, self._model)
+        except Exception as error:
+            if not hook:
+                raise
+            if isinstance(error, CheckpointError):
+                error = InvalidArgumentError(
+                    "the logits are not numbers with these interventions; use smaller factors"
+                )
+            batch[0].end("cancelled", error)  # the other sequences go on
+            return None
+        return logits
 
     def _batches(self) -> list[list[RunningSequence]]:
         """Group the running sequences in one batch; each sequence with interventions runs alone."""

@@ -16,6 +16,7 @@ from gpt2np.generation.streaming import TextStream
 from gpt2np.language_model import Prompt
 from gpt2np.limits import how_to_raise, limits
 from gpt2np.server.engine import Engine, RunningRequest
+from gpt2np.server.interventions import check_steered, hooks_of
 from gpt2np.server.protocol import GenerationRequest, check_ids
 from gpt2np.server.replies import AnyReply
 from gpt2np.server.responses import DONE, event, json_bytes
@@ -44,7 +45,10 @@ async def start_request(
     n_sequences = len(prompts) * n_copies * max(per_prompt)
     _check_sizes(arguments)
     _check_logprobs(arguments, n_sequences, engine.lm.model.config.n_positions)
-    running = engine.start(n_sequences)
+    if hooks := hooks_of(request.interventions or (), engine.lm.model.config):
+        check_steered(arguments, n_sequences)
+        arguments["interventions"] = hooks
+    running = engine.start(n_sequences, is_steered=bool(hooks))
     if request.use_beam_search:
         processors: Any = arguments.get("logits_processor", ())
         arguments["logits_processor"] = [*processors, running.raise_if_cancelled]

@@ -13,6 +13,7 @@ from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel, Prompt
+from gpt2np.limits import limits
 from gpt2np.server.metrics import Metrics
 from gpt2np.server.options import ServerOptions
 
@@ -32,6 +33,7 @@ class RunningRequest:
     Attributes:
         engine: runs the request.
         n_sequences: number of places in the queue: sequences or beams.
+        is_steered: whether the request has interventions, so that each sequence runs alone.
         prompts: the prompts, each a text or token ids.
         n_prompt_tokens: number of tokens of the prompts, once they are known.
         streams: the streams of each prompt.
@@ -42,6 +44,7 @@ class RunningRequest:
 
     engine: Engine
     n_sequences: int
+    is_steered: bool = False
     prompts: list[Prompt] = field(default_factory=list)
     n_prompt_tokens: int = 0
     streams: list[list[TextStream]] = field(default_factory=list)
@@ -114,17 +117,24 @@ class Engine:
             )
             del self._times[id(sequence)]
 
-    def start(self, n_sequences: int) -> RunningRequest:
+    def start(self, n_sequences: int, is_steered: bool = False) -> RunningRequest:
         """Take places in the queue for a new request; `end` frees them.
 
         Raises:
             InvalidArgumentError: there are fewer places.
-            QueueFullError: there are fewer free places.
+            QueueFullError: there are fewer free places, or too many sequences with interventions.
         """
         if n_sequences > self._max_sequences:
             raise InvalidArgumentError(
                 f"prompt and n ask for {n_sequences} sequences at a time, more than the server's "
                 f"{self._max_sequences} places; send several requests"
+            )
+        most = limits().max_steered_sequences
+        n_steered = sum(running.n_sequences for running in self._running if running.is_steered)
+        if is_steered and n_steered + n_sequences > most:
+            raise QueueFullError(
+                f"the server is busy: {n_steered} of {most} sequences with interventions are "
+                f"running, and this request needs {n_sequences}"
             )
         n_taken = sum(running.n_sequences for running in self._running)
         if n_taken + n_sequences > self._max_sequences:
@@ -132,7 +142,7 @@ class Engine:
                 f"the server is busy: {n_taken} of {self._max_sequences} places are taken, and "
                 f"this request needs {n_sequences}"
             )
-        running = RunningRequest(self, n_sequences)
+        running = RunningRequest(self, n_sequences, is_steered)
         error = RequestTimeoutError(f"the request took more than {self._timeout:g} seconds")
         loop = asyncio.get_running_loop()
         running.timer = loop.call_later(self._timeout, self.cancel, running, error)

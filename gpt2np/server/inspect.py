@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.explain import explain
 from gpt2np.explain.run import MAX_TOKENS
-from gpt2np.interp import add, hook_points_nbytes, scale, trace
+from gpt2np.interp import hook_points_nbytes, trace
 from gpt2np.interp.description import array_json, describe_pass, record_pass
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
@@ -23,6 +23,7 @@ from gpt2np.limits import limits
 from gpt2np.model.hook_points import select_hook_points
 from gpt2np.runtime.hooked_context import Hook
 from gpt2np.server.engine import Engine
+from gpt2np.server.interventions import hooks_of
 from gpt2np.server.numbers import add_numbers
 from gpt2np.server.protocol import ExplainRequest, InspectRequest
 from gpt2np.server.responses import Json
@@ -119,12 +120,7 @@ def inspect(lm: LanguageModel, body: InspectRequest) -> Json:
     """
     ids = lm.encode_prompt(body.prompt) if isinstance(body.prompt, str) else body.prompt
     _check(lm, ids, body)
-    hooks = [
-        scale(each.point, each.factor, positions=each.positions, heads=each.heads)
-        if each.vector is None
-        else add(each.point, each.vector, positions=each.positions, heads=each.heads)
-        for each in body.interventions
-    ]
+    hooks = hooks_of(body.interventions, lm.model.config)
     with np.errstate(all="ignore"):  # check_finite raises an error instead
         traced = record_pass(lm, ids, hooks)
         points = _points(lm, ids, body, hooks) if body.points else {}

@@ -183,6 +183,31 @@ _SamplingFields = create_model(
 )
 
 
+class EditRequest(_Request):
+    """Multiply an activation by `factor`, or add `strength` times `vector` to it."""
+
+    point: str = Field(
+        pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
+    )
+    heads: list[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, max_length=1000)
+    factor: float = Field(0, ge=-1000, le=1000)
+    vector: list[Annotated[float, Field(ge=-1e6, le=1e6)]] | None = Field(
+        None,
+        min_length=1,
+        max_length=100_000,
+        description="Values to add, one per channel, instead of the multiplication.",
+    )
+    strength: float = Field(1, ge=-1000, le=1000, description="Multiplies `vector`.")
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the pass is the same without the edit."""
+        return self.factor == 1 if self.vector is None else self.strength == 0
+
+
+Edits = Annotated[list[EditRequest], Field(fail_fast=True, max_length=20)]
+
+
 class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
     """The fields that completions and chat completions have in common."""
 
@@ -200,6 +225,9 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
     return_tokens_as_token_ids: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
+    interventions: Edits | None = Field(
+        None, description="Edits of activations in each pass, as in steering."
+    )
 
     @property
     def unknown_fields(self) -> list[str]:
@@ -428,20 +456,9 @@ def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
             )
 
 
-class InterventionRequest(_Request):
-    """Multiply an activation by `factor`, or add `vector` to it."""
+class InterventionRequest(EditRequest):
+    """Edit an activation in one pass, also at some positions only."""
 
-    point: str = Field(
-        pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
-    )
-    heads: list[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, max_length=1000)
-    factor: float = Field(0, ge=-1000, le=1000)
-    vector: list[Annotated[float, Field(ge=-1e6, le=1e6)]] | None = Field(
-        None,
-        min_length=1,
-        max_length=100_000,
-        description="Values to add, one per channel, instead of the multiplication.",
-    )
     positions: list[Annotated[int, Field(ge=-100_000, le=100_000)]] | None = Field(
         None, min_length=1, max_length=1000, description="Positions to edit; all by default."
     )

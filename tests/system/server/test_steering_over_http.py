@@ -1,0 +1,164 @@
+"""Interventions over HTTP while generating: the library's texts, limits, and other streams."""
+
+import threading
+import time
+
+import pytest
+from helpers.server import running_server
+
+from gpt2np.interp import direction, scale, zero_head
+
+httpx = pytest.importorskip("httpx")
+for package in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(package)
+
+PROMPT = "The little girl went to the"
+POINT = "blocks.3.resid"
+LIMIT = 1.0  # seconds, for a machine with other work; alone, it is below 0.25
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    with running_server(folder, "--model", "bundled") as server:
+        yield server
+
+
+@pytest.fixture
+def complete(server):
+    def complete(*interventions, **fields):
+        body = {"prompt": PROMPT, "max_tokens": 20, "temperature": 0.8, "seed": 5, "logprobs": 5}
+        body |= {"interventions": list(interventions)} | fields
+        return httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+
+    return complete
+
+
+@pytest.fixture(scope="module")
+def steering(lm):
+    return direction(lm, ["happy", "glad"], ["sad", "angry"], POINT)
+
+
+def edit(steering, strength):
+    return {"point": POINT, "vector": steering.vector.tolist(), "strength": strength}
+
+
+def generated(lm, hooks, **options):
+    options = {"max_new_tokens": 20, "temperature": 0.8, "seed": 5, "logprobs": 5, **options}
+    return lm.generate(PROMPT, interventions=hooks, top_k=0, **options)
+
+
+def assert_same(response, expected, rtol=1e-5):
+    choice = response.json()["choices"][0]
+    assert choice["text"] == expected.text
+    logprobs = [each.logprob for each in expected.logprobs]
+    assert choice["logprobs"]["token_logprobs"] == pytest.approx(logprobs, rel=rtol)
+
+
+@pytest.mark.parametrize("strength", [-2.5, 1, 4])
+def test_a_text_equals_that_of_the_library(complete, lm, steering, strength):
+    response = complete(edit(steering, strength))
+    assert_same(response, generated(lm, steering.add(strength)))
+    assert response.json()["choices"][0]["text"] != complete().json()["choices"][0]["text"]
+
+
+def test_a_head_can_be_switched_off(complete, lm):
+    response = complete({"point": "blocks.3.attn.z", "heads": [2]}, temperature=0)
+    assert_same(response, generated(lm, zero_head(3, 2), temperature=0))
+
+
+def test_several_interventions(complete, lm, steering):
+    off = {"point": "blocks.1.mlp.out", "factor": 0.5}
+    hooks = [scale("blocks.1.mlp.out", 0.5), steering.add(2)]
+    assert_same(complete(off, edit(steering, 2)), generated(lm, hooks))
+
+
+@pytest.mark.parametrize("change", [{"strength": 0}, {"vector": [0.0] * 256}, {"vector": [0.0]}])
+def test_nothing_added_changes_no_bit(complete, steering, change):
+    changed = complete(edit(steering, 1) | change).json()["choices"]
+    assert changed == complete().json()["choices"]
+
+
+def test_samples_and_streams(complete, server, lm, steering):
+    several = complete(edit(steering, 3), n=3).json()["choices"]
+    for i, choice in enumerate(several):
+        assert choice["text"] == generated(lm, steering.add(3), seed=5 + i).text
+    body = {"prompt": PROMPT, "max_tokens": 20, "seed": 5, "temperature": 0.8, "stream": True}
+    body["interventions"] = [edit(steering, 3)]
+    url = f"{server.url}/v1/completions"
+    with httpx.stream("POST", url, json=body, timeout=60) as response:
+        assert response.read().count(b"data:") > 10
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"interventions": [{"point": "blocks.9.resid"}]}, "unknown hook point"),
+        ({"interventions": [{"point": POINT, "vector": [1.0, 2.0]}]}, "does not fit"),
+        ({"interventions": [{"point": "blocks.1.attn.z", "heads": [50]}]}, "no head 50"),
+        ({"interventions": [{"point": POINT, "heads": [0]}]}, "has no heads"),
+        ({"interventions": [{"point": POINT}] * 21}, "interventions"),
+        ({"interventions": [{"point": "logits"}]}, "point"),
+        ({"interventions": [{"point": POINT}], "n": 5}, "more than 4"),
+        ({"interventions": [{"point": POINT}], "max_tokens": 501}, "more than 500"),
+        ({"interventions": [{"point": POINT}], "prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"interventions": [{"point": POINT}], "use_beam_search": True}, "interventions"),
+        ({"interventions": [{"point": POINT, "strength": 1001, "vector": [1.0]}]}, "strength"),
+    ],
+)
+def test_wrong_requests(complete, fields, words):
+    response = complete(**fields)
+    assert response.status_code == 400
+    assert words in response.json()["error"]["message"]
+
+
+def test_an_overflow_ends_its_own_text_only(complete, server, steering):
+    """Activations that are not finite are no reason to end another client's stream."""
+    body = {"prompt": PROMPT, "max_tokens": 300, "ignore_eos": True, "seed": 1}
+    found = {}
+
+    def other():
+        found["text"] = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    grown = [{"point": f"blocks.{i}.resid", "factor": 1000} for i in range(6)] * 3
+    response = complete(*grown, {"point": "embed", "vector": [1e6], "strength": 1000})
+    assert response.status_code == 400
+    assert "not numbers with" in response.json()["error"]["message"]
+    thread.join()
+    assert found["text"]["usage"]["completion_tokens"] == 300
+
+
+def test_too_many_at_a_time(complete, server, steering):
+    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "n": 4, "stream": True}
+    body["interventions"] = [edit(steering, 1)]
+    url = f"{server.url}/v1/completions"
+    with httpx.stream("POST", url, json=body, timeout=60) as response:
+        lines = response.iter_lines()  # a generator without a name would close the stream
+        next(lines)
+        second = complete(edit(steering, 1))
+        assert second.status_code == 503
+        assert "4 of 4 sequences with interventions" in second.json()["error"]["message"]
+        assert complete().is_success  # other requests run
+    deadline = time.monotonic() + 20  # until the server sees that the client is gone
+    while not complete(edit(steering, 1)).is_success and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert complete(edit(steering, 1)).is_success
+
+
+def test_other_streams_do_not_wait(complete, server, steering):
+    waits, last = [], time.monotonic()
+    steered = threading.Thread(
+        target=lambda: complete(edit(steering, 1), max_tokens=200, ignore_eos=True, n=4)
+    )
+    body = {"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True}
+    url = f"{server.url}/v1/completions"
+    with httpx.stream("POST", url, json=body, timeout=60) as response:
+        for i, _ in enumerate(response.iter_lines()):
+            if i == 20:
+                steered.start()
+            waits.append(time.monotonic() - last)
+            last = time.monotonic()
+    steered.join()
+    assert max(waits[1:]) < LIMIT
