@@ -147,8 +147,6 @@ class GPT2NPModel(llm.Model):
         options = prompt.options.model_dump(exclude_none=True)
         if prompt.schema:
             options["json_schema"] = prompt.schema
-        if template:  # a special token in the answer could forge the end of a turn
-            options["stop"] = [*options.get("stop", ()), *lm.tokenizer.special_tokens]
         messages = [{"role": m.role, "content": _text(m)} for m in prompt.messages]
         conversation = conversation_from_messages(messages)
         exchanges = conversation.exchanges

@@ -218,6 +218,9 @@ class ChatSession:
         previous, last.answer = last.answer, None
         try:
             options: Any = {**self._defaults, **self.options, "seed": self.seed}
+            if self.template:  # a special token's text could forge the end of a turn
+                stop = self.resolve_options(self.options).stop
+                options["stop"] = [*stop, *self.lm.tokenizer.special_tokens]
             stream = self.lm.stream(self._prompt_ids(), **options)
             self._reuse_cache(stream)
         except BaseException:
@@ -272,15 +275,13 @@ class ChatSession:
     def finish(self, stream: TextStream) -> None:
         """Add the answer of a stream to the conversation, after the stream has ended.
 
-        The stream comes from `say` or `retry`. With a template, the answer is cut before the
-        first special token in the text: such a token could forge the end of a turn.
+        The stream comes from `say` or `retry`. With a template, the answer has ended before the
+        text of a special token.
         """
-        sequence, answer = stream.sequence, stream.completion.text
+        sequence, completion = stream.sequence, stream.completion
         special_tokens = self.lm.tokenizer.special_tokens if self.template else ()
-        self.cut_at = find_special_token(answer, special_tokens)
-        if self.cut_at is not None:
-            answer = answer[: answer.index(self.cut_at)]
-        self.conversation.exchanges[-1].answer = answer
+        self.cut_at = next((t for t in special_tokens if t == completion.stop_reason), None)
+        self.conversation.exchanges[-1].answer = completion.text
         if not sequence.context_start:
             # The cache may hold keys of rejected draft tokens.
             n_valid = min(sequence.cache.length, sequence.length - 1)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from gpt2np.constraints.characters import Ranges, character_set, complement
 
 _FOUND = -1
 
 
-def aho_corasick(texts: Collection[str]) -> list[list[tuple[Ranges, int]]]:
+def aho_corasick(
+    texts: Collection[str], count: Callable[[int], None]
+) -> list[list[tuple[Ranges, int]]]:
     """Return, for each node, the sets of characters that lead to other nodes.
 
     A node stands for the longest beginning of one of `texts` with which the characters read so far
     end; node 0 for the empty beginning. A character that completes one of `texts` is in no set.
+    `count` is called with the work ahead; it may raise an error.
     """
+    count(sum(map(len, texts)))
     nodes = _trie(texts)
     queue = [(0, 0)]  # a node, and the node of the longest ending that is a beginning, too
     for node, ending in queue:  # grows
         inherited = nodes[ending] if node else {}
+        count(10 + len(inherited))
         found = {character: _FOUND for character, to in inherited.items() if to == _FOUND}
         own = {**nodes[node], **found}
         queue += [(to, inherited.get(c, 0)) for c, to in nodes[node].items() if own[c] != _FOUND]

@@ -132,8 +132,7 @@ class CharacterAutomaton:
 
         The new states are pairs of a state and a node of `aho_corasick`.
         """
-        self._count((10 + len(texts)) * sum(map(len, texts)))  # the work of `aho_corasick`
-        nodes = aho_corasick(texts)
+        nodes = aho_corasick(texts, self._count)
         characters_of = {root: characters for characters, root in self._roots.items()}
         states = {(self.start, 0): self._add_state(())}  # of the pairs
         pending = [*states]

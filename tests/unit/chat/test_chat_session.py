@@ -1,6 +1,7 @@
 """Conversations with the bundled model: each answer is what a fresh start gives."""
 
 import json
+from functools import partial
 
 import pytest
 from helpers.chat_models import CHATML, LLAMA_2, chat_model
@@ -9,6 +10,7 @@ from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, 
 from gpt2np.chat import ChatSession, Conversation, Exchange, read_chat_template
 from gpt2np.chat.commands import QUIT, RETRY, run_command
 from gpt2np.chat.session import read_conversation
+from gpt2np.constraints import text_constraint
 from gpt2np.generation.ngram_table import read_ngram_table
 from gpt2np.hub.model_files import NGRAM_TABLE_FILE
 from gpt2np.model import KVCache
@@ -145,12 +147,23 @@ class TestAnswers:
         fresh = lm.generate(again.sequence.request.ids, **options)
         assert finished(session, again) == fresh.text
 
-    def test_that_spell_a_special_token_count_up_to_it(self, lm, template):
-        options = {"choices": ["Yes<|endoftext|>No", "Yes<|endoftext|>Never"], "seed": 1}
-        session = ChatSession(lm, template, options=options)
-        assert answer(session, "Well?").startswith("Yes<|endoftext|>N")
+    def test_that_spell_a_special_token_end_before_it(self, lm, template, monkeypatch):
+        constraint = text_constraint(
+            lm.tokenizer.vocabulary.token_bytes,
+            lm.model.config.vocab_size,
+            lm.eos_token_ids,
+            choices=("Yes<|endoftext|>No", "Yes<|endoftext|>Never"),
+        )
+        session = ChatSession(lm, template, options={"seed": 1})
+        stream = partial(lm.stream, constraint=constraint)
+        with monkeypatch.context() as patched:
+            patched.setattr(lm, "stream", stream)
+            assert answer(session, "Well?") == "Yes"
         assert session.conversation.exchanges[0].answer == "Yes"
         assert session.cut_at == "<|endoftext|>"
+        session.options = {"regex": r"Yes(?:<\|endoftext\|>){0,2}[.!]", "seed": 1}
+        assert answer(session, "Well?") in ("Yes.", "Yes!")
+        assert session.cut_at is None
         session.options = {"max_new_tokens": 3}
         stream = session.say("And then?")
         assert lm.tokenizer.eos_token_id not in stream.sequence.request.ids
