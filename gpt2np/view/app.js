@@ -6,9 +6,10 @@ import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
 import { createShare } from "./share.js";
+import { createSheet } from "./sheet.js";
 import { serverSource } from "./source.js";
 import { Tree, pathTo } from "./tree.js";
-import { bar, dataElement, decodeToken, decodeTokens, element, find, hex, inText, percent, rovingFocus, showList, visible, withSpaces } from "./view.js";
+import { bar, counted, dataElement, decodeToken, decodeTokens, element, find, hex, inText, percent, rovingFocus, showList, visible, withSpaces } from "./view.js";
 
 const $ = (id) => document.getElementById(id);
 const SETTINGS = ["temperature", "top_k", "top_p", "max_tokens", "seed"];
@@ -20,18 +21,20 @@ let running = null; // the AbortController of the text that is being written
 
 // ---- settings
 
-/** Read the settings; a number out of range becomes the nearest in range. */
-export const readSettings = () => Object.fromEntries(SETTINGS.map((name) => {
-  const { min, max, value } = $(name);
-  return [name, Math.min(Number(max), Math.max(Number(min), Number(value)))];
-}));
+/** The number of an input: whole if the input counts, and the nearest in range. */
+function inRange({ min, max, step, value }) {
+  const number = step === "1" ? Math.round(Number(value)) : Number(value);
+  return Math.min(Number(max), Math.max(Number(min), number || 0));
+}
 
-/** A number out of range becomes the nearest in range, and the page says so. */
+export const readSettings = () => Object.fromEntries(SETTINGS.map((name) => [name, inRange($(name))]));
+
+/** A number that an input can't have becomes the nearest that it can; return what to say about it. */
 function correctSetting(input) {
-  const value = readSettings()[input.id];
-  if (input.value !== "" && Number(input.value) === value) return;
+  const value = inRange(input);
+  if (input.value !== "" && Number(input.value) === value) return "";
   input.value = value;
-  setStatus(`${input.labels[0].firstChild.textContent.trim()} goes from ${input.min} to ${Number(input.max).toLocaleString("en")}; it is ${value} now.`);
+  return `${input.labels[0].firstChild.textContent.trim()} is ${input.step === "1" ? "a whole number " : ""}from ${Number(input.min)} to ${Number(input.max).toLocaleString("en")}; it is ${value} now.`;
 }
 
 function showSettings() {
@@ -45,7 +48,8 @@ export const sampling = ({ temperature, top_k, top_p }) => ({ temperature, top_k
 
 // ---- tokens
 
-const tokenText = (id) => decodeToken(state.model.bytes(id));
+/** A token's text, after the tokens `before`, which may have begun a character. */
+const tokenText = (id, before = []) => decodeToken(state.model.bytes(id), before.slice(-4).flatMap((each) => [...state.model.bytes(each)]));
 /** Texts of tokens in their text: a character of several tokens stands at the last one. */
 const textsOf = (ids) => {
   const bytes = ids.map((id) => (id === null ? new Uint8Array() : state.model.bytes(id)));
@@ -54,10 +58,8 @@ const textsOf = (ids) => {
 const allIds = () => [...state.tree.ids, ...pathTo(state.current).map((node) => node.id)];
 const isEnd = (id) => state.model.eos_token_ids.includes(id);
 
-/** An element that shows a token: real spaces within a text, visible ones when it stands alone. */
-function chip(id, alone = true) {
-  return element("bdi", { class: "token", "data-id": id }, alone ? withSpaces(tokenText(id)) : visible(tokenText(id)));
-}
+/** An element that shows a token, with visible spaces, as the next one after the tokens `before`. */
+const chip = (id, before = []) => element("bdi", { class: "token", "data-id": id }, withSpaces(tokenText(id, before)));
 
 // ---- the prompt: tokens while you type
 
@@ -87,7 +89,7 @@ async function tokenizePrompt() {
 function showPromptTokens(ids) {
   const limit = state.model.n_positions;
   const count = $("prompt-count");
-  count.textContent = `${ids.length} ${ids.length === 1 ? "token" : "tokens"} of at most ${limit.toLocaleString("en")}` +
+  count.textContent = `${counted(ids.length, "token")} of at most ${limit.toLocaleString("en")}` +
     (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads (␣ is a space):");
   count.classList.toggle("wrong", ids.length > limit);
   const texts = textsOf(ids);
@@ -103,14 +105,30 @@ function readToken(event) {
   if (!button) return;
   const id = Number(button.dataset.id);
   const bytes = state.model.bytes(id);
-  $("token-readout").replaceChildren(chip(id), ` is token number ${id} of ${state.model.vocab_size.toLocaleString("en")}. Its ${bytes.length === 1 ? "byte" : `${bytes.length} bytes`}: ${hex(bytes)}`);
+  $("token-readout").replaceChildren(chip(id), ` is token number ${id} of ${state.model.vocab_size.toLocaleString("en")}. Its ${bytes.length === 1 ? "byte" : counted(bytes.length, "byte")}: ${hex(bytes)}.`);
 }
 for (const kind of ["pointerover", "focusin", "click"]) $("prompt-tokens").addEventListener(kind, readToken);
 $("prompt").addEventListener("input", () => {
   tokenizePrompt();
   setBusy(running);
-  if (state.tree && !isTreeOfPrompt()) setStatus("The prompt has changed. Write begins a new text; Undo brings the old one back.");
+  if (running || !state.tree) return;
+  if (isTreeOfPrompt()) {
+    renderStory();
+    setStatus("");
+    pin(state.pinned ?? allIds().length);
+  } else {
+    hideStory("The prompt has changed. Write something first.");
+    setStatus("The prompt has changed. Write begins a new text; Undo brings the old one back.");
+  }
 });
+
+/** What is on the page describes one text: a story that is not the prompt's goes, and what the panels said of it. */
+function hideStory(hint) {
+  for (const id of ["story", "story-legend", "branches"]) $(id).hidden = true;
+  shown += 1; // an answer on its way comes too late
+  $("choices-content").replaceChildren(element("p", { class: "hint" }, hint));
+  inside.clear(hint);
+}
 
 // ---- the story
 
@@ -134,7 +152,7 @@ function showStory() {
 
 function renderStory() {
   showStory();
-  $("story").hidden = $("story-legend").hidden = false;
+  $("story").hidden = $("story-legend").hidden = !isTreeOfPrompt();
   markPinned();
   renderBranches();
   share.save();
@@ -148,12 +166,19 @@ const indexOf = (event) => {
 $("story").addEventListener("pointerover", (event) => preview(indexOf(event)));
 $("story").addEventListener("focusin", (event) => preview(indexOf(event)));
 $("story").addEventListener("pointerleave", () => preview(state.pinned));
-$("story").addEventListener("click", (event) => pin(indexOf(event)));
+$("story").addEventListener("focusout", ({ relatedTarget }) => { if (!relatedTarget?.closest("#story, #choices")) preview(state.pinned); });
+$("story").addEventListener("click", (event) => look(indexOf(event)));
 $("story").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" && event.key !== " ") return;
   event.preventDefault();
-  pin(indexOf(event));
+  look(indexOf(event));
 });
+
+/** Look at a token: its panels are brought into sight on a small screen. */
+function look(index) {
+  if (index !== null && sheet.isSmall) sheet.open("choices");
+  return pin(index);
+}
 
 function markPinned() {
   for (const button of $("story").children) {
@@ -168,11 +193,11 @@ function markPinned() {
 }
 
 function preview(index) {
-  if (index !== null && !running) showChoices(index);
+  if (index !== null && !running && isTreeOfPrompt()) showChoices(index);
 }
 
 async function pin(index, plays = false) {
-  if (index === null || running) return;
+  if (index === null || running || !isTreeOfPrompt()) return;
   state.pinned = index;
   markPinned();
   share.save();
@@ -184,10 +209,12 @@ async function pin(index, plays = false) {
   await inside.show(state.model, context, token, answer);
 }
 
+const sheet = createSheet();
+
 // ---- the Machine
 
 const source = serverSource({ model: () => state.model.id, text: tokenText, changes: () => inside.changes() });
-const machine = createMachine($("machine"), { onEnd: goOn, onPick: (id) => choose(machine.pass.ids.length, { id }), onSwitch: switchPart, source });
+const machine = createMachine($("machine"), { onEnd: goOn, onPick: pickNext, onSwitch: switchPart, source });
 $("numbers").append(machine.panels);
 let asked = 0; // the number of the latest pass to show
 
@@ -203,6 +230,13 @@ async function switchPart(key) {
   await inside.toggle(key);
 }
 
+/** Continue with a token of the answer that the Machine shows. */
+async function pickNext(id) {
+  const { ids, next } = machine.pass;
+  if (running || (!isTreeOfPrompt() && !(await usePrompt()))) return;
+  await choose(ids.length, { id, logprob: next.find((row) => row.id === id)?.logprob });
+}
+
 async function showMachine(answer, token, plays = false, changes = {}) {
   const number = ++asked;
   try {
@@ -210,7 +244,8 @@ async function showMachine(answer, token, plays = false, changes = {}) {
     if (number !== asked || !described) return;
     const { temperature, top_k, top_p } = readSettings();
     const filters = [`temperature ${temperature}`, ...(top_k ? [`top-k ${top_k}`] : []), ...(top_p < 1 ? [`top-p ${top_p}`] : [])];
-    machine.show(described, { token, title: `With ${filters.join(", ")}:`, plays, ...changes });
+    const picks = !isTreeOfPrompt() || described.ids.length >= state.tree.ids.length; // tokens of the prompt stay
+    machine.show(described, { token, title: `With ${filters.join(", ")}:`, plays, picks, ...changes });
   } catch (error) {
     showError(error);
   }
@@ -218,7 +253,7 @@ async function showMachine(answer, token, plays = false, changes = {}) {
 
 /** The Machine has played a pass: play that of the next token, which is written if it is not there yet. */
 async function goOn() {
-  if (running || !state.tree) {
+  if (running || !isTreeOfPrompt()) {
     if (!running) await write(null, 1, { usesPrompt: true, plays: "on" });
     return;
   }
@@ -232,6 +267,10 @@ async function goOn() {
 async function showPrompt(ids) {
   if (state.tree?.text === $("prompt").value || running) return;
   if (ids.length <= state.model.n_positions) await showMachine(askNext(ids, null), null);
+  else {
+    asked += 1;
+    $("machine").hidden = true; // the model can't read this text
+  }
 }
 
 // ---- choices
@@ -284,7 +323,7 @@ async function showChoices(index) {
   try {
     const answer = await askNext(context, chosen);
     if (number !== shown) return;
-    renderChoices(index, chosen, answer.next, answer.kept, settings);
+    renderChoices(index, chosen, answer.next, answer.kept, settings, answer.lens.at(-1).ranks[answer.tokens.indexOf(chosen)]);
   } catch (error) {
     showError(error);
   } finally {
@@ -294,24 +333,25 @@ async function showChoices(index) {
 
 function whyLost(rank, settings) {
   if (settings.temperature === 0) return "temperature 0";
-  return settings.top_k > 0 && rank >= settings.top_k ? "top-k" : "top-p";
+  return settings.top_k > 0 && rank > settings.top_k ? "top-k" : "top-p";
 }
 
-/** `next` has the likeliest tokens; `kept` and `sampled` are missing until the server answers. */
-function renderChoices(index, chosen, next, kept, settings) {
+/** `next` has the likeliest tokens; `kept`, `sampled` and the chosen token's `rank` are missing until the server answers. */
+function renderChoices(index, chosen, next, kept, settings, rank) {
   const focused = document.activeElement?.closest?.("#choices .pick")?.dataset.id;
   const ranked = [...next].sort((a, b) => b.logprob - a.logprob);
   const listed = ranked.slice(0, 10);
   const own = ranked.find((row) => row.id === chosen);
+  if (rank === undefined && listed.includes(own)) rank = listed.indexOf(own) + 1;
   if (own && !listed.includes(own)) listed.push(own);
   const isGiven = index < state.tree.ids.length;
   const says = element("p", { class: "says" });
-  const before = element("bdi", { class: "context" }, `…${visible(textOf(allIds().slice(Math.max(0, index - 8), index)))}`);
+  const read = allIds().slice(0, index);
+  const before = element("bdi", { class: "context" }, endOf(read, 8));
   if (chosen === null) says.append("After ", before, " the next token could be:");
   else {
-    const rank = ranked.indexOf(own) + 1;
-    const place = own && rank <= 10 ? ["likeliest", "second likeliest", "third likeliest"][rank - 1] ?? `number ${rank} in the list` : "not among the ten likeliest";
-    says.append("After ", before, isGiven ? " you wrote " : " came ", chip(chosen),
+    const place = ["likeliest", "second likeliest", "third likeliest"][rank - 1] ?? (rank ? `number ${rank.toLocaleString("en")} of ${state.model.vocab_size.toLocaleString("en")}` : "…");
+    says.append("After ", before, isGiven ? " you wrote " : " came ", chip(chosen, read),
       ...(own ? [`, to which the model gave ${percent(Math.exp(own.logprob))}: ${place}.`] : ["."]));
   }
   const most = Math.exp(ranked[0].logprob);
@@ -321,10 +361,11 @@ function renderChoices(index, chosen, next, kept, settings) {
   const share = (p, longest) => [dataElement(p, percent(p)), bar(longest ? p / longest : 0)];
   const rows = listed.map((row) => {
     const isOwn = row.id === chosen;
-    const button = isGiven ? chip(row.id) : element("button", { type: "button", class: "token pick", "data-id": row.id, "aria-label": isOwn ? `${withSpaces(tokenText(row.id))}, in the text` : `Continue with ${withSpaces(tokenText(row.id))}` }, withSpaces(tokenText(row.id)));
+    const text = withSpaces(tokenText(row.id, read));
+    const button = isGiven ? chip(row.id, read) : element("button", { type: "button", class: "token pick", "data-id": row.id, "aria-label": isOwn ? `${text}, in the text` : `Continue with ${text}` }, text);
     if (!isGiven) button.addEventListener("click", () => choose(index, row));
     const cells = kept === null ? [element("td", { class: "soft" }, "…")]
-      : [row.sampled > 0 ? element("td", {}, ...share(row.sampled, mostSampled)) : element("td", { class: "lost" }, `cut off by ${whyLost(ranked.indexOf(row), settings)}`)];
+      : [row.sampled > 0 ? element("td", {}, ...share(row.sampled, mostSampled)) : element("td", { class: "lost" }, `cut off by ${whyLost(isOwn ? rank : ranked.indexOf(row) + 1, settings)}`)];
     return element("tr", { class: `${isOwn ? "own" : ""}${kept && row.sampled === 0 ? " cut" : ""}` },
       element("th", { scope: "row" }, button), element("td", {}, ...share(Math.exp(row.logprob), most)), ...cells);
   });
@@ -350,6 +391,13 @@ function renderChoices(index, chosen, next, kept, settings) {
 export function textOf(ids) {
   const bytes = ids.filter((id) => !isEnd(id)).flatMap((id) => [...state.model.bytes(id)]);
   return new TextDecoder().decode(Uint8Array.from(bytes));
+}
+
+/** The text of the last `n` of some tokens, from the first whole character on. */
+export function endOf(ids, n) {
+  const bytes = ids.slice(-n).filter((id) => !isEnd(id)).flatMap((id) => [...state.model.bytes(id)]);
+  const start = bytes.findIndex((byte) => byte < 0x80 || byte >= 0xc0);
+  return `${ids.length > n ? "…" : ""}${visible(new TextDecoder().decode(Uint8Array.from(bytes.slice(Math.max(0, start))), { stream: true }))}`;
 }
 
 /** Replace the token at an index by another one, as a new branch, and go on writing. */
@@ -439,6 +487,7 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false,
   const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, ...sampling(settings) };
   const chunks = streamCompletion(body, controller.signal); // before drawing, which takes time
   renderStory();
+  sheet.showStory();
   setStatus("Writing…");
   let n = 0;
   let reason = null;
@@ -465,14 +514,15 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false,
     const isFull = allIds().length >= state.model.n_positions;
     const why = reason === "stop" ? " The model ended the text." : isFull ? " The model’s context is full." : count > 1 ? " That is as many as you asked for." : "";
     const sum = used === settings.seed ? "" : `: ${settings.seed} plus ${depth === 1 ? "the token that was" : `the ${depth} tokens that were`} there`;
-    setStatus(`${n} ${n === 1 ? "token" : "tokens"} written with seed ${used}${seed === undefined ? sum : ""}.${why}`);
+    setStatus(`${counted(n, "token")} written with seed ${used}${seed === undefined ? sum : ""}.${why}`);
   } catch (error) {
-    if (error.name === "AbortError") setStatus(`Stopped after ${n} tokens.`);
-    else if (error instanceof ConnectionLost) setStatus(`${error.message} ${n ? `The ${n} tokens so far are kept.` : "Nothing was written."}`, true);
+    if (error.name === "AbortError") setStatus(n ? `Stopped after ${counted(n, "token")}.` : "Stopped. Nothing was written.");
+    else if (error instanceof ConnectionLost) setStatus(`${error.message} ${n ? `${n === 1 ? "The token is" : `The ${n} tokens so far are`} kept.` : "Nothing was written."}`, true);
     else showError(error);
   }
   setBusy(null);
   renderStory();
+  if (!isTreeOfPrompt()) hideStory("The prompt has changed. Write something first.");
   const first = state.tree.ids.length + depth;
   const stays = state.pinned !== null && state.pinned < first && count > 1; // a single token is to be looked at
   if (n) await pin(stays ? state.pinned : first, plays || count === 1);
@@ -543,7 +593,7 @@ function renderBranches() {
     const isCurrent = leaf === state.current;
     const button = element("button", { type: "button", class: "branch", "aria-current": isCurrent ? "true" : null },
       element("bdi", {}, element("span", { class: "soft" }, `…${visible(common)}`), visible(own)),
-      element("span", { class: "soft" }, ` ${nodes.length} tokens`));
+      element("span", { class: "soft" }, ` ${counted(nodes.length, "token")}`));
     button.addEventListener("click", () => openBranch(leaf));
     return element("li", {}, button);
   }));
@@ -589,18 +639,26 @@ async function adopt(ids, tokens) {
 
 // ---- start
 
-const page = { state, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
+let settled = null; // the settings have changed: a timer
+const page = { state, correctSetting, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textOf, endOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
 const inside = createInside(page);
 const compare = createCompare(page);
 const share = createShare(page, inside, compare);
 
 for (const name of SETTINGS) {
-  $(name).addEventListener("change", () => correctSetting($(name)));
+  $(name).addEventListener("change", () => { const said = correctSetting($(name)); if (said) setStatus(said); });
   $(name).addEventListener("input", () => {
     showSettings();
     share.save();
-    if (state.tree && state.pinned !== null) showChoices(state.pinned);
+    clearTimeout(settled);
+    if (name in sampling(readSettings())) settled = setTimeout(showAgain, 150);
   });
+}
+
+/** Show the panels and the Machine with other settings. */
+function showAgain() {
+  if (state.pinned !== null && isTreeOfPrompt()) pin(state.pinned);
+  else tokenizePrompt();
 }
 
 onConnection("lost", () => {
@@ -626,7 +684,7 @@ $("model").addEventListener("change", async () => {
     for (const id of ["prompt-tokens", "story"]) $(id).replaceChildren(); // ids of another vocabulary
     state.tree = state.current = state.pinned = state.lastRun = null;
     history.length = 0;
-    $("story").hidden = $("story-legend").hidden = $("branches").hidden = true;
+    hideStory("Write something first.");
     setBusy(null);
     await tokenizePrompt();
     share.save();

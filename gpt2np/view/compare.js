@@ -1,7 +1,7 @@
 // Compare: two settings, or two models, side by side on one prompt.
 
 import { loadModel, readTokens, streamCompletion } from "./api.js";
-import { decodeToken, element, find, percent, visible } from "./view.js";
+import { counted, decodeToken, element, find, percent, visible } from "./view.js";
 
 const FIELDS = [
   ["temperature", "Temperature", 0, 2, 0.05], ["top_k", "Top-k (0: off)", 0, 1000, 1], ["top_p", "Top-p (1: off)", 0.05, 1, 0.05], ["seed", "Seed", 0, 4294967295, 1],
@@ -19,7 +19,7 @@ export function createCompare(page) {
       const models = element("select", { id: `${side}-model` }, ...page.state.models.map((name) => element("option", { value: name }, name)));
       models.value = page.state.models.includes(values.model) ? values.model : page.state.models[side === "b" ? page.state.models.length - 1 : 0];
       $(`side-${side}`).replaceChildren(element("legend", {}, side.toUpperCase()), element("label", {}, "Model", models),
-        ...FIELDS.map(([name, label, min, max, step]) => element("label", {}, label, element("input", { type: "number", id: `${side}-${name}`, min, max, step, value: values[name] }))));
+        ...FIELDS.map(([name, label, min, max, step]) => element("label", {}, label, element("input", { type: "number", id: `${side}-${name}`, min, max, step, value: values[name], onchange: ({ target }) => { $("compare-status").textContent = page.correctSetting(target); } }))));
     }
   }
 
@@ -29,7 +29,7 @@ export function createCompare(page) {
   async function write(side, box, signal) {
     const model = await loadModel(read(side).model);
     const tokens = [];
-    const text = element("p", { class: "story" }, element("bdi", { class: "given-text" }, visible($("prompt").value)));
+    const text = element("p", { class: "story", dir: "auto" }, element("bdi", { class: "given-text" }, visible($("prompt").value)));
     const facts = element("p", { class: "facts", "data-side": side });
     const keep = element("button", { type: "button", disabled: true }, `Go on with ${side.toUpperCase()}’s text`);
     box.replaceChildren(element("h3", {}, side.toUpperCase(), " ", element("span", { class: "soft" }, model.id)), text, facts, keep);
@@ -45,7 +45,7 @@ export function createCompare(page) {
       }
     }
     const mean = tokens.reduce((sum, token) => sum + token.logprob, 0) / tokens.length;
-    facts.textContent = `${tokens.length} tokens. On average, the model gave a token of this text ${percent(Math.exp(mean))} (geometric mean): the less, the more surprising the text is to it.`;
+    facts.textContent = `${counted(tokens.length, "token")}. On average, the model gave a token of this text ${percent(Math.exp(mean))} (geometric mean): the less, the more surprising the text is to it.`;
     facts.dataset.mean = mean;
     keep.disabled = name !== page.state.model.id;
     keep.addEventListener("click", () => page.adopt(ids, tokens));

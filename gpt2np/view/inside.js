@@ -1,7 +1,7 @@
 // Look inside: contributions of heads and MLPs, and switching off.
 
 import { post, postJson } from "./api.js";
-import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, visible } from "./view.js";
+import { bar, dataElement, element, find, formatNumber, percent, rovingFocus } from "./view.js";
 
 const partName = ({ layer, head }) => (head === null ? `the MLP of block ${layer}` : `head ${head} of block ${layer}`);
 
@@ -21,11 +21,7 @@ export function createInside(page) {
 
   async function show(model, context, token, asked) {
     const mine = ++number;
-    if (!context.length) {
-      shown = null;
-      root.replaceChildren(element("p", { class: "hint" }, "This is the first token: the model has read nothing before it. Click a later token."));
-      return;
-    }
+    if (!context.length) return clear("This is the first token: the model has read nothing before it. Click a later token.");
     root.setAttribute("aria-busy", "true");
     try {
       const answer = await asked;
@@ -50,10 +46,10 @@ export function createInside(page) {
   function render() {
     const { model, token, rival, isNext, context, answer } = shown;
     const p = Math.exp(answer.next.find((row) => row.id === token).logprob);
-    const tail = element("bdi", { class: "context" }, `…${visible(page.textOf(context.slice(-8)))}`);
+    const tail = element("bdi", { class: "context" }, page.endOf(context, 8));
     root.replaceChildren(
-      element("p", { class: "says" }, "The model has read ", tail, isNext ? ". Its best guess is " : " and then came ", chip(token), ` (${percent(p)}). `,
-        "Its strongest rival is ", chip(rival), ". Here is what happened inside."),
+      element("p", { class: "says" }, "The model has read ", tail, isNext ? ". Its best guess is " : " and then came ", nextChip(token), ` (${percent(p)}). `,
+        "Its strongest rival is ", nextChip(rival), ". Here is what happened inside."),
       element("div", { class: "inside-grid" },
         element("div", { class: "panel", id: "parts-panel" }), element("div", { class: "panel", id: "edit-panel" }),
         element("div", { class: "panel", id: "explain-panel" }, ...explainPart())),
@@ -61,6 +57,15 @@ export function createInside(page) {
     renderParts();
     renderEdit();
     root.dataset.model = model.id;
+  }
+
+  const nextChip = (id) => chip(id, shown.context);
+
+  /** Say that there is nothing to look into. */
+  function clear(hint) {
+    number += 1;
+    shown = null;
+    root.replaceChildren(element("p", { class: "hint" }, hint));
   }
 
   function select(part) {
@@ -96,7 +101,7 @@ export function createInside(page) {
     const cells = grid.flat();
     const most = Math.max(...cells.map((cell) => Math.abs(cell.value)), 1e-9);
     const sorted = [...cells].sort((a, b) => b.value - a.value);
-    const list = (some) => some.flatMap((cell, i) => [i ? ", " : "", `${partName(cell)} (${formatNumber(cell.value)})`]);
+    const list = (some) => (some.length ? some : [null]).flatMap((cell, i) => [i ? ", " : "", cell ? `${partName(cell)} (${formatNumber(cell.value)})` : "none"]);
     const body = grid.map((row, layer) => element("tr", {}, element("th", { scope: "row" }, `block ${layer}`),
       ...row.map((cell) => {
         const key = keyOf(cell);
@@ -115,11 +120,11 @@ export function createInside(page) {
     find("#parts-panel", root).replaceChildren(
       element("h3", {}, "Who pushed for it?"),
       element("p", { class: "hint" }, `Each block has ${model.n_head} heads and an MLP. A head looks back at earlier tokens and brings something along from them; this is called attention. The MLP then works on each token alone. A number says how hard a part pushed: `,
-        element("span", { class: "key plus" }, "blue"), " for ", chip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", chip(rival), ". Press a part to look at it."),
+        element("span", { class: "key plus" }, "blue"), " for ", nextChip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", nextChip(rival), ". Press a part to look at it."),
       element("div", { class: "wide" }, table),
       element("div", { class: "buttons" }, element("button", { type: "button", id: "all-off", onclick: switchAllOff }, "Switch every part off in turn")),
       element("p", { class: "facts", id: "effects-says", role: "status" }),
-      element("p", { class: "facts" }, "Most for ", chip(token), ": ", ...list(sorted.slice(0, 2)), ". Most for ", chip(rival), ": ", ...list(sorted.slice(-2).reverse()), "."),
+      element("p", { class: "facts" }, "Most for ", nextChip(token), ": ", ...list(sorted.slice(0, 2).filter(({ value }) => value > 0)), ". Most for ", nextChip(rival), ": ", ...list(sorted.slice(-2).reverse().filter(({ value }) => value < 0)), "."),
       element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the last token read (the embedding) and fixed numbers (biases), the sum is ", dataElement(total, formatNumber(total)),
         ", the difference of the two tokens’ scores (logits). Researchers call this direct logit attribution."),
     );
@@ -158,7 +163,7 @@ export function createInside(page) {
       cell.style.setProperty("--p", (Math.abs(effects[i]) / most).toFixed(4));
     }
     const strongest = effects.reduce((best, effect, i) => (Math.abs(effect) > Math.abs(effects[best]) ? i : best), 0);
-    says.replaceChildren("Now each number says what happens to the probability of ", chip(token), ` (${percent(before)}) without the part, in percentage points. Blue: the token needs the part. Most changes: ${cells[strongest].title}.`);
+    says.replaceChildren("Now each number says what happens to the probability of ", nextChip(token), ` (${percent(before)}) without the part, in percentage points. Blue: the token needs the part. Most changes: ${cells[strongest].title}.`);
     find("#all-off", root).disabled = false;
   }
 
@@ -198,7 +203,7 @@ export function createInside(page) {
     find("#edit-panel", root).replaceChildren(
       element("h3", {}, "What if it were switched off?"),
       element("label", { class: "slide" }, `Strength of ${partName(chosen)}: `, output, slider),
-      element("p", { class: "hint", id: "factor-help" }, "0 is off, 1 is normal, 2 is double. This changes only the numbers below, not the text above. If they hardly move, the other parts do the work without this one."),
+      element("p", { class: "hint", id: "factor-help" }, "0 is off, 1 is normal, 2 is double. This changes the picture and the numbers, not the text. If they hardly move, the other parts do the work without this one."),
       element("div", { class: "buttons" },
         element("button", { type: "button", id: "switch-off", onclick: () => set(0) }, "Switch it off"),
         element("button", { type: "button", id: "normal", onclick: () => set(1) }, "Normal"),
@@ -222,7 +227,7 @@ export function createInside(page) {
     result.replaceChildren(
       element("p", { class: "facts" }, `Changed: ${names.join("; ")}.`),
       element("table", {}, element("thead", {}, element("tr", {}, ...["next token", "before", "after"].map((name) => element("th", { scope: "col" }, name)))),
-        element("tbody", {}, ...ids.map((id) => element("tr", { "data-id": id, class: id === shown.token && "own" }, element("th", { scope: "row" }, chip(id)), cell(before.get(id)), cell(after.get(id)))))));
+        element("tbody", {}, ...ids.map((id) => element("tr", { "data-id": id, class: id === shown.token && "own" }, element("th", { scope: "row" }, nextChip(id)), cell(before.get(id)), cell(after.get(id)))))));
   }
 
   // ---- the explain page
@@ -262,5 +267,5 @@ export function createInside(page) {
     return setFactor(chosen, factors.get(key) === 0 ? 1 : 0);
   }
 
-  return { show, chosen, factors, toggle, changes: () => (factors.size ? { interventions: interventions() } : {}) };
+  return { show, clear, chosen, factors, toggle, changes: () => (factors.size ? { interventions: interventions() } : {}) };
 }

@@ -1,6 +1,6 @@
 // The Machine: a pass as a picture that moves. Its data is a description of a pass, wherever it came from.
 
-import { SECTIONS, chipOf, createNumbers, lineChipOf } from "./numbers.js";
+import { SECTIONS, chipOf, createNumbers, lineChipOf, nextChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
 import { drawStage, headColor, layOut, paintStrips, phasesOf, secondsOf } from "./stage.js";
 import { createZoom } from "./zoom.js";
@@ -18,7 +18,7 @@ const N_TEXT = 40; // tokens of the text above the picture
 export function createMachine(root, { onEnd = null, onPick = null, onLevel = null, onSwitch = null, source = null, sections = SECTIONS } = {}) {
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let pass = null;
-  let shown = { token: null, title: "", isChanged: false, was: new Map() }; // the token that came, and how it was picked
+  let shown = { token: null, title: "", isChanged: false, picks: true, was: new Map() }; // the token that came, and how it was picked
   let phases = [];
   let moment = 0;
   let isPlaying = false;
@@ -85,6 +85,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
   root.append(zoom.sheet);
 
   const chip = (id) => chipOf(pass, id);
+  const nextChip = (id) => nextChipOf(pass, id);
   const lineChip = (line) => lineChipOf(pass, line);
 
   // ---- time
@@ -232,7 +233,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     if (ofOther) answerTitle.replaceChildren("After ", lineChip(view.line), `, asked ${where}, it would say`);
     else answerTitle.replaceChildren(isDrawn ? (shown.title || "The draw: a strip from 0 to 1") : isLast ? "The next token could be" : `Asked ${where}, it would say`);
     bars.replaceChildren(...listed.map(({ id, p }) => {
-      const name = onPick && isLast ? element("button", { type: "button", class: "token", onclick: () => onPick(id), "aria-label": `Continue with ${withSpaces(pass.text(id))}` }, withSpaces(pass.text(id))) : chip(id);
+      const name = onPick && shown.picks && isLast ? element("button", { type: "button", class: "token", onclick: () => onPick(id), "aria-label": `Continue with ${withSpaces(pass.nextText(id))}` }, withSpaces(pass.nextText(id))) : ofOther ? chip(id) : nextChip(id);
       const was = isDrawn ? shown.was.get(id) : undefined;
       return element("li", { "data-id": id, class: id === shown.token && isLast && "own" }, name, dataElement(p, p ? percent(p) : "cut off"), bar(p / most),
         ...(was === undefined ? [] : [element("span", { class: "was", p: Math.min(1, was / most), title: `before: ${percent(was)}` })]));
@@ -298,7 +299,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     if (kind === "attention") {
       const best = strongestLook(layer, line);
       return [title, "Each token takes in something from tokens before it; a wider arc takes more. ", token,
-        ...(best ? [" takes most from ", lineChip(best.key), ` (head ${best.head}: `, dataElement(best.weight, percent(best.weight)), ")."] : [" has no other token in the picture to look at."])];
+        ...(best ? [pass.first ? ", of the tokens in the picture before it, takes most from " : ", of the tokens before it, takes most from ", lineChip(best.key), ` (head ${best.head}: `, dataElement(best.weight, percent(best.weight)), ")."] : [" has no token before it in the picture."])];
     }
     if (kind === "mlp") {
       const [most] = pass.neurons(layer, line);
@@ -312,11 +313,11 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     const { draw } = pass.described;
     const own = pass.next.find(({ id }) => id === shown.token);
     if (shown.token === null) return [title, "All tokens share a strip from 0 to 1, each as long as its probability. A random number will pick one."];
-    if (shown.isChanged) return [title, "The token that came, ", chip(shown.token), ", has ", ...(own ? [dataElement(own.sampled, percent(own.sampled))] : ["no place"]), " with the changed parts. What the gray shapes wrote is gone, and everything after them is computed anew."];
+    if (shown.isChanged) return [title, "The token that came, ", nextChip(shown.token), ", has ", ...(own ? [dataElement(own.sampled, percent(own.sampled))] : ["no place"]), " with the changed parts. What the gray shapes wrote is gone, and everything after them is computed anew."];
     if (draw?.id === shown.token && own?.sampled < 1) {
-      return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", chip(shown.token), ": it is written, and all begins again with the longer text."];
+      return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", nextChip(shown.token), ": it is written, and all begins again with the longer text."];
     }
-    return [title, "Each token’s share of the strip is as long as its probability. ", chip(shown.token), own?.sampled === 1 ? " has all of it: nothing is left to chance." : " came."];
+    return [title, "Each token’s share of the strip is as long as its probability. ", nextChip(shown.token), own?.sampled === 1 ? " has all of it: nothing is left to chance." : " came."];
   }
 
   // ---- building for a pass
@@ -336,7 +337,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
 
   /** As much of the text's end as there is room for in one line, and the place of the next token. */
   function showText() {
-    const slot = element("span", { class: "slot" }, shown.token === null ? "?" : visible(pass.text(shown.token)));
+    const slot = element("span", { class: "slot" }, shown.token === null ? "?" : visible(pass.nextText(shown.token)));
     const read = element("span", {});
     text.replaceChildren(read, slot);
     const pieces = pass.texts.map((each, i) => (each === "·" && i < pass.count + pass.first - 1 ? "" : visible(each)));
@@ -477,12 +478,12 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
   }
 
   return {
-    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`: `was` has the rows of `next` without the changes; `plays` starts it ("on": and what follows, unless paused meanwhile), otherwise the whole pass is shown. `line` is chosen (default: the last). */
-    show(described, { token = null, title = "", plays = false, off = [], isChanged = false, was = [], line = null } = {}) {
+    /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`: `was` has the rows of `next` without the changes; its tokens can be pressed if `picks`; `plays` starts it ("on": and what follows, unless paused meanwhile), otherwise the whole pass is shown. `line` is chosen (default: the last). */
+    show(described, { token = null, title = "", plays = false, off = [], isChanged = false, was = [], line = null, picks = true } = {}) {
       const starts = plays === "on" ? goesOn : plays;
       pause();
       pass = readPass(described);
-      shown = { token, title, isChanged, was: new Map(was.map((each) => [each.id, each.sampled])) };
+      shown = { token, title, isChanged, picks, was: new Map(was.map((each) => [each.id, each.sampled])) };
       phases = phasesOf(pass);
       view.off = new Set(off);
       view.line = chosen = line ?? pass.count - 1;

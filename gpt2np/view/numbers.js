@@ -9,6 +9,7 @@ export const tableRow = (attributes, first, ...cells) =>
   element("tr", attributes, element("th", { scope: "row" }, ...[first].flat()), ...cells.map((cell) => element("td", {}, ...[cell].flat())));
 
 export const chipOf = (pass, id) => element("bdi", { class: "token", "data-id": id }, withSpaces(pass.text(id)));
+export const nextChipOf = (pass, id) => element("bdi", { class: "token", "data-id": id }, withSpaces(pass.nextText(id)));
 export const lineChipOf = (pass, line) => element("bdi", { class: "token", "data-id": pass.lineIds[line] }, withSpaces(pass.lineText(line)));
 export const shareElement = (p) => dataElement(p, percent(p));
 
@@ -16,9 +17,9 @@ function lensTable(pass, { token: came, block }) {
   const token = came ?? pass.described.tokens[0];
   const follow = pass.described.tokens.indexOf(token);
   return table("What the model would say if it had to answer after each block (the logit lens). It often changes its mind.",
-    ["", "first guess", ...(follow < 0 ? [] : [["probability of ", chipOf(pass, token)], "place among all"])],
+    ["", "first guess", ...(follow < 0 ? [] : [["probability of ", nextChipOf(pass, token)], "place among all"])],
     pass.lens.map((point, k) => tableRow({ "data-k": k, class: k === block + 1 && "chosen" }, k ? `after block ${k - 1}` : "at the start",
-      [chipOf(pass, point.ids[0]), " ", shareElement(point.probabilities[0])],
+      [nextChipOf(pass, point.ids[0]), " ", shareElement(point.probabilities[0])],
       ...(follow < 0 ? [] : [[shareElement(point.followed[follow]), bar(point.followed[follow])], point.ranks[follow].toLocaleString("en")]))), "lens");
 }
 

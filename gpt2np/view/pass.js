@@ -64,6 +64,7 @@ export function readPass(described) {
     ...shape, described, count, first: lines.first, next: described.next, lens: described.lens,
     ids: described.ids, lineIds: described.ids.slice(lines.first),
     text: (id) => decodeToken(bytesOf(id)),
+    nextText: (id) => decodeToken(bytesOf(id), described.ids.slice(-4).flatMap((each) => [...bytesOf(each)])), // after the last line
     texts, // of the tokens in their text
     lineText: (line) => texts[lines.first + line],
     wte: (line) => row(arrays.wte, line), wpe: (line) => row(arrays.wpe, line), resid, attention,

@@ -58,7 +58,9 @@ export function createShare(page, inside, compare) {
   async function show() {
     $("prompt").value = arrived.prompt;
     for (const [name, value] of Object.entries(arrived.settings ?? {})) {
-      if ($(name)?.matches("#settings input")) $(name).value = Number(value);
+      if (!$(name)?.matches("#settings input")) continue;
+      $(name).value = Number(value);
+      page.correctSetting($(name));
     }
     const [layer, head] = arrived.part ?? [null, 0];
     Object.assign(inside.chosen, { layer, head });
@@ -113,7 +115,7 @@ export function createShare(page, inside, compare) {
     made.body.append(element("main", {},
       element("h1", {}, "A text by GPT-2"),
       element("p", { class: "lead" }, `Written by the model ${state.model.id} in gpt2np’s playground: ${settings}. A stronger blue means that the model gave the token a greater probability.`),
-      element("p", { class: "story" }, element("bdi", { class: "given-text" }, visible(page.textOf(state.tree?.ids ?? []))),
+      element("p", { class: "story", dir: "auto" }, element("bdi", { class: "given-text" }, visible(page.textOf(state.tree?.ids ?? []))),
         ...nodes.map((node) => element("span", { class: "piece", p: Math.exp(node.logprob ?? 0), title: percent(Math.exp(node.logprob ?? 0)) }, element("bdi", {}, visible(page.tokenText(node.id)))))),
       element("table", {}, element("caption", {}, "Each token, its probability, and the likeliest tokens in its place"),
         element("thead", {}, element("tr", {}, ...["token", "probability", "likeliest"].map((name) => element("th", { scope: "col" }, name)))),

@@ -41,6 +41,8 @@ function shortest(value) {
   return String(Number(value.toPrecision(digits)));
 }
 
+export const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+
 /** A probability as a percentage with about two significant digits. */
 export function percent(p) {
   const value = 100 * p;
@@ -51,13 +53,33 @@ export function percent(p) {
 /** A number with all its digits in `value` and in the tooltip. */
 export const dataElement = (value, shown) => element("data", { value, title: shortest(value) }, shown);
 
-/** Text of a token's bytes, with visible symbols; half characters as \xNN. */
-export function decodeToken(bytes) {
+const isControl = (byte) => (byte < 0x20 && byte !== 0x09 && byte !== 0x0a) || byte === 0x7f;
+const byteText = (byte) => (byte < 0x80 && !isControl(byte) ? String.fromCharCode(byte) : `⟨${byte.toString(16).padStart(2, "0")}⟩`);
+
+/**
+ * Text of a token's bytes, after the text that ends with the bytes `before`: a character that the token completes is shown whole.
+ * A byte that is only a part of a character, or a control code, is shown as its number: ⟨d9⟩.
+ */
+export function decodeToken(bytes, before = []) {
+  const texts = [openBytes(before), []].map((open) => exactText([...open, ...bytes]));
+  const text = texts.find((each) => each !== null && ![...bytes].every(isControl));
+  return text ?? [...bytes].map(byteText).join("");
+}
+
+/** The text of UTF-8, or null if the bytes are none. */
+function exactText(bytes) {
   try {
-    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes));
   } catch {
-    return [...bytes].map((b) => (b < 0x80 ? String.fromCharCode(b) : `\\x${b.toString(16)}`)).join("");
+    return null;
   }
+}
+
+/** The last bytes of a text that begin a character without completing it. */
+function openBytes(bytes) {
+  const start = bytes.findLastIndex((byte) => byte < 0x80 || byte >= 0xc0);
+  const size = start < 0 ? 0 : [0xc0, 0xe0, 0xf0].filter((lead) => bytes[start] >= lead).length + 1;
+  return size > bytes.length - start ? bytes.slice(start) : [];
 }
 
 /**

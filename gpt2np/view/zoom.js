@@ -5,7 +5,8 @@ import { blockScene, headScene, matrixScene, neuronScene, numberScene, scoreScen
 import { dataElement, element, formatNumber, rovingFocus, withSpaces } from "./view.js";
 
 const SCENES = { block: blockScene, head: headScene, score: scoreScene, number: numberScene, neuron: neuronScene, token: tokenScene, matrix: matrixScene, term: termScene };
-const SECONDS = 0.35;
+const DESCRIBED = ["block", "head", "token"]; // levels that the description has numbers for
+const SECONDS = 0.3;
 const LEAST_WHEEL = 60;
 const WHOLE = 8192; // cells: every number of a row
 
@@ -131,13 +132,15 @@ export function createZoom(host) {
     const mine = ++loads;
     const shown = host.context();
     const level = next.at(-1);
-    if (level && !host.source && !["block", "head", "token"].includes(level.kind)) {
+    if (level && !host.source && !DESCRIBED.includes(level.kind)) {
       host.say(["This page has no numbers beyond this point; the playground of gpt2np serve has them."]);
       return;
     }
+    picture.setAttribute("aria-busy", "true");
+    const isDescribed = next !== path && (!level || DESCRIBED.includes(level.kind));
+    if (isDescribed) change(next, {}, box, isOut); // at once, with the description's rounded numbers
     let loaded = {};
     try {
-      picture.setAttribute("aria-busy", "true");
       loaded = level ? await loadLevel(level, shown.pass, shown.line, host.source) : {};
     } catch (error) {
       if (mine === loads) host.say([error.message]);
@@ -146,14 +149,27 @@ export function createZoom(host) {
       if (mine === loads) picture.removeAttribute("aria-busy");
     }
     if (mine !== loads) return;
+    if (!isDescribed) change(next, loaded, box, isOut);
+    else if (level && host.source) {
+      const hadFocus = layer.contains(document.activeElement);
+      data = loaded;
+      build();
+      if (hadFocus) focusFirst();
+      draw();
+    }
+  }
+
+  const focusFirst = () => (layer.querySelector("button.current") ?? layer.querySelector("button") ?? picture).focus({ preventScroll: true });
+
+  function change(next, loaded, box, isOut) {
     const hadFocus = picture.contains(document.activeElement) || crumbs.contains(document.activeElement);
     const before = snapshot();
     path = next;
     data = loaded;
     readout.hidden = true;
     build();
-    host.onChange(level ?? null);
-    if (hadFocus) (layer.querySelector("button.current") ?? layer.querySelector("button") ?? picture).focus({ preventScroll: true });
+    host.onChange(path.at(-1) ?? null);
+    if (hadFocus) focusFirst();
     morph(before, box, isOut);
   }
 

@@ -54,8 +54,9 @@ def open_shared_tab(browser, server):
 def open_tabs(browser, server):
     contexts, wrong = [], []
 
-    def opened(fragment="", url=server.url, width=1280, key=None, expected=(), **options):
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+    def opened(fragment="", url=server.url, key=None, expected=(), **options):
+        size = {"width": options.pop("width", 1280), "height": options.pop("height", 900)}
+        context = browser.new_context(viewport=size, **options)
         contexts.append(context)
 
         def note(text):
@@ -114,8 +115,9 @@ def wait_for_end(tab):
 
 def settle(tab):
     """Wait until the panels show what the server has computed for the selected token."""
-    tab.wait_for_selector("#choices-content:not([aria-busy]) #kept:not(:empty)")
-    tab.wait_for_selector("#inside-content:not([aria-busy]) #parts-panel")
+    kept = "#choices-content:not([aria-busy]) #kept:not(:empty)"
+    tab.wait_for_selector(kept, state="attached")  # a small screen may have them in a closed sheet
+    tab.wait_for_selector("#inside-content:not([aria-busy]) #parts-panel", state="attached")
 
 
 def story(tab):
@@ -583,13 +585,71 @@ class TestWords:
         tab.click("#switch-off")
         tab.wait_for_selector("#edit-result >> text=head 2 of block 5 × 0")
 
+    def test_a_character_is_shown_where_a_token_completes_it(self, open_tab, lm):
+        tab = open_tab()
+        ids = lm.encode_prompt("a 中")
+        assert not lm.tokenizer.vocabulary.token_bytes[ids[-1]].decode("utf-8", "ignore")
+        write(tab, "a 中", max_tokens=1)
+        tab.click(f'#story [data-index="{len(ids) - 1}"]')
+        settle(tab)
+        assert tab.inner_text(".choices .own th") == "中"
+        panels = ("#choices-content", "#inside-content", "#numbers", "#machine")
+        shown = "".join(map(tab.inner_text, panels))
+        assert "\\x" not in shown and "\\u{" not in shown and "\ufffd" not in shown
+        tab.click("#compare-run")
+        tab.wait_for_selector("#compare-texts .story")
+        for story in ("#story", "#prompt", "#compare-texts .story", ".machine-text"):
+            assert tab.locator(story).first.get_attribute("dir") == "auto"
+
     def test_an_edited_prompt_cannot_be_continued(self, open_tab):
+        """The old story goes from the page, and what the panels said of it; both come back."""
         tab = open_tab()
         write(tab, PROMPT, max_tokens=2)
         tab.fill("#prompt", "The king")
         assert tab.is_disabled("#continue") and "has changed" in tab.inner_text("#status")
+        assert tab.is_hidden("#story")
+        for panel in ("#choices-content", "#inside-content"):
+            assert "Write something first" in tab.inner_text(panel)
         tab.fill("#prompt", PROMPT)
         assert tab.is_enabled("#continue")
+        settle(tab)
+        assert tab.is_visible("#story") and len(story(tab)[0]) == 2
+
+    def test_a_prompt_that_is_too_long_shows_nothing_of_another(self, open_tab):
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=2)
+        tab.fill("#prompt", "fox " * 600)
+        tab.wait_for_selector("#prompt-count.wrong")
+        assert tab.is_hidden("#machine") and tab.is_hidden("#story")
+
+    def test_the_machine_writes_a_token_that_is_pressed(self, open_tab, lm):
+        """Also before anything is written; what follows a token of the prompt can't be pressed."""
+        tab = open_tab()
+        set_inputs(tab, {"max_tokens": 1})
+        pick = tab.locator(".machine-bars button").nth(2)
+        token = int(pick.locator("xpath=..").get_attribute("data-id"))
+        pick.click()
+        wait_for_end(tab)
+        ids, probabilities = story(tab)
+        logits = lm.model.forward([lm.encode_prompt(PROMPT)])[-1]
+        assert ids[0] == token and len(ids) == 2
+        assert probabilities[0] == pytest.approx(softmax(logits)[token], abs=1e-6)
+        tab.click('#story [data-index="3"]')
+        settle(tab)
+        tab.wait_for_selector("#machine .machine-lines [data-line='2'][aria-pressed=true]")
+        assert tab.locator(".machine-bars li").count() == 9
+        assert tab.locator(".machine-bars button").count() == 0
+
+    def test_panels_follow_the_settings(self, open_tab, lm):
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=1)
+        set_inputs(tab, {"temperature": 1.5})
+        tab.wait_for_selector(".machine-says >> text=temperature 1.5")
+        options = GenerationOptions(temperature=1.5, top_k=40, top_p=1.0)
+        logits = lm.model.forward([lm.encode_prompt(PROMPT)])[-1]
+        after = next_probabilities(logits, options)
+        for token_id, p in cells(tab, ".machine-bars li"):
+            assert p == pytest.approx(after[token_id], abs=1e-6)
 
     def test_tokens_of_the_prompt_have_no_dead_buttons(self, open_tab):
         tab = open_tab()
@@ -605,9 +665,71 @@ class TestWords:
         tab.locator("#max_tokens").blur()
         assert tab.input_value("#max_tokens") == "1000"
         assert "from 1 to 1,000" in tab.inner_text("#status")
+        tab.fill("#seed", "1.5")
+        tab.locator("#seed").blur()
+        assert tab.input_value("#seed") == "2" and "whole number" in tab.inner_text("#status")
+        tab.fill("#b-temperature", "7")
+        tab.locator("#b-temperature").blur()
+        assert tab.input_value("#b-temperature") == "2"
+        assert "from 0 to 2" in tab.inner_text("#compare-status")
         write(tab, PROMPT, max_tokens=2, temperature=0)
         tab.click("#retry")
         assert "same text" in tab.inner_text("#status")
+
+
+class TestOneScreen:
+    """The text stays in sight while the panels change."""
+
+    def test_beside_the_text(self, open_tab):
+        tab = open_tab(height=720)
+        write(tab, PROMPT)
+        for name, part in (
+            ("Choices", ".choices"),
+            ("Inside", "#parts-panel"),
+            ("Compare", "#compare-run"),
+            ("Draw", "#prompt-tokens"),
+        ):
+            tab.click(f"#panel-tabs >> text={name}")
+            assert in_sight(tab, part), name
+            assert in_sight(tab, "#story", whole=True) and in_sight(tab, ".machine-canvas", True)
+            assert tab.evaluate("document.scrollingElement.scrollHeight") == 720
+            current = tab.eval_on_selector_all(
+                "#panel-tabs [aria-current=true]", "all => all.map(each => each.textContent)"
+            )
+            assert current == [name]
+        assert in_sight(tab, ".machine-caption", whole=True)
+
+    def test_a_sheet_on_a_phone(self, open_tab):
+        tab = open_tab(width=390, height=844, has_touch=True, is_mobile=True)
+        tab.tap("#generate")
+        wait_for_end(tab)
+        tab.wait_for_function(
+            "() => document.querySelector('#story').getBoundingClientRect().top < 2"
+        )
+        assert not tab.locator("#panel-body").is_visible()
+        tab.tap('#story [data-index="11"]')
+        tab.wait_for_selector(".choices")
+        for name, part in (("Choices", ".choices"), ("Inside", "#parts-panel")):
+            if name != "Choices":
+                tab.tap(f"#panel-tabs >> text={name}")
+            assert in_sight(tab, part) and in_sight(tab, "#story", whole=True), name
+        tab.tap("#panel-tabs .close")
+        assert not tab.locator("#panel-body").is_visible()
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def in_sight(tab, selector, whole=False):
+    """Whether an element, or all of it, is in the window and nothing covers its top."""
+    return tab.eval_on_selector(
+        selector,
+        """(element, whole) => {
+            const { left, top, bottom, width } = element.getBoundingClientRect();
+            const at = document.elementFromPoint(left + width / 2, top + 3);
+            const isThere = at && (element.contains(at) || at.contains(element));
+            return isThere && top >= 0 && (whole ? bottom <= innerHeight : top < innerHeight);
+        }""",
+        whole,
+    )
 
 
 class TestCompare:

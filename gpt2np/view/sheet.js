@@ -1,0 +1,55 @@
+// The parts of the page beside the text: a column that scrolls by itself, or on a small screen a sheet at the bottom.
+
+import { element } from "./view.js";
+
+const small = matchMedia("(max-width: 63.99rem)");
+
+/** Give the sections of #panel their tabs. `open(id)` brings a section into sight; on a small screen it opens the sheet. */
+export function createSheet() {
+  const [panel, tabs, body] = ["panel", "panel-tabs", "panel-body"].map((id) => document.getElementById(id));
+  const sections = [...body.querySelectorAll(":scope > section")];
+  let target = null; // the section that was asked for, while the panel moves to it
+  const close = element("button", { type: "button", class: "close", onclick: shut }, "Close");
+  const buttons = sections.map((section) => element("button", { type: "button", "aria-controls": section.id, onclick: () => toggle(section) }, section.dataset.tab ?? section.querySelector("h2").textContent));
+  tabs.append(...buttons, close);
+  const mark = (current) => sections.forEach((section, i) => buttons[i].setAttribute("aria-current", String(section === current)));
+
+  function toggle(section) {
+    const isCurrent = buttons[sections.indexOf(section)].getAttribute("aria-current") === "true";
+    if (small.matches && panel.classList.contains("open") && isCurrent) shut();
+    else open(section.id);
+  }
+
+  function open(id) {
+    panel.classList.add("open");
+    target = document.getElementById(id);
+    body.scrollTop = target.offsetTop;
+    mark(target);
+  }
+
+  function shut() {
+    panel.classList.remove("open");
+    mark(small.matches ? null : sections[0]);
+  }
+
+  body.addEventListener("scroll", () => {
+    const top = body.scrollTop;
+    const isThere = target && Math.abs(target.offsetTop - top) < 2;
+    if (!isThere && target && body.scrollTop + body.clientHeight >= body.scrollHeight - 2) return; // the last sections can't reach the top
+    target = isThere ? target : null;
+    mark(target ?? sections.findLast((section) => section.offsetTop <= top + 40) ?? sections[0]);
+  });
+  shut();
+  small.addEventListener("change", shut);
+  return {
+    open,
+    get isSmall() { return small.matches; },
+    /** On a small screen: the text at the top, and the keyboard of the screen away. */
+    showStory() {
+      if (!small.matches) return;
+      document.activeElement?.blur();
+      const form = document.getElementById("write-form");
+      scrollTo(0, form.offsetTop + form.offsetHeight);
+    },
+  };
+}
