@@ -311,12 +311,16 @@ export function matrixScene({ name, rows: [r0, r1], columns: [c0, c1] }, { width
   const { shape: [h, w], data: values } = data.tile;
   const box = { x: 0, y: LABEL + 6, w: width, h: height - LABEL - 8 };
   const isExact = h === r1 - r0 && w === c1 - c0;
-  const showsNumbers = isExact && width / w > 46 && box.h / h > 13;
+  const [least, lowest] = [46, 13]; // pixels that a number takes
+  const showsNumbers = isExact && width / w > least && box.h / h > lowest;
   const cell = (r, c) => ({ x: (c * width) / w, y: box.y + (r * box.h) / h, w: width / w, h: box.h / h });
-  const cut = (start, stop, i) => [start + Math.floor((i * (stop - start)) / 4), start + Math.floor(((i + 1) * (stop - start)) / 4)];
-  const splits = (start, stop) => (stop - start > 12 ? Array.from({ length: 4 }, (_, i) => cut(start, stop, i)) : [[start, stop]]);
+  const splits = (start, stop, size, least) => { // into quarters, until a number has room
+    const n = size / (stop - start) > least ? 1 : Math.min(4, stop - start);
+    const edge = (i) => start + Math.floor((i * (stop - start)) / n);
+    return Array.from({ length: n }, (_, i) => [edge(i), edge(i + 1)]);
+  };
   const boxOf = ([a, b], [c, d]) => ({ x: ((c - c0) * width) / (c1 - c0), y: box.y + ((a - r0) * box.h) / (r1 - r0), w: ((d - c) * width) / (c1 - c0), h: ((b - a) * box.h) / (r1 - r0) });
-  const parts = showsNumbers ? [] : splits(r0, r1).flatMap((rows) => splits(c0, c1).map((columns) => ({ rows, columns })));
+  const parts = showsNumbers ? [] : splits(r0, r1, box.h, lowest).flatMap((rows) => splits(c0, c1, width, least).map((columns) => ({ rows, columns })));
   const span = (a, b) => (b - a === 1 ? `${a}` : `${a} to ${b - 1}`);
   return {
     says: [`${name}: rows ${span(r0, r1)}, columns ${span(c0, c1)}. ${isExact ? "A cell is one learned number." : "A cell is the strongest of its numbers; go in to see each."}`],

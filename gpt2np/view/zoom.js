@@ -72,6 +72,7 @@ export function createZoom(host) {
   let path = []; // of levels; empty: the model
   let scene = null;
   let data = {};
+  let lineShown = null; // of the data
   let loads = 0;
   let frame = 0;
   const layer = element("div", { class: "machine-targets", role: "group", "aria-label": "Parts to go into" });
@@ -99,7 +100,6 @@ export function createZoom(host) {
     showCrumbs();
     showItems();
     sheet.hidden = !scene;
-    sheet.open = false;
     picture.dataset.level = level?.kind ?? "model";
     picture.classList.toggle("inside", Boolean(scene));
   }
@@ -114,6 +114,7 @@ export function createZoom(host) {
 
   function showItems() {
     const items = scene ? scene.items : host.modelItems();
+    const focused = [...layer.children].indexOf(document.activeElement);
     layer.replaceChildren(...items.map((item) => {
       const { x, y, w, h, text = "", to, name = "", label = null, value } = item;
       const made = element(to ? "button" : "span", { class: `target ${name}`, ...(to && { type: "button", "aria-label": label, tabindex: -1 }), ...(value !== undefined && { "data-value": value }) }, text);
@@ -122,6 +123,7 @@ export function createZoom(host) {
       return made;
     }));
     focus.reset();
+    if (focused >= 0) (layer.children[focused]?.matches("button") ? layer.children[focused] : firstItem()).focus({ preventScroll: true });
   }
 
   const focus = rovingFocus(layer, "button");
@@ -151,25 +153,26 @@ export function createZoom(host) {
     if (mine !== loads) return;
     if (!isDescribed) change(next, loaded, box, isOut);
     else if (level && host.source) {
-      const hadFocus = layer.contains(document.activeElement);
       data = loaded;
+      sheet.open = false;
       build();
-      if (hadFocus) focusFirst();
       draw();
     }
   }
 
-  const focusFirst = () => (layer.querySelector("button.current") ?? layer.querySelector("button") ?? picture).focus({ preventScroll: true });
+  const firstItem = () => layer.querySelector("button.current") ?? layer.querySelector("button") ?? picture;
 
   function change(next, loaded, box, isOut) {
     const hadFocus = picture.contains(document.activeElement) || crumbs.contains(document.activeElement);
     const before = snapshot();
     path = next;
     data = loaded;
+    lineShown = host.context().line;
+    sheet.open = false;
     readout.hidden = true;
     build();
     host.onChange(path.at(-1) ?? null);
-    if (hadFocus) focusFirst();
+    if (hadFocus) firstItem().focus({ preventScroll: true });
     morph(before, box, isOut);
   }
 
@@ -331,7 +334,7 @@ export function createZoom(host) {
     /** Show the same place again, for another line, size or pass. */
     async refresh(isNew = false) {
       cancelAnimationFrame(frame);
-      if (isNew || path.at(-1)?.kind === "token") await enter(path, null, true);
+      if (isNew || (path.at(-1)?.kind === "token" && host.context().line !== lineShown)) await enter(path, null, true);
       else { build(); draw(); }
     },
     get isInside() { return path.length > 0; },
