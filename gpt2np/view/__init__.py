@@ -12,8 +12,8 @@ score.js    one attention score and the sampler, step by step
 matrix.js   an array as a picture
 view.js     helpers for elements and numbers
 embedded.js starts the Machine of a page that holds its description
-index.html, playground.css, app.js, api.js, inside.js, compare.js, share.js, sheet.js, tree.js,
-            examples.js  the playground
+index.html, playground.css, app.js, api.js, inside.js, compare.js, share.js, card.js, sheet.js,
+            present.js, tree.js, examples.js  the playground
 
 The server sends these files as they are. A page of one file has the modules joined.
 """

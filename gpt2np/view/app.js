@@ -5,6 +5,7 @@ import { createCompare } from "./compare.js";
 import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
+import { createPresent } from "./present.js";
 import { createShare } from "./share.js";
 import { createSheet } from "./sheet.js";
 import { serverSource } from "./source.js";
@@ -640,10 +641,11 @@ async function adopt(ids, tokens) {
 // ---- start
 
 let settled = null; // the settings have changed: a timer
-const page = { state, correctSetting, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textOf, endOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
+const page = { state, correctSetting, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
 const inside = createInside(page);
 const compare = createCompare(page);
 const share = createShare(page, inside, compare);
+createPresent(inside);
 
 for (const name of SETTINGS) {
   $(name).addEventListener("change", () => { const said = correctSetting($(name)); if (said) setStatus(said); });

@@ -260,8 +260,9 @@ export function createInside(page) {
     ];
   }
 
-  /** Switch a part ("layer,head" or "layer,mlp") off, or on again. */
-  function toggle(key) {
+  /** Switch a part ("layer,head" or "layer,mlp"; default: the chosen one) off, or on again. */
+  function toggle(key = keyOf(chosen)) {
+    if (!shown) return null;
     const [layer, head] = key.split(",");
     select({ layer: Number(layer), head: head === "mlp" ? null : Number(head) });
     return setFactor(chosen, factors.get(key) === 0 ? 1 : 0);

@@ -425,7 +425,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     const scale = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
-    place = layOut(pass, width, height, bottom);
+    place = layOut(pass, width, height, bottom, (24 / 17) * parseFloat(getComputedStyle(labels).fontSize));
     [...blocks.children].forEach((each, layer) => {
       each.style.left = `${place.left(layer)}px`;
       each.style.width = `${place.block}px`;

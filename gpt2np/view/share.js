@@ -1,6 +1,7 @@
 // Keep and share: the state in the page's address, and files.
 
 import { ConnectionLost, ServerError } from "./api.js";
+import { paintCard } from "./card.js";
 import { Tree, packTree, pathTo, unpackTree } from "./tree.js";
 import { download, element, percent, visible, withSpaces } from "./view.js";
 
@@ -127,6 +128,17 @@ export function createShare(page, inside, compare) {
     return `<!DOCTYPE html>\n${head}<style>${sheets.join("\n")}</style></head>${rest}`;
   }
 
+  /** The text as a picture, each written token with its probability. */
+  function asCard() {
+    const ids = state.tree ? page.allIds() : [];
+    const nodes = state.tree ? pathTo(state.current) : [];
+    const n = ids.length - nodes.length;
+    const pieces = page.textsOf(ids).map((text, i) => ({ text: text === "·" ? "" : text, p: i < n ? null : Math.exp(nodes[i - n].logprob ?? 0) }));
+    const { temperature, top_k, top_p } = page.readSettings();
+    const facts = `Written by the model ${state.model.id} in gpt2np’s playground; below each token its probability. Temperature ${temperature}, top-k ${top_k || "off"}, top-p ${top_p === 1 ? "off" : top_p}.`;
+    return paintCard(state.tree ? pieces : [{ text: $("prompt").value, p: null }], facts, getComputedStyle($("story")).direction);
+  }
+
   const says = (text) => { $("share-status").textContent = text; };
   const text = () => (state.tree ? page.textOf(page.allIds()) : $("prompt").value);
   $("copy-link").addEventListener("click", async () => {
@@ -140,6 +152,7 @@ export function createShare(page, inside, compare) {
   });
   $("save-text").addEventListener("click", () => { download("gpt2.txt", "text/plain;charset=utf-8", text()); says("Saved as gpt2.txt."); });
   $("save-json").addEventListener("click", () => { download("gpt2.json", "application/json", JSON.stringify(asJson(), null, 1)); says("Saved as gpt2.json."); });
+  $("save-card").addEventListener("click", () => asCard().toBlob((picture) => { download("gpt2.png", "image/png", picture); says("Saved as gpt2.png."); }));
   $("save-html").addEventListener("click", async () => { download("gpt2.html", "text/html;charset=utf-8", await asHtml()); says("Saved as gpt2.html, which opens without a server."); });
 
   return { save, restore, modelName: () => (state.models.includes(arrived?.model) ? arrived.model : null) };

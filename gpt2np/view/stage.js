@@ -48,9 +48,9 @@ export function paintStrips(pass, colors) {
   return { canvas, at, width: canvas.width };
 }
 
-/** Where everything is, in CSS pixels. `rows` lines are shown, up to `bottom`; the tokens before share the top row, if any. */
-export function layOut(pass, width, height, bottom) {
-  const rows = Math.min(pass.count, Math.max(2, Math.floor(height / 24)));
+/** Where everything is, in CSS pixels. `rows` lines, at least `least` high, are shown, up to `bottom`; the tokens before share the top row, if any. */
+export function layOut(pass, width, height, bottom, least) {
+  const rows = Math.min(pass.count, Math.max(2, Math.floor(height / least)));
   const hidden = Math.max(rows, Math.min(bottom, pass.count)) - rows; // lines above
   const hasEarlier = pass.first + hidden > 0;
   const pitch = height / (rows + (hasEarlier ? 1 : 0));

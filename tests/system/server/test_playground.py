@@ -109,7 +109,7 @@ def set_inputs(tab, values):
 
 
 def wait_for_end(tab):
-    tab.wait_for_selector("#stop:disabled")
+    tab.wait_for_selector("#stop:disabled", state="attached")
     settle(tab)
 
 
@@ -718,6 +718,71 @@ class TestOneScreen:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+class TestPresent:
+    def test_one_thing_at_a_time_in_large_letters(self, open_tab):
+        tab = open_tab(height=720, reduced_motion="reduce")
+        write(tab, PROMPT)
+        tab.click("#present")
+        steps = tab.evaluate('import("./playground/present.js").then(m => m.STEPS)')
+        assert sum(step["minutes"] for step in steps) == 10
+        parts = {"machine": "#machine", "choices": "#choices", "settings": "#settings"}
+        for step in steps:
+            assert step["title"] in tab.inner_text("#lesson h2")
+            shown = parts.get(step["shows"], "#share")
+            assert in_sight(tab, "#story", True) and in_sight(tab, shown)
+            others = {"#machine", "#choices", "#settings", "#inside", "#compare", "#share"} - {
+                shown
+            }
+            assert not any(tab.is_visible(part) for part in others)
+            small = tab.evaluate(
+                """() => [...document.querySelectorAll("body *")].filter(e => e.checkVisibility()
+                    && [...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())
+                    && parseFloat(getComputedStyle(e).fontSize) < 24).map(e => e.outerHTML)"""
+            )
+            assert not small
+            assert tab.evaluate("document.scrollingElement.scrollHeight") <= 720
+            tab.keyboard.press("PageDown")
+        tab.keyboard.press("Escape")
+        assert tab.is_visible("#prompt") and tab.is_hidden("#lesson")
+
+    def test_the_steps_do_what_they_say(self, open_tab, lm):
+        tab = open_tab(reduced_motion="reduce")
+        tab.click("#present")
+        tab.click("#lesson >> text=One token")
+        wait_for_end(tab)
+        assert len(story(tab)[0]) == 1
+        for _ in range(2):
+            tab.click("#lesson >> text=Next")
+        tab.click("#lesson >> text=At 0 >> nth=0")
+        wait_for_end(tab)
+        assert story(tab)[0] == generated(lm, seed=1, temperature=0.0).ids
+        tab.click("#lesson >> text=At 0.8")
+        wait_for_end(tab)
+        tab.click("#lesson >> text=Next")
+        tab.click("#lesson >> text=Hans and Gretel")
+        settle(tab)
+        tab.click("#lesson >> text=Next")
+        tab.click("#lesson >> text=Switch it off")
+        tab.wait_for_selector(".machine-bars .was")
+        prompt = tab.input_value("#prompt")
+        edited = trace(lm, prompt, "logits", interventions=zero_head(5, 2))["logits"][-1]
+        options = GenerationOptions(temperature=0.8, top_k=40, top_p=1.0)
+        after = next_probabilities(edited, options)
+        bars = cells(tab, ".machine-bars li")
+        assert [i for i, _ in bars][:5] == np.argsort(-after)[:5].tolist()
+        np.testing.assert_allclose([p for _, p in bars], [after[i] for i, _ in bars], atol=1e-6)
+
+    def test_the_timer(self, open_tab):
+        tab = open_tab()
+        tab.clock.install()
+        tab.click("#present")
+        assert tab.inner_text(".lesson-time") == "2:00"
+        tab.clock.fast_forward(65_000)
+        assert tab.inner_text(".lesson-time") == "0:55"
+        tab.clock.fast_forward(60_000)
+        assert tab.inner_text(".lesson-time") == "0:05 over"
+
+
 def in_sight(tab, selector, whole=False):
     """Whether an element, or all of it, is in the window and nothing covers its top."""
     return tab.eval_on_selector(
@@ -834,6 +899,39 @@ class TestShare:
         assert page.locator("tbody tr").count() == 6
         assert page.locator("script, img").count() == 0 and not messages
         context.close()
+
+    def test_the_share_card(self, open_tab, tmp_path):
+        """A PNG of the whole text, in which a token's box is as blue as it was likely."""
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=6)
+        with tab.expect_download() as download:
+            tab.click("#save-card")
+        content = download.value.path().read_bytes()
+        assert content.startswith(b"\x89PNG")
+        assert [int.from_bytes(content[i : i + 4], "big") for i in (16, 20)] == [1200, 630]
+        ids, probabilities = story(tab)
+        for n, direction in ((len(ids), "ltr"), (3, "rtl"), (400, "ltr")):
+            items, pixels = tab.evaluate(CARD, [probabilities[0], n, direction])
+            lines = {item["y"] for item in items}
+            for y in lines:
+                row = [item for item in items if item["y"] == y]
+                ends = [item["x"] + item["w"] for item in row]
+                assert max(ends) <= 1000
+                np.testing.assert_allclose([item["x"] for item in row[1:]], ends[:-1])
+            alpha = round(0.42 * probabilities[0], 3)
+            paper, blue = np.array([253, 252, 250]), np.array([31, 104, 199])
+            expected = paper * (1 - alpha) + blue * alpha
+            assert np.abs(np.array(pixels) - expected).max(1).min() <= 1.5
+
+
+CARD = """async ([p, n, direction]) => {
+    const { layCard, paintCard } = await import("./playground/card.js");
+    const pieces = Array.from({ length: n }, (_, i) => ({ text: ` token${i}`, p }));
+    const canvas = paintCard(pieces, "facts", direction);
+    const { data } = canvas.getContext("2d").getImageData(0, 60, 1200, 1);
+    const pixels = Array.from({ length: 1200 }, (_, i) => [...data.slice(4 * i, 4 * i + 3)]);
+    return [layCard(pieces, 1000, 60, ({ text }) => 20 * text.length), pixels];
+}"""
 
 
 class TestStandards:

@@ -1,0 +1,78 @@
+// Present mode: the lesson of the guide as steps, one thing at a time in large letters, with a timer.
+
+import { element, find } from "./view.js";
+
+const set = (id, value, kind) => {
+  const input = document.getElementById(id);
+  input.value = value;
+  input.dispatchEvent(new Event(kind, { bubbles: true }));
+};
+const press = (id) => document.getElementById(id).click();
+const writeAt = (temperature) => () => {
+  set("temperature", temperature, "input");
+  press("generate");
+};
+
+/** `shows` is the one thing on the screen beside the text: machine, choices, settings or share. Together they take ten minutes. */
+export const STEPS = [
+  { title: "A model guesses", minutes: 2, shows: "machine", says: "The model reads the text and gives every token it knows a probability. A draw picks one, which is added to the text.", actions: [["One token", () => press("step")], ["Write on", () => press("continue")]] },
+  { title: "It could have gone otherwise", minutes: 2, shows: "choices", says: "Press a pale token of the text: a surprise. What else could have come? Vote, and press the winner.", actions: [["Write", () => press("generate")], ["Undo", () => press("undo")]] },
+  { title: "How wild?", minutes: 2, shows: "settings", says: "At temperature 0 the likeliest token is always taken. At 1.5 unlikely tokens come often. Which text is better?", actions: [["At 0", writeAt(0)], ["At 0.8", writeAt(0.8)], ["At 1.5", writeAt(1.5)]] },
+  { title: "Where does it look?", minutes: 2, shows: "machine", says: "Wide arcs show from which tokens a token takes something. What comes after “Hans and” the second time?", actions: [["Hans and Gretel", () => set("examples", 1, "change")]] },
+  { title: "Without one part", minutes: 1, shows: "machine", says: "One part of the model is switched off, and everything after it is computed anew. Gray bars show the probabilities from before.", actions: [["Switch it off, or on", ({ toggle }) => toggle()]] },
+  { title: "To take home", minutes: 1, shows: "share", says: "The link holds the text and all its branches; the picture has the text with its probabilities.", actions: [] },
+];
+
+const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
+
+/** Give the page its present mode; `inside` switches parts off. */
+export function createPresent(inside) {
+  const start = document.getElementById("present");
+  const [title, says, time, actions] = [element("h2", { tabindex: -1 }), element("p", { class: "lesson-says", "aria-live": "polite" }), element("p", { class: "lesson-time", role: "timer" }), element("div", { class: "lesson-actions" })];
+  const back = element("button", { type: "button", onclick: () => go(at - 1) }, "‹ Back");
+  const next = element("button", { type: "button", class: "primary", onclick: () => go(at + 1) }, "Next ›");
+  const end = element("button", { type: "button", onclick: leave }, "End");
+  const lesson = element("section", { id: "lesson", "aria-label": "The lesson", hidden: true }, element("div", { class: "lesson-head" }, title, time), says, element("div", { class: "lesson-actions" }, actions, back, next, end));
+  find("main").prepend(lesson);
+  let [at, since, timer] = [0, 0, null];
+
+  function go(step) {
+    if (!STEPS[step]) return;
+    [at, since] = [step, Date.now()];
+    const { title: name, says: text, shows, actions: offered } = STEPS[at];
+    title.textContent = `${at + 1} of ${STEPS.length}: ${name}`;
+    says.textContent = text;
+    actions.replaceChildren(...offered.map(([label, act]) => element("button", { type: "button", onclick: () => act(inside) }, label)));
+    [back.disabled, next.disabled] = [at === 0, at === STEPS.length - 1];
+    document.documentElement.dataset.present = shows;
+    showTime();
+    title.focus({ preventScroll: true });
+  }
+
+  function showTime() {
+    const left = 60 * STEPS[at].minutes - Math.floor((Date.now() - since) / 1000);
+    time.textContent = left < 0 ? `${clock(-left)} over` : clock(left);
+    time.classList.toggle("wrong", left < 0);
+  }
+
+  function leave() {
+    clearInterval(timer);
+    lesson.hidden = true;
+    delete document.documentElement.dataset.present;
+    start.focus();
+  }
+
+  start.addEventListener("click", () => {
+    lesson.hidden = false;
+    timer = setInterval(showTime, 250);
+    go(0);
+  });
+  addEventListener("keydown", (event) => {
+    if (lesson.hidden) return;
+    if (event.key === "Escape") leave();
+    const turn = { PageDown: 1, PageUp: -1 }[event.key]; // also the keys of a presenter’s remote control
+    if (!turn) return;
+    event.preventDefault();
+    go(at + turn);
+  });
+}
