@@ -78,6 +78,8 @@ class PieceBeginnings:
         """
         is_unicode = _is_unicode(head + tail)
         shape_before, shape_head = shape(before), shape(head)
+        if (head + tail).startswith(b" "):  # no letter follows an apostrophe in `before`
+            shape_before = shape_before or decode(before)
         has_shape = self._is_known and (shape_before or not before) and (shape_head or not head)
 
         def can_follow(token: bytes, token_shape: str) -> bool:
