@@ -62,19 +62,20 @@ class Covers(NamedTuple):
     def tree(self, model: GPT2, cache: KVCache) -> Tree:
         """Compute the logits (V,) after each beginning of a cover, from the root on.
 
-        That includes the covers that end where the text ends. `cache` holds the keys and values of
-        the first ids of the root, but not of all; afterwards, those of the last key of the tree.
+        A cover that ends with the text is included where that needs no further pass. `cache` holds
+        the keys and values of the first ids of the root, but not of all; afterwards, those of the
+        last key of the tree.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.
         """
-        paths = {branch.ids for branch in self.branches}
-        paths |= {(*branch.ids, branch.whole) for branch in self.branches if branch.whole >= 0}
-        ordered = sorted(paths)  # a path is followed by the paths that begin with it
-        leaves = [a for a, b in zip(ordered, [*ordered[1:], ()], strict=True) if b[: len(a)] != a]
+        whole_of = {branch.ids: branch.whole for branch in self.branches if branch.whole >= 0}
+        paths = sorted(branch.ids for branch in self.branches)
+        leaves = [a for a, b in zip(paths, [*paths[1:], ()], strict=True) if b[: len(a)] != a]
         tree: Tree = {}
         before = self.root[: cache.length]
         for leaf in leaves:
+            leaf = (*leaf, whole_of[leaf]) if leaf in whole_of else leaf
             start = len(common_beginning([before, leaf]))
             cache.truncate(start)
             first = max(start, len(self.root) - 1)

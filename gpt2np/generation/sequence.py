@@ -469,8 +469,8 @@ class CoveredPrefix(SharedPrefix):
         if self.n_cut:
             sequence.context_start = 0
             sequence.slide_window()
-        if not sequence.ids:
-            logits = self.tree[path]
+        logits = self.tree.get(path)  # None: the next pass computes the logits after this cover
+        if logits is not None and not sequence.ids:
             sequence.append(sequence.choose(logits) if is_whole else token_id, logits)
         super().copy_to(sequence)
         n_shared = len(common_beginning([path, [*self.tree][-1]]))
