@@ -45,6 +45,11 @@ FIELDS = [  # fields of the client, additional fields of the body, options of `g
     ({}, {"bad_words": ["the", "king"]}, {"bad_words": ["the", "king"]}),
     ({}, {"structured_outputs": {"regex": r" \w+\."}}, {"regex": r" \w+\."}),
     ({}, {"structured_outputs": {"choice": [" old", " new"]}}, {"choices": [" old", " new"]}),
+    (
+        {"stop": ["e"]},
+        {"structured_outputs": {"choice": [" old", " new"]}},
+        {"stop": ["e"], "choices": [" old", " new"]},
+    ),
     *(
         ({}, fields, {"json_schema": schema})
         for fields, schema in (
