@@ -14,7 +14,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,11 +116,25 @@ class TokenDistances:
     ) -> None:
         self._tokens, self._byte_distance = frozenset(tokens), byte_distance
         self._distances: dict[Reading, float] = {MATCHED: 0}
-        classes = byte_classes(characters)
+        self.is_exact: bool | None = None  # None until the tokens are counted
+        self._characters, self._start = characters, start
+        self._work, self._lock = self._count_all(), Lock()
+
+    def prepare(self) -> Iterator[None]:
+        """Count the tokens, with pauses; sequences share the work."""
+        while self.is_exact is None:
+            with self._lock:
+                if next(self._work, True):  # also after an exception
+                    self._work = self._count_all()
+            yield
+
+    def _count_all(self) -> Iterator[None]:
+        classes = byte_classes(self._characters)
         distinct = {data.translate(classes) for data in self._tokens}
         trie = VocabularyTrie.build(dict(enumerate(sorted(distinct))), len(distinct))
+        automaton = ByteAutomaton(self._characters)
         try:
-            self._distances = _token_distances(ByteAutomaton(characters), trie, start)
+            self._distances = yield from _token_distances(automaton, trie, self._start)
             self.is_exact = True
         except TooManyStatesError:
             self.is_exact = False
@@ -127,6 +142,8 @@ class TokenDistances:
     def __call__(self, readings: Iterable[Reading]) -> list[float]:
         """Return the distance of each reading."""
         readings = list(readings)
+        for _ in self.prepare():
+            pass
         if not self.is_exact:
             for reading, n_bytes in zip(readings, self._byte_distance(readings), strict=True):
                 if n_bytes < math.inf and reading not in self._distances:
@@ -150,8 +167,8 @@ class TokenDistances:
 
 def _token_distances(
     automaton: ByteAutomaton, trie: VocabularyTrie, start: frozenset[Reading]
-) -> dict[Reading, float]:
-    """Return the least number of tokens to a match from each reading that `start` leads to.
+) -> Generator[None, None, dict[Reading, float]]:
+    """Count the least tokens to a match from each reading that `start` leads to, with pauses.
 
     Raises:
         TooManyStatesError: the automaton or MAX_WALKED is too small.
@@ -172,6 +189,7 @@ def _token_distances(
                     known |= new
                     pending += new
                 sources_of[state].append(batch[source])
+            yield
     states_of: dict[Reading, list[int]] = defaultdict(list)
     for state in sources_of:
         for reading in automaton.readings(state):

@@ -84,7 +84,7 @@ class TextConstraint:
         Raises:
             InvalidArgumentError: the mask needs an automaton of more than MAX_SIZE.
         """
-        return self.masks.mask(self.state, self.tokens_left - 1)
+        return run_to_end(self.masks.prepare(self.state, self.tokens_left - 1, waits=False))
 
     def prepare(self) -> Iterator[None]:
         """Compute what `allowed` will return; pause often, so that the caller can do other work.
@@ -92,7 +92,7 @@ class TextConstraint:
         Raises:
             InvalidArgumentError: the mask needs an automaton of more than MAX_SIZE.
         """
-        yield from self.masks.prepare(self.state)
+        yield from self.masks.prepare(self.state, self.tokens_left - 1)
 
     def advance(self, token_id: int) -> TextConstraint:
         """Return the constraint after one more token; an end-of-text token changes nothing."""
@@ -164,28 +164,31 @@ class _TokenMasks:
             self._automaton = automaton = ByteAutomaton(automaton.characters)
         return automaton.readings(automaton.after(automaton.state(readings), data))
 
-    def mask(self, readings: frozenset[Reading], most: float) -> BoolArray:
-        """Return the mask of the tokens after which `most` more tokens can lead to a match."""
-        distances = run_to_end(self.prepare(readings, waits=False))
+    def prepare(
+        self, readings: frozenset[Reading], most: float, waits: bool = True
+    ) -> Generator[None, None, BoolArray]:
+        """Compute, with pauses, after which tokens `most` more tokens can lead to a match.
+
+        Where many masks need a fresh automaton at a time, each `waits` for the one before it, which
+        bounds the memory.
+        """
+        distances = yield from self._distances_after(readings, False, waits)
         longest = self.byte_distance.longest
         if most <= longest:
             farthest = distances.max(where=distances < math.inf, initial=0)
             if farthest > most or longest == math.inf:
-                distances = run_to_end(self.prepare(readings, in_tokens=True, waits=False))
+                yield from self.token_distance.prepare()
+                distances = yield from self._distances_after(readings, True, waits)
         mask: BoolArray = (distances <= most) & (distances < math.inf)
         ends = self.vocabulary.eos_token_ids
         mask[[end for end in ends if end < len(mask)]] = MATCHED in readings
         mask.setflags(write=False)
         return mask
 
-    def prepare(
-        self, readings: frozenset[Reading], in_tokens: bool = False, waits: bool = True
+    def _distances_after(
+        self, readings: frozenset[Reading], in_tokens: bool, waits: bool
     ) -> Generator[None, None, Array]:
-        """Compute, with pauses, the distance to a match after each token id. Returns (V,).
-
-        Where many distances need a fresh automaton at a time, each `waits` for the one before it,
-        which bounds the memory.
-        """
+        """Compute, with pauses, the distance to a match after each token id. Returns (V,)."""
         key = readings, in_tokens
         distances = self._distances.pop(key, None)
         if distances is None:

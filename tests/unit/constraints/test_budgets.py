@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from itertools import product
+from itertools import product, zip_longest
 
 import numpy as np
 import pytest
@@ -116,6 +116,16 @@ def test_a_pattern_that_is_too_large_to_count_all_tokens(monkeypatch):
     while not state.complete:
         state, n = state.advance(int(np.flatnonzero(state.allowed())[-1])), n + 1
     assert n == 5
+
+
+def test_tokens_are_counted_once_and_with_pauses():
+    state = constraint("(?:aab){10}|b").within(12)  # less than 30 bytes, but enough
+    works = [state.prepare(), state.prepare()]
+    with pytest.raises(ValueError, match="interrupted"):
+        works[0].throw(next(works[0]) or ValueError("interrupted"))
+    assert sum(1 for _ in zip_longest(*works)) > 4
+    assert state.masks.token_distance.is_exact
+    assert np.flatnonzero(state.allowed()).tolist() == [0, 1, 4]  # "a", "b" and "aab"
 
 
 @pytest.mark.parametrize("n", [100, pytest.param(3000, marks=pytest.mark.slow)])
