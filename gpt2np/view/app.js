@@ -1,6 +1,7 @@
 // The playground: prompt, story, choices. Other modules: inside.js, compare.js, share.js.
 
 import { ConnectionLost, ServerError, getJson, loadModel, onConnection, postJson, post, readTokens, setKey, streamCompletion } from "./api.js";
+import { createBpe } from "./bpe.js";
 import { createCompare } from "./compare.js";
 import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
@@ -644,6 +645,7 @@ let settled = null; // the settings have changed: a timer
 const page = { state, correctSetting, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
 const inside = createInside(page);
 const compare = createCompare(page);
+createBpe($("bpe-content"), (text) => postJson("api/merges", { text }));
 const share = createShare(page, inside, compare);
 createPresent(inside);
 
