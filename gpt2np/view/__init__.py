@@ -2,6 +2,7 @@
 
 machine.js  the Machine: a pass as a picture that moves, with its controls
 numbers.js  the numbers of a pass as tables
+draw.js     the strip of probabilities and the random number
 stage.js    the picture on a canvas
 zoom.js     goes into the picture, down to one number
 scenes.js   the pictures of the parts that zoom.js opens
@@ -14,6 +15,8 @@ view.js     helpers for elements and numbers
 embedded.js starts the Machine of a page that holds its description
 index.html, playground.css, app.js, api.js, inside.js, compare.js, share.js, card.js, sheet.js,
             present.js, tree.js, examples.js  the playground
+saliency.js, steering.js, river.js, bpe.js, extras.css
+            what a token came from, steering, branches, merges
 
 The server sends these files as they are. A page of one file has the modules joined.
 """
@@ -35,7 +38,7 @@ MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 _MODULES = (
     *("view.js", "pass.js", "score.js", "matrix.js", "numbers.js", "details.js"),
-    *("stage.js", "scenes.js", "zoom.js", "machine.js", "embedded.js"),
+    *("draw.js", "stage.js", "scenes.js", "zoom.js", "machine.js", "embedded.js"),
 )
 _STYLES = ("colors.css", "style.css", "machine.css", "numbers.css")
 

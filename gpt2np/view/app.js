@@ -7,9 +7,12 @@ import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
 import { createPresent } from "./present.js";
+import { createRiver } from "./river.js";
+import { createSaliency } from "./saliency.js";
 import { createShare } from "./share.js";
 import { createSheet } from "./sheet.js";
 import { serverSource } from "./source.js";
+import { createSteering } from "./steering.js";
 import { Tree, pathTo } from "./tree.js";
 import { bar, counted, dataElement, decodeToken, decodeTokens, element, find, hex, inText, percent, rovingFocus, showList, visible, withSpaces } from "./view.js";
 
@@ -156,7 +159,8 @@ function renderStory() {
   showStory();
   $("story").hidden = $("story-legend").hidden = !isTreeOfPrompt();
   markPinned();
-  renderBranches();
+  $("branches").hidden = !isTreeOfPrompt();
+  river.render();
   share.save();
 }
 
@@ -167,8 +171,11 @@ const indexOf = (event) => {
 };
 $("story").addEventListener("pointerover", (event) => preview(indexOf(event)));
 $("story").addEventListener("focusin", (event) => preview(indexOf(event)));
-$("story").addEventListener("pointerleave", () => preview(state.pinned));
-$("story").addEventListener("focusout", ({ relatedTarget }) => { if (!relatedTarget?.closest("#story, #choices")) preview(state.pinned); });
+$("story").addEventListener("pointerleave", () => { preview(state.pinned); glow(null); });
+$("story").addEventListener("focusout", ({ relatedTarget }) => {
+  if (!relatedTarget?.closest("#story, #choices")) preview(state.pinned);
+  glow(null);
+});
 $("story").addEventListener("click", (event) => look(indexOf(event)));
 $("story").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" && event.key !== " ") return;
@@ -195,7 +202,9 @@ function markPinned() {
 }
 
 function preview(index) {
-  if (index !== null && !running && isTreeOfPrompt()) showChoices(index);
+  if (running || !isTreeOfPrompt()) return;
+  glow(index);
+  if (index !== null) showChoices(index);
 }
 
 async function pin(index, plays = false) {
@@ -245,7 +254,7 @@ async function showMachine(answer, token, plays = false, changes = {}) {
     const described = await answer;
     if (number !== asked || !described) return;
     const { temperature, top_k, top_p } = readSettings();
-    const filters = [`temperature ${temperature}`, ...(top_k ? [`top-k ${top_k}`] : []), ...(top_p < 1 ? [`top-p ${top_p}`] : [])];
+    const filters = [`temperature ${temperature}`, ...(top_k ? [`top-k ${top_k}`] : []), ...(top_p < 1 ? [`top-p ${top_p}`] : []), ...steering.name()];
     const picks = !isTreeOfPrompt() || described.ids.length >= state.tree.ids.length; // tokens of the prompt stay
     machine.show(described, { token, title: `With ${filters.join(", ")}:`, plays, picks, ...changes });
   } catch (error) {
@@ -287,7 +296,7 @@ function drawOf(length) {
 
 const requestNext = (context, token) => ({
   model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...sampling(readSettings()),
-  ...(state.tree && token !== null ? drawOf(context.length) : {}),
+  ...(state.tree && token !== null ? drawOf(context.length) : {}), ...steering.fields(),
 });
 
 /** Ask the server what follows `context`, and what is inside: a click often follows the pointer. Answers are kept. */
@@ -486,7 +495,7 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false,
   if (remembers && state.current !== state.tree.root) remember();
   state.current = start;
   state.lastRun = { start, count };
-  const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, ...sampling(settings) };
+  const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, ...sampling(settings), ...steering.fields() };
   const chunks = streamCompletion(body, controller.signal); // before drawing, which takes time
   renderStory();
   sheet.showStory();
@@ -581,26 +590,6 @@ $("examples").addEventListener("change", async () => {
 
 // ---- branches
 
-function renderBranches() {
-  const leaves = state.tree.leaves();
-  if (!leaves.includes(state.current) && state.current !== state.tree.root) leaves.push(state.current);
-  $("branches").hidden = leaves.length < 2;
-  if (leaves.length < 2) return;
-  $("branch-list").replaceChildren(...leaves.map((leaf) => {
-    const nodes = pathTo(leaf);
-    let split = nodes.findLastIndex((node) => node.parent.children.length > 1);
-    split = Math.max(0, split);
-    const common = textOf(nodes.slice(Math.max(0, split - 4), split).map((node) => node.id));
-    const own = textOf(nodes.slice(split, split + 14).map((node) => node.id));
-    const isCurrent = leaf === state.current;
-    const button = element("button", { type: "button", class: "branch", "aria-current": isCurrent ? "true" : null },
-      element("bdi", {}, element("span", { class: "soft" }, `…${visible(common)}`), visible(own)),
-      element("span", { class: "soft" }, ` ${counted(nodes.length, "token")}`));
-    button.addEventListener("click", () => openBranch(leaf));
-    return element("li", {}, button);
-  }));
-}
-
 async function openBranch(leaf) {
   if (running) return;
   remember();
@@ -643,9 +632,13 @@ async function adopt(ids, tokens) {
 
 let settled = null; // the settings have changed: a timer
 const page = { state, correctSetting, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
+const steering = createSteering(page, $("steering-content"), () => { share.save(); showAgain(); });
+Object.assign(page, { steering, usePrompt, isRunning: () => Boolean(running) });
 const inside = createInside(page);
 const compare = createCompare(page);
 createBpe($("bpe-content"), (text) => postJson("api/merges", { text }));
+const river = createRiver(page, $("branch-list"), $("river-form"), openBranch);
+const glow = createSaliency(page, $("story"), $("glow-says"), $("glow"));
 const share = createShare(page, inside, compare);
 createPresent(inside);
 
@@ -677,6 +670,7 @@ onConnection("back", () => {
 
 async function useModel(name) {
   state.model = await loadModel(name);
+  steering.build();
   $("model").value = name;
   $("model-facts").textContent = Object.entries(state.model.facts).map(([fact, value]) => `${fact}: ${value}`).join(" · ");
 }

@@ -16,7 +16,7 @@ export function createInside(page) {
   const keyOf = ({ layer, head }) => `${layer},${head ?? "mlp"}`;
 
   const request = (context, token, more = {}) => ({
-    model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...page.sampling(page.readSettings()), ...more,
+    model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...page.sampling(page.readSettings()), ...page.steering.fields(), ...more,
   });
 
   async function show(model, context, token, asked) {
@@ -169,10 +169,11 @@ export function createInside(page) {
 
   // ---- switching off
 
-  const interventions = (changes = [...factors]) => changes.map(([key, factor]) => {
+  /** The interventions of a request: parts with another strength, and steering. */
+  const interventions = (changes = [...factors]) => [...(page.steering.fields().interventions ?? []), ...changes.map(([key, factor]) => {
     const [layer, head] = key.split(",");
     return head === "mlp" ? { point: `blocks.${layer}.mlp.out`, factor } : { point: `blocks.${layer}.attn.z`, heads: [Number(head)], factor };
-  });
+  })];
 
   async function setFactor(part, factor) {
     if (factor === 1) factors.delete(keyOf(part));
@@ -268,5 +269,5 @@ export function createInside(page) {
     return setFactor(chosen, factors.get(key) === 0 ? 1 : 0);
   }
 
-  return { show, clear, chosen, factors, toggle, changes: () => (factors.size ? { interventions: interventions() } : {}) };
+  return { show, clear, chosen, factors, toggle, changes: () => ({ interventions: interventions() }) };
 }

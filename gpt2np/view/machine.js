@@ -1,5 +1,6 @@
 // The Machine: a pass as a picture that moves. Its data is a description of a pass, wherever it came from.
 
+import { createDraw } from "./draw.js";
 import { SECTIONS, chipOf, createNumbers, lineChipOf, nextChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
 import { drawStage, headColor, layOut, paintStrips, phasesOf, secondsOf } from "./stage.js";
@@ -38,10 +39,9 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
   const labels = element("div", { class: "machine-lines", role: "group", "aria-label": "The last tokens: a line each" });
   const canvas = element("canvas", { class: "machine-canvas", role: "img" });
   const answerTitle = element("p", { class: "machine-says" });
-  const segments = element("div", { class: "segments" });
-  const marker = element("span", { class: "marker", hidden: true });
+  const draw = createDraw();
   const bars = element("ol", { class: "machine-bars" });
-  const answer = element("div", { class: "machine-answer" }, answerTitle, element("div", { class: "draw", "aria-hidden": "true" }, segments, marker), bars);
+  const answer = element("div", { class: "machine-answer" }, answerTitle, draw.root, bars);
   const blocks = element("div", { class: "machine-blocks", role: "group", "aria-label": "Blocks" });
   const readout = element("p", { class: "machine-readout", "aria-live": "off" });
   const button = (label, action, name, more = {}) => element("button", { type: "button", class: name, onclick: action, ...more }, label);
@@ -189,13 +189,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     const f = moment - at;
     const isDrawn = moment >= phases.length;
     bars.style.setProperty("--grow", phase.kind === "answer" && !isDrawn ? f.toFixed(3) : "1");
-    const showsDraw = phase.kind === "draw";
-    segments.classList.toggle("on", showsDraw);
-    marker.hidden = !showsDraw || drawnAt() === null;
-    if (!marker.hidden) {
-      const g = isDrawn ? 1 : Math.min(1, f * 1.6) ** 2;
-      marker.style.transform = `translateY(${((g - 1) * 34).toFixed(1)}px)`;
-    }
+    draw.render(phase.kind === "draw" ? Math.min(1, f) : null);
     find(".slot", text).classList.toggle("filled", isDrawn && shown.token !== null);
     root.dataset.moment = moment.toFixed(3);
   }
@@ -238,14 +232,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
       return element("li", { "data-id": id, class: id === shown.token && isLast && "own" }, name, dataElement(p, p ? percent(p) : "cut off"), bar(p / most),
         ...(was === undefined ? [] : [element("span", { class: "was", p: Math.min(1, was / most), title: `before: ${percent(was)}` })]));
     }));
-    segments.replaceChildren(...pass.next.filter(({ sampled }) => sampled > 0).map((each) => {
-      const segment = element("span", { "data-id": each.id, class: each.id === shown.token ? "own" : each.from * 7919 % 1 > 0.5 && "odd" });
-      segment.style.left = `${100 * each.from}%`;
-      segment.style.width = `${100 * each.sampled}%`;
-      return segment;
-    }));
-    const at = drawnAt();
-    if (at !== null) marker.style.left = `${100 * at}%`;
+    draw.show(pass, shown.token, drawnAt(), pass.described.draw?.id === shown.token);
     measureBars();
     if (ofOther) view.bars = []; // the curves lead from the last line
   }

@@ -28,7 +28,7 @@ export function createShare(page, inside, compare) {
 
   const snapshot = () => ({
     v: 1, model: state.model?.id, prompt: $("prompt").value, settings: page.readSettings(), compare: compare.read(),
-    part: [inside.chosen.layer, inside.chosen.head], factors: [...inside.factors],
+    part: [inside.chosen.layer, inside.chosen.head], factors: [...inside.factors], steering: page.steering.read(),
     ...(state.tree && { ids: state.tree.ids, text: state.tree.text, tree: packTree(state.tree.root), path: pathTo(state.current).map((node) => node.id), pinned: state.pinned }),
   });
 
@@ -68,6 +68,7 @@ export function createShare(page, inside, compare) {
     for (const [key, factor] of arrived.factors ?? []) inside.factors.set(String(key), Number(factor));
     compare.want(arrived.compare);
     compare.build();
+    if (Array.isArray(arrived.steering)) await page.steering.set(arrived.steering);
     await page.tokenizePrompt();
     if (arrived.ids) await restoreTree();
   }

@@ -1,0 +1,67 @@
+// The draw: a strip from 0 to 1, on which each token has a share, and the random number that falls on it.
+
+import { element, percent, withSpaces } from "./view.js";
+
+const STRETCHED = 0.45; // of the phase: until then temperature and filters stretch and cut the strip
+const FALLEN = 0.9; // of the phase: until then the number falls
+const FALL = 26; // px
+const smooth = (x) => { const t = Math.min(1, Math.max(0, x)); return t * t * (3 - 2 * t); };
+
+/** The share of a row of a pass's `next`: `f` from 0, the model's probability, to 1, that of the draw. */
+export function shareAt({ start, from, logprob, sampled }, f) {
+  const p = Math.exp(logprob);
+  return { left: start + (from - start) * f, width: p + (sampled - p) * f };
+}
+
+export function createDraw() {
+  const segments = element("div", { class: "segments" });
+  const marker = element("span", { class: "marker", hidden: true });
+  const root = element("div", { class: "draw", "aria-hidden": "true" }, segments, marker);
+  const parts = new Map(); // by token: a part that stays moves to its new place
+  let rows = [];
+  let place = null; // where the number falls
+  let stretched = null;
+
+  /** Show the shares of `next`. `token` came; `at` is where the number fell (null: unknown), and `isKnown` tells whether it is the random one. */
+  function show({ next, nextText }, token, at, isKnown) {
+    rows = next;
+    place = at;
+    stretched = null;
+    const ids = new Set(next.map(({ id }) => id));
+    for (const [id, part] of parts) {
+      if (!ids.has(id)) {
+        part.remove();
+        parts.delete(id);
+      }
+    }
+    for (const { id, sampled, from } of next) {
+      if (!parts.has(id)) parts.set(id, segments.appendChild(element("span", { "data-id": id }, element("bdi"))));
+      const part = parts.get(id);
+      part.className = id === token ? "own" : from * 7919 % 1 > 0.5 ? "odd" : "";
+      part.firstChild.textContent = withSpaces(nextText(id));
+      part.title = `${withSpaces(nextText(id))}: ${percent(sampled)}`;
+    }
+    if (at !== null) marker.style.left = `${100 * at}%`;
+    marker.dataset.number = at !== null && isKnown ? at.toFixed(4) : "";
+    marker.classList.toggle("far", at > 0.7);
+  }
+
+  /** Show the moment `f` of the draw, from 0 to 1; null before it. */
+  function render(f) {
+    const g = f === null ? 0 : smooth(f / STRETCHED);
+    segments.classList.toggle("on", f !== null);
+    segments.classList.toggle("moves", f !== null && f < 1); // the moment moves them, not a transition
+    if (g !== stretched) {
+      for (const row of rows) {
+        const { left, width } = shareAt(row, g);
+        Object.assign(parts.get(row.id).style, { left: `${100 * left}%`, width: `${100 * width}%`, visibility: width > 0 ? "" : "hidden" });
+      }
+      stretched = g;
+    }
+    marker.hidden = place === null || f === null || f < STRETCHED;
+    const fallen = Math.min(1, Math.max(0, (f - STRETCHED) / (FALLEN - STRETCHED))) ** 2;
+    marker.style.transform = `translateY(${((fallen - 1) * FALL).toFixed(1)}px)`;
+  }
+
+  return { root, show, render };
+}

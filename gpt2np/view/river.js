@@ -1,0 +1,160 @@
+// The texts written from one prompt as a river: what they share is drawn once, and each branch leaves where it differs.
+
+import { ConnectionLost, readTokens, streamCompletion } from "./api.js";
+import { pathTo } from "./tree.js";
+import { counted, element, visible } from "./view.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+const N_SHARED = 26; // characters of a shared part: its end
+const N_OWN = 48; // of a branch's own part: its beginning
+const WIDE = 11; // px of the whole river
+
+const cut = (text, n, fromEnd) => (text.length <= n ? text : fromEnd ? `…${text.slice(-n)}` : `${text.slice(0, n)}…`);
+
+/**
+ * The rows of a tree, one for each leaf: the parts of its path that no row above has drawn. A part runs from one parting
+ * of the ways to the next. `from` is the row and part where the row leaves; `count` the leaves that a part leads to.
+ */
+export function rowsOf(root) {
+  const rows = [];
+  const visit = (start, row, from) => {
+    const nodes = [];
+    let at = start;
+    for (;;) {
+      if (at.parent) nodes.push(at);
+      if (at.children.length !== 1) break;
+      [at] = at.children;
+    }
+    const part = { nodes, row: row ?? rows.length, count: 0, from };
+    if (row === null) rows.push({ parts: [], leaf: null });
+    rows[part.row].parts.push(part);
+    if (!at.children.length) {
+      part.count = 1;
+      rows[part.row].leaf = at;
+    } else for (const [i, child] of at.children.entries()) part.count += visit(child, i ? null : part.row, part);
+    return part.count;
+  };
+  visit(root, null, null);
+  return rows;
+}
+
+/** `page.state.tree` is drawn in `list`; `open(leaf)` shows a branch. */
+export function createRiver(page, list, form, open) {
+  const { state } = page;
+  const number = form.querySelector("input");
+
+  /** A part's text: the end of a shared one, the beginning of a branch's own. */
+  function partElement(part, isOwn) {
+    const text = visible(page.textOf(part.nodes.map((node) => node.id)));
+    const name = part.nodes.length ? cut(text, isOwn ? N_OWN : N_SHARED, !isOwn) : "";
+    return element("bdi", { class: isOwn ? "own" : "shared", title: text.slice(0, 400) }, name);
+  }
+
+  function rowElement({ parts, leaf }) {
+    const nodes = pathTo(leaf);
+    const own = parts.at(-1);
+    const [seed] = own.nodes.findLast((node) => node.draw)?.draw ?? [];
+    const common = visible(page.textOf(nodes.slice(0, nodes.length - own.nodes.length).slice(-4).map((node) => node.id)));
+    const button = element("button", { type: "button", class: "branch", "aria-current": leaf === state.current ? "true" : null, onclick: () => open(leaf) },
+      element("span", { class: "hidden" }, common && `After ${common}: `), partElement(own, true),
+      element("span", { class: "soft" }, ` ${counted(nodes.length, "token")}${seed === undefined ? "" : `, seed ${seed}`}`));
+    return element("li", {}, ...parts.slice(0, -1).map((part) => partElement(part, false)), button);
+  }
+
+  let rows = [];
+  let picture = null;
+
+  /** Draw the tree; a text of its own is no river yet. */
+  function render() {
+    const leaves = state.tree.leaves();
+    rows = rowsOf(state.tree.root);
+    if (leaves.length < 2) {
+      list.replaceChildren();
+      return;
+    }
+    picture = document.createElementNS(SVG, "svg");
+    picture.setAttribute("aria-hidden", "true");
+    list.replaceChildren(...rows.map(rowElement));
+    list.append(element("li", { class: "water", role: "presentation" }, picture));
+    lay();
+  }
+
+  /** Put each row where it leaves, and draw the water under the texts. */
+  function lay() {
+    if (!list.children.length || !list.clientWidth) return;
+    const ends = new Map(); // part → x of its end and y of its row
+    const paths = [];
+    const unit = WIDE / rows[0].parts[0].count;
+    rows.forEach(({ parts, leaf }, i) => {
+      const item = list.children[i];
+      const from = parts[0].from && ends.get(parts[0].from);
+      item.style.paddingLeft = from ? `${from.x + 28}px` : "";
+      const y = item.offsetTop + item.offsetHeight / 2;
+      const isCurrent = leaf === state.current;
+      if (from) paths.push({ d: `M${from.x} ${from.y}C${from.x + 18} ${from.y} ${from.x + 8} ${y} ${from.x + 28} ${y}`, width: parts[0].count * unit, isCurrent });
+      parts.forEach((part, k) => {
+        const { offsetLeft: x, offsetWidth: width } = item.children[k];
+        ends.set(part, { x: x + (part.nodes.length ? width : 0), y });
+        paths.push({ d: `M${x} ${y}H${x + width + (k < parts.length - 1 ? 8 : 0)}`, width: part.count * unit, isCurrent });
+      });
+    });
+    picture.setAttribute("width", Math.max(...[...ends.values()].map(({ x }) => x)));
+    picture.setAttribute("height", list.scrollHeight);
+    picture.replaceChildren(...paths.map(({ d, width, isCurrent }) => {
+      const path = document.createElementNS(SVG, "path");
+      path.setAttribute("d", d);
+      path.setAttribute("stroke-width", Math.max(1.5, width));
+      if (isCurrent) path.setAttribute("class", "current");
+      return path;
+    }));
+  }
+  new ResizeObserver(lay).observe(list);
+
+  /** Write several texts from the chosen token on, in one request: they share what was read. */
+  async function write() {
+    if (page.isRunning() || !(await page.usePrompt())) return;
+    const settings = page.readSettings();
+    if (settings.temperature === 0) {
+      page.setStatus("At temperature 0 the likeliest token is always taken, so all texts would be the same. Raise the temperature first.");
+      return;
+    }
+    const count = Math.min(Number(number.max), Math.max(2, Math.round(Number(number.value)) || 2));
+    number.value = count;
+    const depth = Math.max(0, (state.pinned ?? 0) - state.tree.ids.length);
+    const start = pathTo(state.current)[depth - 1] ?? state.tree.root;
+    const ids = [...state.tree.ids, ...pathTo(start).map((node) => node.id)];
+    const controller = new AbortController();
+    page.setBusy(controller);
+    page.remember();
+    const ends = Array(count).fill(start);
+    const lengths = Array(count).fill(0);
+    page.setStatus(`Writing ${count} texts from here…`);
+    try {
+      await page.steering.ready();
+      const body = { model: state.model.id, prompt: ids, max_tokens: settings.max_tokens, seed: settings.seed, n: count, ...page.sampling(settings), ...page.steering.fields() };
+      for await (const { choices: [choice] } of streamCompletion(body, controller.signal)) {
+        const i = choice.index;
+        for (const token of readTokens(choice)) {
+          ends[i] = state.tree.add(ends[i], { ...token, draw: [settings.seed + i, lengths[i]] });
+          lengths[i] += 1;
+        }
+      }
+      page.setStatus(`${count} texts from the same point, with the seeds ${settings.seed} to ${settings.seed + count - 1}: ${new Set(ends).size} of them differ.`);
+    } catch (error) {
+      if (error.name === "AbortError") page.setStatus("Stopped; what was written is kept.");
+      else if (error instanceof ConnectionLost) page.setStatus(error.message, true);
+      else page.showError(error);
+    }
+    page.setBusy(null);
+    if (ends[0] !== start) state.current = ends[0];
+    page.renderStory();
+    await page.pin(state.tree.ids.length + depth);
+  }
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    write();
+  });
+
+  return { render };
+}

@@ -1,0 +1,71 @@
+// What a token came from: earlier tokens glow by their share in its log probability (integrated gradients).
+
+import { postJson } from "./api.js";
+import { dataElement, element, formatNumber, withSpaces } from "./view.js";
+
+const PAUSE = 200; // ms: the pointer may only pass by
+const SLOW = 2000; // ms: a model that takes longer glows only when it is asked again
+const N_SAID = 3;
+
+/** `page.glow(index)` lights up the tokens before `index` of the story; null puts the light out. */
+export function createSaliency(page, story, says, isOn) {
+  const kept = new Map();
+  let number = 0;
+  const hint = says.textContent;
+
+  function ask(ids) {
+    const key = `${page.state.model.id} ${ids}`;
+    if (!kept.has(key)) {
+      if (kept.size > 60) kept.delete(kept.keys().next().value);
+      const asked = postJson("api/saliency", { model: page.state.model.id, prompt: ids.slice(0, -1), token: ids.at(-1) });
+      kept.set(key, asked);
+      asked.catch(() => kept.delete(key));
+    }
+    return kept.get(key);
+  }
+
+  function clear() {
+    story.classList.remove("glowing");
+    for (const piece of story.children) piece.style.removeProperty("--glow");
+    says.textContent = hint;
+  }
+
+  async function glow(index) {
+    const mine = ++number;
+    const ids = page.allIds().slice(0, index + 1);
+    clear();
+    if (!isOn.checked || index === null || ids.length !== index + 1 || index === 0) return;
+    await new Promise((resolve) => setTimeout(resolve, PAUSE));
+    if (mine !== number) return;
+    const start = performance.now();
+    try {
+      const { values } = await ask(ids);
+      if (mine === number) show(values, ids);
+    } catch (error) {
+      if (mine === number) says.textContent = error.message;
+    }
+    if (performance.now() - start > SLOW && isOn.checked) {
+      isOn.checked = false;
+      says.append(` With this model, that took ${formatNumber((performance.now() - start) / 1000, 1)} seconds, so it is off now.`);
+    }
+  }
+
+  function show(values, ids) {
+    const most = Math.max(...values.map(Math.abs), 1e-9);
+    story.classList.add("glowing");
+    values.forEach((value, i) => {
+      const piece = story.children[i];
+      piece?.style.setProperty("--glow", Math.abs(value / most).toFixed(4));
+      piece?.classList.toggle("against", value < 0);
+    });
+    const named = (i) => [element("bdi", { class: "token" }, withSpaces(page.tokenText(ids[i]))), " (", dataElement(values[i], `${values[i] > 0 ? "+" : ""}${formatNumber(values[i])}`), ")"];
+    const ranked = values.map((_, i) => i).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])).slice(0, N_SAID);
+    const list = (indices) => indices.flatMap((i, k) => [k ? ", " : "", ...named(i)]);
+    const [pro, contra] = [ranked.filter((i) => values[i] > 0), ranked.filter((i) => values[i] < 0)];
+    says.replaceChildren("For ", element("bdi", { class: "token" }, withSpaces(page.tokenText(ids.at(-1)))), ...(pro.length ? [" it counted most that these came before: ", ...list(pro)] : []),
+      ...(contra.length ? [pro.length ? "; against it: " : " most counted against it: ", ...list(contra)] : []), ". (Shares of its log probability.)");
+    says.dataset.values = values.join(" ");
+  }
+
+  return glow;
+}

@@ -1,0 +1,107 @@
+// Steering: a direction between two lists of words, added while the model writes.
+
+import { postJson } from "./api.js";
+import { decodeArray } from "./pass.js";
+import { element, formatNumber } from "./view.js";
+
+const MOST = 3; // times the direction
+const WORDS = { a: "the sea, a ship, the waves, a sailor, the shore", b: "the forest, a tree, the wood, a hunter, the hill" };
+
+/** Build the panel in `root`. `onChange()` is called when the model works in another way now. */
+export function createSteering(page, root, onChange) {
+  let found = null; // { key, point, vector }
+  let number = 0;
+  const field = (id, label, value) => element("label", {}, label, element("input", { type: "text", id, value, maxlength: 400, autocomplete: "off" }));
+  const input = (id) => root.querySelector(`#${id}`);
+  const says = element("p", { class: "facts", id: "steer-says", role: "status" });
+  const output = element("output", { id: "steer-value" }, "0");
+  root.replaceChildren(
+    element("div", { class: "steer-words" },
+      field("steer-b", "From these words", WORDS.b), field("steer-a", "to these", WORDS.a),
+      element("label", {}, "after block", element("select", { id: "steer-block" }))),
+    element("label", { class: "slide" }, "Strength ", output, element("input", { type: "range", id: "steer", min: -MOST, max: MOST, step: 0.1, value: 0, list: "steer-middle" })),
+    element("datalist", { id: "steer-middle" }, element("option", { value: 0 })),
+    element("div", { class: "buttons" }, element("button", { type: "button", id: "steer-write", class: "primary", onclick: () => document.getElementById("write-form").requestSubmit() }, "Write with it"),
+      element("button", { type: "button", id: "steer-off", onclick: () => setStrength(0) }, "No steering")),
+    says);
+  const strength = () => Number(input("steer").value);
+  const words = (side) => input(`steer-${side}`).value.split(",").map((word) => word.trim()).filter(Boolean);
+  const signed = (value) => `${value > 0 ? "+" : ""}${formatNumber(value, 1)}`;
+
+  /** Fill the list of blocks for the page's model. */
+  function build() {
+    const { n_layer: count } = page.state.model;
+    if (input("steer-block").options.length !== count) {
+      input("steer-block").replaceChildren(...Array.from({ length: count }, (_, i) => element("option", { value: i }, String(i))));
+      input("steer-block").value = Math.floor(count / 2);
+    }
+    found = null;
+    say();
+  }
+
+  /** Ask for the direction, unless it is there. */
+  async function ready() {
+    if (!strength()) return;
+    const body = { model: page.state.model.id, texts_a: words("a"), texts_b: words("b"), point: `blocks.${input("steer-block").value}.resid` };
+    const key = JSON.stringify(body);
+    if (found?.key === key) return;
+    const { point, vector } = await postJson("api/direction", body);
+    found = { key, point, vector: [...decodeArray(vector).data] };
+  }
+
+  async function update() {
+    const mine = ++number;
+    output.value = signed(strength());
+    if (!words("a").length || !words("b").length) {
+      found = null;
+      says.textContent = "Give at least one word on each side.";
+      return;
+    }
+    try {
+      await ready();
+      if (mine !== number) return;
+      say();
+      onChange();
+    } catch (error) {
+      found = null;
+      says.textContent = error.message;
+    }
+  }
+
+  function say() {
+    if (!strength()) {
+      says.textContent = "At 0, the model writes as it was trained. Move the slider, then write: the words themselves are not in the prompt.";
+      return;
+    }
+    const length = Math.hypot(...found.vector);
+    says.textContent = `The mean vector of “${words("a").join(", ")}” minus that of “${words("b").join(", ")}” has length ${formatNumber(length, 1)}. ${signed(strength())} times it is added to each token’s line after block ${input("steer-block").value}, while texts are written and in all that this page shows.`;
+    says.dataset.length = length;
+  }
+
+  function setStrength(value) {
+    input("steer").value = value;
+    update();
+  }
+
+  input("steer").addEventListener("input", () => { output.value = signed(strength()); });
+  for (const id of ["steer", "steer-a", "steer-b", "steer-block"]) input(id).addEventListener("change", update);
+  const isOn = () => Boolean(strength() && found);
+
+  return {
+    build, ready,
+    /** The field of a request that steers a pass: none at strength 0. */
+    fields: () => (isOn() ? { interventions: [{ point: found.point, vector: found.vector, strength: strength() }] } : {}),
+    /** What a sentence about the settings says. */
+    name: () => (isOn() ? [`steering ${signed(strength())}`] : []),
+    read: () => [strength(), input("steer-a").value, input("steer-b").value, Number(input("steer-block").value)],
+    async set([value, a, b, block]) {
+      Object.assign(input("steer"), { value: Number(value) || 0 });
+      input("steer-a").value = String(a).slice(0, 400);
+      input("steer-b").value = String(b).slice(0, 400);
+      if (input("steer-block").options[block]) input("steer-block").value = block;
+      output.value = signed(strength());
+      await ready();
+      say();
+    },
+  };
+}

@@ -1,0 +1,284 @@
+"""The playground's experiments in Chromium: saliency, steering, branches, the draw, merges."""
+
+import numpy as np
+import pytest
+from helpers.server import running_server
+
+from gpt2np.generation import next_probabilities
+from gpt2np.interp import Target, direction, saliency
+from gpt2np.tokenizer.training import TrainingOptions, train
+
+expect = pytest.importorskip("playwright.sync_api").expect
+for package in ("httpx", "fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(package)
+
+PROMPT = "Once upon a time there was a little fox"
+SEA = ["the sea", "a ship", "the waves", "a sailor", "the shore"]
+FOREST = ["the forest", "a tree", "the wood", "a hunter", "the hill"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running_server(tmp_path_factory.mktemp("server"), "--model", "bundled") as server:
+        yield server
+
+
+@pytest.fixture
+def open_tab(browser, server):
+    """open_tab(…): open the playground; fails on a console message or an error."""
+    contexts, wrong = [], []
+
+    def opened(fragment="", **options):
+        contexts.append(browser.new_context(viewport={"width": 1280, "height": 900}, **options))
+        tab = contexts[-1].new_page()
+        tab.on("console", lambda message: wrong.append(message.text))
+        tab.on("pageerror", lambda error: wrong.append(str(error)))
+        tab.set_default_timeout(20_000)
+        tab.goto(f"{server.url}/{fragment}")
+        tab.wait_for_selector("html[data-ready]")
+        return tab
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+def write(tab, **settings):
+    for name, value in settings.items():
+        set_input(tab, f"#{name}", value)
+    tab.click("#generate")
+    wait(tab)
+
+
+def set_input(tab, selector, value):
+    tab.eval_on_selector(
+        selector,
+        """(input, value) => {
+            input.value = value;
+            input.dispatchEvent(new Event("input", {bubbles: true}));
+            input.dispatchEvent(new Event("change", {bubbles: true}));
+        }""",
+        str(value),
+    )
+
+
+def wait(tab):
+    tab.wait_for_selector("#stop:disabled")
+    tab.wait_for_selector("#choices-content:not([aria-busy]) #kept:not(:empty)")
+
+
+def story(tab):
+    return tab.eval_on_selector_all(
+        "#story .piece:not(.given):not(.next)", "all => all.map(p => +p.dataset.id)"
+    )
+
+
+class TestSaliency:
+    @pytest.mark.parametrize("action", ["hover", "focus"])
+    def test_earlier_tokens_glow(self, open_tab, lm, action):
+        tab = open_tab()
+        write(tab, max_tokens=8)
+        ids = [*lm.encode_prompt(PROMPT), *story(tab)]
+        getattr(tab, action)('#story [data-index="14"]')
+        tab.wait_for_selector("#story.glowing")
+        expected = saliency(lm, ids[:14], Target(ids[14])).values
+        glow = tab.eval_on_selector_all(
+            "#story .piece", "all => all.map(p => +p.style.getPropertyValue('--glow'))"
+        )
+        most = np.abs(expected).max()
+        assert glow[:14] == pytest.approx(list(np.abs(expected) / most), abs=1e-3)
+        assert not any(glow[14:])
+        against = tab.eval_on_selector_all(
+            "#story .piece", "all => all.map(p => p.classList.contains('against'))"
+        )
+        assert against[:14] == [value < 0 for value in expected]
+        said = tab.eval_on_selector_all("#glow-says data", "all => all.map(d => +d.value)")
+        largest = sorted(expected, key=abs)[-3:]
+        assert sorted(said) == pytest.approx(sorted(largest), rel=1e-3)
+        tab.hover("h1")
+        tab.focus("#prompt")
+        tab.wait_for_selector("#story:not(.glowing)")
+
+    def test_it_can_be_switched_off(self, open_tab):
+        tab = open_tab()
+        write(tab, max_tokens=4)
+        asked = []
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.uncheck("#glow")
+        tab.hover('#story [data-index="11"]')
+        tab.wait_for_timeout(600)
+        assert not [url for url in asked if "saliency" in url]
+
+
+class TestSteering:
+    def test_a_text_is_steered_as_by_the_library(self, open_tab, lm):
+        tab = open_tab()
+        set_input(tab, "#steer", 1)
+        tab.wait_for_selector("#steer-says[data-length]")
+        found = direction(lm, SEA, FOREST, "blocks.3.resid")
+        length = float(tab.get_attribute("#steer-says", "data-length"))
+        assert length == pytest.approx(np.linalg.norm(found.vector), rel=1e-5)
+        set_input(tab, "#max_tokens", 12)
+        tab.click("#steer-write")
+        wait(tab)
+        options = {"temperature": 0.8, "top_k": 40, "max_new_tokens": 12, "seed": 1}
+        steered = lm.generate(PROMPT, interventions=found.add(1), **options)
+        assert story(tab) == steered.ids != lm.generate(PROMPT, **options).ids
+        # The panels show the steered model, too.
+        tab.click('#story [data-index="12"]')
+        wait(tab)
+        ids = [*lm.encode_prompt(PROMPT), *steered.ids]
+        logits = lm.model.forward([ids[:12]], hook=found.add(1))[-1]
+        p = np.exp(logits - logits.max())
+        shown = tab.eval_on_selector(".choices .own data", "d => +d.value")
+        assert shown == pytest.approx(p[ids[12]] / p.sum(), rel=1e-4)
+        tab.click("#steer-off")
+        expect(tab.locator("#steer-value")).to_have_text("0.0")
+        tab.click("#generate")
+        wait(tab)
+        assert story(tab) == lm.generate(PROMPT, **options).ids
+
+    def test_a_link_keeps_it(self, open_tab):
+        tab = open_tab()
+        tab.fill("#steer-a", "night, moon")
+        set_input(tab, "#steer", -1.5)
+        tab.wait_for_selector("#steer-says[data-length]")
+        tab.wait_for_timeout(400)
+        again = open_tab(tab.evaluate("location.hash"))
+        assert again.input_value("#steer-a") == "night, moon"
+        assert again.input_value("#steer") == "-1.5"
+        assert again.inner_text("#steer-says") == tab.inner_text("#steer-says")
+
+    def test_words_are_missing(self, open_tab):
+        tab = open_tab()
+        tab.fill("#steer-a", " , ")
+        set_input(tab, "#steer", 1)
+        expect(tab.locator("#steer-says")).to_contain_text("at least one word")
+
+
+class TestRiver:
+    def test_several_texts_from_one_point(self, open_tab, lm):
+        tab = open_tab()
+        write(tab, max_tokens=6)
+        ids = [*lm.encode_prompt(PROMPT), *story(tab)]
+        tab.click('#story [data-index="11"]')
+        wait(tab)
+        tab.fill("#river-count", "4")
+        tab.click("#river-run")
+        expect(tab.locator("#status")).to_contain_text("4 texts from the same point")
+        options = {"temperature": 0.8, "top_k": 40, "max_new_tokens": 6}
+        texts = [lm.generate(ids[:11], seed=1 + i, **options).ids for i in range(4)]
+        expected = {tuple(ids[11:]), *map(tuple, texts)}
+        found = set()
+        for i in range(tab.locator(".branch").count()):
+            tab.locator(".branch").nth(i).click()
+            wait(tab)
+            found.add(tuple(story(tab)[2:]))
+        assert found == expected
+        # What all share is drawn once.
+        shared = tab.locator(".river .shared").first.inner_text()
+        assert shared.strip() and lm.decode(ids[:11]).endswith(shared.strip("…"))
+        widths = tab.eval_on_selector_all(
+            ".river path", "all => all.map(p => +p.getAttribute('stroke-width'))"
+        )
+        assert max(widths) > 1.9 * min(widths)
+
+    def test_greedy_texts_are_no_river(self, open_tab):
+        tab = open_tab()
+        write(tab, max_tokens=3, temperature=0)
+        tab.click("#river-run")
+        expect(tab.locator("#status")).to_contain_text("At temperature 0")
+
+
+class TestDraw:
+    def test_temperature_stretches_the_strip(self, open_tab, lm):
+        tab = open_tab()
+        write(tab, max_tokens=4)
+        tab.click('#story [data-index="11"]')
+        wait(tab)
+        ids = [*lm.encode_prompt(PROMPT), *story(tab)][:12]
+        logits = lm.model.forward([ids[:11]])[-1]
+        p = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+
+        def own():
+            return tab.eval_on_selector(
+                ".segments .own", "s => [parseFloat(s.style.left), parseFloat(s.style.width)]"
+            )
+
+        def share(probabilities):
+            before = probabilities[: ids[11]].sum()
+            return pytest.approx([100 * before, 100 * probabilities[ids[11]]], abs=2e-3)
+
+        options = lm.resolve_options(temperature=0.8, top_k=40)
+        sampled = next_probabilities(logits, options)
+        assert own() == share(sampled)
+        phases = float(tab.get_attribute(".moment", "max"))
+        set_input(tab, ".moment", phases - 1)
+        assert own() == share(p)  # before temperature and filters
+        assert tab.is_hidden(".marker")
+        set_input(tab, ".moment", phases - 0.1)
+        assert own() == share(sampled)
+        number = float(tab.get_attribute(".marker", "data-number"))
+        assert sampled[: ids[11]].sum() - 1e-4 <= number <= sampled[: ids[11] + 1].sum() + 1e-4
+        set_input(tab, "#temperature", 1.5)
+        hotter = next_probabilities(logits, lm.resolve_options(temperature=1.5, top_k=40))
+        wanted = float(100 * hotter[ids[11]])
+        tab.wait_for_function(
+            "w => Math.abs(parseFloat(document.querySelector('.segments .own').style.width) - w)"
+            " < 0.01",
+            arg=wanted,
+        )
+        assert own() == share(hotter)
+
+
+class TestMerges:
+    TEXT = "the cat and the hat and the rat that sat, that sat. Ünïcödé 🦊🦊"
+
+    def test_merges_one_by_one(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        tab.fill("#bpe-text", self.TEXT)
+        tab.click("#bpe-learn")
+        tab.wait_for_selector('#bpe-content[data-at="0"]')
+        options = TrainingOptions(vocab_size=456, min_frequency=2, special_tokens=())
+        trained = train([self.TEXT], options)
+        assert int(tab.get_attribute("#bpe-moment", "max")) == len(trained.merges) > 10
+        n_bytes = len(self.TEXT.encode())
+        assert tab.locator("#bpe-tokens .token").count() == n_bytes
+        tab.focus("#bpe-step")
+        tab.keyboard.press("Enter")
+        assert tab.get_attribute("#bpe-content", "data-at") == "1"
+        first = tab.inner_text("#bpe-merges li")
+        assert first.split() == ["a", "+", "t", "→", "at"]
+        n_merged = tab.locator("#bpe-tokens .new").count()
+        assert n_merged == self.TEXT.count("at")
+        assert tab.locator("#bpe-tokens .token").count() == n_bytes - n_merged
+        tab.focus("#bpe-moment")
+        tab.keyboard.press("End")
+        counts = {piece: self.count(piece) for piece in trained.piece_tokens}
+        n_tokens = sum(trained.piece_tokens[piece] * n for piece, n in counts.items())
+        assert tab.locator("#bpe-tokens .token").count() == n_tokens
+        tab.click("#bpe-back")
+        assert int(tab.get_attribute("#bpe-content", "data-at")) == len(trained.merges) - 1
+
+    def count(self, piece):
+        from gpt2np.tokenizer.training.train import pattern_pre_tokenizer
+
+        split = pattern_pre_tokenizer(TrainingOptions().pattern)
+        return list(split(self.TEXT)).count(piece)
+
+    def test_play(self, open_tab):
+        tab = open_tab()
+        tab.click("#bpe-learn")
+        tab.wait_for_selector('#bpe-content[data-at="3"]')
+        tab.click("#bpe-play")
+        at = tab.get_attribute("#bpe-content", "data-at")
+        tab.wait_for_timeout(1200)
+        assert tab.get_attribute("#bpe-content", "data-at") == at
+
+    def test_nothing_to_merge(self, open_tab):
+        tab = open_tab()
+        tab.fill("#bpe-text", "abc")
+        tab.click("#bpe-learn")
+        expect(tab.locator("#bpe-says")).to_contain_text("nothing to merge")
+        assert tab.is_disabled("#bpe-play")
