@@ -655,7 +655,7 @@ for (const name of SETTINGS) {
 /** Show the panels and the Machine with other settings. */
 function showAgain() {
   if (state.pinned !== null && isTreeOfPrompt()) pin(state.pinned);
-  else tokenizePrompt();
+  else if (!running) tokenizePrompt(); // a second request would take the first one's place
 }
 
 onConnection("lost", () => {

@@ -138,7 +138,8 @@ export function createInside(page) {
     const before = Math.exp(answer.next.find((row) => row.id === token).logprob);
     const cells = [...root.querySelectorAll(".cell")];
     const says = find("#effects-says", root);
-    find("#all-off", root).disabled = true;
+    const button = find("#all-off", root);
+    button.disabled = true;
     const effects = [];
     try {
       for (const [i, cell] of cells.entries()) {
@@ -149,6 +150,8 @@ export function createInside(page) {
       }
     } catch (error) {
       page.showError(error);
+      says.textContent = "";
+      button.disabled = false;
       return;
     }
     const most = Math.max(...effects.map(Math.abs), 1e-9);
@@ -164,7 +167,8 @@ export function createInside(page) {
     }
     const strongest = effects.reduce((best, effect, i) => (Math.abs(effect) > Math.abs(effects[best]) ? i : best), 0);
     says.replaceChildren("Now each number says what happens to the probability of ", nextChip(token), ` (${percent(before)}) without the part, in percentage points. Blue: the token needs the part. Most changes: ${cells[strongest].title}.`);
-    find("#all-off", root).disabled = false;
+    find("#parts-panel h3", root).textContent = "What happens without it?";
+    button.replaceWith(element("button", { type: "button", id: "pushes", onclick: () => { renderParts(); find("#all-off", root).focus(); } }, "Show the pushes again"));
   }
 
   // ---- switching off

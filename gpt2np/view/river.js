@@ -5,7 +5,7 @@ import { pathTo } from "./tree.js";
 import { counted, element, visible } from "./view.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const N_SHARED = 26; // characters of a shared part: its end
+const N_SHARED = 18; // characters of a shared part: its end
 const N_OWN = 48; // of a branch's own part: its beginning
 const WIDE = 11; // px of the whole river
 
@@ -57,7 +57,7 @@ export function createRiver(page, list, form, open) {
     const common = visible(page.textOf(nodes.slice(0, nodes.length - own.nodes.length).slice(-4).map((node) => node.id)));
     const button = element("button", { type: "button", class: "branch", "aria-current": leaf === state.current ? "true" : null, onclick: () => open(leaf) },
       element("span", { class: "hidden" }, common && `After ${common}: `), partElement(own, true),
-      element("span", { class: "soft" }, ` ${counted(nodes.length, "token")}${seed === undefined ? "" : `, seed ${seed}`}`));
+      element("span", { class: "hidden" }, `, ${counted(nodes.length, "token")}`), element("span", { class: "soft" }, seed === undefined ? "" : `seed ${seed}`));
     return element("li", {}, ...parts.slice(0, -1).map((part) => partElement(part, false)), button);
   }
 
