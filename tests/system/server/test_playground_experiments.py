@@ -1,5 +1,8 @@
 """The playground's experiments in Chromium: saliency, steering, branches, the draw, merges."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from helpers.server import running_server
@@ -158,7 +161,8 @@ class TestSteering:
 
 
 class TestRiver:
-    def test_several_texts_from_one_point(self, open_tab, lm):
+    def test_several_texts_from_one_point(self, open_tab, lm, tmp_path):
+        """GPT2NP_SCREENSHOTS names a folder for the guide's picture."""
         tab = open_tab()
         write(tab, max_tokens=6)
         ids = [*lm.encode_prompt(PROMPT), *story(tab)]
@@ -183,6 +187,9 @@ class TestRiver:
             ".river path", "all => all.map(p => +p.getAttribute('stroke-width'))"
         )
         assert max(widths) > 1.9 * min(widths)
+        folder = Path(os.environ.get("GPT2NP_SCREENSHOTS", tmp_path))
+        tab.locator("#branches").screenshot(path=folder / "river.png")
+        assert (folder / "river.png").stat().st_size > 5_000
 
     def test_greedy_texts_are_no_river(self, open_tab):
         tab = open_tab()
