@@ -478,7 +478,7 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false,
   if (running) return;
   const controller = new AbortController();
   setBusy(controller);
-  if (usesPrompt && !(await usePrompt())) {
+  if ((usesPrompt && !(await usePrompt())) || !(await steering.ready())) {
     setBusy(null);
     return;
   }
@@ -670,7 +670,7 @@ onConnection("back", () => {
 
 async function useModel(name) {
   state.model = await loadModel(name);
-  steering.build();
+  await steering.build();
   $("model").value = name;
   $("model-facts").textContent = Object.entries(state.model.facts).map(([fact, value]) => `${fact}: ${value}`).join(" · ");
 }

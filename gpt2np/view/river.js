@@ -112,7 +112,7 @@ export function createRiver(page, list, form, open) {
 
   /** Write several texts from the chosen token on, in one request: they share what was read. */
   async function write() {
-    if (page.isRunning() || !(await page.usePrompt())) return;
+    if (page.isRunning() || !(await page.usePrompt()) || !(await page.steering.ready())) return;
     const settings = page.readSettings();
     if (settings.temperature === 0) {
       page.setStatus("At temperature 0 the likeliest token is always taken, so all texts would be the same. Raise the temperature first.");
@@ -130,7 +130,6 @@ export function createRiver(page, list, form, open) {
     const lengths = Array(count).fill(0);
     page.setStatus(`Writing ${count} texts from here…`);
     try {
-      await page.steering.ready();
       const body = { model: state.model.id, prompt: ids, max_tokens: settings.max_tokens, seed: settings.seed, n: count, ...page.sampling(settings), ...page.steering.fields() };
       for await (const { choices: [choice] } of streamCompletion(body, controller.signal)) {
         const i = choice.index;

@@ -35,13 +35,27 @@ export function createSteering(page, root, onChange) {
       input("steer-block").replaceChildren(...Array.from({ length: count }, (_, i) => element("option", { value: i }, String(i))));
       input("steer-block").value = Math.floor(count / 2);
     }
-    found = null;
-    say();
+    return ready();
   }
 
-  /** Ask for the direction, unless it is there. */
+  /** Ask for the direction of the words, unless it is there; tell whether the slider can have its effect. */
   async function ready() {
-    if (!strength()) return;
+    const mine = ++number;
+    output.value = signed(strength());
+    try {
+      if (strength()) await load();
+    } catch (error) {
+      found = null;
+      if (mine === number) says.textContent = error.message;
+      page.setStatus(`Steering: ${error.message}`, true);
+      return false;
+    }
+    if (mine === number) say();
+    return true;
+  }
+
+  async function load() {
+    if (!words("a").length || !words("b").length) throw new Error("Give at least one word on each side.");
     const body = { model: page.state.model.id, texts_a: words("a"), texts_b: words("b"), point: `blocks.${input("steer-block").value}.resid` };
     const key = JSON.stringify(body);
     if (found?.key === key) return;
@@ -50,22 +64,7 @@ export function createSteering(page, root, onChange) {
   }
 
   async function update() {
-    const mine = ++number;
-    output.value = signed(strength());
-    if (!words("a").length || !words("b").length) {
-      found = null;
-      says.textContent = "Give at least one word on each side.";
-      return;
-    }
-    try {
-      await ready();
-      if (mine !== number) return;
-      say();
-      onChange();
-    } catch (error) {
-      found = null;
-      says.textContent = error.message;
-    }
+    if (await ready()) onChange();
   }
 
   function say() {
@@ -99,9 +98,7 @@ export function createSteering(page, root, onChange) {
       input("steer-a").value = String(a).slice(0, 400);
       input("steer-b").value = String(b).slice(0, 400);
       if (input("steer-block").options[block]) input("steer-block").value = block;
-      output.value = signed(strength());
       await ready();
-      say();
     },
   };
 }

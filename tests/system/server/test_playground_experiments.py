@@ -1,5 +1,7 @@
 """The playground's experiments in Chromium: saliency, steering, branches, the draw, merges."""
 
+import base64
+import json
 import os
 from pathlib import Path
 
@@ -157,6 +159,19 @@ class TestSteering:
         tab = open_tab()
         tab.fill("#steer-a", " , ")
         set_input(tab, "#steer", 1)
+        expect(tab.locator("#steer-says")).to_contain_text("at least one word")
+        tab.click("#generate")  # says why it does not write
+        expect(tab.locator("#generate")).to_be_enabled()
+        assert tab.is_hidden("#story")
+        tab.click("#steer-off")
+        write(tab, max_tokens=2)
+        assert len(story(tab)) == 2
+
+    def test_a_damaged_link_opens_without_steering(self, open_tab):
+        state = {"v": 1, "prompt": "The sea", "settings": {}, "steering": ["2", "", None, 99]}
+        packed = base64.urlsafe_b64encode(json.dumps(state).encode()).decode().rstrip("=")
+        tab = open_tab(f"#s={packed}")
+        assert tab.input_value("#prompt") == "The sea"
         expect(tab.locator("#steer-says")).to_contain_text("at least one word")
 
 
