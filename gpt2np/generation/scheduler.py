@@ -3,7 +3,7 @@
 import sys
 import time
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -18,6 +18,7 @@ from gpt2np.model import GPT2
 from gpt2np.runtime.kv_cache import cache_nbytes
 
 _MASK_SECONDS = 0.05  # of a step, for the masks of constraints
+_ALONE_SECONDS = 0.1  # of a step, for sequences with interventions beside others
 _MIN_SHARED = 16  # tokens; copying fewer keys and values saves no time
 
 
@@ -163,15 +164,25 @@ class Scheduler:
             return None
         return logits
 
-    def _batches(self) -> list[list[RunningSequence]]:
-        """Group the running sequences in one batch; each sequence with interventions runs alone."""
+    def _batches(self) -> Iterator[list[RunningSequence]]:
+        """Group the running sequences in one batch; each sequence with interventions runs alone.
+
+        Beside a batch, those alone have `_ALONE_SECONDS` of a step, in turns.
+        """
         running = [sequence for sequence in self.running if sequence.finish_reason is None]
         together = [s for s in running if not s.request.callbacks.interventions]
         if len(together) > 1:
             together = _sort_by_slot(together)
         # An intervention must see the arrays of one sequence only.
-        alone = [[s] for s in running if s.request.callbacks.interventions]
-        return [together, *alone] if together else alone
+        alone = [s for s in running if s.request.callbacks.interventions]
+        if together:
+            yield together
+        deadline = time.perf_counter() + _ALONE_SECONDS
+        for i, sequence in enumerate(sorted(alone, key=attrgetter("latest_pass"))):
+            if together and i and time.perf_counter() > deadline:
+                return
+            sequence.latest_pass = time.perf_counter()
+            yield [sequence]
 
     def _inputs(
         self, group: Sequence[RunningSequence], n_left: int

@@ -84,6 +84,7 @@ class RunningSequence:
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     turn: int = 0  # in a scheduler's queue
+    latest_pass: float = 0.0  # when it began, for a sequence with interventions
     _preparation: tuple[Constraint, Iterator[None]] | None = None  # of the next mask
 
     @cached_property

@@ -117,7 +117,7 @@ def test_an_exception_of_a_callback_ends_only_its_sequence(lm):
 
     def fail_on_foxes(ids, logits):
         if ids[: len(fox)] == fox and len(ids) > len(fox) + 2:
-            raise CallerError("no foxes")
+            raise RuntimeError("no foxes")
         return logits
 
     fox = lm.encode_prompt("The fox")
@@ -316,3 +316,48 @@ def test_a_sequence_of_another_model_is_refused(lm):
     with pytest.raises(InvalidArgumentError, match="the sequence is another model's"):
         Scheduler(copy.deepcopy(lm.model)).add(stream.sequence)
     Scheduler(lm.model).add(stream.sequence)
+
+
+def test_slow_interventions_share_a_part_of_each_step(lm, monkeypatch):
+    """The batch gets a token in each step; those alone take turns, at least one in each step."""
+    monkeypatch.setattr("gpt2np.generation.scheduler._ALONE_SECONDS", 0.0)
+
+    def hook(name, array):
+        return array
+
+    options = {"max_new_tokens": 6, "temperature": 0}
+    plain = lm.stream(PROMPTS[0], **options).sequence
+    steered = [lm.stream(PROMPTS[1], interventions=hook, **options).sequence for _ in range(3)]
+    scheduler = Scheduler(lm.model)
+    for sequence in (*steered, plain):
+        scheduler.add(sequence)
+    for n in range(1, 7):
+        scheduler.step()
+        assert len(plain.ids) == n
+        assert [len(sequence.ids) for sequence in steered] == [(n + i) // 3 for i in (2, 1, 0)]
+    scheduler.step()  # nobody is left to wait: each gets a token
+    assert [len(sequence.ids) for sequence in steered] == [3, 3, 3]
+    while scheduler.busy:
+        scheduler.step()
+    assert all(sequence.ids == lm.generate(PROMPTS[1], **options).ids for sequence in steered)
+
+
+def test_an_intervention_that_fails_ends_only_its_text(lm):
+    def fail(name, array):
+        raise RuntimeError("no foxes")
+
+    def overflow(name, array):
+        return array * np.inf if name == "ln_f" else array
+
+    options = {"max_new_tokens": 3, "temperature": 0}
+    plain = lm.stream(PROMPTS[0], **options).sequence
+    failed = [lm.stream(PROMPTS[1], interventions=hook, **options) for hook in (fail, overflow)]
+    scheduler = Scheduler(lm.model)
+    for sequence in (*(stream.sequence for stream in failed), plain):
+        scheduler.add(sequence)
+    while scheduler.busy:
+        scheduler.step()
+    assert plain.ids == lm.generate(PROMPTS[0], **options).ids
+    errors = [stream.sequence.error for stream in failed]
+    assert isinstance(errors[0], RuntimeError)
+    assert isinstance(errors[1], InvalidArgumentError) and "not numbers" in str(errors[1])
