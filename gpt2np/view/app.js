@@ -133,6 +133,7 @@ function hideStory(hint) {
   shown += 1; // an answer on its way comes too late
   $("choices-content").replaceChildren(element("p", { class: "hint" }, hint));
   inside.clear(hint);
+  glow(null);
 }
 
 // ---- the story
