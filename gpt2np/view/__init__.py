@@ -15,8 +15,8 @@ view.js     helpers for elements and numbers
 embedded.js starts the Machine of a page that holds its description
 index.html, playground.css, app.js, api.js, inside.js, compare.js, share.js, card.js, sheet.js,
             present.js, tree.js, examples.js  the playground
-saliency.js, steering.js, river.js, bpe.js, extras.css
-            what a token came from, steering, branches, merges
+saliency.js, steering.js, river.js, effects.js, bpe.js, extras.css
+            what a token came from, steering, branches, effects of all parts, merges
 
 The server sends these files as they are. A page of one file has the modules joined.
 """

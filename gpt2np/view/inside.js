@@ -1,8 +1,14 @@
 // Look inside: contributions of heads and MLPs, and switching off.
 
 import { post, postJson } from "./api.js";
+import { colorByEffects } from "./effects.js";
 import { bar, dataElement, element, find, formatNumber, percent, rovingFocus } from "./view.js";
 
+/** A part's name by its key: "layer,head" or "layer,mlp". */
+const nameOfKey = (key) => {
+  const [layer, head] = key.split(",");
+  return partName({ layer, head: head === "mlp" ? null : head });
+};
 const partName = ({ layer, head }) => (head === null ? `the MLP of block ${layer}` : `head ${head} of block ${layer}`);
 
 export function createInside(page) {
@@ -136,39 +142,24 @@ export function createInside(page) {
     const mine = shown;
     const { context, token, isNext, answer } = mine;
     const before = Math.exp(answer.next.find((row) => row.id === token).logprob);
-    const cells = [...root.querySelectorAll(".cell")];
     const says = find("#effects-says", root);
     const button = find("#all-off", root);
+    const effectOf = async (part) => {
+      const edited = await postJson("api/inspect", request(context, isNext ? null : token, { tokens: [token], include: [], interventions: interventions([[part, 0]]) }));
+      return mine === shown ? Math.exp(edited.next.find((row) => row.id === token).logprob) - before : null;
+    };
     button.disabled = true;
-    const effects = [];
+    says.textContent = "Switching off one part after the other…";
     try {
-      for (const [i, cell] of cells.entries()) {
-        says.textContent = `Switching off part ${i + 1} of ${cells.length}…`;
-        const edited = await postJson("api/inspect", request(context, isNext ? null : token, { tokens: [token], include: [], interventions: interventions([[cell.dataset.part, 0]]) }));
-        if (mine !== shown) return;
-        effects.push(Math.exp(edited.next.find((row) => row.id === token).logprob) - before);
-      }
+      const strongest = await colorByEffects([...root.querySelectorAll(".cell")], effectOf, nameOfKey);
+      if (strongest === null) return;
+      says.replaceChildren("Now each number says what happens to the probability of ", nextChip(token), ` (${percent(before)}) without the part, in percentage points. Blue: the token needs the part. Most changes: ${strongest}.`);
+      find("#parts-panel h3", root).textContent = "What happens without it?";
+      button.replaceWith(element("button", { type: "button", id: "pushes", onclick: () => { renderParts(); find("#all-off", root).focus(); } }, "Show the pushes again"));
     } catch (error) {
       page.showError(error);
-      says.textContent = "";
-      button.disabled = false;
-      return;
+      renderParts();
     }
-    const most = Math.max(...effects.map(Math.abs), 1e-9);
-    const points = (effect) => `${effect >= 0.0005 ? "+" : ""}${formatNumber(100 * effect, 1)}`;
-    for (const [i, cell] of cells.entries()) {
-      const [layer, head] = cell.dataset.part.split(",");
-      const label = `without ${partName({ layer, head: head === "mlp" ? null : head })}: ${points(effects[i])} percentage points`;
-      cell.className = `cell ${effects[i] < 0 ? "plus" : "minus"}`;
-      cell.textContent = points(effects[i]);
-      Object.assign(cell, { title: label, ariaLabel: label });
-      cell.dataset.effect = effects[i];
-      cell.style.setProperty("--p", (Math.abs(effects[i]) / most).toFixed(4));
-    }
-    const strongest = effects.reduce((best, effect, i) => (Math.abs(effect) > Math.abs(effects[best]) ? i : best), 0);
-    says.replaceChildren("Now each number says what happens to the probability of ", nextChip(token), ` (${percent(before)}) without the part, in percentage points. Blue: the token needs the part. Most changes: ${cells[strongest].title}.`);
-    find("#parts-panel h3", root).textContent = "What happens without it?";
-    button.replaceWith(element("button", { type: "button", id: "pushes", onclick: () => { renderParts(); find("#all-off", root).focus(); } }, "Show the pushes again"));
   }
 
   // ---- switching off
@@ -228,7 +219,7 @@ export function createInside(page) {
     const after = new Map(edited.next.map((row) => [row.id, Math.exp(row.logprob)]));
     const ids = [...new Set([...[...before.keys()].slice(0, 5), ...[...after.keys()].slice(0, 5), shown.token])];
     const cell = (p) => (p === undefined ? element("td", { class: "soft" }, "not in the top ten") : element("td", {}, dataElement(p, percent(p)), bar(p)));
-    const names = [...factors].map(([key, factor]) => { const [layer, head] = key.split(","); return `${partName({ layer, head: head === "mlp" ? null : head })} × ${factor}`; });
+    const names = [...factors].map(([key, factor]) => `${nameOfKey(key)} × ${factor}`);
     result.replaceChildren(
       element("p", { class: "facts" }, `Changed: ${names.join("; ")}.`),
       element("table", {}, element("thead", {}, element("tr", {}, ...["next token", "before", "after"].map((name) => element("th", { scope: "col" }, name)))),

@@ -175,6 +175,34 @@ class TestSteering:
         expect(tab.locator("#steer-says")).to_contain_text("at least one word")
 
 
+class TestEffects:
+    def test_the_map_can_be_left_and_shown_again(self, open_tab):
+        """test_playground.py compares the effects with the library's."""
+        tab = open_tab()
+        write(tab, max_tokens=4)
+        tab.wait_for_selector("#all-off")
+        pushes = tab.locator(".cell").all_text_contents()
+        tab.focus("#all-off")
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector("#pushes")
+        cells = tab.locator(".cell[data-effect]")
+        assert cells.count() == len(pushes)
+        strengths = tab.eval_on_selector_all(
+            ".cell", "all => all.map(c => [+c.dataset.effect, +c.style.getPropertyValue('--p')])"
+        )
+        most = max(abs(effect) for effect, _ in strengths)
+        for effect, p in strengths:
+            assert p == pytest.approx(abs(effect) / most, abs=1e-3)
+        said = tab.inner_text("#effects-says")
+        strongest = max(strengths, key=lambda pair: abs(pair[0]))
+        label = cells.nth(strengths.index(strongest)).get_attribute("aria-label")
+        assert said.endswith(f"Most changes: {label}.")
+        tab.focus("#pushes")
+        tab.keyboard.press("Enter")
+        assert tab.locator(".cell").all_text_contents() == pushes
+        assert tab.eval_on_selector("#all-off", "b => b === document.activeElement")
+
+
 class TestRiver:
     def test_several_texts_from_one_point(self, open_tab, lm, tmp_path):
         """GPT2NP_SCREENSHOTS names a folder for the guide's picture."""
