@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,19 @@ class TestSaliency:
         tab.hover('#story [data-index="11"]')
         tab.wait_for_timeout(600)
         assert not [url for url in asked if "saliency" in url]
+
+    def test_a_slow_model_switches_it_off(self, open_tab):
+        tab = open_tab()
+        write(tab, max_tokens=4)
+
+        def answer_late(route):
+            time.sleep(2.1)
+            route.continue_()
+
+        tab.route("**/api/saliency", answer_late)
+        tab.hover('#story [data-index="11"]')
+        expect(tab.locator("#glow")).not_to_be_checked()
+        expect(tab.locator("#glow-says")).to_contain_text("so it is off now")
 
 
 class TestSteering:
