@@ -42,7 +42,7 @@ export function createBpe(root, learn) {
   const forth = button("bpe-step", "Step ›", () => go(at + 1));
   const range = element("input", { type: "range", id: "bpe-moment", min: 0, value: 0, disabled: true, "aria-label": "Number of merges" });
   const says = element("p", { class: "facts", id: "bpe-says", role: "status" });
-  const tokens = element("p", { class: "bpe-tokens", id: "bpe-tokens", dir: "auto", "aria-label": "The text as tokens" });
+  const tokens = element("div", { class: "bpe-tokens", id: "bpe-tokens", dir: "auto", role: "group", tabindex: 0, "aria-label": "The text as tokens" });
   const list = element("ol", { id: "bpe-merges", class: "bpe-merges", "aria-label": "The latest merges" });
   const form = element("form", { id: "bpe-form" }, text, element("div", { class: "buttons" }, element("button", { id: "bpe-learn", class: "primary" }, "Learn from this text"), back, play, forth, range));
   root.replaceChildren(form, says, tokens, list);

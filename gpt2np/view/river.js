@@ -62,7 +62,9 @@ export function createRiver(page, list, form, open) {
   }
 
   let rows = [];
-  let picture = null;
+  const picture = document.createElementNS(SVG, "svg");
+  picture.setAttribute("aria-hidden", "true");
+  list.before(picture);
 
   /** Draw the tree; a text of its own is no river yet. */
   function render() {
@@ -70,12 +72,10 @@ export function createRiver(page, list, form, open) {
     rows = rowsOf(state.tree.root);
     if (leaves.length < 2) {
       list.replaceChildren();
+      picture.replaceChildren();
       return;
     }
-    picture = document.createElementNS(SVG, "svg");
-    picture.setAttribute("aria-hidden", "true");
     list.replaceChildren(...rows.map(rowElement));
-    list.append(element("li", { class: "water", role: "presentation" }, picture));
     lay();
   }
 
@@ -99,7 +99,7 @@ export function createRiver(page, list, form, open) {
       });
     });
     picture.setAttribute("width", Math.max(...[...ends.values()].map(({ x }) => x)));
-    picture.setAttribute("height", list.scrollHeight);
+    picture.setAttribute("height", list.offsetHeight);
     picture.replaceChildren(...paths.map(({ d, width, isCurrent }) => {
       const path = document.createElementNS(SVG, "path");
       path.setAttribute("d", d);

@@ -332,7 +332,7 @@ class TestInside:
 
     def test_every_part_off_in_turn(self, tab, ids, lm):
         tab.click("#all-off")
-        tab.wait_for_selector(".cell[data-effect]")
+        tab.wait_for_selector("#pushes")
         shown = tab.eval_on_selector_all(
             ".cell", "all => all.map(c => [c.dataset.part, +c.dataset.effect])"
         )
