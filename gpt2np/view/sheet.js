@@ -49,7 +49,8 @@ export function createSheet() {
       if (!small.matches) return;
       document.activeElement?.blur();
       const form = document.getElementById("write-form");
-      scrollTo(0, form.offsetTop + form.offsetHeight);
+      const gap = parseFloat(getComputedStyle(panel.parentElement).rowGap);
+      scrollTo(0, form.offsetTop + form.offsetHeight + gap);
     },
   };
 }
