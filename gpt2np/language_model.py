@@ -487,7 +487,10 @@ class LanguageModel:
             }
             scores = self._score_texts(given, texts, excluded)
             return scores if is_list else scores[0]
-        inputs = [self._encode_plain(item) for item in texts]
+        inputs = []
+        for i, item in enumerate(texts, 1):
+            with errors_at(f"text {i} of {len(texts)}: " if len(texts) > 1 else ""):
+                inputs.append(self._encode_plain(item))
         given_ids = list(self._encode_plain(given))
         prefixes = [self._scoring_prefix(ids, given_ids, from_end_of_text) for ids in inputs]
         _, callbacks, _ = split_arguments({"interventions": interventions})

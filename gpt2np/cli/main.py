@@ -34,6 +34,13 @@ COMMANDS = (
 )
 """Subcommands: modules of this package with add_arguments(parser), and run(args) → exit code."""
 
+_ADVICE = {
+    "--device": "; gpt2np computes on CPUs only",
+    "--lora": "; merge the adapter into the weights first",
+    **dict.fromkeys(("--int8", "--quantize", "--load-in-8bit"), "; give --weights int8"),
+}
+"""Options of other programs, and what to do instead."""
+
 
 class _Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line; only --help prints the usage."""
@@ -125,7 +132,8 @@ def _dispatch(
     if unrecognized:
         first = unrecognized[0]
         is_option = first.startswith("-") and first != "-"
-        hint = did_you_mean(first.partition("=")[0].replace("_", "-"), _options(parser, program))
+        name = first.partition("=")[0].replace("_", "-")
+        hint = _ADVICE.get(name) or did_you_mean(name, _options(parser, program))
         if not is_option:
             if args.command in ("generate", "trace", "explain"):
                 hint = "; quote a prompt of several words"

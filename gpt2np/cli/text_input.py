@@ -57,6 +57,8 @@ def read_texts(texts: list[str], file: Path | None, kind: str, argument: str) ->
         raise InvalidArgumentError(
             f"no {kind}; give {argument}, --file FILE, or - for standard input"
         )
+    for text in filter(os.path.isfile, texts):
+        print_stderr(f"{text} is taken as the {kind} itself; --file {text} reads the file")
     return [
         read_stdin(kind) if text == "-" else decode_argument(text, argument)
         for text in texts or ["-"]

@@ -39,9 +39,11 @@ def read_all_documents(file: Path, errors: Errors = "strict", field: str = "text
     <|endoftext|> separates documents, and line ends next to <|endoftext|> are dropped.
 
     Raises:
-        InvalidArgumentError: the file cannot be read or decoded, or a line is not a JSON object
-            with text in `field`.
+        InvalidArgumentError: the file is a table, or cannot be read or decoded, or a line is not a
+            JSON object with text in `field`.
     """
+    if file.suffix in (".csv", ".parquet"):
+        raise InvalidArgumentError(f"{file} is a table; gpt2np score scores each of its rows")
     if file.suffix == ".jsonl":
         records = read_records(file, errors)
         texts = [text_field(record, field, location) for location, record in records]

@@ -80,6 +80,13 @@ _OTHER_ARGUMENTS = (  # of `generate`
     *("interventions", "constraint", "prefix"),
 )
 
+_ADVICE = {
+    "max_length": "it would count the prompt's tokens, too; give max_new_tokens",
+    "greedy": "give temperature=0",
+    "device": "gpt2np computes on CPUs only",
+}
+"""Options of other libraries, and what to give instead."""
+
 
 def option_fields(options: Options) -> dict[str, Any]:
     """Convert the keyword arguments of `generate` to those of `GenerationOptions`.
@@ -116,8 +123,8 @@ def option_fields(options: Options) -> dict[str, Any]:
     names = list(options_of(GenerationOptions))
     if unknown := sorted(set(given) - set(names)):
         name = unknown[0]
-        if name == "max_length":
-            raise TypeError("max_length counts the prompt's tokens, too; give max_new_tokens")
+        if name in _ADVICE:
+            raise TypeError(f"there is no option {name!r}; {_ADVICE[name]}")
         hint = did_you_mean(name, [*names, *_OTHER_ARGUMENTS])
         raise TypeError(f"there is no option {name!r}{hint or '; there are ' + ', '.join(names)}")
     return given
@@ -465,7 +472,7 @@ class GenerationOptions:
     choices: tuple[str, ...] = option(
         (),
         Choices(),
-        "Generate exactly one of these texts",
+        "Generate exactly one of these texts; begin each with its space, as in ' yes'",
         group="Constraints",
         flags=("--choice",),
         json_name="structured_outputs.choice",
@@ -501,7 +508,7 @@ class GenerationOptions:
         None,
         Integer(1, 1000, is_optional=True),
         "Sample N texts, and return the {num_return_sequences} texts with the highest mean log "
-        "probability",
+        "probability, best first",
         group="Output",
     )
     logprobs: int | None = option(

@@ -29,8 +29,8 @@ def prompt_notice(prompt: str, setting: str = 'boundary="text"') -> str | None:
     if not prompt.endswith(" "):
         return None
     return (
-        "the prompt ends in a space; GPT-2's words begin with their space, so leave it out, or set "
-        f"{setting}"
+        "the prompt ends in a space; GPT-2's words begin with their space, so leave it out, or, if "
+        f"there is no constraint, set {setting}"
     )
 
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def plot_attention(
-    lm: LanguageModel, trace: Trace, layer: int, heads: Sequence[int] | None = None
+    lm: LanguageModel, trace: Trace, layer: int, heads: int | Sequence[int] | None = None
 ) -> Figure:
     """Draw the attention patterns of a layer: a picture for each head, queries down, keys across.
 
-    White is weight 0, and the darkest blue is weight 1. `heads` defaults to all heads.
+    White is weight 0, and the darkest blue is weight 1. `heads` defaults to all.
     `figure.savefig("heads.png")` writes the result; Jupyter shows it.
 
     Raises:
@@ -31,10 +31,12 @@ def plot_attention(
         raise GPT2NPError('plots need matplotlib: pip install "gpt2np[plots]"') from error
     check_trace(trace)
     n_head = trace.config.n_head
-    shown = range(n_head) if heads is None else heads
+    shown: Sequence[int] = range(n_head)
+    if heads is not None:
+        shown = [heads] if isinstance(heads, int) else heads
     (name,) = trace.require(f"blocks.{layer}.attn.pattern")
     is_valid = all(is_integer(head) and 0 <= head < n_head for head in shown) and len(shown) > 0
-    check_argument(is_valid, "heads", heads, f"a list of numbers from 0 to {n_head - 1}")
+    check_argument(is_valid, "heads", heads, f"a number from 0 to {n_head - 1}, or a list of them")
     tokens = [text.replace("$", r"\$") for text in lm.tokenizer.token_texts(trace.ids)]
     ticks = range(len(tokens))
     size = max(2.5, 0.28 * len(tokens))

@@ -206,6 +206,7 @@ class TestOptionNames:
             ("temprature", "did you mean 'temperature'"),
             ("stop_string", "did you mean 'stop_strings'"),
             ("max_length", "give max_new_tokens"),
+            ("greedy", "give temperature=0"),
             ("xyz", "there are boundary, temperature, "),
         ],
     )
@@ -635,3 +636,8 @@ def test_prompts_can_be_any_iterable(lm):
 
 def test_no_texts_have_no_scores(lm):
     assert lm.score([]) == []
+
+
+def test_a_missing_text_is_named_by_its_place(lm):
+    with pytest.raises(InvalidArgumentError, match="text 2 of 3: text is nan"):
+        lm.score(["a", float("nan"), "b"])

@@ -134,6 +134,13 @@ class TestPerplexity:
         assert result.stderr.removeprefix("model: bundled\n").count("\n") == 1
 
 
+def test_a_table_is_refused(file):
+    path = file(f"id,text\n1,{STORY}\n", "a.csv")
+    result = evaluate("perplexity", path, "--field", "text")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "is a table; gpt2np score scores each of its rows" in result.stderr
+
+
 def test_a_broken_line_is_named_before_the_model_loads(file):
     lines = json.dumps({"text": STORY, "page": STORY, **QUESTIONS[0]})
     path = file(f"{lines}\n{lines}\n{{broken\n", "a.jsonl")

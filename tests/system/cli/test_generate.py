@@ -352,6 +352,17 @@ class TestBadInput:
     def test_options(self, arguments, words):
         self.check(here("x", *arguments), 2, *words)
 
+    @pytest.mark.parametrize(
+        ("option", "hint"),
+        [
+            ("--device", "on CPUs only"),
+            ("--int8", "--weights int8"),
+            ("--lora", "merge the adapter"),
+        ],
+    )
+    def test_options_of_other_programs(self, option, hint):
+        self.check(here("x", option, "1"), 2, f"unrecognized option '{option}'", hint)
+
     def test_unknown_option(self):
         for option, nearest in (
             ("--tempreature", "--temperature"),

@@ -102,3 +102,15 @@ def test_wrong_arguments(lm):
     with pytest.raises(InvalidArgumentError, match="the edit of embed has no slope"):
         gradients(lm, "The king", Target(5), interventions=unknown)
     assert gradients(lm, "The king", Target(5), interventions=zero_head(1, 0))
+
+
+@pytest.mark.parametrize("target", [" he", 5, None])
+def test_a_target_is_no_text_or_id(lm, target):
+    source = trace(lm, "The king")
+    for measure in (
+        lambda: gradients(lm, "The queen", target),
+        lambda: saliency(lm, "The queen", target),
+        lambda: activation_patching(lm, "The queen", source, target, "embed"),
+    ):
+        with pytest.raises(InvalidArgumentError, match="must be a Target"):
+            measure()

@@ -22,6 +22,7 @@ def test_the_images_are_the_patterns(lm):
         assert len(ax.get_xticks()) == len(trace.ids)
     figure.savefig(io.BytesIO())
     assert len(plot_attention(lm, trace, layer=0).axes) == lm.model.config.n_head
+    assert len(plot_attention(lm, trace, layer=0, heads=1).axes) == 1
 
 
 @pytest.mark.parametrize(

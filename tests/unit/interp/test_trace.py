@@ -157,11 +157,17 @@ class TestContent:
 
 
 class TestFile:
+    @pytest.mark.parametrize("name", ["x", "x.safetensors", "x.pt"])
+    def test_a_name_of_another_format_is_refused(self, model, ids, tmp_path, name):
+        with pytest.raises(InvalidArgumentError, match=r"\.npz"):
+            trace(model, ids, "embed").save(tmp_path / name)
+        assert not list(tmp_path.iterdir())
+
     def test_npz_holds_every_array_under_its_name(self, model, ids, tmp_path):
         kept = trace(model, ids, ["embed", "blocks.*.attn.pattern"])
-        kept.save(tmp_path / "x")  # NumPy must not append .npz
-        assert [file.name for file in tmp_path.iterdir()] == ["x"]
-        with np.load(tmp_path / "x") as file:
+        kept.save(tmp_path / "x.npz")
+        assert [file.name for file in tmp_path.iterdir()] == ["x.npz"]
+        with np.load(tmp_path / "x.npz") as file:
             assert file.files == ["ids", "config", *kept]
             np.testing.assert_array_equal(file["ids"], ids)
             for name, array in kept.items():
