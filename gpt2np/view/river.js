@@ -129,6 +129,8 @@ export function createRiver(page, list, form, open) {
     const ends = Array(count).fill(start);
     const lengths = Array(count).fill(0);
     page.setStatus(`Writing ${count} texts from here…`);
+    page.renderStory();
+    let drawing = null;
     try {
       const body = { model: state.model.id, prompt: ids, max_tokens: settings.max_tokens, seed: settings.seed, n: count, ...page.sampling(settings), ...page.steering.fields() };
       for await (const { choices: [choice] } of streamCompletion(body, controller.signal)) {
@@ -137,6 +139,7 @@ export function createRiver(page, list, form, open) {
           ends[i] = state.tree.add(ends[i], { ...token, draw: [settings.seed + i, lengths[i]] });
           lengths[i] += 1;
         }
+        drawing ??= requestAnimationFrame(() => { drawing = null; render(); }); // it grows as the tokens come
       }
       page.setStatus(`${count} texts from the same point, with the seeds ${settings.seed} to ${settings.seed + count - 1}: ${new Set(ends).size} of them differ.`);
     } catch (error) {

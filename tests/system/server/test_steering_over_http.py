@@ -67,6 +67,14 @@ def test_a_head_can_be_switched_off(complete, lm):
     assert_same(response, generated(lm, zero_head(3, 2), temperature=0))
 
 
+def test_a_prompt_of_several_chunks(complete, lm, steering):
+    """The server computes 256 tokens of a prompt in a step."""
+    ids = lm.encode_prompt("The little girl went to the sea and the cat sat there. " * 30)[:400]
+    response = complete(edit(steering, 2), prompt=ids, temperature=0, max_tokens=8)
+    options = {"max_new_tokens": 8, "temperature": 0, "logprobs": 5}
+    assert_same(response, lm.generate(ids, interventions=steering.add(2), **options), rtol=1e-4)
+
+
 def test_several_interventions(complete, lm, steering):
     off = {"point": "blocks.1.mlp.out", "factor": 0.5}
     hooks = [scale("blocks.1.mlp.out", 0.5), steering.add(2)]
