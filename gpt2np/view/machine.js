@@ -274,6 +274,12 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     return best;
   }
 
+  /** What temperature and filters did to a token's share of the strip. */
+  function sayStretch(own) {
+    const p = Math.exp(own.logprob);
+    return Math.abs(p - own.sampled) < 5e-4 ? [] : [` Before, the settings ${own.sampled > p ? "stretched" : "shrank"} its share from `, dataElement(p, percent(p)), " to ", dataElement(own.sampled, percent(own.sampled)), "."];
+  }
+
   function sayPhase({ kind, layer }) {
     const { line } = view;
     const token = lineChip(line);
@@ -302,7 +308,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     if (shown.token === null) return [title, "All tokens share a strip from 0 to 1, each as long as its probability. A random number will pick one."];
     if (shown.isChanged) return [title, "The token that came, ", nextChip(shown.token), ", has ", ...(own ? [dataElement(own.sampled, percent(own.sampled))] : ["no place"]), " with the changed parts. What the gray shapes wrote is gone, and everything after them is computed anew."];
     if (draw?.id === shown.token && own?.sampled < 1) {
-      return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", nextChip(shown.token), ": it is written, and all begins again with the longer text."];
+      return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", nextChip(shown.token), ": it is written, and all begins again with the longer text.", ...sayStretch(own)];
     }
     return [title, "Each token’s share of the strip is as long as its probability. ", nextChip(shown.token), own?.sampled === 1 ? " has all of it: nothing is left to chance." : " came."];
   }

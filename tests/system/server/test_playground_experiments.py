@@ -285,6 +285,8 @@ class TestDraw:
         assert own() == share(sampled)
         number = float(tab.get_attribute(".marker", "data-number"))
         assert sampled[: ids[11]].sum() - 1e-4 <= number <= sampled[: ids[11] + 1].sum() + 1e-4
+        said = tab.eval_on_selector_all(".machine-caption data", "all => all.map(d => +d.value)")
+        assert said[1:] == pytest.approx([p[ids[11]], sampled[ids[11]]], rel=1e-4)
         set_input(tab, "#temperature", 1.5)
         hotter = next_probabilities(logits, lm.resolve_options(temperature=1.5, top_k=40))
         wanted = float(100 * hotter[ids[11]])
