@@ -3,7 +3,7 @@
 import { createMatrix } from "./matrix.js";
 import { SECTIONS, chipOf, lineChipOf, shareElement, table, tableRow } from "./numbers.js";
 import { arrayOf, row } from "./pass.js";
-import { createSampler, scoreOf, scoreTerms, softmaxSteps } from "./score.js";
+import { createSampler } from "./sampler.js";
 import { bar, dataElement, decodeToken, element, find, formatNumber, hex, percent, significant, visible, withSpaces } from "./view.js";
 
 const valueElement = (value) => dataElement(value, significant(value));
@@ -93,47 +93,8 @@ function normNodes(pass, { block, line }) {
   ];
 }
 
-/** One score of a head, multiplied out. The head and the key are chosen here, block and query in the picture. */
-function createScore() {
-  let [head, key, ofLine] = [null, null, null];
-  return (pass, choice) => {
-    const { details } = pass.described;
-    const { block, line } = choice;
-    const looks = SECTIONS.find(({ id }) => id === "attention").draw(pass, choice);
-    const [queries, keys, values] = [..."qkv"].map((letter) => pass.point(`blocks.${block}.attn.${letter}`));
-    if (!queries) return [...looks, absent(pass)];
-    if (head === null) [head, key, ofLine] = [details.focus.head, details.focus.key, line];
-    head = choice.head ?? head;
-    if (line !== ofLine) [key, ofLine] = [pass.weights(block, head, line).reduce((best, weight, i, all) => (i < line && weight > all[best] ? i : best), 0), line];
-    const body = element("div", { class: "score-parts" });
-    const select = (label, options, value, change) => element("label", {}, label, element("select", { onchange: (event) => { change(Number(event.target.value)); draw(); } },
-      ...options.map((name, i) => element("option", { value: i, selected: i === value }, name))));
-    const form = element("form", { class: "choice" },
-      select("Head ", Array.from({ length: pass.n_head }, (_, i) => i), head, (value) => { head = value; }),
-      select("Key ", pass.texts.slice(0, line + 1).map((text, i) => `${i} ${withSpaces(text)}`), key, (value) => { key = value; }));
-    const draw = () => body.replaceChildren(...scoreNodes(pass, { block, line, head, key, queries, keys, values }));
-    draw();
-    return [...looks, element("h3", {}, "One score, term by term"), form, body];
-  };
-}
-
-function scoreNodes(pass, { block, line, head, key, queries, keys, values }) {
-  const scale = pass.described.scales[block];
-  const query = row(queries, head, line);
-  const terms = scoreTerms(query, row(keys, head, key));
-  const scores = Array.from({ length: line + 1 }, (_, i) => scoreOf(query, row(keys, head, i), scale));
-  const steps = softmaxSteps(scores);
-  const size = queries.shape[1] * queries.shape[2];
-  const ofHead = ({ data, shape }) => ({ data: data.subarray(head * size, (head + 1) * size), shape: shape.slice(1) });
-  return [
-    facts(`Block ${block}, head ${head}: how much does token `, ...numbered(pass, line), " look at token ", ...numbered(pass, key), "?"),
-    table("The score, term by term", ["d", "query", "key", "product", "sum so far"], terms.map((term, d) => tableRow({}, String(d), ...["query", "key", "product", "sum"].map((name) => valueElement(term[name])))), "score tall"),
-    table("The weights of one query", ["key", "score", "exp(score − max)", "÷ their sum", "the forward pass’s weight"], steps.map(({ exponential, share }, i) =>
-      tableRow({ class: i === key && "chosen" }, numbered(pass, i), valueElement(scores[i]), valueElement(exponential), shareElement(share), shareElement(pass.weights(block, head, line)[i]))), "softmax tall"),
-    facts("The sum is ", valueElement(terms.at(-1).sum), "; times the scale of ", valueElement(scale), " it is the score, ", valueElement(scores[key]), "."),
-    ...[["queries", queries], ["keys", keys], ["values", values]].map(([name, array]) => createMatrix(`${name} of head ${head}`, ofHead(array), (at) => numbered(pass, at))),
-  ];
-}
+const attentionNodes = (pass, choice) => SECTIONS.find(({ id }) => id === "attention").draw(pass, choice).concat(
+  facts("How does a weight come about? Press a block in the picture, then a head, then a token: its query and key, multiplied number by number, the scale and the softmax."));
 
 function neuronNodes(pass, choice) {
   const { details } = pass.described;
@@ -289,7 +250,7 @@ const EXPLAINED = [
     says: "Each id selects a row of a table, each position a row of a second table, and the two rows are added. In the pictures a row is a token and a column a channel; blue is above zero, orange below. Tokens whose rows point in the same direction are used alike." },
   { id: "norm", title: "Layer norm of one token", follows: ["block", "line"], draw: normNodes, source: "model/ops.py: layer_norm", formula: "x̂ = (x − μ) / √(σ² + ε)      y = x̂ · weight + bias",
     says: "Before attention, each token’s numbers are normalized to mean 0 and variance 1; then every channel is scaled and shifted by two learned numbers. Choose another block and another token in the picture." },
-  { id: "attention", title: "Attention", follows: ["block", "line", "head"], draw: createScore(), source: "model/gpt2.py: attention", formula: "score(i, j) = scale · Σ_d q_i[d] · k_j[d]      pattern(i, ·) = softmax(score(i, ·))",
+  { id: "attention", title: "Attention", follows: ["block", "line"], draw: attentionNodes, source: "model/gpt2.py: attention", formula: "score(i, j) = scale · Σ_d q_i[d] · k_j[d]      pattern(i, ·) = softmax(score(i, ·))",
     says: "Each head computes three short vectors from every token: a query (what the token looks for), a key (what it can be found by) and a value (what it passes on). A softmax turns the scores of a query into weights that add up to 1. Later tokens are hidden from a query." },
   { id: "neurons", title: "The MLP’s most active neurons", follows: ["block", "line"], draw: neuronNodes, source: "model/gpt2.py: mlp", formula: "h = activation(x · W_fc + b_fc)      out = h · W_proj + b_proj",
     says: "After attention, each token goes through the neurons by itself. A neuron that fires adds its own learned vector, times its activation, to the residual stream; it makes the tokens likelier whose rows fit that vector, layer norms aside." },

@@ -3,12 +3,23 @@
 import { EXPLAIN_SECTIONS } from "./details.js";
 import { createMachine } from "./machine.js";
 import { SECTIONS, chipOf, shareElement } from "./numbers.js";
+import { arrayOf, row } from "./pass.js";
 import { element, find } from "./view.js";
 
 const described = JSON.parse(find("#data").textContent).pass;
 const { details, draw } = described;
 const sections = details ? EXPLAIN_SECTIONS : SECTIONS;
-const machine = createMachine(find("#machine"), { sections });
+const isWte = (name) => name === "wte.weight";
+/** What the page holds beyond the description: queries, keys and values, rows of the embeddings, nearest tokens. */
+const source = details && {
+  points: async (pass, names) => Object.fromEntries(names.map((name) => [name, pass.point(name)]).filter(([, array]) => array)),
+  row: async (name, index) => ({ data: row(arrayOf(isWte(name) ? details.wte : details.wpe), isWte(name) ? described.ids.indexOf(index) : index) }),
+  async nearest(id) {
+    const at = described.ids.indexOf(id);
+    return details.nearest.ids[at].map((other, i) => ({ text: machine.pass.text(other), cosine: row(arrayOf(details.nearest.cosines), at)[i] }));
+  },
+};
+const machine = createMachine(find("#machine"), { sections, source });
 machine.show(described, { token: draw?.id ?? null, line: details?.focus.position ?? null });
 
 if (details) {

@@ -208,7 +208,7 @@ const sumOf = (a, b, bias = 0) => a.reduce((all, value, i) => all + value * b[i]
 
 /** A score: query times key, the scale, and the softmax with the scores of the other tokens. */
 export function scoreScene({ layer, head, key: wanted }, context) {
-  const { pass, line, width, height, colors, data, scale } = context;
+  const { pass, line, width, height, colors, data, scale, hasWeights } = context;
   const key = Math.min(wanted, line);
   const q = rowOf(data.q, head, line);
   const scores = Array.from({ length: line + 1 }, (_, other) => sumOf(q, rowOf(data.k, head, other)) * scale.factor(layer));
@@ -220,7 +220,7 @@ export function scoreScene({ layer, head, key: wanted }, context) {
   return productScene({
     a: q, b: rowOf(data.k, head, key),
     nameA: `query of ${chipText(pass, line)}`, nameB: `key of ${chipText(pass, key)}`,
-    termTo: (i) => ({ kind: "number", what: "q", layer, head, i, key }),
+    termTo: (i) => (hasWeights ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: rowOf(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
     says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number and added up; then scaled: `, ...terms, ". The softmax turns the scores of all tokens into shares: ", dataElement(weights[key], percent(weights[key])), "."],
     extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
       ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 44 ? `${withSpaces(pass.lineText(other))}\n${shownNumber(score)}\n${percent(weights[other])}` : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],

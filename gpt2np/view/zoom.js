@@ -7,6 +7,7 @@ import { dataElement, element, formatNumber, rovingFocus, withSpaces } from "./v
 const SCENES = { block: blockScene, head: headScene, score: scoreScene, number: numberScene, neuron: neuronScene, token: tokenScene, matrix: matrixScene, term: termScene };
 const DESCRIBED = ["block", "head", "token"]; // levels that the description has numbers for
 const SECONDS = 0.3;
+const OF_WEIGHTS = ["number", "neuron", "matrix"]; // levels that need weights
 const LEAST_WHEEL = 60;
 const WHOLE = 8192; // cells: every number of a row
 
@@ -17,7 +18,7 @@ export function pathOf(level) {
   return up ? [...pathOf(up), level] : [level];
 }
 
-/** What the scene of a level needs beyond the description, from `source`; {} without a source. */
+/** What the scene of a level needs beyond the description, from `source`; {} without a source. What `source` lacks is missing. */
 async function loadLevel(level, pass, line, source) {
   if (!source) return {};
   const { kind, layer, head, what, i, neuron } = level;
@@ -29,7 +30,11 @@ async function loadLevel(level, pass, line, source) {
     return Object.fromEntries(Object.entries(names).map(([short, name]) => [short, found[name]]));
   };
   if (kind === "block") return points({ before: layer ? `blocks.${layer - 1}.resid` : "embed", attention: `${at}attn.out`, middle: `${at}resid_mid`, mlp: `${at}mlp.out`, after: `${at}resid`, act: `${at}mlp.act` });
-  if (kind === "head" || kind === "score") return points({ q: `${at}attn.q`, k: `${at}attn.k`, v: `${at}attn.v` });
+  if (kind === "head" || kind === "score") {
+    const found = await points({ q: `${at}attn.q`, k: `${at}attn.k`, v: `${at}attn.v` });
+    if (kind === "score" && !found.q) throw new Error("To stay small, this file holds the queries and keys of one block only, that of its first view.");
+    return found;
+  }
   if (kind === "number") {
     const column = (["q", "k", "v"].indexOf(what) * pass.n_head + head) * size + i;
     const name = `h.${layer}.attn.c_attn`;
@@ -43,7 +48,7 @@ async function loadLevel(level, pass, line, source) {
   }
   if (kind === "token") {
     const [id, position] = [pass.lineIds[line], pass.first + line];
-    const row = (name, index) => source.weights({ name, rows: [index, index + 1], columns: [0, pass.n_embd], cells: WHOLE });
+    const row = source.row ?? ((name, index) => source.weights({ name, rows: [index, index + 1], columns: [0, pass.n_embd], cells: WHOLE }));
     const [wte, wpe, nearest] = await Promise.all([row("wte.weight", id), row("wpe.weight", position), source.nearest(id)]);
     return { wte, wpe, nearest };
   }
@@ -89,7 +94,9 @@ export function createZoom(host) {
     const text = (at = line) => withSpaces(pass.lineText(Math.min(at, line)));
     return { block: `block ${layer}`, head: `head ${head}`, score: `${text(line)} looks at ${text(key)}`, number: `${what}${i}`, neuron: `neuron ${neuron}`, token: text(line), matrix: name, term: `number ${i}` }[kind];
   }
-  const contextFor = () => ({ ...host.context(), data });
+  const contextFor = () => ({ ...host.context(), data, hasWeights: Boolean(host.source?.weights) });
+  /** Whether there are numbers for a level: those of the description, or of the source. */
+  const isThere = ({ kind }) => DESCRIBED.includes(kind) || Boolean(OF_WEIGHTS.includes(kind) ? host.source?.weights : host.source);
 
   function build() {
     const shown = contextFor();
@@ -113,7 +120,7 @@ export function createZoom(host) {
   }
 
   function showItems() {
-    const items = scene ? scene.items : host.modelItems();
+    const items = (scene ? scene.items : host.modelItems()).filter(({ to }) => !to || isThere(to));
     const focused = [...layer.children].indexOf(document.activeElement);
     layer.replaceChildren(...items.map((item) => {
       const { x, y, w, h, text = "", to, name = "", label = null, value } = item;
@@ -134,7 +141,7 @@ export function createZoom(host) {
     const mine = ++loads;
     const shown = host.context();
     const level = next.at(-1);
-    if (level && !host.source && !DESCRIBED.includes(level.kind)) {
+    if (level && !isThere(level)) {
       host.say(["This page has no numbers beyond this point; the playground of gpt2np serve has them."]);
       return;
     }

@@ -45,7 +45,7 @@ class Expected:
         lengths = np.linalg.norm(np.float64(self.residuals), axis=2).T
         return {"nearest": -np.sort(-cosines, axis=1)[:, :6], "lengths": lengths}
 
-    def block(self, layer, line, head, key):
+    def block(self, layer, line):
         x = np.float64(self.residuals[layer][line])
         steps = [
             x,
@@ -59,21 +59,16 @@ class Expected:
         return {
             "norm": np.stack(steps, axis=1)[channels],
             "looks": pattern.T,
-            **self._score(layer, line, head, key),
         }
 
-    def _score(self, layer, line, head, key):
+    def score(self, layer, line, head, key):
         attn = f"blocks.{layer}.attn"
         q = self.points[f"{attn}.q"][head, line]
         k = self.points[f"{attn}.k"][head, : line + 1]
-        terms = q * k[key]
-        scores = np.float64(k) @ np.float64(q) * self.config.attention_scale(layer)
-        pattern = self.points[f"{attn}.pattern"][head, line, : line + 1]
-        steps = [scores, np.exp(scores - scores.max()), softmax64(scores), pattern]
-        return {
-            "score": np.stack([q, k[key], terms, np.cumsum(terms)], axis=1),
-            "softmax": np.stack(steps, axis=1),
-        }
+        scale = self.config.attention_scale(layer)
+        total = np.float64(k[key]) @ np.float64(q)
+        share = self.points[f"{attn}.pattern"][head, line, key]
+        return np.stack([q, k[key], q * k[key]]), [total, scale, total * scale, share]
 
     def neurons(self, layer, line):
         before, act = (self.points[f"blocks.{layer}.mlp.{part}"][line] for part in ("pre", "act"))

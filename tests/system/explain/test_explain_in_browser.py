@@ -13,6 +13,7 @@ from gpt2np import GenerationOptions, load
 from gpt2np.explain import explain
 from gpt2np.generation import apply_temperature, next_probabilities
 from gpt2np.interp import logit_lens
+from gpt2np.interp.weights import nearest_tokens
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model.ops import softmax
 
@@ -132,14 +133,44 @@ def check_page(tab, page, steps):
     np.testing.assert_allclose([[v for v, _ in row] for row in time], flops, rtol=1e-6)
     differences = [row[-1][0] for row in tables(tab)["cache"]]
     assert all(0 <= difference < 1e-4 for difference in differences)
-    count += check_tables(tab, expected.block(focus.layer, focus.position, focus.head, focus.key))
+    count += check_tables(tab, expected.block(focus.layer, focus.position))
     n = len(run.ids)
     for layer, line, head in ((0, 0, 0), (run.config.n_layer - 1, n // 2, run.config.n_head - 1)):
         choose(tab, layer, line)
-        tab.locator(".choice select").first.select_option(str(head))
-        key = int(tab.locator(".choice select").last.input_value())
-        count += check_tables(tab, expected.block(layer, line, head, key) | expected.lens(line))
+        count += check_tables(tab, expected.block(layer, line) | expected.lens(line))
+        count += check_score(tab, expected, layer, line, head, line // 2)
     return count
+
+
+def go_in(tab, place, level):
+    tab.fill(".machine-crumbs input", place)
+    tab.press(".machine-crumbs input", "Enter")
+    tab.wait_for_selector(f".machine-picture:not([aria-busy])[data-level={level}]")
+
+
+def check_score(tab, expected, layer, line, head, key):
+    """Go into the picture down to one multiplication; return how many numbers were right."""
+    go_in(tab, f"block {layer} head {head}", "head")
+    tab.locator(".target.spot").nth(key).press("Enter")
+    tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=score]")
+    table, said = expected.score(layer, line, head, key)
+    np.testing.assert_allclose(said_numbers(tab), said, rtol=3e-4, atol=1e-5)
+    tab.eval_on_selector(".zoom-table", "t => { t.open = true; }")
+    tab.wait_for_selector(".zoom-table[open] table")
+    rows = tab.eval_on_selector_all(
+        ".zoom-table tbody tr",
+        """rows => rows.map(row => [...row.cells].slice(1).map(
+            c => +(c.querySelector('data')?.value ?? c.textContent)))""",
+    )
+    np.testing.assert_array_equal(np.float32(rows).T, table)
+    tab.locator(".target.term").first.press("Enter")
+    tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=term]")
+    np.testing.assert_allclose(said_numbers(tab), table[:, 0], rtol=1e-6)
+    return table.size + len(said)
+
+
+def said_numbers(tab):
+    return tab.eval_on_selector_all(".machine-caption data", "all => all.map(d => +d.value)")
 
 
 def test_every_number_is_the_librarys(open_page, page, show):
@@ -180,12 +211,6 @@ def test_exact_numbers_are_the_forward_passs(open_page, page):
     """What the page takes from the pass is equal to the bit where results do not depend on it."""
     tab = open_page(page)
     shown, focus, run = tables(tab), page.run.focus, page.run
-    q = run.arrays[f"blocks.{focus.layer}.attn.q"][focus.head, focus.position]
-    k = run.arrays[f"blocks.{focus.layer}.attn.k"][focus.head, focus.key]
-    score = np.float32([[value for value, _ in row] for row in shown["score"]])
-    np.testing.assert_array_equal(score, np.stack([q, k, q * k, np.cumsum(q * k)], axis=1))
-    pattern = run.arrays[f"blocks.{focus.layer}.attn.pattern"][focus.head, focus.position]
-    np.testing.assert_array_equal(np.float32([row[3][0] for row in shown["softmax"]]), pattern)
     logits = run.lm.model.forward([run.ids])[focus.position]
     top = np.sort(logits)[::-1][:20]
     shown_logits = np.float32([row[0][0] for row in shown["next"][:20]])
@@ -308,19 +333,21 @@ def test_the_draw_is_the_librarys(open_page, page):
     assert tab.inner_text(".slot").strip() == lm.tokenizer.decode([drawn]).strip()
 
 
-def test_another_score(open_page, page):
-    """Block and query are those of the picture; head and key are chosen at the table."""
+def test_going_in_without_a_server(open_page, page):
+    """Down to one multiplication of a score, and to a token's embedding; never to a dead end."""
     tab = open_page(page)
-    head, key = (tab.locator(".choice select").nth(i) for i in (0, 1))
     choose(tab, 4, 7)
-    head.select_option("2")
-    key.select_option("3")
-    expected = Expected(page.run.lm, page.run.ids)
-    assert check_tables(tab, expected.block(4, 7, 2, 3)) > 300
-    choose(tab, 4, 1)  # token 1 does not attend to token 3
-    assert key.locator("option").count() == 2 and key.input_value() in "01"
-    tab.click('.machine-heads [data-head="1"]')
-    assert head.input_value() == "1"
+    check_score(tab, Expected(page.run.lm, page.run.ids), 4, 7, 2, 3)
+    go_in(tab, "block 4 head 2", "head")
+    assert tab.locator(".target.link").count() == 0  # the weights are not in the file
+    go_in(tab, "token", "token")
+    weights, ids = page.run.model.weights, page.run.ids
+    cosines = nearest_tokens(weights["wte.weight"], [ids[7]], 6)[1]
+    near = tab.eval_on_selector_all(".target.near", "all => all.map(e => +e.dataset.value)")
+    np.testing.assert_allclose(near, cosines[0], atol=1e-6)
+    tab.fill(".machine-crumbs input", "block 4 neuron 5")
+    tab.press(".machine-crumbs input", "Enter")
+    assert "no numbers beyond" in tab.inner_text(".machine-caption")
 
 
 def matrix(tab, title):
@@ -336,8 +363,7 @@ def test_pictures_of_arrays(open_page, page):
     tab = open_page(page)
     choose(tab, 2, 6)
     run, w = page.run, page.run.model.weights
-    attn = run.arrays["blocks.2.attn.k"]
-    arrays = {"keys of head": attn[page.run.focus.head], "rows of wte": w["wte.weight"][run.ids]}
+    arrays = {"rows of wte": w["wte.weight"][run.ids]}
     arrays |= {"rows of wpe": w["wpe.weight"][: len(run.ids)], "their sum": run.arrays["embed"]}
     arrays["x: the residual"] = run.arrays["blocks.1.resid"][[6]]
     arrays["y: scaled"] = run.arrays["blocks.2.ln_1"][[6]]
@@ -385,12 +411,13 @@ def test_a_large_model_has_the_vectors_of_one_block(open_page, page, monkeypatch
     tab = open_page(small)
     assert "the vectors of block 2 only" not in tab.inner_text(".machine-numbers")
     choose(tab, 4, 3)
-    for section in ("#norm-panel", "#attention-panel"):
-        assert "the vectors of block 2 only" in tab.inner_text(section)
+    assert "the vectors of block 2 only" in tab.inner_text("#norm-panel")
     shown = np.float32([[value for value, _ in row] for row in tables(tab)["looks"]])
     np.testing.assert_array_equal(shown.T, small.run.arrays["blocks.4.attn.pattern"][:, 3, :4])
-    choose(tab, 2, 3)
-    assert "score" in tables(tab)
+    go_in(tab, "block 4 head 1", "head")
+    tab.locator(".target.spot").nth(1).press("Enter")
+    tab.wait_for_selector(".machine-caption >> text=one block only")
+    check_score(tab, Expected(page.run.lm, page.run.ids), 2, 3, 1, 2)
 
 
 def test_axe_finds_nothing(open_page, page):

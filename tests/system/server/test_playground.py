@@ -353,8 +353,9 @@ class TestInside:
         assert page.locator("#audit-panel").count() == 1
         shown = page.evaluate("JSON.parse(document.getElementById('data').textContent).pass.ids")
         assert shown == ids[:14]
-        page.locator(".choice select").first.select_option("2")  # its script runs
-        assert "head 2" in page.inner_text("#attention-panel")
+        page.fill(".machine-crumbs input", "block 1 head 2")  # its script runs
+        page.press(".machine-crumbs input", "Enter")
+        page.wait_for_selector(".machine-picture[data-level=head]")
         assert page.evaluate("getComputedStyle(document.querySelector('.body')).display") == "flex"
 
 

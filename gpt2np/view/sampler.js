@@ -1,26 +1,6 @@
-// One attention score, multiplied out and rounded to float32 as NumPy rounds it; and the sampler's steps on logits.
-
-/** The terms of a score, with the sum up to each. */
-export function scoreTerms(query, key) {
-  let sum = 0;
-  return Array.from(query, (value, d) => {
-    const product = Math.fround(value * key[d]);
-    sum = Math.fround(sum + product);
-    return { query: value, key: key[d], product, sum };
-  });
-}
-
-export const scoreOf = (query, key, scale) => Math.fround(scoreTerms(query, key).at(-1).sum * Math.fround(scale));
+// The sampler’s steps on logits.
 
 const highest = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
-
-/** The steps of a softmax of some scores: each exponential, and its share. */
-export function softmaxSteps(scores) {
-  const most = highest(scores);
-  const exponentials = Array.from(scores, (score) => Math.fround(Math.exp(Math.fround(score - most))));
-  const total = exponentials.reduce((a, b) => a + b);
-  return exponentials.map((exponential) => ({ exponential, share: exponential / total }));
-}
 
 function softmaxOf(values) {
   const most = highest(values);
