@@ -7,6 +7,8 @@ Times in ms, median and slowest of the rounds, each until the frame that shows t
 - keystroke: from a key at the end of a prompt of 500 tokens to its tokens on the screen.
 - token: from a click on "One token" to its token on the screen, less the time of `lm.generate`.
 - inspect: from a click on the last of 200 tokens to all panels about it; each round other tokens.
+- block: from a click on a block to its picture, which grows from there, and to its exact numbers.
+- paint: the first paint of a new page, and the Machine's first picture, on a window and a phone.
 """
 
 from __future__ import annotations
@@ -44,6 +46,21 @@ WATCH = """([event, selector]) => {
         }, { once: true, capture: true });
     });
 }"""
+WATCH_BLOCK = """() => {
+    const picture = document.querySelector(".machine-picture");
+    const shown = () => picture.dataset.level === "block";
+    const exact = () => shown() && !picture.hasAttribute("aria-busy");
+    const after = (isThere, begin) => new Promise(resolve => {
+        const look = () => {
+            if (!isThere()) return requestAnimationFrame(look);
+            setTimeout(() => resolve(performance.now() - begin));  // after the frame
+        };
+        requestAnimationFrame(look);
+    });
+    window.elapsed = new Promise(resolve => addEventListener("click", ({ timeStamp }) =>
+        resolve(Promise.all([after(shown, timeStamp), after(exact, timeStamp)])),
+        { once: true, capture: true }));
+}"""
 SETTLED = (
     "body:has(#inside-content:not([aria-busy]) #parts-panel)"
     ":has(#choices-content:not([aria-busy]) #kept:not(:empty))"
@@ -75,6 +92,14 @@ def main() -> None:
         report("token", [shown - step for shown, step in steps])
         report("  one step", [step for _, step in steps])
         report("inspect", [inspect(page, 199 - n) for n in range(args.rounds)])
+        blocks = [block(page, n % lm.model.config.n_layer) for n in range(args.rounds)]
+        report("block", [picture for picture, _ in blocks])
+        report("  exact", [exact for _, exact in blocks])
+        for width, height in ((1280, 720), (390, 844)):
+            size = {"width": width, "height": height}
+            paints = [first_paint(browser.new_page(viewport=size), url) for _ in range(args.rounds)]
+            report(f"paint {width}", [text for text, _ in paints])
+            report("  picture", [machine for _, machine in paints])
         browser.close()
 
 
@@ -121,6 +146,29 @@ def inspect(page: Page, index: int) -> float:
     chosen = page.locator(f'#story [data-index="{index}"]')
     page.evaluate("document.querySelector('#parts-panel').remove()")  # comes back with the answer
     return elapsed(page, "click", SETTLED, chosen.click)
+
+
+def block(page: Page, layer: int) -> tuple[float, float]:
+    """Return the times from a click on a block to its picture and to its exact numbers."""
+    page.evaluate("document.querySelector('.transport .forth').click()")  # leaves the last block
+    page.wait_for_timeout(900)
+    page.evaluate(WATCH_BLOCK)
+    page.click(f'.machine-blocks [data-layer="{layer}"]')
+    picture, exact = page.evaluate("window.elapsed")
+    return float(picture), float(exact)
+
+
+def first_paint(page: Page, url: str) -> tuple[float, float]:
+    """Open the playground; return the times of the first paint and of the Machine's picture."""
+    page.goto(url)
+    page.wait_for_selector("#machine[data-ready]", timeout=60_000)
+    machine = page.evaluate(
+        """new Promise(done =>
+            requestAnimationFrame(() => setTimeout(() => done(performance.now()))))"""
+    )
+    text = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    page.close()
+    return float(text), float(machine)
 
 
 def elapsed(page: Page, event: str, selector: str, act: Callable[[], object]) -> float:

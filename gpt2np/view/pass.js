@@ -2,17 +2,24 @@
 
 import { decodeToken, decodeTokens, inText } from "./view.js";
 
+let float16 = null; // the value of each pattern of bits
+
 function fromFloat16(bits) {
-  return Float32Array.from(bits, (b) => {
+  float16 ??= Float32Array.from({ length: 1 << 16 }, (_, b) => {
     const [sign, exponent, fraction] = [b & 0x8000 ? -1 : 1, (b >> 10) & 31, b & 1023];
     if (exponent === 31) return fraction ? NaN : sign * Infinity;
     return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
   });
+  const values = new Float32Array(bits.length);
+  for (let i = 0; i < bits.length; i++) values[i] = float16[bits[i]]; // many times as fast as `from`
+  return values;
 }
 
 /** Decode an array of a description: flat data and shape. float16 becomes float32, its values unchanged. */
 export function decodeArray({ dtype, shape, base64 }) {
-  const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+  const binary = atob(base64);
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
   const kinds = { float16: Uint16Array, float32: Float32Array, float64: Float64Array, int32: Int32Array };
   if (!kinds[dtype]) throw new Error(`This page cannot read arrays of ${dtype}.`);
   const data = new kinds[dtype](bytes.buffer);

@@ -227,9 +227,15 @@ export function createZoom(host) {
     paint(context);
   }
 
+  /** End a change of pictures, wherever it is. */
+  function rest() {
+    cancelAnimationFrame(frame);
+    layer.classList.remove("moving");
+  }
+
   /** Let the new picture grow out of a box of the old one, or the old one shrink into the middle of the new one. */
   function morph(before, box, isOut) {
-    cancelAnimationFrame(frame);
+    rest();
     const { width, height } = host.context();
     draw();
     if (host.isStill()) return;
@@ -337,10 +343,10 @@ export function createZoom(host) {
     /** Go into a level with the levels above it. */
     open: (level) => enter(pathOf(level)),
     /** Leave for the model at once, without a picture in between. */
-    leave() { loads++; cancelAnimationFrame(frame); if (path.length) { path = []; data = {}; build(); host.onChange(null); } },
+    leave() { loads++; rest(); if (path.length) { path = []; data = {}; build(); host.onChange(null); } },
     /** Show the same place again, for another line, size or pass. */
     async refresh(isNew = false) {
-      cancelAnimationFrame(frame);
+      rest();
       if (isNew || (path.at(-1)?.kind === "token" && host.context().line !== lineShown)) await enter(path, null, true);
       else { build(); draw(); }
     },
