@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from gpt2np import LanguageModel
 
@@ -96,7 +96,7 @@ def main() -> None:
         report("block", [picture for picture, _ in blocks])
         report("  exact", [exact for _, exact in blocks])
         for width, height in ((1280, 720), (390, 844)):
-            size = {"width": width, "height": height}
+            size = ViewportSize(width=width, height=height)
             paints = [first_paint(browser.new_page(viewport=size), url) for _ in range(args.rounds)]
             report(f"paint {width}", [text for text, _ in paints])
             report("  picture", [machine for _, machine in paints])
