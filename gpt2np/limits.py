@@ -64,9 +64,9 @@ class Limits:
     )
     # A pass that is kept for its gradients takes half a gigabyte with GPT-2 small.
     max_saliency_tokens: int = _limit(256, "tokens", "`/api/saliency` refuses a longer text.")
-    # Each runs in a pass of its own, for which all other sequences wait: up to a token's time each.
+    # Each runs in a pass of its own; beside others, they share a tenth of a second of each step.
     max_steered_sequences: int = _limit(
-        4, "sequences", "`gpt2np serve` refuses more sequences with `interventions` at a time."
+        8, "sequences", "`gpt2np serve` refuses more sequences with `interventions` at a time."
     )
     max_steered_tokens: int = _limit(
         500, "tokens", "`gpt2np serve` refuses a request with `interventions` for more new tokens."

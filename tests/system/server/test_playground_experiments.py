@@ -348,3 +348,50 @@ class TestMerges:
         tab.click("#bpe-learn")
         expect(tab.locator("#bpe-says")).to_contain_text("nothing to merge")
         assert tab.is_disabled("#bpe-play")
+
+
+class TestStandards:
+    @pytest.fixture(scope="class")
+    def full_tab(self, browser, server):
+        """A tab in which every experiment shows something, all started by keys."""
+        context = browser.new_context(
+            viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
+        )
+        tab = context.new_page()
+        tab.goto(f"{server.url}/")
+        tab.wait_for_selector("html[data-ready]")
+        tab.focus("#steer")
+        tab.keyboard.press("ArrowRight")
+        tab.wait_for_selector("#steer-says[data-length]")
+        assert tab.inner_text("#steer-value") == "+0.1"
+        write(tab, max_tokens=6)
+        tab.focus("#river-run")
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector(".branch >> nth=2")
+        wait(tab)
+        tab.focus("#bpe-learn")
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector('#bpe-content[data-at="0"]')
+        tab.focus("#bpe-step")
+        tab.keyboard.press("Enter")
+        tab.focus('#story [tabindex="0"]')
+        tab.keyboard.press("ArrowRight")
+        tab.wait_for_selector("#story.glowing")
+        yield tab
+        context.close()
+
+    def test_axe_finds_nothing_serious(self, full_tab):
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+        for scheme in ("light", "dark"):
+            full_tab.emulate_media(color_scheme=scheme)
+            serious = [
+                (rule["id"], [node["html"][:120] for node in rule["nodes"][:3]])
+                for rule in axe.run(full_tab).response["violations"]
+                if rule["impact"] in ("serious", "critical", "moderate")
+            ]
+            assert not serious
+
+    @pytest.mark.parametrize("width", [320, 640, 1920])
+    def test_the_page_never_scrolls_sideways(self, full_tab, width):
+        full_tab.set_viewport_size({"width": width, "height": 800})
+        assert full_tab.evaluate("document.documentElement.scrollWidth") <= width

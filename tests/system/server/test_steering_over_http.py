@@ -107,7 +107,7 @@ def test_samples_and_streams(complete, server, lm, steering):
         ({"interventions": [{"point": POINT, "heads": [0]}]}, "has no heads"),
         ({"interventions": [{"point": POINT}] * 21}, "interventions"),
         ({"interventions": [{"point": "logits"}]}, "point"),
-        ({"interventions": [{"point": POINT}], "n": 5}, "more than 4"),
+        ({"interventions": [{"point": POINT}], "n": 9}, "more than 8"),
         ({"interventions": [{"point": POINT}], "max_tokens": 501}, "more than 500"),
         ({"interventions": [{"point": POINT}], "prompt_logprobs": 1}, "prompt_logprobs"),
         ({"interventions": [{"point": POINT}], "use_beam_search": True}, "interventions"),
@@ -139,7 +139,7 @@ def test_an_overflow_ends_its_own_text_only(complete, server, steering):
 
 
 def test_too_many_at_a_time(complete, server, steering):
-    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "n": 4, "stream": True}
+    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "n": 8, "stream": True}
     body["interventions"] = [edit(steering, 1)]
     url = f"{server.url}/v1/completions"
     with httpx.stream("POST", url, json=body, timeout=60) as response:
@@ -147,7 +147,7 @@ def test_too_many_at_a_time(complete, server, steering):
         next(lines)
         second = complete(edit(steering, 1))
         assert second.status_code == 503
-        assert "4 of 4 sequences with interventions" in second.json()["error"]["message"]
+        assert "8 of 8 sequences with interventions" in second.json()["error"]["message"]
         assert complete().is_success  # other requests run
     deadline = time.monotonic() + 20  # until the server sees that the client is gone
     while not complete(edit(steering, 1)).is_success and time.monotonic() < deadline:
@@ -158,7 +158,7 @@ def test_too_many_at_a_time(complete, server, steering):
 def test_other_streams_do_not_wait(complete, server, steering):
     waits, last = [], time.monotonic()
     steered = threading.Thread(
-        target=lambda: complete(edit(steering, 1), max_tokens=200, ignore_eos=True, n=4)
+        target=lambda: complete(edit(steering, 1), max_tokens=200, ignore_eos=True, n=8)
     )
     body = {"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True}
     url = f"{server.url}/v1/completions"
