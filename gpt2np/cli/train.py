@@ -93,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
             message = f"{{{name}}} has no effect without --eval-corpus; add it or omit the option"
             raise InvalidArgumentError(message, **{name: getattr(args, name)})
     print_stderr(description)
+    if options.warmup_steps >= options.max_steps:
+        print_stderr("the warm-up takes all steps; give short runs fewer --warmup-steps")
     signal.signal(signal.SIGINT, handle_interrupt)
     with write_errors(args.out, check_filename=True), exit_on_interrupt(partial_folder(args.out)):
         trainer = Trainer(

@@ -11,9 +11,10 @@ the gradient of a scalar loss with respect to x, in the shape of x. The chain ru
 
 `ctx` is the `gpt2np.model.recording.RecordingContext` that has run the forward pass:
 
-    ctx = RecordingContext(config, [ids])
+    d: dict[str, Array] = {}
+    ctx = RecordingContext(config, [ids], weight_gradients=d)
     logits = gpt2(ctx, w)                      w from gpt2np.model.plain.plain_weights
-    gpt2_backward(ctx, w, d_logits)            then ctx.weight_gradients["wte.weight"], …
+    gpt2_backward(ctx, w, d_logits)            then d["wte.weight"], …
 
     ctx.saved(name, i)             the array of a hook point in the forward pass
     ctx.restore(w)                 runs a block again if the forward pass did not keep its arrays

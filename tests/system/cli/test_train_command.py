@@ -180,3 +180,10 @@ def test_killed_training_gives_the_same_model(moment, corpus, tmp_path):
         subprocess.run(command(tmp_path / "m"), check=True, capture_output=True, timeout=120)
     found = (tmp_path / "m/model.safetensors").read_bytes()
     assert found == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_run_within_its_warmup_is_noticed(corpus, tmp_path, capsys):
+    assert train(corpus, tmp_path / "m", "--max-steps", "2", "--warmup-steps", "2") == 0
+    assert "fewer --warmup-steps" in capsys.readouterr().err
+    assert train(corpus, tmp_path / "n", "--max-steps", "2", "--warmup-steps", "1") == 0
+    assert "fewer --warmup-steps" not in capsys.readouterr().err
