@@ -17,7 +17,7 @@ from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.explain.measure import GreedyStep, greedy_steps, measure_parts, measure_precision
 from gpt2np.explain.pieces import describe_text
 from gpt2np.explain.run import Run
-from gpt2np.interp.description import Json, array_json, describe_neurons, model_label
+from gpt2np.interp.description import Json, array_json, describe_neurons
 from gpt2np.interp.lens import top_k
 from gpt2np.interp.weights import nearest_tokens
 from gpt2np.kernels.array import Array
@@ -50,7 +50,7 @@ def describe_details(run: Run, steps: int, float64: bool, on_progress: OnProgres
     )
     details: Json = {
         "focus": asdict(run.focus),
-        "facts": {"model": model_label(run.lm), **run.model.facts},
+        "facts": run.model.facts,
     }
     for name, build in zip(PARTS, builders, strict=True):
         on_progress(name)

@@ -35,7 +35,7 @@ requestAnimationFrame(() => setTimeout(() => {
   find("main").append(machine.panels);
   machine.openBlock(details?.focus.layer ?? 0);
   if (details) {
-    document.body.append(element("footer", {}, element("dl", {}, ...Object.entries(details.facts).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))),
+    document.body.append(element("footer", {}, element("dl", {}, ...Object.entries({ model: described.model, ...details.facts }).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)))),
       element("p", {}, "Probabilities are of the whole vocabulary. A number shows all its digits when you point at it. This file loads nothing from anywhere.")));
   }
   document.documentElement.dataset.ready = "true";

@@ -85,7 +85,7 @@ def test_a_hostile_name(bundled, tmp_path):
     shutil.copytree(bundled, folder)
     page = explain(load(folder), "The little fox", steps=1, float64=False)
     assert page.html.count("<script") == 2 and "<img" not in page.html
-    assert content(page)["details"]["facts"]["model"] == folder.name
+    assert content(page)["model"] == folder.name
 
 
 @pytest.mark.parametrize("prompt", ["", "a", "\n", "🦊"])
