@@ -2,6 +2,7 @@
 
 import { post, postJson } from "./api.js";
 import { colorByEffects } from "./effects.js";
+import { shareElement, table, tableRow } from "./numbers.js";
 import { bar, dataElement, element, find, formatNumber, percent, rovingFocus } from "./view.js";
 
 /** A part's name by its key: "layer,head" or "layer,mlp". */
@@ -218,12 +219,12 @@ export function createInside(page) {
     const before = new Map(answer.next.map((row) => [row.id, Math.exp(row.logprob)]));
     const after = new Map(edited.next.map((row) => [row.id, Math.exp(row.logprob)]));
     const ids = [...new Set([...[...before.keys()].slice(0, 5), ...[...after.keys()].slice(0, 5), shown.token])];
-    const cell = (p) => (p === undefined ? element("td", { class: "soft" }, "not in the top ten") : element("td", {}, dataElement(p, percent(p)), bar(p)));
+    const cell = (p) => (p === undefined ? "not in the top ten" : [shareElement(p), bar(p)]);
     const names = [...factors].map(([key, factor]) => `${nameOfKey(key)} × ${factor}`);
     result.replaceChildren(
       element("p", { class: "facts" }, `Changed: ${names.join("; ")}.`),
-      element("table", {}, element("thead", {}, element("tr", {}, ...["next token", "before", "after"].map((name) => element("th", { scope: "col" }, name)))),
-        element("tbody", {}, ...ids.map((id) => element("tr", { "data-id": id, class: id === shown.token && "own" }, element("th", { scope: "row" }, nextChip(id)), cell(before.get(id)), cell(after.get(id)))))));
+      table("Probabilities of the model, before temperature, top-k and top-p", ["next token", "all parts on", "changed"],
+        ids.map((id) => tableRow({ "data-id": id, class: id === shown.token && "own" }, nextChip(id), cell(before.get(id)), cell(after.get(id))))));
   }
 
   // ---- the explain page

@@ -144,9 +144,9 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
   return {
     says: [`Head ${head} of block ${layer}. A row of the pattern says how much the token takes from each token before it; ${chipText(pass, line)} is marked. The weight comes from the token’s query and the other’s key: go into a cell to see how.`],
     items: [
-      label("pattern: looks at →", square.x, height + 4, square.w), ...names.map((name, i) => label(titles[name], boxes[i].x, height + 4, w * 0.5)),
+      label("pattern: looks at →", square.x, height + 4, square.w), ...names.map((name, i) => label(w > 120 ? titles[name] : name, boxes[i].x, height + 4, w > 120 ? w * 0.5 : 16)),
       ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
-      ...names.map((name, i) => ({ x: boxes[i].x + w * 0.5, y: height + 4, w: w * 0.5, h: LABEL, name: "link", text: "weights", label: `Weights of ${name}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [(i * pass.n_head + head) * scale.size, (i * pass.n_head + head + 1) * scale.size]) })),
+      ...names.map((name, i) => ({ x: boxes[i].x + (w > 120 ? w * 0.5 : 16), y: height + 4, w: w > 120 ? w * 0.5 : w - 16, h: LABEL, name: "link", text: "weights", label: `Weights of ${name}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [(i * pass.n_head + head) * scale.size, (i * pass.n_head + head + 1) * scale.size]) })),
     ],
     paint(context) {
       paintPattern(context, pass, layer, head, square, colors, off.has(`${layer},${head}`), line);
