@@ -8,7 +8,7 @@ const small = matchMedia("(max-width: 63.99rem)");
 export function createSheet() {
   const [panel, tabs, body] = ["panel", "panel-tabs", "panel-body"].map((id) => document.getElementById(id));
   const sections = [...body.querySelectorAll(":scope > section")];
-  let target = null; // the section that was asked for, while the panel moves to it
+  let target = null; // the section that was asked for, until the panel is scrolled by hand
   const close = element("button", { type: "button", class: "close", onclick: shut }, "Close");
   const buttons = sections.map((section) => element("button", { type: "button", "aria-controls": section.id, onclick: () => toggle(section) }, section.dataset.tab ?? section.querySelector("h2").textContent));
   tabs.append(...buttons, close);
@@ -23,7 +23,7 @@ export function createSheet() {
   function open(id) {
     panel.classList.add("open");
     target = document.getElementById(id);
-    body.scrollTop = target.offsetTop;
+    toTarget();
     mark(target);
   }
 
@@ -32,13 +32,11 @@ export function createSheet() {
     mark(small.matches ? null : sections[0]);
   }
 
-  body.addEventListener("scroll", () => {
-    const top = body.scrollTop;
-    const isThere = target && Math.abs(target.offsetTop - top) < 2;
-    if (!isThere && target && body.scrollTop + body.clientHeight >= body.scrollHeight - 2) return; // the last sections can't reach the top
-    target = isThere ? target : null;
-    mark(target ?? sections.findLast((section) => section.offsetTop <= top + 40) ?? sections[0]);
-  });
+  const toTarget = () => { if (target) body.scrollTop = target.offsetTop; };
+  const watch = new ResizeObserver(toTarget); // what is above may still grow
+  for (const section of sections) watch.observe(section);
+  for (const kind of ["wheel", "touchmove", "pointerdown", "focusin"]) body.addEventListener(kind, () => { target = null; }, { passive: true });
+  body.addEventListener("scroll", () => mark(target ?? sections.findLast((section) => section.offsetTop <= body.scrollTop + 40) ?? sections[0]));
   shut();
   small.addEventListener("change", shut);
   return {
