@@ -1,6 +1,6 @@
 """Measure how long one hostile request delays other clients of `gpt2np serve`.
 
-    python benchmarks/hostile_requests.py [--only WORD]
+    python benchmarks/hostile_requests.py [--only PATTERN]
 
 While one request runs, a client asks for /health again and again, each time on a new connection,
 and another client reads a stream. The table has the worst latency of /health, the longest wait of
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -164,6 +164,10 @@ def open_halfway(address: tuple[str, int]) -> str:
 def requests() -> dict[str, Callable[[tuple[str, int]], str]]:
     """Return the requests, by description; each is a function of the server's address."""
     ids, words = list(range(500)), [f"word{i}" for i in range(100_000)]
+    letters = {letter: {"$ref": "#"} for letter in "abcdefghij"}
+    texts = {f"property{i}": {"type": "string"} for i in range(2000)}
+    bounded = {"type": "number", "minimum": -1.2345678, "maximum": 987654.321}
+    large_pattern = "(.{0,50}a.{0,50}){1,20}"
     long_text = "The fox, 12 kings & the river. " * 400_000
     fields: dict[str, tuple[str, object]] = {
         "prompt_logprobs 1000, 500 ids": (COMPLETIONS, {"prompt": ids, "prompt_logprobs": 1000}),
@@ -204,7 +208,13 @@ def requests() -> dict[str, Callable[[tuple[str, int]], str]]:
         ),
         "regex (.{0,50}a.{0,50}){1,20}": (
             COMPLETIONS,
-            {"structured_outputs": {"regex": "(.{0,50}a.{0,50}){1,20}"}, "max_tokens": 100},
+            {"structured_outputs": {"regex": large_pattern}, "max_tokens": 100},
+        ),
+        "schema, tenfold recursion": with_schema(letters, 100),
+        "schema, 2,000 optional properties": with_schema(texts, 100),
+        "schema, 300 bounded numbers": with_schema({f"p{i}": bounded for i in range(300)}, 100),
+        "schema, (.{0,50}a.{0,50}){1,20}, 20 tokens": with_schema(
+            {"a": {"type": "string", "pattern": large_pattern}}, 20
         ),
         "an unknown field of 5 million lists": (COMPLETIONS, {"metadata": [[]] * 5_000_000}),
         "500,000 messages": (CHAT, {"messages": [{"role": "user", "content": "a"}] * 400_000}),
@@ -221,6 +231,12 @@ def requests() -> dict[str, Callable[[tuple[str, int]], str]]:
         "8 × bad_words, dropped after 1.5 s": partial(send_several, 8, COMPLETIONS, several, 1.5),
         "1,200 half-open connections": open_halfway,
     }
+
+
+def with_schema(properties: Mapping[str, object], max_tokens: int) -> tuple[str, object]:
+    """Return a request for an object with some of these properties."""
+    schema = {"type": "object", "properties": properties}
+    return COMPLETIONS, {"structured_outputs": {"json": schema}, "max_tokens": max_tokens}
 
 
 def encoded(body: object) -> bytes:
@@ -253,12 +269,12 @@ def measure(name: str, request: Callable[[tuple[str, int]], str]) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", metavar="WORD", help="Requests with this word")
+    parser.add_argument("--only", default="", metavar="PATTERN", help="Requests whose names match")
     args = parser.parse_args()
     print("| request | worst /health, s | worst wait of a stream, s | seconds | status |")
     print("|---|---:|---:|---:|---|")
     for name, request in requests().items():
-        if args.only in name:
+        if re.search(args.only, name):
             print(measure(name, request), flush=True)
 
 

@@ -127,15 +127,18 @@ class _Part:
         return [self[keyword][i] for i in range(len(self.schema.get(keyword, ())))]
 
 
-def schema_tree(schema: object, depth: int) -> Tree:
+def schema_tree(schema: object, depth: int) -> tuple[Tree, bool]:
     """Compile a JSON Schema to a tree; for `depth`, see above.
+
+    Returns the tree, and whether a larger depth would allow more texts.
 
     Raises:
         InvalidArgumentError: the schema is malformed or not supported.
         TooManyStatesError: the schema is too large.
     """
     try:
-        return _Compiler(schema, depth).tree([_Part(schema, "#")])
+        compiler = _Compiler(schema, depth)
+        return compiler.tree([_Part(schema, "#")]), compiler.is_cut
     except RecursionError as error:
         raise _error("#", "the schema nests too deep") from error
 
@@ -147,6 +150,7 @@ class _Compiler:
         self.root = root
         self.depth = depth
         self.n_subschemas = 0
+        self.is_cut = False  # whether values were left out because of `depth`
 
     def tree(self, parts: Sequence[_Part]) -> Tree:
         """Return a tree of the values that are valid for all parts."""
@@ -177,8 +181,9 @@ class _Compiler:
         factors = [[_own_keywords(part)]]
         if "$ref" in schema:
             target = self._target(part)
-            is_cut = target.refs.count(target.path) > self.depth
-            factors.append([] if is_cut else self._alternatives(target))
+            is_too_deep = target.refs.count(target.path) > self.depth
+            factors.append([] if is_too_deep else self._alternatives(target))
+            self.is_cut |= is_too_deep
         factors += map(self._alternatives, part.all("allOf"))
         for keyword in ("anyOf", "oneOf"):
             if keyword in schema:
@@ -242,7 +247,7 @@ class _Compiler:
             return _enumeration(keywords, path)
         given = set(keywords) - {"type"}
         if not given and "type" not in keywords:
-            return any_value(self.depth)
+            return self._any_value(self.depth)
         types = keywords.get("type") or set().union(*(_TYPES[_TYPE_OF[k]] for k in given))
         is_whole = "number" not in types
         trees: dict[str, Callable[[], Tree]] = {
@@ -255,29 +260,38 @@ class _Compiler:
         }
         return either([tree() for name, tree in trees.items() if name in types])
 
+    def _any_value(self, depth: int) -> Tree:
+        self.is_cut = True
+        return any_value(depth)
+
     def _array(self, keywords: _Keywords) -> Tree:
         least, most = keywords.get("minItems", 0), keywords.get("maxItems")
         if most is not None and least > most:
             return NOTHING
         prefix = [self.tree(parts) for parts in keywords.get("prefixItems", ())[:most]]
-        item = NOTHING if prefix and least <= len(prefix) else any_value(self.depth - 1)
+        item: Tree = NOTHING
         if "items" in keywords and (most is None or most > len(prefix)):
             item = self.tree(keywords["items"])
+        elif not prefix or least > len(prefix):
+            item = self._any_value(self.depth - 1)
         return json_text.array(prefix, item, least, most)
 
     def _object(self, keywords: _Keywords) -> Tree:
         properties, required = keywords.get("properties", {}), keywords.get("required", ())
-        value, is_open = any_value(self.depth - 1), not (properties or required)
-        if "additionalProperties" in keywords:
-            value, is_open = self.tree(keywords["additionalProperties"]), True
         names = dict.fromkeys((*properties, *required))
+        value: Tree = NOTHING
+        is_open = "additionalProperties" in keywords or not names
+        if "additionalProperties" in keywords:
+            value = self.tree(keywords["additionalProperties"])
+        elif is_open or len(names) > len(properties):
+            value = self._any_value(self.depth - 1)
         values = {name: self.tree(parts) for name, parts in properties.items()}
         members = [
             (json_text.member(json_text.literal(name), values.get(name, value)), name in required)
             for name in names
         ]
-        further = json_text.member(json_text.other_strings(names), value)
-        return json_text.object_of(members, further if is_open else None)
+        further = json_text.member(json_text.other_strings(names), value) if is_open else None
+        return json_text.object_of(members, further)
 
 
 def _error(path: str, problem: str) -> InvalidArgumentError:

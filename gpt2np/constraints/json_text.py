@@ -38,7 +38,8 @@ ANY_STRING = parse(rf'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|{_CODE_ESCAPE}))*"')
 ANY_INTEGER = parse(_INTEGER)
 ANY_NUMBER = parse(rf"{_INTEGER}(?:\.[0-9]{{1,{MAX_DIGITS}}})?(?:[eE][+-]?[0-9]{{1,2}})?")
 BOOLEAN, NULL = parse("true|false"), parse("null")
-_QUOTE, _COMMA, _POINT, _DIGIT = map(parse, ('"', ",", r"\.", "[0-9]"))
+_QUOTE, _COLON, _COMMA, _POINT, _BACKSLASH = map(parse, ('"', ":", ",", r"\.", r"\\"))
+_BRACKETS, _BRACES = [*map(parse, (r"\[", "]"))], [*map(parse, (r"\{", r"\}"))]
 _RAW = complement(character_set([(0, 0x1F), (ord('"'), ord('"')), (ord("\\"), ord("\\"))]))
 
 
@@ -60,6 +61,11 @@ def optional(part: Tree) -> Tree:
 def literal(value: object) -> Tree:
     """Return a tree that matches a JSON value; its strings are written in one way."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _literal(text)
+
+
+@lru_cache(1024)
+def _literal(text: str) -> Tree:
     return literals([text])
 
 
@@ -73,7 +79,7 @@ def character(characters: Ranges) -> Tree:
     short = [e for c, e in _SHORT_ESCAPES.items() if any(a <= ord(c) <= b for a, b in characters)]
     escapes = CharacterClass(character_set((ord(e), ord(e)) for e in short))
     raw = CharacterClass(intersection(characters, _RAW))
-    return either([raw, sequence(parse(r"\\"), escapes)])
+    return either([raw, sequence(_BACKSLASH, escapes)])
 
 
 ANY_CHARACTER = character(complement(()))
@@ -119,7 +125,7 @@ def array(prefix: Sequence[Tree], item: Tree, least: int, most: int | None) -> T
     for i in reversed(range(len(head))):
         rest = sequence(_COMMA, head[i], rest) if i else sequence(head[i], rest)
         rest = rest if i < least else optional(rest)
-    return sequence(parse(r"\["), rest, parse("]"))
+    return sequence(_BRACKETS[0], rest, _BRACKETS[1])
 
 
 def object_of(members: Sequence[tuple[Tree, bool]], additional: Tree | None) -> Tree:
@@ -140,12 +146,12 @@ def object_of(members: Sequence[tuple[Tree, bool]], additional: Tree | None) -> 
             break
     else:
         starts.append(EMPTY)
-    return sequence(parse(r"\{"), either(starts), parse(r"\}"))
+    return sequence(_BRACES[0], either(starts), _BRACES[1])
 
 
 def member(name: Tree, value: Tree) -> Tree:
     """Return a tree of the members of an object: a string, a colon and a value."""
-    return sequence(name, parse(":"), value)
+    return sequence(name, _COLON, value)
 
 
 @lru_cache
@@ -158,6 +164,7 @@ def any_value(depth: int) -> Tree:
     return either([*scalars, array([], value, 0, None), object_of([], member(ANY_STRING, value))])
 
 
+@lru_cache(128)
 def numbers(low: int, high: int, n_decimals: int = 0) -> Tree:
     """Return a tree of the numbers n / 10**n_decimals for the integers n from `low` to `high`.
 
@@ -186,12 +193,17 @@ def _digits(low: int, high: int, n: int, may_omit_zeros: bool) -> Tree:
     branches = []
     for first, last, least, most in _split(low, high, 10 ** (n - 1)):
         if (least, most) == (0, 10 ** (n - 1) - 1):
-            rest: Tree = Repetition(_DIGIT, 0 if may_omit_zeros else n - 1, n - 1)
+            rest: Tree = Repetition(_digit(0, 9), 0 if may_omit_zeros else n - 1, n - 1)
         else:
             rest = _digits(least, most, n - 1, may_omit_zeros)
             rest = optional(rest) if may_omit_zeros and least == 0 else rest
-        branches.append(sequence(parse(f"[{first}-{last}]"), rest))
+        branches.append(sequence(_digit(first, last), rest))
     return either(branches)
+
+
+@lru_cache
+def _digit(low: int, high: int) -> Tree:
+    return CharacterClass(character_set([(ord("0") + low, ord("0") + high)]))
 
 
 def _split(low: int, high: int, unit: int) -> list[tuple[int, int, int, int]]:

@@ -16,6 +16,7 @@ raise an error that names the unsupported feature.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import regex
 
@@ -73,6 +74,7 @@ _MAX_COUNTS_LENGTH = 20  # characters
 _SIMPLE_REPETITIONS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _GROUP_START = regex.compile(r"\((?:\?:|\?P?<[^\W\d]\w*>|(?!\?))")
 _PROPERTY = regex.compile(r"\\[pP](?:\{\^?[\w\s=:.-]+\}|[A-Za-z])")
+_SURROGATE = regex.compile("[\ud800-\udfff]")
 _SET_OPERATIONS = ("[:", "[.", "[=", "--", "&&", "||", "~~")
 _OTHER_ANCHORS = "anchors other than a leading ^ and a trailing $"
 _UNSUPPORTED_ESCAPES = {
@@ -115,7 +117,7 @@ def literals(texts: Sequence[str]) -> Tree:
         InvalidArgumentError: a text has a lone surrogate, which no token can contain.
     """
     for text in texts:
-        if regex.search("[\ud800-\udfff]", text):
+        if _SURROGATE.search(text):
             raise InvalidArgumentError(
                 "{choices}: {choices.value} has a lone surrogate, which is no character; remove it",
                 choices=text,
@@ -123,6 +125,7 @@ def literals(texts: Sequence[str]) -> Tree:
     return Alternation(tuple(Concatenation(tuple(map(_literal, text))) for text in texts))
 
 
+@lru_cache(4096)
 def _literal(character: str) -> CharacterClass:
     return CharacterClass(character_set([(ord(character), ord(character))]))
 

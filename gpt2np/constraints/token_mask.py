@@ -307,7 +307,12 @@ def _schema_automaton(schema: str, excluded: frozenset[str]) -> ByteAutomaton:
     """Compile a JSON Schema with as many levels as possible of what may nest without end."""
     from gpt2np.constraints.json_schema import schema_tree
 
-    for depth in range(MAX_DEPTH, 1, -1):
-        with suppress(TooManyStatesError):
-            return ByteAutomaton.of(schema_tree(json.loads(schema), depth), excluded)
-    return ByteAutomaton.of(schema_tree(json.loads(schema), 1), excluded)
+    parsed = json.loads(schema)
+    tree, is_cut = schema_tree(parsed, 1)
+    automaton = ByteAutomaton.of(tree, excluded)
+    with suppress(TooManyStatesError):
+        for depth in range(2, MAX_DEPTH + 1):
+            if is_cut:
+                tree, is_cut = schema_tree(parsed, depth)
+                automaton = ByteAutomaton.of(tree, excluded)
+    return automaton

@@ -19,6 +19,7 @@ from gpt2np.runtime.kv_cache import cache_nbytes
 
 _MASK_SECONDS = 0.05  # of a step, for the masks of constraints
 _ALONE_SECONDS = 0.1  # of a step, for sequences with interventions beside others
+_COPIES_PER_TOKEN = 8  # tokens whose keys and values are copied while one is computed
 _MIN_SHARED = 16  # tokens; copying fewer keys and values saves no time
 
 
@@ -50,8 +51,9 @@ class Scheduler:
         for reuse, up to three times `cache_bytes`. With `free_caches`, the scheduler frees the KV
         cache of a sequence that ends.
 
-        A decode step computes at most `prefill_chunk` tokens of prompts (default: no limit). Thus a
-        long prompt delays the running sequences by at most one chunk.
+        A decode step computes at most `prefill_chunk` tokens of prompts (default: no limit), or
+        half as many while a sequence generates. Thus a long prompt delays the running sequences by
+        at most half a chunk. Eight tokens that are copied from a shared prefix count as one.
         """
         check_argument(isinstance(model, GPT2), "model", model, "a GPT2, such as lm.model")
         self.running: list[RunningSequence] = []
@@ -60,7 +62,7 @@ class Scheduler:
         self._max_running = max_running
         self._cache_bytes = limits().max_cache_bytes if cache_bytes is None else cache_bytes
         self._finished: list[RunningSequence] = []  # to be returned by `step`
-        self._turn = 0  # of the last sequence that was started
+        self._turn = 0  # of the last sequence that has begun
         self._free_caches = free_caches
         self._prefill_chunk = prefill_chunk or sys.maxsize
 
@@ -115,10 +117,13 @@ class Scheduler:
         if self.waiting:
             self._admit()
         n_left = self._prefill_chunk
+        if any(sequence.n_pending == 1 for sequence in self.running):
+            n_left = max(1, n_left // 2)
         for group in self._batches():
             batch, inputs, n_left = self._inputs(group, n_left)
             if not batch:
                 continue
+            self._turn = max(self._turn, *(sequence.turn for sequence in batch))
             drafts = _drafts(batch)
             logits_indices: list[int] = []
             n_tokens = 0
@@ -197,26 +202,27 @@ class Scheduler:
         inputs: dict[int, list[int]] = {}  # by id() of the sequence
         deadline = time.perf_counter() + _MASK_SECONDS
         # The shortest prompt first: it does not wait for the chunks of long ones.
-        for sequence in sorted(group, key=_n_uncomputed):
+        for sequence in sorted(group, key=_cost):
             try:
                 if not sequence.prepare_mask(deadline):
                     continue
             except Exception as error:  # this sequence's constraint; the other sequences go on
                 sequence.end("cancelled", error)
                 continue
+            if not (n_left or sequence.has_begun):
+                continue
             sequence.drop_rejected()
             sequence.slide_window()
+            n_known = sequence.cache.length
             if prefix := sequence.shared_prefix:
                 with prefix.lock:
-                    if not (n_left or prefix.is_computed):
-                        continue
-                    n_left -= prefix.compute(self._model, n_left)
-                    if not prefix.is_computed:
-                        continue
-                    if not _start(sequence, prefix):
+                    n_left = max(0, n_left - prefix.compute(self._model, n_left))
+                    if not (prefix.is_computed and _start(sequence, prefix)):
                         continue
             elif not self._copy_prefix(sequence):
                 continue
+            n_copied = sequence.cache.length - n_known
+            n_left = max(0, n_left - n_copied // _COPIES_PER_TOKEN)
             if (n := sequence.n_pending) > 1:
                 n = min(n, n_left)
                 n_left -= n
@@ -251,13 +257,20 @@ class Scheduler:
         return True
 
     def _admit(self) -> None:
-        """Move waiting sequences to the batch until `max_running` or `cache_bytes` is reached."""
+        """Move waiting sequences to the batch until `max_running` or `cache_bytes` is reached.
+
+        Sequences that have not begun return to the queue first: a place in the batch is of no use
+        to them yet, but a later text with a shorter prompt may need it.
+        """
+        begun = [sequence for sequence in self.running if sequence.has_begun]
+        new = [sequence for sequence in self.running if not sequence.has_begun]
+        candidates = sorted([*new, *self.waiting], key=attrgetter("turn"))
         prefixes = {s.shared_prefix for s in (*self.running, *self.waiting) if s.shared_prefix}
         prefixes = {prefix for prefix in prefixes if prefix.cache is not None}
-        reserved = sum(map(self._nbytes, self.running))
+        reserved = sum(map(self._nbytes, begun))
         reserved += sum(_max_nbytes(self._model, len(prefix.ids)) for prefix in prefixes)
-        running = self.running.copy()
-        for candidate in self.waiting:
+        running = begun.copy()
+        for candidate in candidates:
             reserved += self._nbytes(candidate)
             prefix = candidate.shared_prefix
             if prefix and prefix not in prefixes:
@@ -267,10 +280,7 @@ class Scheduler:
             if running and not fits:
                 break
             running.append(candidate)
-        waiting = self.waiting[len(running) - len(self.running) :]
-        if len(running) > len(self.running):
-            self._turn = running[-1].turn
-        self.running, self.waiting = running, waiting
+        self.running, self.waiting = running, candidates[len(running) - len(begun) :]
 
     def _remove_finished(self) -> None:
         finished = [s for s in (*self.running, *self.waiting) if s.finish_reason]
@@ -298,10 +308,11 @@ def _is_shareable(sequence: RunningSequence) -> bool:
     return not (sequence.request.callbacks.interventions or sequence.context_start)
 
 
-def _n_uncomputed(sequence: RunningSequence) -> int:
-    """Return the number of ids whose keys and values are not computed yet."""
-    prefix = sequence.shared_prefix
-    return len(prefix.ids) - prefix.n_computed if prefix else sequence.n_pending
+def _cost(sequence: RunningSequence) -> int:
+    """Return how many tokens must be computed, or copied in the same time, for the next logits."""
+    if prefix := sequence.shared_prefix:
+        return len(prefix.ids) - prefix.n_computed + len(prefix.ids) // _COPIES_PER_TOKEN
+    return sequence.n_pending
 
 
 def _common_length(a: Sequence[int], b: Sequence[int]) -> int:

@@ -165,6 +165,11 @@ class RunningSequence:
         return min(left, self.n_positions - (self.length - self.context_start))
 
     @property
+    def has_begun(self) -> bool:
+        """Whether any token is computed, apart from a shared prefix."""
+        return bool(self.ids or self.cache.length)
+
+    @property
     def n_pending(self) -> int:
         """Number of token ids in the context that are not yet in the KV cache."""
         return self.length - self.context_start - self.cache.length
@@ -386,21 +391,25 @@ class SharedPrefix:
         """Whether the keys and values of all tokens but the last are known."""
         return self.cache is not None and self.n_computed == len(self.ids) - 1
 
-    def compute(self, model: GPT2, max_tokens: int) -> int:
-        """Compute the keys and values of at most `max_tokens` further tokens; return how many."""
+    def compute(self, model: GPT2, budget: int) -> int:
+        """Compute the keys and values of at most `budget` further tokens; return the cost.
+
+        A token with log probabilities takes twice the time, and costs 2.
+        """
+        cost = 1 if self.top is None else 2
         if self.cache is None:
             cache = self.computed.copy() if self.computed else model.new_cache()
             cache.truncate(min(cache.length, len(self.ids) - 1))
             self.cache, self.n_computed = cache, cache.length
         start = self.n_computed
-        stop = min(start + max_tokens, len(self.ids) - 1)
+        stop = min(start + -(-budget // cost), len(self.ids) - 1)
         self.cache.truncate(start)  # Ctrl-C may have interrupted an earlier call
         if self.top is not None:
             self.logprobs[start:] = text_logprobs(model, self.ids[: stop + 1], self.top, self.cache)
         elif new_ids := self.ids[start:stop]:
             compute_logits(model, [new_ids], [self.cache], logits_indices=[])
         self.n_computed = stop
-        return stop - start
+        return (stop - start) * cost
 
     def copy_to(self, sequence: RunningSequence) -> None:
         """Give a sequence the prompt's KV cache and log probabilities."""
@@ -431,16 +440,16 @@ class CoveredPrefix(SharedPrefix):
         """Whether the root and the tree are computed."""
         return bool(self.tree)
 
-    def compute(self, model: GPT2, max_tokens: int) -> int:
-        """Compute at most `max_tokens` further tokens of the root; with its last ones, the tree."""
+    def compute(self, model: GPT2, budget: int) -> int:
+        """Compute further tokens of the root for at most `budget`; with the last ones, the tree."""
         if self.tree:
             return 0
-        is_last = self.top is None and len(self.ids) <= self.n_computed + max_tokens
-        n_computed = super().compute(model, 0 if is_last else max_tokens)
+        is_last = self.top is None and len(self.ids) <= self.n_computed + budget
+        cost = super().compute(model, 0 if is_last else budget)
         if self.cache and (is_last or super().is_computed):
             self.tree = self.covers.tree(model, self.cache)
             return len(self.ids) - self.n_computed
-        return n_computed
+        return cost
 
     def copy_to(self, sequence: RunningSequence) -> None:
         """Draw a cover for a sequence; set its prompt and KV cache, and append a new token, if any.

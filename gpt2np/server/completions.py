@@ -20,7 +20,7 @@ from gpt2np.server.interventions import check_steered, hooks_of
 from gpt2np.server.protocol import GenerationRequest, check_ids
 from gpt2np.server.replies import AnyReply
 from gpt2np.server.responses import DONE, event, json_bytes
-from gpt2np.server.threads import BEAM_SEARCH, CHAT_TEMPLATES, prepare, run_on
+from gpt2np.server.threads import BEAM_SEARCH, CHAT_TEMPLATES, CONSTRAINTS, prepare, run_on
 
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
 
@@ -53,6 +53,7 @@ async def start_request(
         processors: Any = arguments.get("logits_processor", ())
         arguments["logits_processor"] = [*processors, running.raise_if_cancelled]
     lm, vocab_size = engine.lm, engine.lm.model.config.vocab_size
+    has_constraint = any(arguments.get(name) for name in ("choices", "regex", "json_schema"))
 
     def create_streams(prompt: Prompt) -> None:
         if n_last := request.truncate_prompt_tokens:  # -1, as in vLLM, means the whole context
@@ -78,7 +79,10 @@ async def start_request(
                 raise running.error
             if callable(prompt):
                 prompt = await run_on(CHAT_TEMPLATES, prompt)
-            await prepare(create_streams, prompt)
+            if has_constraint:  # it may take a second to compile
+                await run_on(CONSTRAINTS, create_streams, prompt)
+            else:
+                await prepare(create_streams, prompt)
     except BaseException:
         engine.end(running)
         raise

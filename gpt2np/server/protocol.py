@@ -47,6 +47,15 @@ def _check_logit_bias(value: object) -> object:
 
 T = TypeVar("T")
 _MAX_ENTRIES = limits().max_list_entries
+
+
+def _check_n_prompts(value: object) -> object:
+    """Raise ValueError for a list that is too long, before pydantic copies it for each error."""
+    if isinstance(value, list) and len(value) > _MAX_ENTRIES:
+        raise ValueError(f"a list of {len(value):,} entries, more than {_MAX_ENTRIES:,}")
+    return value
+
+
 List = Annotated[list[T], Field(fail_fast=True, max_length=_MAX_ENTRIES)]  # else, many errors
 AnyText = Annotated[str, AfterValidator(_check_unicode)]
 Text = Annotated[AnyText, Field(min_length=1)]
@@ -334,9 +343,12 @@ Prompts = Annotated[list[AnyText | List[TokenId]], Field(fail_fast=True, max_len
 class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
-    prompt: AnyText | List[TokenId] | Prompts | None = Field(
+    prompt: Annotated[
+        AnyText | List[TokenId] | Prompts | None,
+        Field(union_mode="left_to_right"),
+        BeforeValidator(_check_n_prompts),
+    ] = Field(
         "",
-        union_mode="left_to_right",  # faster for a list of 200,000, which is refused
         description="A text, a list of token ids, or a list of texts and lists of ids.",
     )
     max_tokens: Annotated[int, Field(ge=0, le=1 << 20), Whole] | None = 16

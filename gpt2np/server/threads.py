@@ -7,6 +7,7 @@ request is cancelled is never made.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
@@ -23,6 +24,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 BEAM_SEARCH = ThreadPoolExecutor(1, "gpt2np-beams")
+CONSTRAINTS = ThreadPoolExecutor(1, "gpt2np-constraints")
 CHAT_TEMPLATES = ThreadPoolExecutor(1, "gpt2np-templates")
 INSPECTION = ThreadPoolExecutor(1, "gpt2np-inspection")
 _PREPARATION = ThreadPoolExecutor(1, "gpt2np-preparation")
@@ -43,7 +45,16 @@ async def prepare(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
 
 async def read_json(request: Request, model: type[M]) -> M:
     """Read and validate the body of a request, or raise pydantic's ValidationError."""
-    return await prepare(model.model_validate_json, await request.body())
+    return await prepare(_validate, model, await request.body())
+
+
+def _validate(model: type[M], body: bytes) -> M:
+    """Validate a body. Garbage collection waits: it would look at 200,000 lists several times."""
+    gc.disable()
+    try:
+        return model.model_validate_json(body)
+    finally:
+        gc.enable()
 
 
 async def json_response(body: Json) -> Response:

@@ -79,6 +79,15 @@ LARGE = {
     "tokens": ("/detokenize", {"tokens": [300] * 3_900_000}),
     "prompts": (COMPLETIONS, {"prompt": [[7]] * 3_900_000}),
     "stop": (COMPLETIONS, {"stop": WORDS, "max_tokens": 400}),
+    "schema": (
+        COMPLETIONS,
+        {
+            "structured_outputs": {
+                "json": {"type": "string", "pattern": "(.{0,50}a.{0,50}){1,20}"}
+            },
+            "max_tokens": 20,
+        },
+    ),
     "an unknown field": (COMPLETIONS, {"other": [[]] * 5_000_000}),
 }
 

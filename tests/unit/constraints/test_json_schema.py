@@ -73,7 +73,7 @@ KINDS = [
     ],
 )
 def test_texts(schema, valid, invalid):
-    matches = matcher(schema_tree(schema, 4))
+    matches = matcher(schema_tree(schema, 4)[0])
     assert [text for text in valid if not matches(text)] == []
     assert [text for text in invalid if matches(text)] == []
 
@@ -151,3 +151,18 @@ def test_the_option_takes_a_dict_a_text_and_a_file(lm, tmp_path):
 def test_wrong_options(options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         GenerationOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_cut"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}, False),
+        ({"type": "array", "items": {"type": "integer"}}, False),
+        ({"type": "object", "properties": {"a": {"$ref": "#"}}}, True),
+        ({"type": "object", "required": ["a"]}, True),
+        ({"type": "array"}, True),
+        ({}, True),
+    ],
+)
+def test_depth_matters_only_where_values_nest_without_end(schema, is_cut):
+    assert schema_tree(schema, 2)[1] == is_cut

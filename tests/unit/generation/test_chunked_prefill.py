@@ -49,8 +49,9 @@ def test_running_sequences_go_on_between_chunks(lm, monkeypatch):
     short = lm.stream("The fox", max_new_tokens=12, seed=1, draft="none")
     long = lm.stream(STORY * 4, max_new_tokens=2, seed=1, draft="none")
     sizes = run(lm, [short, long], monkeypatch, prefill_chunk=8)
-    with_both = [ns for ns in sizes if 1 in ns and 8 in ns]
+    with_both = [ns for ns in sizes if 1 in ns and 4 in ns]  # half a chunk
     assert len(with_both) > 5
+    assert all(sum(ns) <= 8 for ns in sizes)
 
 
 def test_a_shared_start_of_prompts_is_computed_once(lm, monkeypatch):
@@ -75,3 +76,28 @@ def test_a_donor_may_end_first(lm):
     while scheduler.busy:
         scheduler.step()
     assert second.completion == expected
+
+
+def test_log_probabilities_of_a_prompt_count_double(lm, monkeypatch):
+    """They take twice the time, so that a step computes half as many tokens."""
+    short = lm.stream("The fox", max_new_tokens=20, seed=1, draft="none")
+    long = lm.stream(STORY * 4, max_new_tokens=2, seed=1, draft="none", prompt_logprobs=1)
+    sizes = run(lm, [short, long], monkeypatch, prefill_chunk=16)
+    assert [4] in sizes[2:] and all(sum(ns) <= 4 for ns in sizes[2:])
+
+
+def test_long_prompts_that_have_not_begun_hold_no_place(lm):
+    """A later text with a short prompt starts at once, though a request has filled the batch."""
+    scheduler = Scheduler(lm.model, max_running=4, prefill_chunk=16)
+    for place in range(8):
+        prompt = f"{place} {STORY * 3}"
+        scheduler.add(lm.stream(prompt, max_new_tokens=2, seed=1, draft="none").sequence, place)
+    scheduler.step()
+    late = lm.stream("The fox", max_new_tokens=5, seed=1, draft="none")
+    scheduler.add(late.sequence)
+    scheduler.step()
+    assert len(late.sequence.ids) == 1
+    while scheduler.busy:
+        scheduler.step()
+    expected = lm.generate("The fox", max_new_tokens=5, seed=1)
+    assert_equal_results([late.completion], [expected])
