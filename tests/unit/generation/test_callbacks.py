@@ -117,7 +117,7 @@ def test_an_exception_of_a_callback_ends_only_its_sequence(lm):
 
     def fail_on_foxes(ids, logits):
         if ids[: len(fox)] == fox and len(ids) > len(fox) + 2:
-            raise RuntimeError("no foxes")
+            raise CallerError("no foxes")
         return logits
 
     fox = lm.encode_prompt("The fox")
