@@ -92,6 +92,8 @@ class Report:
         size = f"error {self.first.error:.2g}, {self.dtype} may show {self.first.tolerance:.2g}"
         if self.mistake is None:
             return f"{place}: {size}; no known mistake explains it"
+        if self.explained_error is None:
+            return f"{place}: {size}; {self.mistake}"
         return f"{place}: {size}; agrees to {self.explained_error:.2g} with: {self.mistake}"
 
 

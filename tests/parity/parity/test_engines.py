@@ -64,6 +64,20 @@ def test_the_forward_pass_in_60_lines(golden, exact, monkeypatch):
     assert report.mistake == "the scale is 1 / D"
 
 
+def test_half_precision_is_named(golden, exact):
+    """As in llama.cpp, whose GELU reads a table of float16."""
+
+    def hook(name, array):
+        return array.astype(np.float16).astype(np.float32) if name.endswith("mlp.act") else array
+
+    ids = golden.ids["short"]
+    logits = gpt2np.trace(gpt2np.load("bundled"), ids, interventions=hook)["logits"]
+    report = check(golden, {"short/logits": logits}, exact, "float32")
+    assert report.mistake == "possibly sums or weights in half precision"
+    assert str(report).endswith(report.mistake)
+    assert check(golden, {"short/logits": logits}, exact, "float16").is_rounding
+
+
 # Variations that are not on the list of mistakes, and the point at which each shows.
 UNLISTED = {
     "blocks.2.mlp.act": lambda x: np.maximum(x, -0.1),
@@ -90,3 +104,4 @@ def test_mistakes_that_are_not_on_the_list(golden, exact, point):
     arrays = gpt2np.trace(engine, ids, interventions=hook).arrays
     report = check(golden, {f"short/{name}": array for name, array in arrays.items()}, exact)
     assert report.first is not None and report.first.point == point
+    assert f"a bug, first at {point}" in str(report)
