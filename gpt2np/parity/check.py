@@ -122,13 +122,7 @@ def check(
     checks = {
         prompt: _PromptCheck(model, golden.ids[prompt], arrays) for prompt, arrays in given.items()
     }
-    points = [
-        PointReport(prompt, point, error, tolerance, golden_error)
-        for prompt, one in checks.items()
-        for point, error, tolerance, golden_error in one.errors(
-            dtype, golden.arrays.get(prompt, {})
-        )
-    ]
+    points = [p for prompt in checks for p in checks[prompt].reports(prompt, dtype, golden)]
     order = {name: i for i, name in enumerate(hook_point_names(model.config.n_layer))}
     points.sort(key=lambda p: order[p.point])
     flagged = next((p for p in points if not p.is_rounding), None)
@@ -144,9 +138,8 @@ def check(
         point, mistake, explained = found
         first = next(p for p in points if (p.prompt, p.point) == (prompt, point))
         return Report(dtype, tuple(points), first, mistake, explained)
-    if flagged:
-        return Report(dtype, tuple(points), flagged, _half_precision(dtype, flagged.error))
-    return Report(dtype, tuple(points))
+    guess = _half_precision(dtype, flagged.error) if flagged else None
+    return Report(dtype, tuple(points), flagged, guess)
 
 
 def _usable(one: _PromptCheck) -> int:
@@ -170,17 +163,15 @@ class _PromptCheck:
         self._plain = plain_weights(GPT2(self._config, self._weights))
         self._right = self._steps(given) if given else {}
 
-    def errors(
-        self, dtype: str, golden: Mapping[str, Array]
-    ) -> Iterator[tuple[str, float, float, float | None]]:
-        """Yield each array's point, error, tolerance and distance from the golden array."""
-        rounded = self.rounded_pass(dtype, list(self.given))
+    def reports(self, prompt: str, dtype: str, golden: Golden) -> Iterator[PointReport]:
+        """Yield the result for each array."""
+        rounded, exact = self.rounded_pass(dtype, list(self.given)), golden.arrays.get(prompt, {})
         ours = self._steps(rounded)
         for point, array in self.given.items():
-            rounding = _distance(rounded[point], ours[point])
-            from_golden = _distance(array, golden[point]) if point in golden else None
-            tolerance = max(_MARGIN * rounding, _FLOOR[dtype])
-            yield point, _distance(array, self._right[point]), tolerance, from_golden
+            error = _distance(array, self._right[point])
+            tolerance = max(_MARGIN * _distance(rounded[point], ours[point]), _FLOOR[dtype])
+            from_golden = _distance(array, exact[point]) if point in exact else None
+            yield PointReport(prompt, point, error, tolerance, from_golden)
 
     def explanations(self, last: str | None) -> Iterator[tuple[str, str, float]]:
         """Yield (point, mistake, error with the mistake) wherever a mistake explains an array.
@@ -216,9 +207,9 @@ class _PromptCheck:
             steps[name] = right
             array = given.get(name, right)
             if array.shape != right.shape:  # logits of the last token
-                steps[name] = right[-1:]
-            arrays[name] = right if array.shape != right.shape else array
-            return arrays[name]
+                steps[name], array = right[-1:], right
+            arrays[name] = array
+            return array
 
         _plain_pass(self.ids, self._config, force, self._plain)
         return steps

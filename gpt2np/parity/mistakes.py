@@ -73,6 +73,11 @@ class PassStep:
         y: Array = x @ weight
         return y + self.weight(f"{name}.bias") if bias else y
 
+    def norm(self, x: Array, name: str) -> Array:
+        """Return the layer norm of x."""
+        weight, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        return layer_norm(x, weight, bias, self.config.layer_norm_epsilon)
+
 
 Compute = Callable[[PassStep], Array]
 
@@ -110,12 +115,15 @@ def _norm_mistakes(norm: str) -> list[Mistake]:
         y: Array = x - x.mean(-1, keepdims=True)
         return y
 
-    def std(x: Array, ddof: int = 0) -> Array:
-        y: Array = x.std(-1, keepdims=True, ddof=ddof)
+    def var(x: Array, ddof: int = 0) -> Array:
+        y: Array = x.var(-1, keepdims=True, ddof=ddof)
         return y
 
     def plain(x: Array, epsilon: float) -> Array:
-        return centered(x) / np.sqrt(std(x) ** 2 + epsilon)
+        return centered(x) / np.sqrt(var(x) + epsilon)
+
+    def normalized(s: PassStep) -> Array:
+        return plain(_norm_input(s, norm), s.config.layer_norm_epsilon)
 
     other = "ln_2" if norm == "ln_1" else "ln_1"
     steps: dict[str, Compute] = {
@@ -124,32 +132,27 @@ def _norm_mistakes(norm: str) -> list[Mistake]:
         "layer norm: epsilon is 1e-12 or missing": of(lambda x, _: plain(x, 1e-12)),
         "layer norm: epsilon is 1e-3": of(lambda x, _: plain(x, 1e-3)),
         "layer norm: epsilon is added outside of the root": of(
-            lambda x, e: centered(x) / (std(x) + e)
+            lambda x, e: centered(x) / (np.sqrt(var(x)) + e)
         ),
         "layer norm: the variance is divided by C - 1": of(
-            lambda x, e: centered(x) / np.sqrt(std(x, 1) ** 2 + e)
+            lambda x, e: centered(x) / np.sqrt(var(x, 1) + e)
         ),
         "layer norm: the mean is not subtracted (RMS norm)": of(
             lambda x, e: x / np.sqrt((x * x).mean(-1, keepdims=True) + e)
         ),
         "layer norm: divided by the variance, without the root": of(
-            lambda x, e: centered(x) / (std(x) ** 2 + e)
+            lambda x, e: centered(x) / (var(x) + e)
         ),
         "layer norm: over the tokens, not the channels": of(
             lambda x, e: (x - x.mean(0)) / np.sqrt(x.var(0) + e)
         ),
         "layer norm: the bias is missing": lambda s: s.right - s.weight(f"{norm}.bias"),
-        "layer norm: weight and bias are missing": lambda s: plain(
-            _norm_input(s, norm), s.config.layer_norm_epsilon
-        ),
-        "layer norm: the weight is 1 + weight": lambda s: (
-            s.right + plain(_norm_input(s, norm), s.config.layer_norm_epsilon)
-        ),
+        "layer norm: weight and bias are missing": normalized,
+        "layer norm: the weight is 1 + weight": lambda s: s.right + normalized(s),
     }
     if norm != "ln_f":
-        steps["layer norm: ln_1 and ln_2 are exchanged"] = lambda s: (
-            plain(_norm_input(s, norm), s.config.layer_norm_epsilon) * s.weight(f"{other}.weight")
-            + s.weight(f"{other}.bias")
+        steps["layer norm: ln_1 and ln_2 are exchanged"] = lambda s: s.norm(
+            _norm_input(s, norm), other
         )
     return [Mistake(name, norm, compute) for name, compute in steps.items()]
 
@@ -311,16 +314,11 @@ _STEPS: dict[str, dict[str, Compute]] = {
     "resid_mid": {
         "the residual connection around attention is missing": lambda s: s["attn.out"],
         "post-norm: attention is added to ln_1's output": lambda s: s["ln_1"] + s["attn.out"],
-        "post-norm: ln_1 is applied to the sum": lambda s: layer_norm(
-            s.right,
-            s.weight("ln_1.weight"),
-            s.weight("ln_1.bias"),
-            s.config.layer_norm_epsilon,
-        ),
+        "post-norm: ln_1 is applied to the sum": lambda s: s.norm(s.right, "ln_1"),
     },
     "ln_2": {
-        "attention and MLP are parallel: ln_2 reads the block's input": lambda s: layer_norm(
-            s.resid, s.weight("ln_2.weight"), s.weight("ln_2.bias"), s.config.layer_norm_epsilon
+        "attention and MLP are parallel: ln_2 reads the block's input": lambda s: (
+            s.norm(s.resid, "ln_2")
         ),
     },
     "mlp.pre": {
@@ -342,10 +340,8 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "GELU as x · sigmoid(1.702 x)": lambda s: (
             ACTIVATIONS["silu"](1.702 * s["mlp.pre"]) / 1.702
         ),
-        "tanh GELU with 0.0044715": lambda s: _tanh_gelu(s["mlp.pre"]),
-        "tanh GELU without the factor √(2/π)": lambda s: (
-            0.5 * s["mlp.pre"] * (1 + np.tanh(s["mlp.pre"] + 0.044715 * s["mlp.pre"] ** 3))
-        ),
+        "tanh GELU with 0.0044715": lambda s: _tanh_gelu(s["mlp.pre"], cubic=0.0044715),
+        "tanh GELU without the factor √(2/π)": lambda s: _tanh_gelu(s["mlp.pre"], scale=1.0),
         "the activation is missing": lambda s: s["mlp.pre"],
     },
     "mlp.out": {
@@ -361,12 +357,7 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "the residual connection around the MLP is missing": lambda s: s["mlp.out"],
         "post-norm: the MLP is added to ln_2's output": lambda s: s["ln_2"] + s["mlp.out"],
         "the MLP is added to the block's input": lambda s: s.resid + s["mlp.out"],
-        "post-norm: ln_2 is applied to the sum": lambda s: layer_norm(
-            s.right,
-            s.weight("ln_2.weight"),
-            s.weight("ln_2.bias"),
-            s.config.layer_norm_epsilon,
-        ),
+        "post-norm: ln_2 is applied to the sum": lambda s: s.norm(s.right, "ln_2"),
     },
     "logits": {
         "ln_f is not applied before the unembedding": lambda s: s.resid @ _head(s).T,
@@ -386,8 +377,8 @@ _STEPS: dict[str, dict[str, Compute]] = {
 }  # fmt: skip
 
 
-def _tanh_gelu(x: Array) -> Array:
-    y: Array = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.0044715 * x**3)))
+def _tanh_gelu(x: Array, scale: float = math.sqrt(2 / math.pi), cubic: float = 0.044715) -> Array:
+    y: Array = 0.5 * x * (1 + np.tanh(scale * (x + cubic * x**3)))
     return y
 
 
