@@ -177,7 +177,7 @@ export function createInside(page) {
     const mine = ++number;
     try {
       const { context, isNext, token } = shown;
-      const edited = factors.size ? await postJson("api/inspect", request(context, isNext ? null : token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
+      const edited = factors.size ? await postJson("api/inspect", request(context, token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
       if (mine !== number) return;
       shown.edited = edited;
       page.showMachine(edited ?? shown.answer, isNext ? null : token, false, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts (before: gray):", isChanged: true, was: shown.answer.next }) });

@@ -220,7 +220,8 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     const rows = isLast ? pass.next.map((each) => ({ id: each.id, p: isDrawn ? each.sampled : Math.exp(each.logprob) }))
       : point.ids.map((id, i) => ({ id, p: point.probabilities[i] }));
     const listed = rows.slice(0, N_BARS);
-    const own = rows.find(({ id }) => id === shown.token);
+    const [best] = shown.was.keys(); // the likeliest before a change stays in sight
+    const own = rows.find(({ id }) => id === (shown.token ?? best));
     if (own && !listed.includes(own)) listed[N_BARS - 1] = own;
     const most = Math.max(...listed.map(({ p }) => p), 1e-9);
     const where = checkpoint ? `after block ${checkpoint - 1}` : "before the first block";
@@ -305,7 +306,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
     }
     const { draw } = pass.described;
     const own = pass.next.find(({ id }) => id === shown.token);
-    if (shown.token === null) return [title, "All tokens share a strip from 0 to 1, each as long as its probability. A random number will pick one."];
+    if (shown.token === null) return [title, "All tokens share a strip from 0 to 1, each as long as its probability. ", pass.next.some(({ sampled }) => sampled === 1) ? "Here one token has all of it: nothing is left to chance." : "A random number will pick one."];
     if (shown.isChanged) return [title, "The token that came, ", nextChip(shown.token), ", has ", ...(own ? [dataElement(own.sampled, percent(own.sampled))] : ["no place"]), " with the changed parts. What the gray shapes wrote is gone, and everything after them is computed anew."];
     if (draw?.id === shown.token && own?.sampled < 1) {
       return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", nextChip(shown.token), ": it is written, and all begins again with the longer text.", ...sayStretch(own)];
@@ -316,7 +317,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
   // ---- building for a pass
 
   function build() {
-    blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button(pass.n_layer > 8 || innerWidth < 640 ? `${layer}` : `block ${layer}`, () => { openBlock(layer); zoom.open({ kind: "block", layer }); }, "", { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
+    blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button(pass.n_layer > 8 || innerWidth < 640 ? `${layer}` : `block ${layer}`, (event) => { event.stopPropagation(); openBlock(layer); zoom.open({ kind: "block", layer }); }, "", { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
     heads.replaceChildren(button("all heads", () => isolate(null), "", { "data-head": "all", "aria-pressed": String(view.head === null) }),
       ...Array.from({ length: pass.n_head }, (_, head) => {
         const made = button(String(head), () => isolate(head), "", { "data-head": head, "aria-label": `Head ${head}`, "aria-pressed": String(view.head === head) });

@@ -773,6 +773,8 @@ class TestPresent:
         after = next_probabilities(edited, options)
         bars = cells(tab, ".machine-bars li")
         assert [i for i, _ in bars][:5] == np.argsort(-after)[:5].tolist()
+        token = int(lm.model.forward([lm.encode_prompt(prompt)])[-1].argmax())
+        assert bars[-1][0] == token  # what was the likeliest stays in sight
         np.testing.assert_allclose([p for _, p in bars], [after[i] for i, _ in bars], atol=1e-6)
 
     def test_the_timer(self, open_tab):
@@ -1082,7 +1084,8 @@ def test_the_lesson_of_the_guide(open_tab, tmp_path):
     wait_for_end(tab)
     tab.click('#story [data-index="13"]')
     settle(tab)
-    tab.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    tab.click("#panel-tabs >> text=Choices")
+    tab.evaluate("document.activeElement.blur()")
     tab.mouse.move(0, 0)
     settle(tab)
     tab.screenshot(path=folder / "write.png")
@@ -1093,11 +1096,14 @@ def test_the_lesson_of_the_guide(open_tab, tmp_path):
     for _ in range(2):
         tab.click("#generate")
         wait_for_end(tab)
-    tab.click('#story [data-index="20"]')
+    set_inputs(tab, {"temperature": 0.8})
+    tab.select_option("#examples", "1")
     settle(tab)
-    tab.evaluate(
-        "document.activeElement.blur(); document.querySelector('#inside').scrollIntoView()"
-    )
+    tab.click("#switch-off")
+    tab.wait_for_selector("#edit-result table")
+    tab.click("#panel-tabs >> text=Inside")
+    tab.wait_for_timeout(2500)  # the picture is played
+    tab.evaluate("document.activeElement.blur()")
     tab.screenshot(path=folder / "inside.png")
     assert (folder / "write.png").stat().st_size > 20_000
 

@@ -230,6 +230,16 @@ class TestMoving:
         tab.mouse.wheel(0, 200)
         zoomed.settle("model")
 
+    def test_a_press_on_a_blocks_name_opens_the_block(self, zoomed):
+        """And nothing that lies under the name in the block's picture."""
+        blocks = zoomed.tab.locator(".machine-blocks button")
+        for n in range(blocks.count()):
+            zoomed.tab.click(".transport .forth")
+            zoomed.settle("model")
+            blocks.nth(n).click()
+            zoomed.tab.wait_for_timeout(100)
+            zoomed.settle("block")
+
     def test_a_wrong_place_is_said(self, zoomed):
         zoomed.tab.fill(".machine-crumbs input", "block 999")
         zoomed.tab.press(".machine-crumbs input", "Enter")
