@@ -103,11 +103,12 @@ class CoverFinder:
         if start == stop:
             return (), np.empty(0, np.int64), -1
         path = merge_pairs(bytes_to_chars(head), self._vocabulary.ranks)
-        can_begin = self._pieces.continues(before, head, tail)
+        rest_after = self._pieces.continues(before, head, tail)
         last = [
             ids[i]
             for i in range(start, stop)
-            if can_begin(texts[i], shapes[i]) and self._is_kept(path[-1] if path else "", texts[i])
+            if (rest := rest_after(texts[i], shapes[i])) is not None
+            and self._is_kept(path[-1] if path else "", texts[i], rest)
         ]
         path_ids = tuple(self._vocabulary.ids[token] for token in path)
         whole = next((i for i in last[:1] if self._vocabulary.token_bytes[i] == tail), -1)
@@ -125,12 +126,16 @@ class CoverFinder:
     def _max_token_bytes(self) -> int:
         return max(map(len, self._tokens.texts))
 
-    def _find_is_kept(self, left: str, text: bytes) -> bool:
-        """Return whether BPE keeps a token with the bytes `text` after the token `left`, if any."""
+    def _find_is_kept(self, left: str, text: bytes, rest: str) -> bool:
+        """Return whether BPE keeps a token with the bytes `text` between a token and a text.
+
+        `left` is the token before, if any, and `rest` is what must follow, if anything.
+        """
         vocabulary, token = self._vocabulary, bytes_to_chars(text)
-        if not left and (vocabulary.self_encoding or vocabulary.ignore_merges):
+        if not (left or rest) and (vocabulary.self_encoding or vocabulary.ignore_merges):
             return True
-        return merge_pairs(left + token, vocabulary.ranks) == [*filter(None, [left]), token]
+        kept = [left, token] if left else [token]
+        return merge_pairs(left + token + rest, vocabulary.ranks)[: len(kept)] == kept
 
     def _encode_bytes(self, text: bytes) -> list[int]:
         return self._encode(decode(text), disallowed_special=(), errors="surrogateescape")

@@ -35,6 +35,7 @@ _KINDS = {
     "!": r"[^\p{L}\p{M}\p{N}\s/']",
 }
 _FOLLOWING = ("", *_KINDS, *"sle")  # an s, l or e can complete 's, 'll or 're
+_ONLY_FOLLOWING = ("l", "e")  # nothing else may follow 'l, or 'r and 'v
 _UNDECIDED = 4  # pieces; the known patterns have decided all earlier pieces, whatever follows
 
 Split = tuple[tuple[bytes, ...], bytes]
@@ -51,7 +52,7 @@ class PieceBeginnings:
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self._is_known = set(patterns) <= KNOWN_PATTERNS
         self._pre_tokenize = make_pre_tokenizer(patterns)
-        self._is_one_piece = lru_cache(maxsize=4096)(self._find_one_piece)
+        self._rest_of_piece = lru_cache(maxsize=4096)(self._find_rest_of_piece)
 
     def splits(self, text: bytes) -> list[Split]:
         """Return all ways in which the pre-tokenizer splits a text that goes on."""
@@ -70,11 +71,14 @@ class PieceBeginnings:
                 splits.add((tuple(closed), rest[start:]))
         return sorted(splits)
 
-    def continues(self, before: bytes, head: bytes, tail: bytes) -> Callable[[bytes, str], bool]:
+    def continues(
+        self, before: bytes, head: bytes, tail: bytes
+    ) -> Callable[[bytes, str], str | None]:
         """Return a test for the tokens with which a piece can go on after `head`.
 
         `before` is the piece before, and the tokens begin with `tail`. The test takes a token's
-        bytes and its `shape`; tokens of one shape share an answer.
+        bytes and its `shape`; tokens of one shape share an answer. It returns what must follow in
+        the piece, such as "e" after "'r"; None if the piece can't go on with the token.
         """
         is_unicode = _is_unicode(head + tail)
         shape_before, shape_head = shape(before), shape(head)
@@ -82,24 +86,25 @@ class PieceBeginnings:
             shape_before = shape_before or decode(before)
         has_shape = self._is_known and (shape_before or not before) and (shape_head or not head)
 
-        def can_follow(token: bytes, token_shape: str) -> bool:
+        def rest_after(token: bytes, token_shape: str) -> str | None:
             if has_shape and token_shape:
-                return self._is_one_piece(shape_before, shape_head + token_shape)
+                return self._rest_of_piece(shape_before, shape_head + token_shape)
             if is_unicode and not _is_unicode(head + token):
-                return False
+                return None
             texts = _completions(head + token)
-            return any(self._find_one_piece(decode(before), text) for text in texts)
+            rests = (self._find_rest_of_piece(decode(before), text) for text in texts)
+            return next((rest for rest in rests if rest is not None), None)
 
-        return can_follow
+        return rest_after
 
-    def _find_one_piece(self, before: str, text: str) -> bool:
+    def _find_rest_of_piece(self, before: str, text: str) -> str | None:
         closed = [before] if before else []
         for following in _FOLLOWING:
             pieces = self._pre_tokenize(before + text + following)
             opened = pieces[len(closed) :]
             if pieces[: len(closed)] == closed and opened and len(opened[0]) >= len(text):
-                return True
-        return False
+                return following if following in _ONLY_FOLLOWING else ""
+        return None
 
 
 def decode(text: bytes) -> str:

@@ -81,6 +81,15 @@ def test_what_follows_decides_where_pieces_begin(gpt2_vocabulary):
     assert (" ", "ers") in texts(b" e") and (" ", "en") not in texts(b" e")
 
 
+def test_what_must_follow_decides_which_tokens_can_come():
+    """After "'r", only "'re" is one piece, and its tokens are "'" and "re"."""
+    ids = {token: i for i, token in enumerate([*"'elr", "re", "'r"])}
+    merges = {"r e": 0, "' r": 1}
+    tokenizer = Tokenizer(Vocabulary(ids, merges, (), (PATTERN_NAMES["gpt2"],)))
+    texts = {tuple(tokenizer.token_texts(cover)) for cover in covers_of(tokenizer, b"l'r")}
+    assert texts == {("l", "'", "r"), ("l", "'", "re")}
+
+
 def test_a_text_that_is_not_utf8(gpt2_vocabulary):
     tokenizer = Tokenizer.load(gpt2_vocabulary)
     for text in [b"\xff", b"a\xffb", b"caf\xc3", b"\xe6", b"\xf0", b"\xf0\x9f", b"\x80\x80 a"]:
