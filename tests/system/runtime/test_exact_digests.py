@@ -31,7 +31,7 @@ def test_digest(name: str) -> None:
 @pytest.mark.parametrize(
     "variables",
     [
-        *({"OPENBLAS_CORETYPE": core} for core in ("Haswell", "Sandybridge", "Prescott")),
+        *({"OPENBLAS_CORETYPE": core} for core in ("Haswell", "Zen", "Sandybridge", "Prescott")),
         {"OPENBLAS_NUM_THREADS": "1"},
         {"OPENBLAS_NUM_THREADS": "3"},
         {"NPY_DISABLE_CPU_FEATURES": " ".join(multiarray.__cpu_dispatch__)},
