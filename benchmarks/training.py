@@ -191,6 +191,7 @@ def measure(steps: Mapping[str, Step], turns: int) -> dict[str, list[float]]:
             start = time.perf_counter()
             losses.append(step())
             seconds[name].append(time.perf_counter() - start)
+            print(f"turn {turn}, {name}: {seconds[name][-1]:.3f} s", file=sys.stderr, flush=True)
         if not turn:
             assert max(losses) - min(losses) < 1e-3, losses
     return seconds
