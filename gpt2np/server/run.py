@@ -21,7 +21,8 @@ from gpt2np.server.engine import QueueFullError
 
 _POLL = 0.05  # seconds
 _GRACE = 5.0  # seconds to send the error events of requests that were ended
-_BACKLOG = 128  # connections that wait to be accepted; asyncio accepts as many at a time
+_ACCEPTED = 128  # connections that asyncio accepts at a time
+_BACKLOG = 2048  # connections that wait to be accepted; any more try again after a second
 _SWITCH_INTERVAL = 0.0005  # seconds
 _MAX_UNREAD = 60.0  # seconds until a client that reads nothing is disconnected
 
@@ -66,7 +67,7 @@ def serve(
         server_header=False,
         http=Connection,
         ws="none",
-        backlog=_BACKLOG,
+        backlog=_ACCEPTED,
         # uvicorn trusts X-Forwarded-For of 127.0.0.1, unless this variable names the proxies.
         proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
         timeout_graceful_shutdown=1,  # `_UvicornServer` has waited for the requests
@@ -91,6 +92,7 @@ async def _serve(
     if not serving.done():
         try:
             server.add_models(loading.result())
+            listener.listen(_BACKLOG)  # asyncio has called it with _ACCEPTED
             on_ready()
         except BaseException:
             runner.should_exit = True
