@@ -3,6 +3,7 @@
 The tests use the command line only, so they can be run on earlier versions.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -37,22 +38,31 @@ def interrupt(process):
 
 def append(source):
     with source.open("a") as file:
-        file.write("more")
+        file.write('{"text": "more"}\n')
+
+
+def write_documents(path, data, n_bytes):
+    text = (data / "stories" / "train.txt").read_text(encoding="utf-8")[:n_bytes]
+    texts = (text[start : start + 4000] for start in range(0, n_bytes, 4000))
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
 @pytest.mark.parametrize("change", [os.utime, append], ids=["touch", "edit"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_input_that_changed_is_named_and_no_result_is_lost(data, tmp_path, command, change):
-    source, out = tmp_path / "in" / "t.txt", tmp_path / "out" / "o"
+    source, out = tmp_path / "in" / "t.jsonl", tmp_path / "out" / "o"
     out = out.with_suffix(".jsonl" if command == "score" else ".bin")
     for path in (source, out):
         path.parent.mkdir()
-    source.write_bytes((data / "stories" / "train.txt").read_bytes()[:20_000_000])
+    write_documents(source, data, 30_000_000)
     (out.parent / "note").touch()
-    process = start(command, source, out)
-    wait_for_work(process, out)
-    time.sleep(2)
-    interrupt(process)
+    for seconds in (1, 5, 20):  # until there are results
+        process = start(command, source, out)
+        wait_for_work(process, out)
+        time.sleep(seconds)
+        interrupt(process)
+        if len([*out.parent.iterdir()]) > 1:
+            break
     before = {path.name: path.stat().st_size for path in out.parent.rglob("part-*")}
     change(source)
     process = start(command, source, out)
@@ -60,19 +70,19 @@ def test_an_input_that_changed_is_named_and_no_result_is_lost(data, tmp_path, co
         message = process.communicate(timeout=20)[1]
     finally:
         process.kill()
-    assert process.returncode == 2 and "t.txt" in message and "--force" in message
+    assert process.returncode == 2 and "t.jsonl" in message and "--force" in message
     assert before == {path.name: path.stat().st_size for path in out.parent.rglob("part-*")}
     assert before and not out.exists()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_output_that_appears_during_the_work_is_kept(data, tmp_path, command):
-    source, out = tmp_path / "in" / "t.txt", tmp_path / "out" / "o"
+    source, out = tmp_path / "in" / "t.jsonl", tmp_path / "out" / "o"
     out = out.with_suffix(".jsonl" if command == "score" else ".bin")
     for path in (source, out):
         path.parent.mkdir()
     n_bytes = 60_000 if command == "score" else 10_000_000
-    source.write_bytes((data / "stories" / "train.txt").read_bytes()[:n_bytes])
+    write_documents(source, data, n_bytes)
     (out.parent / "note").touch()
     process = start(command, source, out)
     wait_for_work(process, out)
@@ -104,5 +114,5 @@ def test_a_small_file_that_unpacks_to_a_large_text(tmp_path, suffix):
         message = process.communicate(timeout=30)[1]
     finally:
         process.kill()
-    assert process.returncode == 1 and "set GPT2NP_MAX_COMPRESSION_RATIO" in message
+    assert process.returncode in (1, 2) and "set GPT2NP_MAX_COMPRESSION_RATIO" in message
     assert not out.exists()
