@@ -40,6 +40,7 @@ from gpt2np.tokenizer.dataset import encode_dataset
 ray = pytest.importorskip("ray", reason="needs Ray: pip install gpt2np[ray]")
 
 SOURCE = ModelArguments(ModelOptions("bundled"))
+QUANTIZED = ModelArguments(ModelOptions("bundled", weights="int8"))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +161,7 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
     jobs = {
         "s.jsonl": (
             partial(score_corpus, quantized, files, options=scoring),
-            lambda cluster: score_on_ray(replace(SOURCE, weights="int8"), scoring, cluster),
+            lambda cluster: score_on_ray(QUANTIZED, scoring, cluster),
         ),
         "e.npz": (
             partial(encode_dataset, [texts, prompts], tokenizer=lm.tokenizer),
