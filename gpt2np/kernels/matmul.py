@@ -33,6 +33,9 @@ MAX_SPLIT_ROWS = 7
 
 This holds for OpenBLAS on x86; with small-matrix kernels, for any number of rows."""
 
+_MAX_COLUMNS = 3072
+"""The most columns of one GEMM or GEMV: in parts, an unembedding of few rows takes 0.7 of the time."""
+
 _MAX_GEMV_ROWS = 3  # without small-matrix kernels, one GEMV per row is faster than GEMM
 
 MIN_SHARED_WORK = 15_000_000
@@ -90,14 +93,16 @@ def _matmul_of_any_blas(x: Array, w: Array, out: Array | None) -> Array:
         out = _empty_product(x, w) if out is None else out
         matmul(x[..., :, None, :], w[..., None, :, :], out=out[..., :, None, :])
         return out
-    if not _is_shared(n, w):
+    threads = python_threads() if _is_shared(n, w) else 1
+    parts = _lane_slices(m, max(threads, -(-m // _MAX_COLUMNS)))
+    if len(parts) == 1:
         return np.matmul(x, w, out=out)
     y = _empty_product(x, w) if out is None else out
 
     def multiply(columns: slice) -> None:
         np.matmul(x, w[..., columns], out=y[..., columns])
 
-    parallel_for(multiply, _lane_slices(m, python_threads()), python_threads())
+    parallel_for(multiply, parts, threads)
     return y
 
 
