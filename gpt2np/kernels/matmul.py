@@ -34,7 +34,7 @@ MAX_SPLIT_ROWS = 7
 This holds for OpenBLAS on x86; with small-matrix kernels, for any number of rows."""
 
 _MAX_COLUMNS = 3072
-"""The most columns of one GEMM or GEMV: in parts, an unembedding of few rows takes 0.7 of the time."""
+"""The most columns of one GEMM or GEMV. In parts, the unembedding of few rows is faster."""
 
 _MAX_GEMV_ROWS = 3  # without small-matrix kernels, one GEMV per row is faster than GEMM
 
