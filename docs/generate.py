@@ -125,7 +125,7 @@ def request_fields_page() -> str:
         rows[name] = PARTIAL.get(name, treatment), where or "chat" * (name not in completion)
     for name, advice in REFUSED.items():
         text = f"refused: {advice}" if advice else "refused"
-        rows[name] = ("supported; refused in chat", rows[name][1]) if name in rows else (text, "")
+        rows[name] = ("supported; refused in chat" if name in rows else text), ""
     rows |= {name: (f"ignored: {reason}", "") for name, reason in IGNORED.items()}
     table = [f"| `{name}` | {text} | {where} |" for name, (text, where) in sorted(rows.items())]
     head = [
@@ -134,14 +134,14 @@ def request_fields_page() -> str:
         "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
         "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. A "
         "field with an endpoint in the last column is treated so only there.",
-        'A supported field acts as in OpenAI\'s API or vLLM; `boundary` is our own. "As" gives '
-        "a field's name in [Generation options](options.md), whose defaults hold for all "
-        "fields, except that `temperature` is 1, `top_k` 0 and, for completions, `max_tokens` "
-        "16. A request with a refused field gets status 400 and an error that names the field, "
-        "unless its value is off: null or, for most fields, false. An ignored field changes "
-        "nothing. Fields outside this table are ignored, too; only these are named in the "
-        "response header `X-Ignored-Fields`, up to 20. A running server lists the ranges of "
-        "values at `/docs`.",
+        "A supported field acts as in OpenAI's API or vLLM; `boundary` and `interventions` are "
+        'our own. The name after "as" is the one in [Generation options](options.md), whose '
+        "defaults hold for all fields, except that `temperature` is 1, `top_k` 0 and, for "
+        "completions, `max_tokens` 16. A request with a refused field gets status 400 and an "
+        "error that names the field, unless its value is off: null or, for most fields, false. "
+        "An ignored field changes nothing. Fields outside this table are ignored, too; only "
+        "these are named in the response header `X-Ignored-Fields`, up to 20. A running server "
+        "lists the ranges of values at `/docs`.",
     ]
     return (
         "\n\n".join(

@@ -25,9 +25,9 @@ def aho_corasick(
         inherited = nodes[ending] if node else {}
         count(10 + len(inherited))
         found = {character: _FOUND for character, to in inherited.items() if to == _FOUND}
-        own = {**nodes[node], **found}
-        queue += [(to, inherited.get(c, 0)) for c, to in nodes[node].items() if own[c] != _FOUND]
-        nodes[node] = {**inherited, **own}
+        steps = {**nodes[node], **found}
+        queue += [(to, inherited.get(c, 0)) for c, to in nodes[node].items() if steps[c] != _FOUND]
+        nodes[node] = {**inherited, **steps}
     return [_by_target(node) for node in nodes]
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import takewhile
+from itertools import islice
 from operator import itemgetter
 
 import regex
@@ -51,9 +51,10 @@ def intersection(a: Ranges, b: Ranges) -> Ranges:
     """Return the set of the characters that are in both sets; fast if `a` has few ranges."""
     common: list[tuple[int, int]] = []
     for first, last in a:
-        start = bisect_left(b, first, key=itemgetter(1))
-        within = takewhile(lambda ends: ends[0] <= last, b[start:])  # noqa: B023
-        common += [(max(first, low), min(last, high)) for low, high in within]
+        for low, high in islice(b, bisect_left(b, first, key=itemgetter(1)), None):
+            if low > last:
+                break
+            common.append((max(first, low), min(last, high)))
     return tuple(common)
 
 

@@ -213,8 +213,8 @@ def walk(
 ) -> Iterator[tuple[IntArray, IntArray, NDArray[np.int32]]]:
     """Read the trie's bytes from each of the states `starts`, level by level.
 
-    Yields the index of the start, the node of the trie and the state at the node, (n,) each, for
-    all nodes of a level that can be read.
+    Yields, for the n nodes of a level that can be read, (n,) each: the index of the start, the
+    node of the trie, and the state at the node.
 
     Raises:
         TooManyStatesError: the automaton is too large, or there are more than `most` nodes.

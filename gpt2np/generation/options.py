@@ -472,7 +472,7 @@ class GenerationOptions:
     choices: tuple[str, ...] = option(
         (),
         Choices(),
-        "Generate exactly one of these texts; begin each with its space, as in ' yes'",
+        "Generate exactly one of these texts, each with its leading space (' yes')",
         group="Constraints",
         flags=("--choice",),
         json_name="structured_outputs.choice",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gpt2np.errors import GPT2NPError, check_argument, is_integer
 from gpt2np.interp.trace import Trace, check_trace
 from gpt2np.language_model import LanguageModel
@@ -31,18 +33,18 @@ def plot_attention(
         raise GPT2NPError('plots need matplotlib: pip install "gpt2np[plots]"') from error
     check_trace(trace)
     n_head = trace.config.n_head
-    shown: Sequence[int] = range(n_head)
+    drawn: Sequence[int] = range(n_head)
     if heads is not None:
-        shown = [heads] if isinstance(heads, int) else heads
+        drawn = [heads] if isinstance(heads, (int, np.integer)) else heads
     (name,) = trace.require(f"blocks.{layer}.attn.pattern")
-    is_valid = all(is_integer(head) and 0 <= head < n_head for head in shown) and len(shown) > 0
+    is_valid = all(is_integer(head) and 0 <= head < n_head for head in drawn) and len(drawn) > 0
     check_argument(is_valid, "heads", heads, f"a number from 0 to {n_head - 1}, or a list of them")
     tokens = [text.replace("$", r"\$") for text in lm.tokenizer.token_texts(trace.ids)]
     ticks = range(len(tokens))
     size = max(2.5, 0.28 * len(tokens))
-    figure = Figure(figsize=(len(shown) * size + 1, size + 0.8), layout="constrained")
-    axes = figure.subplots(1, len(shown), squeeze=False, sharey=True)[0]
-    for ax, head in zip(axes, shown, strict=True):
+    figure = Figure(figsize=(len(drawn) * size + 1, size + 0.8), layout="constrained")
+    axes = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
+    for ax, head in zip(axes, drawn, strict=True):
         ax.imshow(trace[name][head], cmap="Blues", vmin=0, vmax=1)
         ax.set_title(f"head {layer}.{head}")
         ax.set_xticks(ticks, tokens, rotation=90)

@@ -74,9 +74,9 @@ class ModelOptions:
     draft: str = option(
         "auto",
         Text(),
-        "Draft tokens, for faster generation of the same text: auto (from built-in n-grams and "
-        "those of the text so far), none, from a file of n-grams made by gpt2np train-draft, or "
-        "from a smaller model with the same vocabulary",
+        "Source of draft tokens, for speed; the text stays the same: auto (built-in n-grams and "
+        "those of the text so far), none, a file of n-grams made by gpt2np train-draft, or a "
+        "smaller model with the same vocabulary",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )

@@ -11,7 +11,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.beam_search import beam_completion
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.complete import pick_best, start_streams
-from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
 from gpt2np.generation.streaming import TextStream
 from gpt2np.language_model import Prompt
 from gpt2np.limits import how_to_raise, limits
@@ -53,7 +53,7 @@ async def start_request(
         processors: Any = arguments.get("logits_processor", ())
         arguments["logits_processor"] = [*processors, running.raise_if_cancelled]
     lm, vocab_size = engine.lm, engine.lm.model.config.vocab_size
-    has_constraint = any(arguments.get(name) for name in ("choices", "regex", "json_schema"))
+    has_constraint = any(arguments.get(name) for name in TEXT_CONSTRAINTS)
 
     def create_streams(prompt: Prompt) -> None:
         if n_last := request.truncate_prompt_tokens:  # -1, as in vLLM, means the whole context

@@ -49,11 +49,11 @@ def check_steered(arguments: GenerateArguments, n_sequences: int) -> None:
     Raises:
         InvalidArgumentError: the request asks for too many sequences or tokens.
     """
-    asked = {
+    requested = {
         "max_steered_sequences": n_sequences,
         "max_steered_tokens": arguments.get("max_new_tokens") or 0,
     }
-    for name, number in asked.items():
+    for name, number in requested.items():
         most: int = getattr(limits(), name)
         if number > most:
             unit = name.rpartition("_")[2]

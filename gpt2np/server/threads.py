@@ -50,11 +50,13 @@ async def read_json(request: Request, model: type[M]) -> M:
 
 def _validate(model: type[M], body: bytes) -> M:
     """Validate a body. Garbage collection waits: it would look at 200,000 lists several times."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         return model.model_validate_json(body)
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 async def json_response(body: Json) -> Response:

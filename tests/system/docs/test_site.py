@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from helpers.axe import axe_findings
 from helpers.paths import CHECKOUT
 
 SITE = CHECKOUT / "build" / "docs"
@@ -117,13 +118,10 @@ def test_search_results_have_excerpts_over_http(browser):
 
 
 def test_axe_finds_nothing_and_the_pages_fit_a_phone(browser):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     for scheme in ("light", "dark"):
         page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
         for name in ("index", "guide/recipes", "guide/not_here", "guide/install",
                      "bridges/transformers", "reference/words"):  # fmt: skip
             page.goto((SITE / f"{name}.html").as_uri())
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-            violations = axe.run(page).response["violations"]
-            found = [(v["id"], v["nodes"][0]["html"]) for v in violations]
-            assert found == [], (name, scheme)
+            assert axe_findings(page) == [], (name, scheme)

@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.axe import axe_findings
 from helpers.explain_numbers import Expected
 from helpers.explain_pages import MARKUP, PROMPT, SIGNS, gpt2_small
 from helpers.references import save_reference
@@ -421,12 +422,8 @@ def test_a_large_model_has_the_vectors_of_one_block(open_page, page, monkeypatch
 
 
 def test_axe_finds_nothing(open_page, page):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     for scheme in ("light", "dark"):
-        found = axe.run(open_page(page, color_scheme=scheme)).response["violations"]
-        assert not [(each["id"], [n["html"][:120] for n in each["nodes"][:3]]) for each in found], (
-            scheme
-        )
+        assert axe_findings(open_page(page, color_scheme=scheme)) == [], scheme
 
 
 def test_first_paint(open_page, page, show):
