@@ -16,7 +16,7 @@ def aho_corasick(
 
     A node stands for the longest beginning of one of `texts` with which the characters read so far
     end; node 0 for the empty beginning. A character that completes one of `texts` is in no set.
-    `count` is called with the work ahead; it may raise an error.
+    No text is empty. `count` is called with the work ahead; it may raise an error.
     """
     count(sum(map(len, texts)))
     nodes = _trie(texts)
@@ -25,9 +25,9 @@ def aho_corasick(
         inherited = nodes[ending] if node else {}
         count(10 + len(inherited))
         found = {character: _FOUND for character, to in inherited.items() if to == _FOUND}
-        steps = {**nodes[node], **found}
-        queue += [(to, inherited.get(c, 0)) for c, to in nodes[node].items() if steps[c] != _FOUND]
-        nodes[node] = {**inherited, **steps}
+        edges = {**nodes[node], **found}
+        queue += [(to, inherited.get(c, 0)) for c, to in nodes[node].items() if edges[c] != _FOUND]
+        nodes[node] = {**inherited, **edges}
     return [_by_target(node) for node in nodes]
 
 
@@ -51,7 +51,6 @@ def _by_target(steps: dict[str, int]) -> list[tuple[Ranges, int]]:
     codes: dict[int, list[tuple[int, int]]] = {}
     for character, to in steps.items():
         codes.setdefault(to, []).append((ord(character), ord(character)))
-    elsewhere = complement(character_set((ord(c), ord(c)) for c, to in steps.items() if to))
+    elsewhere = complement(character_set((ord(c), ord(c)) for c in steps))
     codes.pop(_FOUND, None)
-    codes.pop(0, None)
     return [(elsewhere, 0), *((character_set(ranges), to) for to, ranges in codes.items())]

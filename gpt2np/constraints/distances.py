@@ -124,7 +124,7 @@ class TokenDistances:
         """Count the tokens, with pauses; sequences share the work."""
         while self.is_exact is None:
             with self._lock:
-                if next(self._work, True):  # also after an exception
+                if self.is_exact is None and next(self._work, True):  # also after an exception
                     self._work = self._count_all()
             yield
 

@@ -61,7 +61,7 @@ class StreamingDetokenizer:
 
     def stop_reason(self, reason: str | None, ids: Sequence[int]) -> str | int | None:
         """Return `Completion.stop_reason` of a text with a finish reason and these ids."""
-        if reason == "stop" and not self.stop_text and ids[-1] in self._stop_token_ids:
+        if reason == "stop" and self.stop_text is None and ids[-1] in self._stop_token_ids:
             return ids[-1]
         return self.stop_text
 
@@ -72,6 +72,7 @@ class StreamingDetokenizer:
 
     def finish(self) -> None:
         """End the text: add the text held back, up to a stop text."""
-        if not self.stop_text:
+        if self.stop_text is None:
             rest = self._stops.push(self._decoder.finish())
-            self.pieces.append(rest if self.stop_text else rest + self._stops.finish())
+            is_stopped = self.stop_text is not None
+            self.pieces.append(rest if is_stopped else rest + self._stops.finish())

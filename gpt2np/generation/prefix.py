@@ -85,15 +85,15 @@ def read_prefix(path: Path, model: GPT2) -> Prefix:
     try:
         with safe_open(path, framework="numpy") as file:
             description = json.loads((file.metadata() or {})[_METADATA_KEY])
-            is_same_model = description["model"] == model_fingerprint(model)
             keys, values, ids = (file.get_tensor(name) for name in ("keys", "values", "ids"))
         text, version = description["text"], description["version"]
+        fingerprint = description["model"]
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise CheckpointError(f"{path} is damaged, or not a prefix ({error})") from error
-    if not is_same_model:
-        raise InvalidArgumentError(f"{path} was computed by another model, or with other weights")
     if version != _VERSION:
         raise CheckpointError(f"{path} is of another version of gpt2np; make the prefix again")
+    if fingerprint != model_fingerprint(model):
+        raise InvalidArgumentError(f"{path} was computed by another model, or with other weights")
     cache = KVCache.__new__(KVCache)
     try:
         cache.__setstate__(

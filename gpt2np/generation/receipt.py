@@ -27,7 +27,11 @@ def receipt(
     model: GPT2,
     tokenizer: Tokenizer,
 ) -> dict[str, Any]:
-    """Return the receipt of the text `ids`, without the model's name; see `Completion.receipt`."""
+    """Return the receipt of the text `ids`, without the model's name; see `Completion.receipt`.
+
+    Raises:
+        InvalidArgumentError: the text has a window or `boundary="text"`.
+    """
     if options.window or options.boundary == "text":
         raise InvalidArgumentError(
             "a receipt is of a whole text that continues the prompt's tokens; omit window and "

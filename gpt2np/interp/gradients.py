@@ -75,7 +75,7 @@ class Target:
         return value, d
 
 
-def check_target(target: Target) -> None:
+def _check_target(target: Target) -> None:
     """Raise InvalidArgumentError if a target is, for example, a text or a token id."""
     expected = "a Target, as in Target(lm.tokenizer.encode(' he')[0])"
     check_argument(isinstance(target, Target), "target", target, expected)
@@ -114,7 +114,7 @@ def _run(
     model: GPT2, w: ModelWeights, ids: Sequence[int], target: Target, hook: Hook
 ) -> tuple[float, dict[str, Array]]:
     """Return the target's value and the gradients at all hook points."""
-    check_target(target)
+    _check_target(target)
     check_sequences([ids], model.config.vocab_size)
     if len(ids) > model.config.n_positions:
         raise ContextLengthError(
@@ -255,7 +255,7 @@ def activation_patching(
 
     Raises the errors of `attribution_patching`.
     """
-    check_target(target)
+    _check_target(target)
     logits = partial(trace, model, prompt, "logits")
     before = logits()
     _check_source(source, before)

@@ -51,7 +51,7 @@ def check_steered(arguments: GenerateArguments, n_sequences: int) -> None:
     """
     requested = {
         "max_steered_sequences": n_sequences,
-        "max_steered_tokens": arguments.get("max_new_tokens") or 0,
+        "max_steered_tokens": arguments.get("max_new_tokens", 0),
     }
     for name, number in requested.items():
         most: int = getattr(limits(), name)

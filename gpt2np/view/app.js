@@ -1,4 +1,4 @@
-// The playground: prompt, story, choices. Other modules: inside.js, compare.js, share.js.
+// The playground: prompt, story, choices. gpt2np/view/__init__.py lists the other modules.
 
 import { ConnectionLost, ServerError, getJson, loadModel, onConnection, postJson, post, readTokens, setKey, streamCompletion } from "./api.js";
 import { createBpe } from "./bpe.js";

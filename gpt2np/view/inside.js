@@ -159,7 +159,7 @@ export function createInside(page) {
       button.replaceWith(element("button", { type: "button", id: "pushes", onclick: () => { renderParts(); find("#all-off", root).focus(); } }, "Show the pushes again"));
     } catch (error) {
       page.showError(error);
-      renderParts();
+      if (mine === shown) renderParts();
     }
   }
 

@@ -112,9 +112,16 @@ export function createRiver(page, list, form, open) {
 
   /** Write several texts from the chosen token on, in one request: they share what was read. */
   async function write() {
-    if (page.isRunning() || !(await page.usePrompt()) || !(await page.steering.ready())) return;
+    if (page.isRunning()) return;
+    const controller = new AbortController();
+    page.setBusy(controller); // before any wait, so that a second press does nothing
+    if (!(await page.usePrompt()) || !(await page.steering.ready())) {
+      page.setBusy(null);
+      return;
+    }
     const settings = page.readSettings();
     if (settings.temperature === 0) {
+      page.setBusy(null);
       page.setStatus("At temperature 0 the likeliest token is always taken, so all texts would be the same. Raise the temperature first.");
       return;
     }
@@ -123,8 +130,6 @@ export function createRiver(page, list, form, open) {
     const depth = Math.max(0, (state.pinned ?? 0) - state.tree.ids.length);
     const start = pathTo(state.current)[depth - 1] ?? state.tree.root;
     const ids = [...state.tree.ids, ...pathTo(start).map((node) => node.id)];
-    const controller = new AbortController();
-    page.setBusy(controller);
     page.remember();
     const ends = Array(count).fill(start);
     const lengths = Array(count).fill(0);

@@ -7,7 +7,7 @@ const PAUSE = 200; // ms: the pointer may only pass by
 const SLOW = 2000; // ms: a model that takes longer glows only when it is asked again
 const N_SAID = 3;
 
-/** `page.glow(index)` lights up the tokens before `index` of the story; null puts the light out. */
+/** Return `glow(index)`, which lights up the tokens before `index` of the story; null puts the light out. */
 export function createSaliency(page, story, says, isOn) {
   const kept = new Map();
   let number = 0;
@@ -26,7 +26,10 @@ export function createSaliency(page, story, says, isOn) {
 
   function clear() {
     story.classList.remove("glowing");
-    for (const piece of story.children) piece.style.removeProperty("--glow");
+    for (const piece of story.children) {
+      piece.style.removeProperty("--glow");
+      piece.classList.remove("against");
+    }
     says.textContent = hint;
   }
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpt2np import InvalidArgumentError, LanguageModel
+from gpt2np import InvalidArgumentError, LanguageModel, Tokenizer
 from gpt2np.data import untrusted_regex
 from gpt2np.generation import GenerationOptions
+from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.stop_regex import StopPatterns, compile_stop_regex
 from gpt2np.limits import Limits
 
@@ -150,3 +151,14 @@ def test_a_search_without_end_in_a_generation(bundled, monkeypatch):
     bias = {lm.tokenizer.encode("a")[0]: 1000.0}
     with pytest.raises(InvalidArgumentError, match="a search for stop_regex took more than"):
         lm.generate("a", stop_regex="(a|aa)+$b", logit_bias=bias, max_new_tokens=80, seed=1)
+
+
+@pytest.mark.parametrize("pattern", [r"(?<=x)", r"(?<=x)(?= )"])
+def test_a_match_without_characters_ends_the_text(pattern):
+    tokenizer = Tokenizer.load("bundled")
+    detokenizer = StreamingDetokenizer(tokenizer, GenerationOptions(stop_regex=pattern))
+    for token_id in tokenizer.encode("the fox ran far"):
+        detokenizer.push(token_id)
+    detokenizer.finish()
+    assert (detokenizer.text, detokenizer.stop_text) == ("the fox", "")
+    assert detokenizer.stop_reason("stop", [5]) == ""

@@ -66,7 +66,7 @@ def run(tokenizer, ids, stops, patterns):
     stopped = None
     for n, token_id in enumerate(ids, 1):
         detokenizer.push(token_id)
-        if detokenizer.stop_text:
+        if detokenizer.stop_text is not None:
             stopped = n
             break
     n_pushed = len(detokenizer.pieces)
