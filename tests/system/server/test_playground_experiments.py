@@ -87,7 +87,7 @@ class TestSaliency:
         tab = open_tab()
         write(tab, max_tokens=8)
         ids = [*lm.encode_prompt(PROMPT), *story(tab)]
-        getattr(tab, action)('#story [data-index="17"]')
+        getattr(tab, action)(f'#story [data-index="{len(ids) - 1}"]')
         tab.wait_for_selector("#story.glowing")
         getattr(tab, action)('#story [data-index="14"]')
         tab.wait_for_selector("#story:not(.glowing)")
