@@ -169,6 +169,10 @@ def requests() -> dict[str, Callable[[tuple[str, int]], str]]:
     bounded = {"type": "number", "minimum": -1.2345678, "maximum": 987654.321}
     large_pattern = "(.{0,50}a.{0,50}){1,20}"
     long_text = "The fox, 12 kings & the river. " * 400_000
+    steered: dict[str, object] = {"interventions": [{"point": "blocks.*", "factor": 0.999}] * 20}
+    steered |= {"n": 8, "max_tokens": 500, "ignore_eos": True}
+    by_text: dict[str, object] = {"boundary": "text", "logprobs": 20}
+    saliency: dict[str, object] = {"prompt": ids[:256], "token": 7, "steps": 64}
     fields: dict[str, tuple[str, object]] = {
         "prompt_logprobs 1000, 500 ids": (COMPLETIONS, {"prompt": ids, "prompt_logprobs": 1000}),
         "logprobs 1000, 500 tokens": (COMPLETIONS, {"logprobs": 1000, "max_tokens": 500}),
@@ -220,8 +224,18 @@ def requests() -> dict[str, Callable[[tuple[str, int]], str]]:
         "500,000 messages": (CHAT, {"messages": [{"role": "user", "content": "a"}] * 400_000}),
         "/api/inspect, 500 ids": ("/api/inspect", {"prompt": ids, "n": 100}),
         "/api/explain, 30 ids": ("/api/explain", {"prompt": ids[:30]}),
+        "interventions, n 8": (COMPLETIONS, {**steered, "prompt": "The fox"}),
+        "interventions, n 8, 450 ids": (COMPLETIONS, {**steered, "prompt": ids[:450]}),
+        "boundary text, n 64": (COMPLETIONS, {**by_text, "prompt": "The capit", "n": 64}),
+        "boundary text, 450 ids, 64 prompts": (
+            COMPLETIONS,
+            {**by_text, "prompt": [f"{long_text[:i]} a" for i in range(1000, 1064)]},
+        ),
+        "boundary text, 3,000 spaces": (COMPLETIONS, {**by_text, "prompt": " " * 3000}),
+        "/api/saliency, 256 ids, 64 steps": ("/api/saliency", saliency),
     }
     several = encoded({"bad_words": words, "max_tokens": 100})
+    saliencies = partial(send_several, 8, "/api/saliency", encoded(saliency), 1.5)
     return {
         "none": pause,
         **{
@@ -229,6 +243,7 @@ def requests() -> dict[str, Callable[[tuple[str, int]], str]]:
             for name, (path, body) in fields.items()
         },
         "8 × bad_words, dropped after 1.5 s": partial(send_several, 8, COMPLETIONS, several, 1.5),
+        "8 × /api/saliency, dropped after 1.5 s": saliencies,
         "1,200 half-open connections": open_halfway,
     }
 

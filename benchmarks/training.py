@@ -64,8 +64,8 @@ Step = Callable[[], float]  # returns the loss before the step
 
 
 def our_step(model: GPT2, corpus: Path, options: TrainerOptions) -> Step:
-    out = corpus.parent / "m"
-    return Trainer(corpus, out, Tokenizer.load("bundled"), options, model=model).take_step
+    tokenizer = Tokenizer.load("bundled")
+    return Trainer(corpus, corpus.parent, tokenizer, options, model=model).take_step
 
 
 def batches(corpus: Path, options: TrainerOptions) -> Iterator[IntArray]:

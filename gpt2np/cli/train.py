@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         check_argument(value >= 1, name, value, "at least 1")
     options = TrainerOptions(**given_options(args, TrainerOptions))
-    from gpt2np.data.resumable import partial_folder
+    from gpt2np.data.resumable import partial_folder, work_folder
     from gpt2np.training.trainer import Trainer
 
     if args.from_model:
@@ -96,10 +96,14 @@ def run(args: argparse.Namespace) -> int:
     if options.warmup_steps >= options.max_steps:
         print_stderr("the warm-up takes all steps; give short runs fewer --warmup-steps")
     signal.signal(signal.SIGINT, handle_interrupt)
-    with write_errors(args.out, check_filename=True), exit_on_interrupt(partial_folder(args.out)):
+    with (
+        write_errors(args.out, check_filename=True),
+        exit_on_interrupt(partial_folder(args.out)),
+        work_folder(args.out) as folder,
+    ):
         trainer = Trainer(
             args.corpus,
-            args.out,
+            folder,
             tokenizer,
             options,
             model=model,
@@ -112,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
             with held_signals([signal.SIGINT], may_hang=True):
                 trainer.save()
             raise
-        trainer.finish()
+        trainer.finish(args.out)
     print(args.out)
     return 0
 
@@ -128,7 +132,7 @@ def _train(trainer: "Trainer", max_steps: int, save_steps: int, logging_steps: i
             with held_signals([signal.SIGINT], may_hang=True):
                 n_evaluations = len(trainer.evaluations)
                 trainer.take_step()
-                if trainer.step % save_steps == 0:
+                if trainer.step % save_steps == 0 or trainer.is_done:
                     trainer.save()
             bar.update(1)
             if trainer.step % logging_steps == 0 or trainer.is_done:

@@ -5,6 +5,7 @@
         task.json                what the job is: settings, and digests of model or vocabulary
         part-00000000-9ae0daaf   results of some consecutive input; the name has their CRC-32
         part-00000001-1d2f00c8   a later part begins where the part before it ends
+        state.npz                what a training has reached, in place of parts
         new, output              what is being written
 
 A run finishes a part every few seconds: the part is written to `new`, flushed to the disk, and
@@ -29,7 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from zlib import crc32
 
 from filelock import FileLock, Timeout
@@ -42,6 +43,7 @@ PART_SECONDS = 5.0
 _PART_BYTES = 16 << 20  # a part is held in memory until it is finished
 _FORMAT = 2  # of the folder; version 1 had a journal
 _LOCK, _TASK, _NEW, _OUTPUT = "lock", "task.json", "new", "output"
+STATE = "state.npz"
 _PART_NAME = re.compile(r"part-(\d{8,})-([0-9a-f]{8})")
 
 
@@ -191,7 +193,7 @@ def input_digests(files: Iterable[Path]) -> list[str]:
 
 @contextmanager
 def work_folder(out: Path) -> Iterator[Path]:
-    """Create and lock the folder of unfinished work on `out`; remove it if no part is left.
+    """Create and lock the folder of unfinished work on `out`; remove it if no results are left.
 
     Raises:
         GPT2NPError: another job uses the folder; or the folder is not one of unfinished work of
@@ -205,7 +207,7 @@ def work_folder(out: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder / _OUTPUT, ignore_errors=True)
         (folder / _NEW).unlink(missing_ok=True)
-        if not _part_paths(folder):
+        if not _part_paths(folder) and not (folder / STATE).exists():
             (folder / _TASK).unlink(missing_ok=True)
             if sys.platform == "win32":
                 lock.release()  # Windows can't remove an open file
@@ -269,7 +271,7 @@ def _check_folder(folder: Path) -> None:
 
 def _is_foreign(path: Path, has_task: bool) -> bool:
     """Return whether a file prevents the use of its folder, which may have a task."""
-    is_file = path.name in (_LOCK, _NEW, _TASK) or bool(_PART_NAME.fullmatch(path.name))
+    is_file = path.name in (_LOCK, _NEW, _TASK, STATE) or bool(_PART_NAME.fullmatch(path.name))
     if not has_task and path.name not in (_LOCK, _NEW):
         return True
     try:
@@ -288,7 +290,9 @@ def _resume(folder: Path, job: Job, callbacks: JobCallbacks, force: bool) -> Seq
     """
     task = _read_task(folder)
     parts, damaged = _read_parts(folder)
-    changes = [*_changes(task, job)] if task and parts else []
+    changes: list[str] = []
+    if task and parts:
+        changes += _changes(task, job.settings, job.fingerprints, job.harmless.items())
     digests = {} if changes else job.digests([part.position.files_started for part in parts])
     valid: list[_Part] = []
     last = Position()
@@ -301,9 +305,7 @@ def _resume(folder: Path, job: Job, callbacks: JobCallbacks, force: bool) -> Seq
         last = part.position
     names = {**task["settings"], **job.settings} if task else job.settings
     if changes and not force:
-        message = f"{{0}} has the results of an unfinished job, but {'; '.join(changes)}; "
-        message += "undo the change to go on, or give {force.setting} to start over"
-        raise InvalidArgumentError(message, folder, force=True, **names)
+        raise _changed_error(folder, changes, names)
     if damaged:
         changes.append(f"{damaged[0].name} is damaged, or the part before it is missing")
     for path in reversed(_part_paths(folder)[len(valid) :]):
@@ -317,30 +319,50 @@ def _resume(folder: Path, job: Job, callbacks: JobCallbacks, force: bool) -> Seq
     return valid
 
 
+def begin_task(folder: Path, settings: Mapping[str, Any], fingerprints: Mapping[str, str]) -> None:
+    """Write task.json in a work folder for a job with a state instead of parts.
+
+    Raises InvalidArgumentError if the state in the folder is of another task.
+    """
+    task = _read_task(folder)
+    if task and (folder / STATE).exists():
+        changes = [*_changes(task, settings, fingerprints)]
+        if changes:
+            raise _changed_error(folder, changes, {**task["settings"], **settings})
+    write_task(folder, settings, fingerprints)
+
+
+def _changed_error(
+    folder: Path, changes: Iterable[str], settings: Mapping[str, Any]
+) -> InvalidArgumentError:
+    message = f"{{0}} has the results of an unfinished job, but {'; '.join(changes)}; "
+    message += "undo the change to go on, or give {force.setting} to start over"
+    return InvalidArgumentError(message, folder, force=True, **settings)
+
+
 def write_task(folder: Path, settings: Mapping[str, Any], digests: Mapping[str, str]) -> None:
     """Write task.json, which tells later runs that the files in the folder are gpt2np's."""
     content = {"format": _FORMAT, "settings": settings, "fingerprints": digests}
     _write(folder / _TASK, json.dumps(content, default=repr).encode())
 
 
-def _changes(task: Mapping[str, Mapping[str, Any]], job: Job) -> Iterator[str]:
-    """Describe each difference between a stored task and that of `job`."""
-    before, after = task["fingerprints"], job.fingerprints
-    for name in {**before, **after}:
-        if before.get(name) != after.get(name):
-            yield f"{name} has changed"
-    settings = json.loads(json.dumps(job.settings, default=repr))
-    harmless = {name for name, value in job.harmless.items() if settings.get(name) == value}
-    yield from setting_changes(task["settings"], settings, harmless)
-
-
-def setting_changes(
-    before: Mapping[str, Any], after: Mapping[str, Any], harmless: Collection[str] = ()
+def _changes(
+    task: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Any],
+    fingerprints: Mapping[str, str],
+    harmless: Collection[tuple[str, Any]] = (),
 ) -> Iterator[str]:
-    """Describe each change of a setting, as a template in which `{name}` is the setting's name."""
-    for name in {**before, **after}:
-        old, new = before.get(name), after.get(name)
-        if old != new and name not in harmless:
+    """Describe each difference from a stored task, but for `harmless` new values of settings.
+
+    A description is a template, in which `{name}` is the name of a setting.
+    """
+    for name in {**task["fingerprints"], **fingerprints}:
+        if task["fingerprints"].get(name) != fingerprints.get(name):
+            yield f"{name} has changed"
+    after = json.loads(json.dumps(settings, default=repr))
+    for name in {**task["settings"], **after}:
+        old, new = task["settings"].get(name), after.get(name)
+        if old != new and (name, new) not in harmless:
             yield f"{{{name}}} was {_show(old)}, is {_show(new)}"
 
 
@@ -459,11 +481,18 @@ def _part_paths(folder: Path) -> list[Path]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file to the disk under another name, then rename the file to `path`."""
+    """Write a file of a work folder to the disk; see `new_file`."""
+    with new_file(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write under another name; then flush it to the disk, and rename it."""
     new = path.with_name(_NEW)
     with errors_name(path):
         with new.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)

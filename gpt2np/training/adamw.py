@@ -27,8 +27,8 @@ class AdamW:
     """
 
     weights: Mapping[str, Array]
-    first: Mapping[str, Array]
-    second: Mapping[str, Array]
+    first: dict[str, Array]
+    second: dict[str, Array]
     step: int = 0
 
     def update(self, gradients: Mapping[str, Array], rate: float, options: TrainerOptions) -> float:

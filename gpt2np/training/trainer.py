@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.convert import write_checkpoint
 from gpt2np.checkpoint.names import weight_shapes
-from gpt2np.data.files import atomic_path, atomic_write_text
-from gpt2np.data.resumable import input_digests, partial_folder, setting_changes
+from gpt2np.data.files import atomic_write_text, move_into_place
+from gpt2np.data.resumable import STATE, begin_task, input_digests, new_file, output_folder
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import single_threaded_blas
@@ -37,13 +36,12 @@ from gpt2np.training.options import TrainerOptions
 
 
 class Trainer:
-    """A training run; the folder `out`.partial holds the saved state until the run ends.
+    """A training run, whose state is saved in a work folder until the run ends.
 
     A run that is continued from its saved state gives the same weights as an uninterrupted run, to
     the bit. Step n trains on sequences that depend only on the seed and n.
 
     Attributes:
-        folder: the folder of the saved state.
         weights: the weights by name.
         losses: the loss before each step, in nats per token.
         evaluations: (step, loss) of each evaluation.
@@ -52,7 +50,7 @@ class Trainer:
     def __init__(
         self,
         corpus: Path,
-        out: Path,
+        folder: Path,
         tokenizer: Tokenizer,
         options: TrainerOptions,
         *,
@@ -64,13 +62,13 @@ class Trainer:
 
         Args:
             corpus: the file of token ids, .bin or .npy, that `gpt2np encode` wrote.
-            out: the folder to write the trained model to.
+            folder: the folder of the saved state; see `gpt2np.data.resumable.work_folder`.
             tokenizer: the tokenizer of the corpus.
             options: the hyperparameters. The architecture is not used with `model`.
             model: the model to fine-tune; by default, a new model with random weights.
             eval_corpus: a file of token ids to evaluate on. The weights with the lowest loss on the
                 file become the trained model.
-            force: discard the saved state of a run with other inputs or options.
+            force: discard a saved state in the folder.
 
         Raises:
             InvalidArgumentError: a corpus is not valid or too short, or the saved state belongs to
@@ -79,9 +77,8 @@ class Trainer:
             OSError: a file can't be read or written.
         """
         raise_mmap_threshold()
-        self.folder = partial_folder(out)
-        self._state_file = self.folder / "state.npz"
-        self._out, self._options = out, options
+        self._folder, self._state_file = folder, folder / STATE
+        self._tokenizer, self._options = tokenizer, options
         self._config = model.config if model else new_config(tokenizer, options)
         self._length = options.block_size or self._config.n_positions
         if self._length > self._config.n_positions:
@@ -89,15 +86,15 @@ class Trainer:
             raise InvalidArgumentError(message, self._config.n_positions, block_size=self._length)
         self._ids = self._read(corpus)
         self._eval_ids = self._read(eval_corpus) if eval_corpus else None
-        self._settings: dict[str, Any] = {
-            **asdict(options),
-            "corpus": input_digests([corpus, *([eval_corpus] if eval_corpus else [])])[-1],
-            "vocabulary": tokenizer.fingerprint,
-            "model": checksum(model.weights) if model else 0,
-        }
         if force:
-            shutil.rmtree(self.folder, ignore_errors=True)
-        tokenizer.save(self.folder / "vocabulary")  # an error now, not after the training
+            self._state_file.unlink(missing_ok=True)
+        fingerprints = {
+            "the corpus": input_digests([corpus, *([eval_corpus] if eval_corpus else [])])[-1],
+            "the vocabulary": tokenizer.fingerprint,
+            "the model": str(checksum(model.weights)) if model else "",
+        }
+        begin_task(folder, asdict(options), fingerprints)
+        tokenizer.save(output_folder(folder))  # an error now, not after the training
         self.weights = (
             {name: np.array(array, np.float32) for name, array in model.weights.items()}
             if model
@@ -171,9 +168,9 @@ class Trainer:
             self._optimizer.update(gradients, learning_rate(step, options), options)
         if not math.isfinite(loss):
             raise GPT2NPError(f"the loss of step {step + 1:,} is {loss}; lower the learning rate")
-        self.losses.append(loss)
         if self._eval_ids is not None and self.step % options.eval_steps == 0:
             self._evaluate()
+        self.losses.append(loss)
         return loss
 
     def _evaluate(self) -> None:
@@ -190,23 +187,32 @@ class Trainer:
         self.evaluations.append((self.step, loss))
 
     def save(self) -> None:
-        """Save the state of the training, to continue the run later."""
-        optimizer = self._optimizer
-        arrays: dict[str, Any] = {"settings": json.dumps(self._settings), "losses": self.losses}
+        """Save the state of the training, to continue the run later.
+
+        After an exception in the middle of a step, the state saved before stays.
+        """
+        if self.step != len(self.losses):
+            return
+        arrays: dict[str, Any] = {"losses": self.losses}
         arrays["evaluations"] = np.array(self.evaluations).reshape(-1, 2)
-        parts = {"weights": self.weights, "first": optimizer.first, "second": optimizer.second,
-                 "best": self._best}  # fmt: skip
-        arrays |= {f"{part}/{name}": a for part, of in parts.items() for name, a in of.items()}
-        with atomic_path(self._state_file) as temporary, temporary.open("wb") as file:
+        arrays |= {f"{part}/{name}": a for part, of in self._parts() for name, a in of.items()}
+        with new_file(self._state_file) as file:
             np.savez(file, **arrays)
 
+    def _parts(self) -> list[tuple[str, dict[str, Array]]]:
+        optimizer = self._optimizer
+        return [("weights", self.weights), ("first", optimizer.first),
+                ("second", optimizer.second), ("best", self._best)]  # fmt: skip
+
     def _load(self) -> None:
+        parts = dict(self._parts())
         try:
             with np.load(self._state_file, allow_pickle=False) as file:
-                arrays = dict(file.items())
-            saved: dict[str, Any] = json.loads(arrays.pop("settings").item())
-            self.losses = arrays.pop("losses").tolist()
-            self.evaluations = [(int(s), loss) for s, loss in arrays.pop("evaluations").tolist()]
+                self.losses = file["losses"].tolist()
+                self.evaluations = [(int(s), loss) for s, loss in file["evaluations"].tolist()]
+                for key in (key for key in file if "/" in key):
+                    part, name = key.split("/")
+                    parts[part][name] = file[key]
         except (ValueError, KeyError, EOFError, BadZipFile) as error:
             raise GPT2NPError(
                 "{0} is damaged ({1}); give {force.setting} to start over",
@@ -214,39 +220,18 @@ class Trainer:
                 type(error).__name__,
                 force=True,
             ) from error
-        files = ("corpus", "vocabulary", "model")
-        changed = [name for name in files if saved.get(name) != self._settings[name]]
-        changes = [f"the {name} has changed" for name in changed]
-        changes += setting_changes(saved, self._settings, harmless=files)
-        if changes:
-            message = (
-                f"{{0}} has {{1}} steps of a training with other options: {'; '.join(changes)}"
-            )
-            message += "; undo the change to go on, or give {force.setting} to start over"
-            names = {**saved, **self._settings}
-            raise InvalidArgumentError(message, self.folder, len(self.losses), force=True, **names)
         self._optimizer.step = len(self.losses)
-        optimizer = self._optimizer
-        parts = {"weights": self.weights, "first": optimizer.first, "second": optimizer.second}
-        for key, array in arrays.items():
-            part, _, name = key.partition("/")
-            if part == "best":
-                self._best[name] = array
-            else:
-                parts[part][name][...] = array
 
-    def finish(self) -> None:
+    def finish(self, out: Path) -> None:
         """Write the model, its vocabulary and loss.svg to the folder `out`; remove the state."""
-        model = self.folder / "model"
-        shutil.rmtree(model, ignore_errors=True)
+        model = output_folder(self._folder) / out.name
         write_checkpoint(self._config, self._best or self.weights, model)
-        for file in (self.folder / "vocabulary").iterdir():
-            shutil.copyfile(file, model / file.name)
+        self._tokenizer.save(model)
         atomic_write_text(model / "loss.svg", self.loss_curve())
-        if self._out.is_dir():  # an empty folder
-            self._out.rmdir()
-        model.rename(self._out)
-        shutil.rmtree(self.folder)
+        with suppress(OSError):  # not there, or not empty
+            out.rmdir()
+        move_into_place(model, out, overwrite=False)
+        self._state_file.unlink()
 
     def loss_curve(self) -> str:
         """Return the loss curve as SVG: means of up to 200 equal spans of steps."""

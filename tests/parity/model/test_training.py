@@ -68,7 +68,7 @@ def test_ten_steps(tmp_path, shape):
     options = TrainerOptions(**shape, max_steps=10, warmup_steps=3)
     corpus = tmp_path / "c.npy"
     np.save(corpus, text_ids(20_000, 4096))
-    trainer = Trainer(corpus, tmp_path / "m", Tokenizer.load("weights"), options)
+    trainer = Trainer(corpus, tmp_path, Tokenizer.load("weights"), options)
     start = {name: array.copy() for name, array in trainer.weights.items()}
     found = [trainer.take_step() for _ in range(options.max_steps)]
     expected = torch_losses(trainer._config, start, np.load(corpus), options, options.n_positions)
@@ -87,7 +87,7 @@ def test_ten_steps_of_gpt2_smalls_shape(tmp_path):
     model = random_model(n_layer=12, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
     model = GPT2(model.config, new_weights(model.config, 0))
     tokenizer = Tokenizer.load("weights")  # not used for ids
-    trainer = Trainer(corpus, tmp_path / "m", tokenizer, options, model=model)
+    trainer = Trainer(corpus, tmp_path, tokenizer, options, model=model)
     found = [trainer.take_step() for _ in range(options.max_steps)]
     expected = torch_losses(model.config, dict(model.weights), np.load(corpus), options, 64)
     np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -1,5 +1,6 @@
 """`gpt2np train`: a tiny model, interrupted and not, and its checkpoint in transformers."""
 
+import random
 import signal
 import subprocess
 import sys
@@ -8,11 +9,14 @@ import time
 import numpy as np
 import pytest
 import torch
+from helpers.kills import contents
+from helpers.patched_cli import patched_cli
 from helpers.paths import CHECKOUT
 from transformers import AutoModelForCausalLM
 
 import gpt2np
 from gpt2np.cli.main import run
+from gpt2np.data.resumable import work_folder
 
 STORY = CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt"
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
@@ -38,6 +42,35 @@ def corpus(tmp_path_factory):
 
 def train(corpus, out, *options, model="bundled"):
     return run(["train", str(corpus), str(out), "--model", model, *OPTIONS, *options])
+
+
+def command(corpus, out, options):
+    words = ["train", corpus, out, "--model", "bundled", *options]
+    return [sys.executable, "-m", "gpt2np", *map(str, words)]
+
+
+def kill_training(corpus, out, options, seconds=0.0, *, while_saving=False):
+    """Start a training, and kill it some seconds after a new state, or while the next is written.
+
+    Return the work folder.
+    """
+    folder = out.with_name(f"{out.name}.partial")
+    state, new = folder / "state.npz", folder / "new"
+    before = state.stat().st_mtime_ns if state.exists() else 0
+    process = subprocess.Popen(command(corpus, out, options), stderr=subprocess.PIPE)
+
+    def is_saved():
+        return state.exists() and state.stat().st_mtime_ns > before
+
+    while process.poll() is None and not is_saved():
+        time.sleep(0.002)
+    while process.poll() is None and while_saving and not new.exists():
+        pass
+    time.sleep(seconds)
+    process.kill()
+    error = process.communicate()[1]
+    assert process.returncode == -signal.SIGKILL, error
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -84,22 +117,61 @@ def test_interrupted_training_gives_the_same_model(trained, corpus, tmp_path, mo
     monkeypatch.undo()
     assert train(corpus, out, "--n-layer", "1") == 2
     error = capsys.readouterr().err
-    assert "15 steps of a training with other options: --n-layer was 2, is 1" in error
+    assert "of an unfinished job, but --n-layer was 2, is 1" in error
     assert "--force" in error
     assert train(corpus, out) == 0
     assert "resuming at step 15 of 40" in capsys.readouterr().err
-    for name in ("model.safetensors", "config.json", "tokenizer.json"):
-        assert (out / name).read_bytes() == (trained / name).read_bytes()
+    assert contents(out) == contents(trained)
     assert not out.with_name("m.partial").exists()
 
 
+def test_a_step_that_a_second_interrupt_cuts_off_is_taken_again(
+    trained, corpus, tmp_path, monkeypatch, capsys
+):
+    from gpt2np.training.adamw import AdamW
+
+    update = AdamW.update
+
+    def interrupt(optimizer, *arguments):
+        update(optimizer, *arguments)
+        if optimizer.step == 15:
+            optimizer.weights["ln_f.bias"] += 1  # changed in part
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(AdamW, "update", interrupt)
+    with pytest.raises(SystemExit, match="130"):
+        train(corpus, tmp_path / "m", "--save-steps", "10")
+    monkeypatch.undo()
+    assert train(corpus, tmp_path / "m") == 0
+    assert "resuming at step 10 of 40" in capsys.readouterr().err
+    assert contents(tmp_path / "m") == contents(trained)
+
+
 def test_force_starts_over(corpus, tmp_path, capsys):
+    folder = kill_training(corpus, tmp_path / "m", [*OPTIONS, "--save-steps", "1"])
+    (folder / "state.npz").write_bytes(b"damaged")
+    assert train(corpus, tmp_path / "m") == 1
+    assert "state.npz is damaged" in capsys.readouterr().err
+    assert train(corpus, tmp_path / "m", "--force") == 0
+    assert "resuming" not in capsys.readouterr().err
+
+
+def test_files_of_others_are_no_work_of_ours(corpus, tmp_path, capsys):
     partial = tmp_path / "m.partial"
     partial.mkdir()
-    (partial / "state.npz").write_bytes(b"damaged")
-    assert train(corpus, tmp_path / "m", "--max-steps", "1") == 1
-    assert "state.npz is damaged" in capsys.readouterr().err
-    assert train(corpus, tmp_path / "m", "--max-steps", "1", "--force") == 0
+    (partial / "my thesis.txt").write_text("years of work")
+    for force in ([], ["--force"]):
+        assert train(corpus, tmp_path / "m", *force) == 1
+        assert "has a foreign file or link, my thesis.txt" in capsys.readouterr().err
+    assert [path.name for path in partial.iterdir()] == ["my thesis.txt"]
+
+
+def test_two_runs_at_once(corpus, tmp_path, capsys):
+    with work_folder(tmp_path / "m"):
+        assert train(corpus, tmp_path / "m") == 1
+    assert "another process is writing" in capsys.readouterr().err
+    assert train(corpus, tmp_path / "m", "--max-steps", "1") == 0
 
 
 @pytest.mark.parametrize(
@@ -156,30 +228,45 @@ def test_early_stop(corpus, tmp_path, capsys):
     assert "step 6: evaluation" in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("moment", range(10))
-def test_killed_training_gives_the_same_model(moment, corpus, tmp_path):
-    """SIGKILL after any time loses only the steps since the last saved state."""
-    options = [*OPTIONS, "--save-steps", "3", "--gradient-accumulation-steps", "2"]
-    options += ["--resid-pdrop", "0.1", "--attn-pdrop", "0.1", "--embd-pdrop", "0.1"]
+def test_killed_ten_times(corpus, tmp_path):
+    """SIGKILL at any moment, also while a state is written, changes no bit of the model."""
+    options = [*OPTIONS, "--max-steps", "200", "--save-steps", "4", "--resid-pdrop", "0.1"]
+    options += ["--gradient-accumulation-steps", "2", "--eval-steps", "60"]
+    options += ["--attn-pdrop", "0.1", "--embd-pdrop", "0.1", "--eval-corpus", str(corpus)]
+    whole, out, rng = tmp_path / "whole", tmp_path / "m", random.Random(0)
+    subprocess.run(command(corpus, whole, options), check=True, capture_output=True)
+    n_kills = n_while_saving = 0
+    while n_kills < 10 or n_while_saving < 3:
+        is_odd = n_kills % 2
+        seconds = 0 if is_odd else rng.uniform(0, 0.1)
+        folder = kill_training(corpus, out, options, seconds, while_saving=is_odd)
+        n_kills += 1
+        n_while_saving += (folder / "new").exists()
+    result = subprocess.run(command(corpus, out, options), check=True, capture_output=True)
+    assert b"resuming at step " in result.stderr
+    assert contents(out) == contents(whole)
+    assert not folder.exists()
 
-    def command(out):
-        words = ["-m", "gpt2np", "train", corpus, out, "--model", "bundled", *options]
-        return [sys.executable, *map(str, words)]
 
-    whole = corpus.parent / "whole"
-    if not whole.exists():
-        subprocess.run(command(whole), check=True, capture_output=True, timeout=120)
-    process = subprocess.Popen(command(tmp_path / "m"), stderr=subprocess.PIPE)
-    state, deadline = tmp_path / "m.partial/state.npz", time.monotonic() + 60
-    while not state.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
-    time.sleep(0.1 * moment)
-    process.kill()
-    process.communicate()
-    if not (tmp_path / "m").exists():  # else the training was faster
-        subprocess.run(command(tmp_path / "m"), check=True, capture_output=True, timeout=120)
-    found = (tmp_path / "m/model.safetensors").read_bytes()
-    assert found == (whole / "model.safetensors").read_bytes()
+@pytest.mark.parametrize("last", ["write_checkpoint", "atomic_write_text", "move_into_place"])
+def test_killed_at_the_end(trained, corpus, tmp_path, last):
+    """A run that is killed while it writes the model writes the model again."""
+    code = f"""
+import os, gpt2np.training.trainer as trainer
+function = trainer.{last}
+def die(*args, **kwargs):
+    function(*args, **kwargs)
+    os.kill(os.getpid(), 9)
+trainer.{last} = die
+"""
+    words = command(corpus, tmp_path / "m", OPTIONS)[3:]
+    killed = subprocess.run([*patched_cli(code), *words], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL
+    if last != "move_into_place":  # the last thing to do
+        assert not (tmp_path / "m").exists()
+        again = subprocess.run(command(corpus, tmp_path / "m", OPTIONS), capture_output=True)
+        assert b"resuming at step 40 of 40" in again.stderr
+    assert contents(tmp_path / "m") == contents(trained)
 
 
 def test_a_run_within_its_warmup_is_noticed(corpus, tmp_path, capsys):
