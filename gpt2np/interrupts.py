@@ -1,7 +1,8 @@
-"""Signals that wait: the one place that keeps Ctrl-C from interrupting a change of state."""
+"""What waits: signals while state changes, garbage collection while much memory is allocated."""
 
 from __future__ import annotations
 
+import gc
 import signal
 from contextlib import contextmanager
 
@@ -46,3 +47,15 @@ def held_signals(
             signal.signal(number, handler)
         for number in received:
             signal.raise_signal(number)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Disable the collector, which would look at all objects again and again, and find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -13,6 +13,7 @@ from gpt2np.data.files import atomic_write_text, read_json_object
 from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
 from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions
 from gpt2np.generation.sampling import new_seed
+from gpt2np.kernels.array import common_length
 from gpt2np.limits import limits
 from gpt2np.options import options_of
 
@@ -266,9 +267,7 @@ class ChatSession:
         self._cached_ids, self._cache = [], None  # `finish` sets both again
         if cache is None or len(prompt) > self.lm.model.config.n_positions:
             return
-        limit = min(len(cached_ids), len(prompt) - 1)
-        differences = (i for i in range(limit) if cached_ids[i] != prompt[i])
-        self.n_reused = next(differences, limit)
+        self.n_reused = common_length(cached_ids, prompt[:-1])
         cache.truncate(self.n_reused)
         stream.sequence.cache = cache
 

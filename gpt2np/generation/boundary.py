@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from gpt2np.generation.logits_processors import compute_logits
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import log_softmax, next_id, text_logprobs
 from gpt2np.generation.scoring import TextScore
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, common_length
 from gpt2np.model import GPT2, KVCache
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.tokenizer.covers import Branch
@@ -76,7 +75,7 @@ class Covers(NamedTuple):
         before = self.root[: cache.length]
         for leaf in leaves:
             leaf = (*leaf, whole_of[leaf]) if leaf in whole_of else leaf
-            start = len(common_beginning([before, leaf]))
+            start = common_length(before, leaf)
             cache.truncate(start)
             first = max(start, len(self.root) - 1)
             indices = range(first - start, len(leaf) - start)
@@ -149,7 +148,7 @@ def find_covers(
         return None
     before = tuple(ids[:n_kept])
     branches = tokenizer.find_covers(tokenizer.decode_bytes(ids[n_kept:]))
-    if not before and not common_beginning([branch.ids for branch in branches]):
+    if not before and not _root(branches):
         if bos_token_id is None:
             raise InvalidArgumentError(
                 "{boundary} {boundary.value} needs an end-of-text token before a prompt as short "
@@ -158,14 +157,14 @@ def find_covers(
             )
         before = (bos_token_id,)
     branches = [branch._replace(ids=before + branch.ids) for branch in branches]
-    return Covers(common_beginning([branch.ids for branch in branches]), branches)
+    return Covers(_root(branches), branches)
 
 
-def common_beginning(paths: Sequence[Path]) -> Path:
-    """Return the ids with which all paths begin."""
+def _root(branches: Sequence[Branch]) -> Path:
+    """Return the ids with which all branches begin."""
+    paths = [branch.ids for branch in branches]
     first, last = min(paths), max(paths)  # in lexicographic order, all others are between
-    pairs = zip(first, last, strict=False)
-    return tuple(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return first[: common_length(first, last)]
 
 
 def score_text(

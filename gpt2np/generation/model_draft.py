@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gpt2np.kernels.array import common_length
 from gpt2np.model import GPT2
 
 _MIN_SPEEDUP = 1.1  # drafts pay off above this ratio of the speeds with and without drafts
@@ -52,8 +53,7 @@ class ModelDraft:
         """Compare a draft with the ids then generated; update the acceptance rate."""
         if not draft:
             return
-        pairs = zip(draft, new_ids, strict=False)
-        n_accepted = next((i for i, (a, b) in enumerate(pairs) if a != b), len(draft))
+        n_accepted = common_length(draft, new_ids)
         self._n_accepted = self._n_accepted * _DECAY + n_accepted
         self._n_tried = self._n_tried * _DECAY + n_accepted + (n_accepted < len(draft))
         if not self.pays_off:

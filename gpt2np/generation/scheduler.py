@@ -12,7 +12,7 @@ from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.sequence import RunningSequence, SharedPrefix
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, common_length
 from gpt2np.limits import limits
 from gpt2np.model import GPT2
 from gpt2np.runtime.kv_cache import cache_nbytes
@@ -244,7 +244,7 @@ class Scheduler:
             if earlier is sequence:
                 break
             if _is_shareable(earlier):
-                shared = _common_length(sequence.request.ids[:-1], earlier.request.ids)
+                shared = common_length(sequence.request.ids[:-1], earlier.request.ids)
                 if shared > best_length:
                     best_length, donor = shared, earlier
         if donor is None:
@@ -313,12 +313,6 @@ def _cost(sequence: RunningSequence) -> int:
     if prefix := sequence.shared_prefix:
         return len(prefix.ids) - prefix.n_computed + len(prefix.ids) // _COPIES_PER_TOKEN
     return sequence.n_pending
-
-
-def _common_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """Return how many ids two sequences have in common at the start."""
-    differences = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
-    return next(differences, min(len(a), len(b)))
 
 
 def _max_nbytes(model: GPT2, length: int) -> int:

@@ -23,7 +23,7 @@ from gpt2np.generation.sampling import (
     text_logprobs,
     token_logprob,
 )
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, common_length
 from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.hooked_context import Hook
 
@@ -459,8 +459,6 @@ class CoveredPrefix(SharedPrefix):
         Raises:
             InvalidArgumentError: the options forbid every next token.
         """
-        from gpt2np.generation.boundary import common_beginning
-
         request, window_cache = sequence.request, sequence.cache
         before = request.ids[: self.n_cut]
 
@@ -483,7 +481,7 @@ class CoveredPrefix(SharedPrefix):
         if logits is not None and not sequence.ids:
             sequence.append(sequence.choose(logits) if is_whole else token_id, logits)
         super().copy_to(sequence)
-        n_shared = len(common_beginning([path, [*self.tree][-1]]))
+        n_shared = common_length(path, [*self.tree][-1])
         sequence.cache.truncate(n_shared)
         if self.n_cut:
             sequence.cache = window_cache  # the window begins at another token now

@@ -1,4 +1,4 @@
-"""Type aliases for NumPy arrays, checks of arrays, and the equality of dataclasses with arrays."""
+"""Types of arrays, checks of arrays and lists, and the equality of dataclasses with arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -47,6 +47,12 @@ def as_list(value: object) -> list[Any] | None:
         items = np.asarray(value).tolist()
         return items if isinstance(items, list) else None
     return list(value) if isinstance(value, Sequence) else None
+
+
+def common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many items two sequences have in common at the start."""
+    differences = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    return next(differences, min(len(a), len(b)))
 
 
 def equal_fields(a: Any, b: Any) -> bool:

@@ -7,7 +7,6 @@ request is cancelled is never made.
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
@@ -17,6 +16,7 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from gpt2np.interrupts import no_garbage_collection
 from gpt2np.server.responses import Json, json_pieces
 
 P = ParamSpec("P")
@@ -49,14 +49,8 @@ async def read_json(request: Request, model: type[M]) -> M:
 
 
 def _validate(model: type[M], body: bytes) -> M:
-    """Validate a body. Garbage collection waits: it would look at 200,000 lists several times."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with no_garbage_collection():  # a body may have 200,000 lists
         return model.model_validate_json(body)
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 async def json_response(body: Json) -> Response:

@@ -1,11 +1,12 @@
 """Signals wait until a block has ended."""
 
+import gc
 import signal
 import threading
 
 import pytest
 
-from gpt2np.interrupts import held_signals
+from gpt2np.interrupts import held_signals, no_garbage_collection
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +71,16 @@ def test_other_threads_hold_nothing():
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_garbage_collection_is_as_before_afterwards(is_enabled):
+    before = gc.isenabled()
+    try:
+        (gc.enable if is_enabled else gc.disable)()
+        with pytest.raises(ValueError), no_garbage_collection():
+            assert not gc.isenabled()
+            raise ValueError
+        assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if before else gc.disable)()

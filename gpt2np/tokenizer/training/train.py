@@ -7,10 +7,8 @@ and only distinct words are split into pieces: see `gpt2np.tokenizer.pre_tokeniz
 
 from __future__ import annotations
 
-import gc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 
 from gpt2np.data.text import any_literal
 from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.interrupts import no_garbage_collection
 from gpt2np.tokenizer.bpe import merge_pairs
 from gpt2np.tokenizer.pre_tokenizer import (
     PreTokenizer,
@@ -121,7 +120,7 @@ def train(
         symbols, weights = symbols[symbols != _OUTSIDE], weights[symbols != _OUTSIDE]
     del codes, ends
     pieces = PieceArray(symbols, weights, options, len(tokens))
-    with _without_garbage_collection():
+    with no_garbage_collection():  # which would cost a fifth of the time
         merges = learn_merges(pieces, tokens, options, on_progress)
     trained = TrainedVocabulary(
         options,
@@ -140,18 +139,6 @@ def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
     ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
     for piece in pieces:
         trained.piece_tokens[piece] = len(merge_pairs(_spell(piece), ranks))
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Disable the garbage collector, which would find nothing and cost a fifth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _make_alphabet(
