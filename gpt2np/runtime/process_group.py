@@ -37,15 +37,16 @@ from gpt2np.runtime.worker_process import (
     MAX_MESSAGE,
     Worker,
     fork_worker,
-    is_fork_safe,
     is_forking_worker,
     kill_workers,
+    wait_for_blas,
 )
 
 if TYPE_CHECKING:
     import socket
 
 _MAX_HEADER = 32  # bytes of a message before the task
+_FORK_PATIENCE_S = 0.5  # how long the first pass waits until BLAS's threads sleep
 
 
 class ProcessGroup:
@@ -82,6 +83,7 @@ class ProcessGroup:
         self.tuner = tuner
         self._workers: list[Worker] = []
         self._is_busy = False  # workers are being forked, or compute a pass
+        self._fork_patience = 0.0 if tuner else _FORK_PATIENCE_S
         self._weights_version = 0
         self._store_offsets: weakref.WeakKeyDictionary[KVStore, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -181,7 +183,8 @@ class ProcessGroup:
             if self._is_busy or self._weights_version != runner.weights.version:
                 kill_workers(self._workers)
             lacks_workers = len(self._workers) < n_ranks - 1
-            if lacks_workers and not is_fork_safe():
+            if lacks_workers and not wait_for_blas(self._fork_patience):
+                self._fork_patience = 0.0
                 return None  # a later pass tries again
             self._is_busy = True
             if lacks_workers:

@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -87,12 +88,20 @@ def kill_workers(workers: list[Worker]) -> None:
         worker.socket.close()
 
 
-def is_fork_safe() -> bool:
-    """Tell whether no BLAS thread is busy: a fork during a matrix product can cause a deadlock.
+def wait_for_blas(seconds: float) -> bool:
+    """Wait until no BLAS thread is busy, for at most some seconds; return whether none is.
 
-    Set BLAS to one thread first. A product that began earlier may still run on several threads. The
-    function looks for a running thread that Python has not started.
+    A fork during a matrix product can cause a deadlock. Set BLAS to one thread first: a product
+    that began earlier may still run on several threads, which are busy some 20 ms longer.
     """
+    end = time.monotonic() + seconds
+    while not (is_idle := _is_blas_idle()) and time.monotonic() < end:
+        time.sleep(0.001)
+    return is_idle
+
+
+def _is_blas_idle() -> bool:
+    """Tell whether every thread that Python has not started is asleep."""
     python_threads = {str(thread.native_id) for thread in threading.enumerate()}
     try:
         return all(

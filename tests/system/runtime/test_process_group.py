@@ -609,6 +609,23 @@ class TestWhenSomethingHappens:
         done = run_program(program, OPENBLAS_NUM_THREADS="4")
         assert (done.returncode, done.stdout) == (0, "0\n1\n"), done.stderr
 
+    def test_a_multithreaded_product_just_before(self):
+        """The first pass waits until BLAS's threads sleep, so it always runs on all ranks."""
+        program = """
+            import numpy as np
+            from test_process_group import pids, random_model, SHAPES, with_processes
+            counts = []
+            for _ in range(5):
+                model = random_model(**SHAPES["small heads"])
+                model.forward([[1]])
+                matrix = np.ones((900, 900)) @ np.ones((900, 900))
+                with_processes(model, 2).forward([[5]])
+                counts.append(len(pids(model)))
+            print(counts)
+        """
+        done = run_program(program, OPENBLAS_NUM_THREADS="4")
+        assert (done.returncode, done.stdout) == (0, "[1, 1, 1, 1, 1]\n"), done.stderr
+
     def test_one_can_not_be_forked(self, monkeypatch):
         model = small()
 
