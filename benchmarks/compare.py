@@ -125,18 +125,18 @@ class Worker:
 
 
 def processor_seconds(process: int | None = None) -> float:
-    """Return the CPU time of a process, or of the whole machine; 0 where it is unknown."""
+    """Return the CPU time of a process and its children, or of the machine; 0 if unknown."""
     path = Path("/proc/stat" if process is None else f"/proc/{process}/stat")
     try:
         text = path.read_text(encoding="utf-8")
+        if process is None:
+            user, nice, system, _, _, *more = text.split("\n", 1)[0].split()[1:]
+            return sum(map(int, (user, nice, system, *more[:3]))) / os.sysconf("SC_CLK_TCK")
+        children = Path(f"/proc/{process}/task/{process}/children").read_text("utf-8").split()
     except OSError:
         return 0.0
-    if process is not None:
-        used = text.rpartition(")")[2].split()[11:13]
-    else:
-        user, nice, system, _, _, *more = text.split("\n", 1)[0].split()[1:]
-        used = [user, nice, system, *more[:3]]
-    return sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
+    used = sum(map(int, text.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+    return used + sum(processor_seconds(int(child)) for child in children)
 
 
 class Watch:

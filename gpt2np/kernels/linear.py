@@ -5,7 +5,8 @@ With many rows, threads share the rows (`by_rows`). Each thread then computes se
 one chunk of rows, so that the activations between the layers stay in one core's cache.
 
 With small-matrix kernels, a product's second factor is a stack of panels. With any other kernels,
-the panels of each group of inputs are joined, and BLAS multiplies by all columns in one call.
+the panels of each group of inputs are joined, and BLAS multiplies by all columns in one call. For a
+few rows, which GEMV multiplies, the groups are joined, too.
 
 Shape letters: n rows; I groups of k inputs by P panels of m outputs in a packed matrix.
 """
@@ -20,7 +21,7 @@ import numpy as np
 
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads, small_kernels
-from gpt2np.kernels.matmul import SMALL_BATCH, matmul
+from gpt2np.kernels.matmul import MAX_GEMV_ROWS, SMALL_BATCH, matmul
 from gpt2np.kernels.packed_matrix import PackedMatrix, joined
 from gpt2np.kernels.threads import even_slices, parallel_for
 
@@ -48,15 +49,13 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
 
     Returns (n, out).
     """
-    (n, c), (groups, n_panels, k, m) = x.shape, w.data.shape
-    if c < groups * k:
-        x = _pad_channels(x, groups * k)
-    x = x.reshape(n, groups, 1, k).transpose(1, 2, 0, 3)
+    n, (groups, n_panels, k, m) = len(x), w.data.shape
     panels, scale = w.data, w.scale
     if not small_kernels():
-        panels = joined(panels)[:, None]
+        panels = joined(panels, _product_groups(n, groups, scale))[:, None]
         scale = None if scale is None else scale.reshape(groups, 1, -1)
-    partials = matmul(x, panels)  # (I, P, n, m), or (I, 1, n, P·m)
+    rows = _by_group(x, groups * k, len(panels))
+    partials = matmul(rows, panels)  # (I, P, n, m), or (I, 1, n, P·m)
     if scale is not None:
         partials *= scale[:, :, None]
     y = sum_partials(partials).swapaxes(0, 1).reshape(n, n_panels * m)
@@ -81,15 +80,13 @@ def unembed(x: Array, w: PackedMatrix | Iterable[PackedMatrix]) -> Array:
 def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D)."""
     panels = w.panels[:, :, heads]
-    (n, c), (groups, _, h, k, d) = x.shape, panels.shape
-    if c < groups * k:
-        x = _pad_channels(x, groups * k)
-    x = x.reshape(n, groups, 1, 1, k).transpose(1, 2, 3, 0, 4)
+    n, (groups, _, h, k, d) = len(x), panels.shape
     if small_kernels():
-        qkv = matmul(x, panels)  # (I, 3, h, N, D)
+        qkv = matmul(_by_group(x, groups * k, groups)[:, None], panels)  # (I, 3, h, N, D)
     else:
-        qkv = matmul(x[:, :, 0], joined(panels))  # (I, 3, N, h·D)
-        qkv = qkv.reshape(groups, 3, n, h, d).swapaxes(2, 3)
+        panels = joined(panels, _product_groups(n, groups, w.scale))
+        qkv = matmul(_by_group(x, groups * k, len(panels)), panels)  # (I, 3, N, h·D)
+        qkv = qkv.reshape(len(panels), 3, n, h, d).swapaxes(2, 3)
     if w.scale is not None:
         qkv *= w.scale[:, :, heads, None]
     qkv = sum_partials(qkv)
@@ -97,9 +94,19 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     return qkv
 
 
-def _pad_channels(x: Array, width: int) -> Array:
-    """Append zeros to the rows of x (n, C): (n, width)."""
-    return np.pad(x, ((0, 0), (0, width - x.shape[1])))
+def _product_groups(n: int, groups: int, scale: Array | None) -> int:
+    """Return the groups of inputs that are multiplied separately for n rows.
+
+    GEMV has several partial sums per output; GEMM has one, which rounds more if it is longer.
+    """
+    return 1 if n <= MAX_GEMV_ROWS and scale is None else groups
+
+
+def _by_group(x: Array, width: int, groups: int) -> Array:
+    """Append zeros to the rows of x (n, C), then split them: (groups, 1, n, width / groups)."""
+    if x.shape[1] < width:
+        x = np.pad(x, ((0, 0), (0, width - x.shape[1])))
+    return x.reshape(len(x), groups, 1, width // groups).transpose(1, 2, 0, 3)
 
 
 def sum_partials(partials: Array) -> Array:

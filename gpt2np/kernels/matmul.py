@@ -12,6 +12,7 @@ Matrices of int8 are converted to the dtype of the rows, a few panels at a time:
 int8, and the converted panels stay in the cache until their product.
 """
 
+import math
 from collections import defaultdict
 from typing import Any
 
@@ -33,10 +34,14 @@ MAX_SPLIT_ROWS = 7
 
 This holds for OpenBLAS on x86; with small-matrix kernels, for any number of rows."""
 
-_MAX_COLUMNS = 3072
-"""The most columns of one GEMM or GEMV. In parts, the unembedding of few rows is faster."""
+MAX_GEMV_ROWS = 3
+"""The most rows for which one GEMV per row is faster than GEMM, without small-matrix kernels."""
 
-_MAX_GEMV_ROWS = 3  # without small-matrix kernels, one GEMV per row is faster than GEMM
+_GEMV_WEIGHTS = 2**16
+"""The most weights that the GEMVs of several rows read in turn, so that they stay in L2."""
+
+_MAX_COLUMNS = 3072
+"""The most columns of one GEMM. In parts, the unembedding of few rows is faster."""
 
 MIN_SHARED_WORK = 15_000_000
 """The fewest multiplications that threads share. Fewer take less time than waking a thread."""
@@ -89,21 +94,27 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
 def _matmul_of_any_blas(x: Array, w: Array, out: Array | None) -> Array:
     """Multiply x (…, n, k) by w (…, k, m) without small-matrix kernels. Threads share columns."""
     n, m = x.shape[-2], w.shape[-1]
-    if 1 < n <= _MAX_GEMV_ROWS:  # one GEMV per row
-        out = _empty_product(x, w) if out is None else out
-        matmul(x[..., :, None, :], w[..., None, :, :], out=out[..., :, None, :])
-        return out
+    by_gemv = 1 < n <= MAX_GEMV_ROWS and w.strides[-2] == w.itemsize
     threads = python_threads() if _is_shared(n, w) else 1
     parts = _lane_slices(m, max(threads, -(-m // _MAX_COLUMNS)))
-    if len(parts) == 1:
+    if len(parts) == 1 and not by_gemv:
         return np.matmul(x, w, out=out)
     y = _empty_product(x, w) if out is None else out
 
     def multiply(columns: slice) -> None:
-        np.matmul(x, w[..., columns], out=y[..., columns])
+        multiply_part = _multiply_by_gemv if by_gemv else np.matmul
+        multiply_part(x, w[..., columns], out=y[..., columns])
 
     parallel_for(multiply, parts, threads)
     return y
+
+
+def _multiply_by_gemv(x: Array, w: Array, out: Array) -> None:
+    """Write x (…, n, k) times w (…, k, m) to `out`: one GEMV per row and part of the columns."""
+    k, m = w.shape[-2:]
+    width = math.gcd(m, 2 ** (_GEMV_WEIGHTS // k).bit_length() // 2)
+    w, out = (a.reshape(*a.shape[:-1], -1, width).swapaxes(-3, -2) for a in (w, out))
+    np.matmul(x[..., None, :, None, :], w[..., None, :, :], out=out[..., None, :])
 
 
 def _is_shared(n: int, w: Array) -> bool:

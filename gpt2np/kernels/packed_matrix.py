@@ -1,7 +1,8 @@
 """Matrices cut into panels, and stored in the order in which products read the numbers.
 
 Small-matrix kernels read one panel after another, as in BLIS. Any other BLAS multiplies by many
-columns at once (`gpt2np.kernels.linear`), so there the panels stay side by side in rows.
+columns at once (`gpt2np.kernels.linear`). There, a matrix is stored as [out, in], as in
+torch.nn.Linear: the weights of any range of outputs, of one rank or head, are contiguous.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class PackedMatrix:
     """A matrix [in, out] cut into panels.
 
     With small-matrix kernels, each panel is contiguous: the product of a few rows and one panel is
-    small (`gpt2np.kernels.matmul`) and reads the panel sequentially. Otherwise the rows of each
-    group of inputs are contiguous, and `joined` panels are a matrix. Zeros pad the last panel of
-    each axis, and the width of each panel to a multiple of LANES.
+    small (`gpt2np.kernels.matmul`) and reads the panel sequentially. Otherwise the weights of each
+    output are contiguous, and `joined` panels are a matrix. Zeros pad the last panel of each axis,
+    and the width of each panel to a multiple of LANES.
 
     A matrix of int8 is quantized: each column of a panel has a scale, and a weight is its integer
     times the scale (`quantize`). A matrix with a bias is a linear layer (`gpt2np.kernels.linear`).
@@ -48,23 +49,13 @@ class PackedMatrix:
 
     @classmethod
     def in_buffer(
-        cls,
-        buffer: Array,
-        shape: tuple[int, int],
-        panel_shape: tuple[int, int],
-        is_transposed: bool = False,
+        cls, buffer: Array, shape: tuple[int, int], panel_shape: tuple[int, int]
     ) -> PackedMatrix:
-        """Return a matrix stored in a flat buffer of `packed_size(shape, panel_shape)` numbers.
-
-        Without small-matrix kernels, the buffer of a transposed matrix is [out, in], like the
-        array that fills it: filling some columns then touches only their part of the buffer.
-        """
+        """Return a matrix stored in a flat buffer of `packed_size(shape, panel_shape)` numbers."""
         i, p, k, m = _data_shape(shape, panel_shape)
         if small_kernels():
             return cls(buffer.reshape(i, p, k, m), shape, panel_shape)
-        if is_transposed:
-            return cls(buffer.reshape(p, m, i, k).transpose(2, 0, 3, 1), shape, panel_shape)
-        return cls(buffer.reshape(i, k, p, m).swapaxes(1, 2), shape, panel_shape)
+        return cls(buffer.reshape(p, m, i, k).transpose(2, 0, 3, 1), shape, panel_shape)
 
     def quantized(self, dtype: np.dtype[Any]) -> PackedMatrix:
         """Return this matrix of int8 with scales of a floating-point dtype, for `fill` to set."""
@@ -113,7 +104,8 @@ class PackedMatrix:
                     block, self.scale[i, p, : block.shape[1]] = quantize(block)
                 if block.shape != panel.shape:
                     panel[...] = 0
-                panel[: block.shape[0], : block.shape[1]] = block
+                # From a copy, because rows of a matrix displace each other from the cache.
+                panel[: block.shape[0], : block.shape[1]] = block.copy("K")
 
     def unpack(self) -> Array:
         """Return the matrix [in, out] as a new array."""
@@ -137,10 +129,16 @@ class PackedMatrix:
         return columns.reshape(n, groups * k)[:, : self.shape[0]]
 
 
-def joined(panels: Array) -> Array:
-    """Return panels (…, P, k, m) that are stored side by side as one matrix (…, k, P·m), a view."""
-    *stack, p, k, m = panels.shape
-    return panels.swapaxes(-3, -2).reshape(*stack, k, p * m)
+def joined(panels: Array, groups: int) -> Array:
+    """Return panels (I, …, P, k, m) as matrices (groups, …, I / groups · k, P·m), a view.
+
+    `groups` must be I, or 1. Without small-matrix kernels, the memory of panels allows both.
+    """
+    *stack, p, _, m = panels.shape[1:]
+    inputs = panels.ndim - 2
+    by_output = panels.transpose(*range(1, inputs), inputs + 1, 0, inputs)  # (…, P, m, I, k)
+    w = by_output.reshape(*stack, p * m, groups, -1)
+    return w.transpose(w.ndim - 2, *range(w.ndim - 3), w.ndim - 1, w.ndim - 3)
 
 
 def quantize(matrix: Array) -> tuple[Array, Array]:

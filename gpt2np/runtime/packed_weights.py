@@ -84,9 +84,7 @@ class WeightSource:
         for start in range(0, matrix.shape[1], _CHUNK_COLUMNS):
             columns = matrix[:, start : start + _CHUNK_COLUMNS]
             size = packed_size(columns.shape, panel_shape)
-            packed = PackedMatrix.in_buffer(
-                buffer[:size], columns.shape, panel_shape, packing.is_transposed
-            )
+            packed = PackedMatrix.in_buffer(buffer[:size], columns.shape, panel_shape)
             packed.fill(columns)
             yield packed
 
@@ -228,10 +226,7 @@ class PackedWeights(MutableMapping[str, Array]):
         buffer = np.empty(starts[-1], dtype)
         return {
             name: PackedMatrix.in_buffer(
-                buffer[start:stop],
-                shapes[name],
-                self._packings[name].panel_shape,
-                self._packings[name].is_transposed,
+                buffer[start:stop], shapes[name], self._packings[name].panel_shape
             )
             for name, start, stop in zip(names, starts, starts[1:], strict=False)
         }

@@ -49,6 +49,24 @@ def test_into_an_array_with_strides(n):
     np.testing.assert_array_equal(result, y.swapaxes(0, 1))
 
 
+@pytest.mark.parametrize("k", [1, 200, 768, 3072, 70_000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_few_rows_of_a_matrix_stored_by_outputs(k, threads, monkeypatch):
+    """Without small-matrix kernels: one GEMV per row, a part of the columns after the other."""
+    monkeypatch.setattr(module, "small_kernels", lambda: False)
+    monkeypatch.setattr(module, "MIN_SHARED_WORK", 0)
+    monkeypatch.setattr(module, "python_threads", lambda: threads)
+    rng = np.random.default_rng(k)
+    for m in (16, 80, 192) if k < 70_000 else (16,):
+        x, w = rng.normal(size=(2, 3, k)), rng.normal(size=(2, m, k)).swapaxes(-2, -1)
+        rows = [matmul(x[:, [i]], w) for i in range(3)]
+        np.testing.assert_allclose(np.concatenate(rows, 1), x @ w, atol=1e-9)
+        np.testing.assert_allclose(matmul(x, w), x @ w, atol=1e-9)
+        y = np.full((3, 2, m), np.nan).swapaxes(0, 1)
+        assert matmul(x, w, out=y) is y
+        np.testing.assert_allclose(y, x @ w, atol=1e-9)
+
+
 @pytest.mark.usefixtures("either_way")
 def test_threads_share_matrices_with_rows_of_their_own(monkeypatch):
     monkeypatch.setattr(module, "MIN_SHARED_WORK", 0)
@@ -134,7 +152,7 @@ def test_a_share_of_the_columns_has_the_bits_of_the_whole_product_of_few_rows(k)
         pytest.skip("not known of this BLAS")
     rng = np.random.default_rng(k)
     for m in (48, 768, 2304):
-        w = rng.normal(size=(k, m)).astype(np.float32)
+        w = rng.normal(size=(m, k)).astype(np.float32).T  # stored as [out, in], as packed matrices
         for n in range(1, module.MAX_SPLIT_ROWS + 1):
             x = rng.normal(size=(n, k)).astype(np.float32)
             with single_threaded_blas():
