@@ -13,7 +13,7 @@ from functools import cache
 
 from gpt2np.errors import InvalidArgumentError, short_repr
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 MIN_CHECKED_EXPANSION = 64 * MIB
 """A compressed file that expands to this size or less may have any ratio."""
 

@@ -196,7 +196,7 @@ def _save(session: ChatSession, text: str) -> str:
 def _load(session: ChatSession, text: str) -> str:
     path = _parse_path(text, "/load")
     conversation = read_conversation(path)
-    session.check_special_tokens(conversation)
+    session.check_messages(conversation)
     session.conversation = conversation
     session.files.add(path)
     return f"{len(session.conversation.messages())} messages from {path}"

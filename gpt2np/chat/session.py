@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.chat.template import ChatTemplate, check_message, find_special_token
+from gpt2np.chat.template import ChatTemplate, check_message, check_special_tokens
 from gpt2np.data.files import atomic_write_text, read_json_object
-from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
+from gpt2np.errors import InvalidArgumentError, error_reason
 from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions
 from gpt2np.generation.sampling import new_seed
 from gpt2np.kernels.array import common_length
@@ -235,7 +235,7 @@ class ChatSession:
         encode = self.lm.tokenizer.encode
         if self.template is None:
             return encode(self.conversation.joined_text(), disallowed_special=())
-        self.check_special_tokens(self.conversation)
+        self.check_messages(self.conversation)
         context = self.lm.model.config.n_positions
         max_new = self.options.get("max_new_tokens", self.lm.defaults.max_new_tokens)
         max_length = context - min(max_new, context // 2)
@@ -248,17 +248,10 @@ class ChatSession:
                 return ids
             start += 1
 
-    def check_special_tokens(self, conversation: Conversation) -> None:
-        """Raise InvalidArgumentError for a special token, which could forge the end of a turn.
-
-        Without a template, messages may contain special tokens.
-        """
-        for message in conversation.messages() if self.template else ():
-            if token := find_special_token(message["content"], self.lm.tokenizer.special_tokens):
-                raise InvalidArgumentError(
-                    f"the {message['role']} message {short_repr(message['content'])} contains "
-                    f"{token}, which only the chat template may add; change the spelling"
-                )
+    def check_messages(self, conversation: Conversation) -> None:
+        """Raise InvalidArgumentError for a special token, unless there is no template."""
+        if self.template:
+            check_special_tokens(conversation.messages(), self.lm.tokenizer.special_tokens)
 
     def _reuse_cache(self, stream: TextStream) -> None:
         """Give a stream the session's KV cache, cut to the common prefix of cache and prompt."""

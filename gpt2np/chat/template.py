@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from subprocess import PIPE, Popen
 from threading import Lock, Timer
@@ -31,6 +31,7 @@ from gpt2np.errors import (
 )
 from gpt2np.hub.model_files import CHAT_TEMPLATE_FILE
 from gpt2np.limits import limits
+from gpt2np.tokenizer.normalizer import find_first
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE
 
 _MIN_JINJA2 = (3, 1, 6)  # in older versions, templates can escape from the sandbox
@@ -158,10 +159,16 @@ def check_message(message: Any, name: str) -> dict[str, str]:
     return dict(message)
 
 
-def find_special_token(text: str, special_tokens: Collection[str]) -> str | None:
-    """Return the first special token in a text, if any: it could forge the end of a turn."""
-    tokens = [token for token in special_tokens if token in text]
-    return min(tokens, key=text.index, default=None)
+def check_special_tokens(
+    messages: Iterable[Mapping[str, str]], special_tokens: Collection[str]
+) -> None:
+    """Raise InvalidArgumentError for a special token in a message: it could forge a turn's end."""
+    for message in messages:
+        if token := find_first(message["content"], special_tokens):
+            raise InvalidArgumentError(
+                f"the {message['role']} message {short_repr(message['content'])} contains {token}, "
+                "which only the chat template may add; change the spelling"
+            )
 
 
 def read_chat_template(

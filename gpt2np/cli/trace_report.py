@@ -8,8 +8,9 @@ import numpy as np
 
 from gpt2np.interp.compare import Difference, worst_per_layer
 from gpt2np.interp.gradients import Saliency
-from gpt2np.interp.summary import ArraySummary, AttentionWeight, Overview, token_bytes
+from gpt2np.interp.summary import ArraySummary, AttentionWeight, Overview
 from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_token, token_rows
+from gpt2np.tokenizer.vocabulary import token_bytes
 
 # Widths in terminal columns.
 _LABEL = 9  # "block 47"

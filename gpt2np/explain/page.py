@@ -13,9 +13,9 @@ from gpt2np.explain import details
 from gpt2np.explain.details import OnProgress
 from gpt2np.explain.run import Run, run_prompt
 from gpt2np.interp.description import PARTS, describe_pass, describe_texts
-from gpt2np.interp.summary import token_bytes
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.tokenizer.display import escape_token
+from gpt2np.tokenizer.vocabulary import token_bytes
 from gpt2np.view import machine_page
 
 _SEED = 0  # of the draw that the Machine shows

@@ -535,9 +535,10 @@ class GenerationOptions:
     def __post_init__(self) -> None:
         check_options(self)
         values = vars(self)
-        for is_contradiction, names, message in _CONTRADICTIONS:
+        for is_contradiction, message in _CONTRADICTIONS:
             if is_contradiction(values):
-                raise InvalidArgumentError(message, **{name: values[name] for name in names})
+                named = {name: value for name, value in values.items() if f"{{{name}}}" in message}
+                raise InvalidArgumentError(message, **named)
 
     def with_seed(self, seed: int) -> GenerationOptions:
         """Return the options with another seed. Long lists are not checked again."""
@@ -559,40 +560,34 @@ ONE_TEXT_ONLY = ("Prompt", "Beam search", "Output")
 TEXT_CONSTRAINTS = ("choices", "regex", "json_schema")
 """Options of which at most one is given: what the text must be."""
 
-_CONTRADICTIONS: tuple[tuple[Callable[[Any], Any], tuple[str, ...], str], ...] = (
+_CONTRADICTIONS: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (
         lambda o: o["num_beams"] > 1 and o["temperature"] > 0,
-        ("num_beams", "temperature"),
         "{num_beams} is {num_beams.value} and {temperature} {temperature.value}: beam search does "
         "not sample; set {temperature} to 0, or {num_beams} to 1",
     ),
     (
         lambda o: o["num_beams"] > 1 and o["boundary"] == "text",
-        ("num_beams", "boundary"),
         "{num_beams} is {num_beams.value}: beam search does not support {boundary} "
         "{boundary.value}; omit it, or set {num_beams} to 1",
     ),
     (
         lambda o: o["num_beams"] > 1 and o["best_of"] is not None,
-        ("num_beams", "best_of"),
         "{num_beams} is {num_beams.value} and {best_of} {best_of.value}: beam search does not "
         "sample; omit one of them",
     ),
     (
         lambda o: 1 < o["num_beams"] < o["num_return_sequences"],
-        ("num_return_sequences", "num_beams"),
         "{num_return_sequences} is {num_return_sequences.value} and {num_beams} "
         "{num_beams.value}: there are no more continuations than beams",
     ),
     (
         lambda o: o["num_beams"] > 1 and o["window"],
-        ("num_beams", "window"),
         "{num_beams} is {num_beams.value}: beam search does not support {window}; omit it, or set "
         "{num_beams} to 1",
     ),
     (
         lambda o: o["num_beams"] == 1 and o["temperature"] == 0 and (o["best_of"] or 1) > 1,
-        ("best_of", "temperature", "num_beams"),
         "{best_of} is {best_of.value} and {temperature} 0: greedy continuations are all the same; "
         "set {temperature} above 0, or {num_beams}",
     ),
@@ -603,32 +598,27 @@ _CONTRADICTIONS: tuple[tuple[Callable[[Any], Any], tuple[str, ...], str], ...] =
             and not o["best_of"]
             and o["num_return_sequences"] > 1
         ),
-        ("num_return_sequences", "temperature", "num_beams"),
         "{num_return_sequences} is {num_return_sequences.value} and {temperature} 0: greedy "
         "continuations are all the same; set {temperature} above 0, or {num_beams}",
     ),
     (
         lambda o: o["best_of"] is not None and o["best_of"] < o["num_return_sequences"],
-        ("best_of", "num_return_sequences"),
         "{best_of} is {best_of.value}, less than {num_return_sequences}, "
         "{num_return_sequences.value}",
     ),
     (
         lambda o: o["min_new_tokens"] > o["max_new_tokens"],
-        ("min_new_tokens", "max_new_tokens"),
         "{min_new_tokens} is {min_new_tokens.value}, more than {max_new_tokens}, "
         "{max_new_tokens.value}",
     ),
     (
         lambda o: o["stop_regex"] and any(o[name] for name in TEXT_CONSTRAINTS),
-        ("stop_regex", *TEXT_CONSTRAINTS),
         "{stop_regex} would end a text before it matches {choices}, {regex} or {json_schema}; omit "
         "{stop_regex}",
     ),
     (
         lambda o: sum(bool(o[name]) for name in TEXT_CONSTRAINTS) > 1,
-        TEXT_CONSTRAINTS,
         "{choices}, {regex} and {json_schema} contradict each other; give one",
     ),
 )
-"""Condition, the options that contradict each other, and the message."""
+"""Condition, and the message, which names the options that contradict each other."""

@@ -24,13 +24,13 @@ from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sampling import RandomGenerator, log_softmax, next_id
 from gpt2np.interp.attribution import attribution
 from gpt2np.interp.lens import RESIDUALS, logit_lens, top_k
-from gpt2np.interp.summary import token_bytes
 from gpt2np.interp.trace import Trace, trace
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import select_hook_points
 from gpt2np.model.ops import softmax
 from gpt2np.runtime.hooked_context import Hook
+from gpt2np.tokenizer.vocabulary import token_bytes
 from gpt2np.view import machine_page
 
 FORMAT, VERSION = "gpt2np.pass", 1

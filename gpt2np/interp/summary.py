@@ -19,6 +19,7 @@ from gpt2np.kernels.array import Array, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.model.ops import softmax
+from gpt2np.tokenizer.vocabulary import token_bytes
 
 PATTERNS = "blocks.*.attn.pattern"
 OVERVIEW_POINTS = (*RESIDUALS, PATTERNS, "logits")
@@ -177,11 +178,6 @@ def summarize_arrays(arrays: Mapping[str, Array]) -> list[ArraySummary]:
         ArraySummary(name, array.shape, float(array.min()), float(array.mean()), float(array.max()))
         for name, array in arrays.items()
     ]
-
-
-def token_bytes(ids: Sequence[int], table: Mapping[int, bytes]) -> list[bytes]:
-    """Look up the bytes of each token id in `table`; a missing id, such as 123, gives b"[123]"."""
-    return [table.get(number, f"[{number}]".encode()) for number in ids]
 
 
 def overview_as_json(summary: Overview, table: Mapping[int, bytes]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from gpt2np import __version__
-from gpt2np.chat.template import ChatTemplate, find_special_token, read_chat_template
+from gpt2np.chat.template import ChatTemplate, check_special_tokens, read_chat_template
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
@@ -256,11 +256,7 @@ def _chat_prompt(
             f"{lm.name} has no chat template: it continues texts; use /v1/completions"
         )
     messages = [{"role": m.role, "content": m.text()} for m in body.messages or ()]
-    for message in messages:
-        if token := find_special_token(message["content"], lm.tokenizer.special_tokens):
-            raise InvalidArgumentError(
-                f"a message contains {token}, which only the chat template may add"
-            )
+    check_special_tokens(messages, lm.tokenizer.special_tokens)
     text = template.render(messages, add_generation_prompt=body.add_generation_prompt is not False)
     return lm.tokenizer.encode(text, allowed_special="all")
 

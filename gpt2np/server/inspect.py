@@ -28,6 +28,7 @@ from gpt2np.server.numbers import add_numbers
 from gpt2np.server.protocol import ExplainRequest, InspectRequest
 from gpt2np.server.responses import Json
 from gpt2np.server.threads import INSPECTION, body_schema, json_response, prepare, read_json, run_on
+from gpt2np.tokenizer.vocabulary import token_bytes
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
 
 def _describe(lm: LanguageModel) -> Json:
     config, table = lm.model.config, lm.tokenizer.vocabulary.token_bytes
-    tokens = (table.get(token_id, b"[%d]" % token_id) for token_id in range(config.vocab_size))
+    tokens = token_bytes(range(config.vocab_size), table)
     return {
         "id": lm.name,
         "facts": lm.model.facts,

@@ -31,7 +31,7 @@ from gpt2np.tokenizer.pre_tokenizer import (
     split_text,
     word_text,
 )
-from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, token_bytes
 
 TYPE_CHECKING = False  # typing and rarely needed modules would double the import time
 if TYPE_CHECKING:
@@ -356,8 +356,7 @@ class Tokenizer:
         123, becomes "[123]".
         """
         _check_ids(ids)
-        table = self.vocabulary.token_bytes
-        tokens = (table.get(token_id, b"[%d]" % token_id) for token_id in ids)
+        tokens = token_bytes(ids, self.vocabulary.token_bytes)
         return [token.decode("utf-8", "backslashreplace") for token in tokens]
 
     def streaming_decoder(self, n_skipped: int = 0) -> StreamingDecoder:
@@ -468,7 +467,7 @@ class StreamingDecoder:
     def __init__(self, tokens: Mapping[int, bytes], n_skipped: int = 0) -> None:
         self._tokens = tokens
         self._n_skipped = n_skipped  # bytes of the first tokens that are not decoded
-        self._incomplete = b""  # the first bytes of a character
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
         """Return the text that `token_id` completes, or "" if it completes no character.
@@ -478,17 +477,11 @@ class StreamingDecoder:
         new = self._tokens.get(token_id, b"")
         if self._n_skipped:
             new, self._n_skipped = new[self._n_skipped :], max(0, self._n_skipped - len(new))
-        return self._decode(new, is_final=False)
+        return self._decoder.decode(new)
 
     def finish(self) -> str:
         """Return the end of the text: U+FFFD if a character is incomplete, else ""."""
-        return self._decode(b"", is_final=True)
-
-    def _decode(self, new: bytes, is_final: bool) -> str:
-        data = self._incomplete + new
-        text, n_decoded = codecs.utf_8_decode(data, "replace", is_final)
-        self._incomplete = data[n_decoded:]
-        return text
+        return self._decoder.decode(b"", final=True)
 
 
 def _check_ids(ids: object) -> None:

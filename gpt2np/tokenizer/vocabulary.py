@@ -9,6 +9,7 @@ characters from U+0100 on: a space is "Ġ", and a newline is "Ċ".
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import accumulate
@@ -49,6 +50,11 @@ def chars_to_bytes(characters: str) -> bytes:
     Raises UnicodeEncodeError if a character is not in the alphabet.
     """
     return characters.translate(_TO_LATIN_1).encode("latin-1")
+
+
+def token_bytes(ids: Iterable[int], table: Mapping[int, bytes]) -> list[bytes]:
+    """Look up the bytes of each token id in `table`; a missing id, such as 123, gives b"[123]"."""
+    return [table.get(token_id, b"[%d]" % token_id) for token_id in ids]
 
 
 @dataclass(frozen=True)
