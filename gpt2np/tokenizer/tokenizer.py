@@ -36,15 +36,24 @@ from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, token_bytes
 TYPE_CHECKING = False  # typing and rarely needed modules would double the import time
 if TYPE_CHECKING:
     from array import array
-    from typing import Any, Literal
+    from typing import Literal, TypedDict
 
     import numpy as np
     from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
     from gpt2np.tokenizer.covers import Branch, CoverFinder
     from gpt2np.tokenizer.trace import MergeStep, MergeTrace, TokenSpan
 
     Special = Literal["all"] | Collection[str]
+
+    class EncodeOptions(TypedDict, total=False):
+        """The keyword arguments of `Tokenizer.encode`; see `Tokenizer`."""
+
+        allowed_special: Special
+        disallowed_special: Special
+        errors: str
+
 
 _BATCH_CHARACTERS = 1 << 18
 _SHORT_PIECE = 16  # characters; longer pieces rarely repeat as a whole
@@ -200,14 +209,16 @@ class Tokenizer:
         that `errors` rejects, or a character without a token.
         """
         ids: list[int] = []
-        for part in self._parts(text, allowed_special, disallowed_special, errors):
+        for part in self._parts(text, False, allowed_special, disallowed_special, errors):
             if part.added_id is None:
                 self._encode_plain(part.text, ids)
             else:
                 ids.append(part.added_id)
         return ids
 
-    def encode_to_numpy(self, text: str, **options: Any) -> NDArray[np.uint16 | np.uint32]:
+    def encode_to_numpy(
+        self, text: str, **options: Unpack[EncodeOptions]
+    ) -> NDArray[np.uint16 | np.uint32]:
         """Encode `text` to an array (N,) of uint16, or uint32 if `vocab_size` exceeds 65,536."""
         import numpy as np
 
@@ -216,7 +227,7 @@ class Tokenizer:
         )
 
     def encode_batch(
-        self, texts: Iterable[str], *, processes: int = 1, **options: Any
+        self, texts: Iterable[str], *, processes: int = 1, **options: Unpack[EncodeOptions]
     ) -> list[list[int]]:
         """Encode each text in `texts`; `options` are the keyword arguments of `encode`.
 
@@ -234,18 +245,11 @@ class Tokenizer:
         packed = map_in_order(encode, batches, processes)
         return [ids.tolist() for _, batch in packed for ids in batch]
 
-    def count(self, text: str, **options: Any) -> int:
+    def count(self, text: str, **options: Unpack[EncodeOptions]) -> int:
         """Count the tokens of `text`; `options` are the keyword arguments of `encode`."""
         return len(self.encode(text, **options))
 
-    def offsets(
-        self,
-        text: str,
-        *,
-        allowed_special: Special = (),
-        disallowed_special: Special = "all",
-        errors: str = "replace",
-    ) -> list[TokenSpan]:
+    def offsets(self, text: str, **options: Unpack[EncodeOptions]) -> list[TokenSpan]:
         """Encode `text`; return each token id with the characters and bytes that the token covers.
 
         A token may cover only some bytes of a character. Its character span then includes the
@@ -256,10 +260,10 @@ class Tokenizer:
         """
         from gpt2np.tokenizer.trace import char_byte_offsets, part_offsets
 
-        text = handle_surrogates(text, errors)
+        text = handle_surrogates(text, options.get("errors", "replace"))
         text_offsets = char_byte_offsets(text)
         spans: list[TokenSpan] = []
-        for part in self._parts(text, allowed_special, disallowed_special, errors, with_spans=True):
+        for part in self._parts(text, True, **options):
             if part.added_id is None:
                 pieces = self._pre_tokenize(part.text)
                 tokens = chain.from_iterable(map(self._tokenize_piece, pieces))
@@ -269,38 +273,20 @@ class Tokenizer:
             spans += part_offsets(part, sized, text, text_offsets)
         return spans
 
-    def trace_merges(
-        self,
-        text: str,
-        *,
-        allowed_special: Special = (),
-        disallowed_special: Special = "all",
-        errors: str = "replace",
-    ) -> list[MergeTrace]:
+    def trace_merges(self, text: str, **options: Unpack[EncodeOptions]) -> list[MergeTrace]:
         """Return the pre-tokenizer pieces of `text` with merges and ids; options as in `encode`."""
         from gpt2np.tokenizer.trace import MergeTrace
 
-        pieces = self.iter_pieces(
-            text,
-            allowed_special=allowed_special,
-            disallowed_special=disallowed_special,
-            errors=errors,
-        )
         return [
             MergeTrace(piece, () if is_added else self.merge_steps(piece), ids)
-            for piece, ids, is_added in pieces
+            for piece, ids, is_added in self.iter_pieces(text, **options)
         ]
 
     def iter_pieces(
-        self,
-        text: str,
-        *,
-        allowed_special: Special = (),
-        disallowed_special: Special = "all",
-        errors: str = "replace",
+        self, text: str, **options: Unpack[EncodeOptions]
     ) -> Iterator[tuple[str, tuple[int, ...], bool]]:
         """Yield each pre-tokenizer piece of `text`, its ids, and whether it is an added token."""
-        for part in self._parts(text, allowed_special, disallowed_special, errors):
+        for part in self._parts(text, **options):
             if part.added_id is not None:
                 yield part.text, (part.added_id,), True
                 continue
@@ -380,14 +366,14 @@ class Tokenizer:
     def _parts(
         self,
         text: str,
-        allowed: Special,
-        disallowed: Special,
-        errors: str,
         with_spans: bool = False,
+        allowed_special: Special = (),
+        disallowed_special: Special = "all",
+        errors: str = "replace",
     ) -> Iterator[NormalizedPart]:
         text = handle_surrogates(text, errors)
-        allowed = self._resolve_special(allowed)
-        forbidden = self._resolve_special(disallowed) - allowed
+        allowed = self._resolve_special(allowed_special)
+        forbidden = self._resolve_special(disallowed_special) - allowed
         if found := find_first(text, forbidden):
             raise InvalidArgumentError(
                 f"the text has the special token {found}; pass allowed_special={{{found!r}}} to "
@@ -503,7 +489,7 @@ def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _encode_packed(
-    tokenizer: Tokenizer, options: Mapping[str, Any], texts: list[str]
+    tokenizer: Tokenizer, options: EncodeOptions, texts: list[str]
 ) -> list[array[int]]:
     """Encode `texts` to arrays, which are sent to a process ten times as fast as lists."""
     from array import array
