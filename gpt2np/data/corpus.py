@@ -179,20 +179,6 @@ def read_parts(
                 yield TextPart("", True)
 
 
-def read_documents(
-    files: Iterable[Path],
-    options: CorpusOptions,
-    on_skip: Callable[[UnreadableFileError], object] | None = None,
-) -> Iterator[str]:
-    """Yield the whole documents of `files`; arguments and errors are those of `read_parts`."""
-    texts: list[str] = []
-    for text, ends_document in read_parts(files, options, on_skip):
-        texts.append(text)
-        if ends_document:
-            yield "".join(texts)
-            texts = []
-
-
 def read_numbered_documents(file: Path, options: CorpusOptions) -> Iterator[Document]:
     """Yield the whole documents of a file; a broken document or file yields its problem.
 

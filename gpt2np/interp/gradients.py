@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.display import shaded_tokens
-from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument, is_integer
+from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.interp.interventions import chain, patch_from
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace, prompt_ids, trace
 from gpt2np.kernels.array import Array, IntArray, equal_fields
@@ -29,7 +29,7 @@ from gpt2np.model.ops import softmax
 from gpt2np.model.plain import plain_weights
 from gpt2np.model.recording import RecordingContext
 from gpt2np.model.weights import ModelWeights
-from gpt2np.runtime.arguments import check_sequences
+from gpt2np.runtime.arguments import check_prompt_length, check_sequences
 from gpt2np.runtime.hooked_context import Hook
 
 
@@ -116,11 +116,7 @@ def _run(
     """Return the target's value and the gradients at all hook points."""
     _check_target(target)
     check_sequences([ids], model.config.vocab_size)
-    if len(ids) > model.config.n_positions:
-        raise ContextLengthError(
-            f"the prompt has {len(ids):,} tokens; the model's context has "
-            f"{model.config.n_positions:,}; shorten the prompt"
-        )
+    check_prompt_length(len(ids), model.config)
     found: dict[str, Array] = {}
     with single_threaded_blas():
         context: Any = RecordingContext(

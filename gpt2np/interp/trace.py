@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from gpt2np.data.files import as_path, atomic_path
 from gpt2np.display import html_table
 from gpt2np.errors import (
-    ContextLengthError,
     GPT2NPError,
     InvalidArgumentError,
     check_argument,
@@ -27,6 +26,7 @@ from gpt2np.kernels.array import Array, IntArray, as_list, equal_fields
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hook_points import all_names, hook_point_names, select_hook_points
+from gpt2np.runtime.arguments import check_prompt_length
 from gpt2np.runtime.hooked_context import Hook, call_hook, resolve_hook
 
 
@@ -238,9 +238,5 @@ def _record(
 def encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
     """Encode a prompt with `LanguageModel.encode_prompt`, and check the number of tokens."""
     ids = lm.encode_prompt(prompt)
-    if len(ids) > lm.model.config.n_positions:
-        raise ContextLengthError(
-            f"the prompt has {len(ids):,} tokens, more than the model's context of "
-            f"{lm.model.config.n_positions:,}; shorten it"
-        )
+    check_prompt_length(len(ids), lm.model.config)
     return ids

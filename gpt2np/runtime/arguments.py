@@ -74,6 +74,15 @@ def check_caches(
             )
 
 
+def check_prompt_length(n_tokens: int, config: GPT2Config) -> None:
+    """Raise ContextLengthError if a prompt has more tokens than the model's context."""
+    if n_tokens > config.n_positions:
+        raise ContextLengthError(
+            f"the prompt has {n_tokens:,} tokens, more than the model's context of "
+            f"{config.n_positions:,}; shorten it"
+        )
+
+
 def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
     """Validate and return the indices (R,) of the tokens whose logits are requested.
 

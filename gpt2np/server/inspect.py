@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.explain import explain
 from gpt2np.explain.run import MAX_TOKENS
 from gpt2np.interp import hook_points_nbytes, trace
@@ -21,6 +21,7 @@ from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
 from gpt2np.limits import limits
 from gpt2np.model.hook_points import select_hook_points
+from gpt2np.runtime.arguments import check_prompt_length
 from gpt2np.runtime.hooked_context import Hook
 from gpt2np.server.engine import Engine
 from gpt2np.server.interventions import hooks_of
@@ -160,11 +161,7 @@ def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
     config = lm.model.config
     if not ids:
         raise InvalidArgumentError("the prompt is empty; give at least one token")
-    if len(ids) > config.n_positions:
-        raise ContextLengthError(
-            f"the prompt has {len(ids):,} tokens, more than the model's context of "
-            f"{config.n_positions:,}"
-        )
+    check_prompt_length(len(ids), config)
     if not body.points:
         return
     size = hook_points_nbytes(config, len(ids), body.points, lm.model.dtype)

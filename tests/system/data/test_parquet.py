@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt2np import InvalidArgumentError
-from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_documents
+from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_parts
 from gpt2np.data.parquet import read_rows, write_rows
 from gpt2np.data.resumable import partial_folder
 from gpt2np.evaluation.corpus import score_corpus
@@ -137,9 +137,9 @@ def test_several_files_and_a_manifest(lm, tmp_path, suffix):
 
 def test_damage(table):
     with pytest.raises(InvalidArgumentError, match=r"t\.parquet has no column 'text'; its col.*bo"):
-        list(read_documents([table], CorpusOptions()))
+        list(read_parts([table], CorpusOptions()))
     with pytest.raises(UnreadableFileError, match=r"t\.parquet, row 4: expected a string in"):
-        list(read_documents([table], CorpusOptions(field="body")))
+        list(read_parts([table], CorpusOptions(field="body")))
     content = table.read_bytes()
     for damaged in (content[:-9], content[: len(content) // 2], b""):
         with pytest.raises(InvalidArgumentError, match="cannot read x as Parquet: "):
@@ -155,4 +155,4 @@ def test_a_small_file_of_much_text(tmp_path, monkeypatch, n_rows, n_characters):
     pyarrow.parquet.write_table(table, path, compression="zstd")
     assert path.stat().st_size < 40_000
     with pytest.raises(UnreadableFileError, match="set GPT2NP_MAX_COMPRESSION_RATIO"):
-        list(read_documents([path], CorpusOptions()))
+        list(read_parts([path], CorpusOptions()))

@@ -15,7 +15,6 @@ from gpt2np.data.corpus import (
     CorpusOptions,
     UnreadableFileError,
     find_files,
-    read_documents,
     read_numbered_documents,
     read_parts,
 )
@@ -28,7 +27,19 @@ EOT = "<|endoftext|>"
 
 
 def documents(*paths, **options):
-    return list(read_documents(find_files(paths), CorpusOptions(**options)))
+    return joined(read_parts(find_files(paths), CorpusOptions(**options)))
+
+
+def joined(parts):
+    """Return the whole documents."""
+    found, pending = [], ""
+    for text, ends_document in parts:
+        pending += text
+        if ends_document:
+            found.append(pending)
+            pending = ""
+    assert not pending
+    return found
 
 
 def write(path, content):
@@ -183,14 +194,11 @@ class TestDamage:
     def test_is_named_and_can_be_skipped(self, tmp_path, small_reads, name, content, message):
         files = [write(tmp_path / name, content), write(tmp_path / "z.txt", "next document")]
         with pytest.raises(UnreadableFileError, match=message):
-            list(read_documents(files, CorpusOptions()))
+            list(read_parts(files, CorpusOptions()))
         for split_long_documents in (True, False):
             skipped = []
-            found = list(
-                read_documents(
-                    files, CorpusOptions(split_long_documents=split_long_documents), skipped.append
-                )
-            )
+            options = CorpusOptions(split_long_documents=split_long_documents)
+            found = joined(read_parts(files, options, skipped.append))
             assert [type(error) for error in skipped] == [UnreadableFileError]
             assert found[-1] == "next document"
 
