@@ -28,7 +28,8 @@ _N_NEAREST = 6
 _N_NEURONS = 10
 _N_LISTED = 20  # next tokens
 _N_ALTERNATIVES = 5
-_MAX_POINTS = 1 << 20  # bytes of the vectors of all blocks; beyond, a page has those of one block
+_POINTS = ("attn.q", "attn.k", "attn.v", "ln_2", "mlp.act")
+_MAX_POINTS = 1 << 21  # bytes of the arrays of all blocks; beyond, a page has those of one block
 
 OnProgress = Callable[[str], None]
 
@@ -58,12 +59,18 @@ def describe_details(run: Run, steps: int, float64: bool, on_progress: OnProgres
     return details
 
 
+def described_layers(run: Run) -> range:
+    """Return the blocks whose arrays and weights the page holds: all, or one if they are large."""
+    layers = range(run.config.n_layer)
+    arrays = (run.arrays[f"blocks.{i}.{point}"] for i in layers for point in _POINTS)
+    one = range(run.focus.layer, run.focus.layer + 1)
+    return layers if sum(array.nbytes for array in arrays) <= _MAX_POINTS else one
+
+
 def describe_points(run: Run) -> Json:
-    """Return queries, keys, values and residuals of all blocks, or of one if they are large."""
-    config, layers = run.config, range(run.config.n_layer)
-    if 16 * config.n_layer * len(run.ids) * config.n_embd > _MAX_POINTS:
-        layers = range(run.focus.layer, run.focus.layer + 1)
-    names = [f"blocks.{i}.attn.{letter}" for i in layers for letter in "qkv"]
+    """Return the arrays that the picture goes into."""
+    layers = described_layers(run)
+    names = [f"blocks.{i}.{point}" for i in layers for point in _POINTS]
     names += [f"blocks.{i - 1}.resid" for i in layers if i]
     return {name: array_json(run.arrays[name]) for name in names}
 
@@ -86,24 +93,32 @@ def _embedding(run: Run) -> Json:
 
 
 def _block(run: Run) -> Json:
-    """Describe layer norms and neurons of all blocks, the latter at one position."""
-    config, position, weights = run.config, run.focus.position, run.model.weights
+    """Describe layer norms of all blocks, and the neurons that write most at one position."""
+    config, weights = run.config, run.model.weights
     layers = range(config.n_layer)
-
-    def stack(point: str) -> Array:
-        return np.stack([run.arrays[f"blocks.{i}.mlp.{point}"][position] for i in layers])
 
     def norm(part: str) -> Json:
         return array_json(np.stack([weights[f"h.{i}.ln_1.{part}"] for i in layers]))
 
+    acts = np.stack([run.arrays[f"blocks.{i}.mlp.act"][run.focus.position] for i in layers])
+    neurons = describe_neurons(run.lm, acts, _N_NEURONS)
     residuals = np.stack([run.residual(layer) for layer in range(config.n_layer + 1)])
     return {
         "norm": {"weight": norm("weight"), "bias": norm("bias")},
         "epsilon": config.layer_norm_epsilon,
-        "activation": config.activation_function,
-        "mlp": {"pre": array_json(stack("pre")), "act": array_json(stack("act"))},  # (L, F)
-        "neurons": describe_neurons(run.lm, stack("act"), _N_NEURONS),
+        "neurons": neurons,
+        "weights": {i: _neuron_weights(run, i, neurons[i]) for i in described_layers(run)},
         "lengths": array_json(np.sqrt(np.einsum("lnc,lnc->ln", residuals, residuals))),
+    }
+
+
+def _neuron_weights(run: Run, layer: int, neurons: list[Json]) -> Json:
+    """Return the input weights (n, C), biases (n,) and output weights (n, C) of some neurons."""
+    weights, ids = run.model.weights, [each["neuron"] for each in neurons]
+    return {
+        "input": array_json(weights[f"h.{layer}.mlp.c_fc.weight"][:, ids].T),
+        "bias": array_json(weights[f"h.{layer}.mlp.c_fc.bias"][ids]),
+        "output": array_json(weights[f"h.{layer}.mlp.c_proj.weight"][ids]),
     }
 
 

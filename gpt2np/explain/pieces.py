@@ -63,7 +63,6 @@ def describe_text(run: Run) -> Json:
         "n_tokens": len(run.all_ids),  # of the whole prompt
         "window": [run.window.start, run.window.stop],
         "is_encoding": run.is_encoding,
-        "n_merges": len(vocabulary.ranks),
         "pieces": [_piece_json(placed, vocabulary) for placed in pieces_in_window(run)],
     }
 

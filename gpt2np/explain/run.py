@@ -1,4 +1,4 @@
-"""Forward pass over a prompt, and the focus of the page: a layer, a head and positions.
+"""Forward pass over a prompt, and the focus of the page: a layer, a head and a position.
 
 Shape letters: N tokens of the window, C channels, H heads, D head size, T keys, F MLP width,
 V vocabulary, L layers.
@@ -6,7 +6,6 @@ V vocabulary, L layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,12 +23,11 @@ MAX_TOKENS = 64
 
 @dataclass(frozen=True)
 class Focus:
-    """The details that the page shows: a block, a head, and the positions of a query and a key."""
+    """What the page shows first: a block, a token, and a head alone or all of them."""
 
     layer: int
-    head: int
-    position: int  # of the query, the token that the page follows through the block
-    key: int
+    head: int | None
+    position: int
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,8 @@ def run_prompt(
 ) -> Run:
     """Run the model on a prompt, or on a window of its tokens, and keep all activations.
 
-    The page shows a block, token and head in detail. By default, these are the middle block, the
-    last token, and the head with the token's largest attention weight on an earlier token. The
-    first token does not count, because idle heads attend to it; it does at positions 0 and 1.
+    The page shows a block and a token in detail, by default the middle block and the last token;
+    and the arcs of all heads, or those of one.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.
@@ -93,7 +90,12 @@ def run_prompt(
     with np.errstate(all="ignore"):  # check_finite raises an error instead
         arrays = trace(lm.model, ids[window])
     check_finite(arrays["logits"], lm.model)
-    focus = _choose_focus(lm.model.config, arrays, layer, head, position)
+    config, n = lm.model.config, len(ids[window])
+    focus = Focus(
+        _resolve_index("layer", layer, config.n_layer, default=config.n_layer // 2),
+        None if head is None else _resolve_index("head", head, config.n_head),
+        _resolve_index("position", position, n, default=n - 1),
+    )
     return Run(lm, text, ids, ids == encoded, window, arrays, focus)
 
 
@@ -120,25 +122,7 @@ def _resolve_window(ids: list[int], window: slice | None, config: GPT2Config) ->
     return slice(start, stop)
 
 
-def _choose_focus(
-    config: GPT2Config,
-    arrays: Mapping[str, Array],
-    layer: int | None,
-    head: int | None,
-    position: int | None,
-) -> Focus:
-    n = len(arrays["embed"])
-    layer = _resolve_index("layer", layer, config.n_layer, default=config.n_layer // 2)
-    position = _resolve_index("position", position, n, default=n - 1)
-    rows = arrays[f"blocks.{layer}.attn.pattern"][:, position]  # (H, T)
-    weights = rows[:, 1:position] if position > 1 else rows[:, : position + 1]
-    strongest = int(weights.max(axis=1).argmax())
-    head = _resolve_index("head", head, config.n_head, default=strongest)
-    key = int(weights[head].argmax()) + (1 if position > 1 else 0)
-    return Focus(layer, head, position, key)
-
-
-def _resolve_index(name: str, value: int | None, count: int, default: int) -> int:
+def _resolve_index(name: str, value: int | None, count: int, default: int = 0) -> int:
     if value is None:
         return default
     if not is_integer(value) or not 0 <= value < count:

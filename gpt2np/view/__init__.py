@@ -10,7 +10,6 @@ source.js   asks the server for numbers beyond the description
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
 details.js  the sections of the explain page
 sampler.js  the sampler, step by step
-matrix.js   an array as a picture
 view.js     helpers for elements and numbers
 embedded.js starts the Machine of a page that holds its description
 index.html, playground.css, app.js, api.js, inside.js, compare.js, share.js, card.js, sheet.js,
@@ -37,7 +36,7 @@ MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 """Media types of the front end's files, by suffix."""
 
 _MODULES = (
-    *("view.js", "pass.js", "sampler.js", "matrix.js", "numbers.js", "details.js"),
+    *("view.js", "pass.js", "sampler.js", "numbers.js", "details.js"),
     *("draw.js", "stage.js", "scenes.js", "zoom.js", "machine.js", "embedded.js"),
 )
 _STYLES = ("colors.css", "style.css", "machine.css", "numbers.css")

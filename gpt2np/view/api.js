@@ -57,6 +57,21 @@ export const post = (path, body, signal) =>
 
 export const postJson = async (path, body, signal) => (await post(path, body, signal)).json();
 
+const kept = new Map(); // the latest answers, by request
+const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
+export const isKept = (path, body) => kept.has(keyOf(path, body));
+
+/** Ask once: an answer that was asked for before is kept. Without a body it is a GET request. */
+export function once(path, body = null) {
+  const request = keyOf(path, body);
+  if (!kept.has(request)) {
+    if (kept.size > 60) kept.delete(kept.keys().next().value);
+    kept.set(request, body ? postJson(path, body) : getJson(path));
+    kept.get(request).catch(() => kept.delete(request));
+  }
+  return kept.get(request);
+}
+
 /** Ask for a completion at once; return its stream of events. */
 export function streamCompletion(body, signal) {
   return readEvents(post("v1/completions", {

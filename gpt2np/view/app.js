@@ -1,6 +1,6 @@
 // The playground: prompt, story, choices. gpt2np/view/__init__.py lists the other modules.
 
-import { ConnectionLost, ServerError, getJson, loadModel, onConnection, postJson, post, readTokens, setKey, streamCompletion } from "./api.js";
+import { ConnectionLost, ServerError, getJson, isKept, loadModel, onConnection, once, postJson, post, readTokens, setKey, streamCompletion } from "./api.js";
 import { createBpe } from "./bpe.js";
 import { createCompare } from "./compare.js";
 import { EXAMPLES, MODEL } from "./examples.js";
@@ -18,6 +18,7 @@ import { bar, counted, dataElement, decodeToken, decodeTokens, element, find, he
 
 const $ = (id) => document.getElementById(id);
 const SETTINGS = ["temperature", "top_k", "top_p", "max_tokens", "seed"];
+const N_END = 8; // tokens of the end of a text
 
 /** What the page shows. `pinned` is the index of a token of prompt and path, or their number. */
 const state = { models: [], model: null, tree: null, current: null, pinned: null, lastRun: null };
@@ -32,7 +33,7 @@ function inRange({ min, max, step, value }) {
   return Math.min(Number(max), Math.max(Number(min), number || 0));
 }
 
-export const readSettings = () => Object.fromEntries(SETTINGS.map((name) => [name, inRange($(name))]));
+const readSettings = () => Object.fromEntries(SETTINGS.map((name) => [name, inRange($(name))]));
 
 /** A number that an input can't have becomes the nearest that it can; return what to say about it. */
 function correctSetting(input) {
@@ -49,7 +50,7 @@ function showSettings() {
 }
 
 /** Return the fields of a request that say how tokens are picked. */
-export const sampling = ({ temperature, top_k, top_p }) => ({ temperature, top_k, top_p });
+const sampling = ({ temperature, top_k, top_p }) => ({ temperature, top_k, top_p });
 
 // ---- tokens
 
@@ -287,8 +288,6 @@ async function showPrompt(ids) {
 
 // ---- choices
 
-const answers = new Map(); // the latest ones, by request
-
 /** The draw of the token after `context`, if the story knows it: a request's seed, and the tokens drawn before. */
 function drawOf(length) {
   const node = pathTo(state.current)[length - state.tree.ids.length];
@@ -300,18 +299,8 @@ const requestNext = (context, token) => ({
   ...(state.tree && token !== null ? drawOf(context.length) : {}), ...steering.fields(),
 });
 
-/** Ask the server what follows `context`, and what is inside: a click often follows the pointer. Answers are kept. */
-function askNext(context, token) {
-  const request = requestNext(context, token);
-  const key = JSON.stringify(request);
-  if (!answers.has(key)) {
-    if (answers.size > 30) answers.clear();
-    const answer = postJson("api/inspect", request);
-    answers.set(key, answer);
-    answer.catch(() => answers.delete(key));
-  }
-  return answers.get(key);
-}
+/** Ask the server what follows `context`, and what is inside: a click often follows the pointer. */
+const askNext = (context, token) => once("api/inspect", requestNext(context, token));
 
 let shown = 0; // the number of the latest choices
 
@@ -326,7 +315,7 @@ async function showChoices(index) {
   }
   $("choices-content").setAttribute("aria-busy", "true");
   const settings = readSettings();
-  if (!answers.has(JSON.stringify(requestNext(context, chosen)))) {
+  if (!isKept("api/inspect", requestNext(context, chosen))) {
     const node = pathTo(state.current)[index - state.tree.ids.length];
     if (node?.top) renderChoices(index, chosen, node.top.map(([id, logprob]) => ({ id, logprob })), null);
     await new Promise((resolve) => setTimeout(resolve, 80)); // the pointer may only pass by
@@ -359,7 +348,7 @@ function renderChoices(index, chosen, next, kept, settings, rank) {
   const isGiven = index < state.tree.ids.length;
   const says = element("p", { class: "says" });
   const read = allIds().slice(0, index);
-  const before = element("bdi", { class: "context" }, endOf(read, 8));
+  const before = endOf(read);
   if (chosen === null) says.append("After ", before, " the next token could be:");
   else {
     const place = ["likeliest", "second likeliest", "third likeliest"][rank - 1] ?? (rank ? `number ${rank.toLocaleString("en")} of ${state.model.vocab_size.toLocaleString("en")}` : "…");
@@ -400,16 +389,15 @@ function renderChoices(index, chosen, next, kept, settings, rank) {
   if (focused) find(`.pick[data-id="${focused}"]`, $("choices-content"))?.focus();
 }
 
-export function textOf(ids) {
+function textOf(ids) {
   const bytes = ids.filter((id) => !isEnd(id)).flatMap((id) => [...state.model.bytes(id)]);
   return new TextDecoder().decode(Uint8Array.from(bytes));
 }
 
-/** The text of the last `n` of some tokens, from the first whole character on. */
-export function endOf(ids, n) {
-  const bytes = ids.slice(-n).filter((id) => !isEnd(id)).flatMap((id) => [...state.model.bytes(id)]);
-  const start = bytes.findIndex((byte) => byte < 0x80 || byte >= 0xc0);
-  return `${ids.length > n ? "…" : ""}${visible(new TextDecoder().decode(Uint8Array.from(bytes.slice(Math.max(0, start))), { stream: true }))}`;
+/** The end of a text, as an element. */
+function endOf(ids) {
+  const text = textsOf(ids).map((each, i) => (each === "·" || isEnd(ids[i]) ? "" : each)).slice(-N_END).join("");
+  return element("bdi", { class: "context" }, (ids.length > N_END ? "…" : "") + visible(text));
 }
 
 /** Replace the token at an index by another one, as a new branch, and go on writing. */
@@ -606,7 +594,7 @@ async function openBranch(leaf) {
 }
 
 /** Ask for the probabilities of tokens that came from an address, which has only their ids. */
-export async function ensureNumbers() {
+async function ensureNumbers() {
   const path = pathTo(state.current);
   if (path.every((node) => node.logprob !== undefined && node.top)) return;
   const response = await post("v1/completions", {
@@ -632,7 +620,7 @@ async function adopt(ids, tokens) {
 // ---- start
 
 let settled = null; // the settings have changed: a timer
-const page = { state, correctSetting, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
+const page = { state, correctSetting, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, setStatus, showError, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
 const steering = createSteering(page, $("steering-content"), () => { share.save(); showAgain(); });
 Object.assign(page, { steering, usePrompt, isRunning: () => Boolean(running) });
 const inside = createInside(page);

@@ -1,7 +1,6 @@
 // The sections of the explain page: every number of a pass, from a description with the field `details`.
 
-import { createMatrix } from "./matrix.js";
-import { SECTIONS, chipOf, lineChipOf, shareElement, table, tableRow } from "./numbers.js";
+import { attentionTable, chipOf, lensTable, lineChipOf, neuronsTable, shareElement, table, tableRow } from "./numbers.js";
 import { arrayOf, row } from "./pass.js";
 import { createSampler } from "./sampler.js";
 import { bar, dataElement, decodeToken, element, find, formatNumber, hex, percent, significant, visible, withSpaces } from "./view.js";
@@ -56,12 +55,10 @@ function vectorOf(pass, k, line) {
 }
 
 function embeddingNodes(pass) {
-  const { wte, wpe, nearest } = pass.described.details;
-  const [token, position] = [arrayOf(wte), arrayOf(wpe)];
-  const sum = { shape: token.shape, data: token.data.map((value, i) => value + position.data[i]) };
+  const { nearest } = pass.described.details;
   const cosines = arrayOf(nearest.cosines);
   return [
-    ...[["token: rows of wte", token], ["position: rows of wpe", position], ["their sum: the residual stream at its start", sum]].map(([title, array]) => createMatrix(title, array, (line) => numbered(pass, line))),
+    facts("Press the left end of a line in the picture: its token’s row, its position’s row, and their sum."),
     table("The tokens nearest to each token of the prompt, by the cosine of the angle between their rows of wte: 1 is the same direction, 0 a right angle",
       ["token", ...nearest.ids[0].map((_, i) => `${i + 1}.`)],
       nearest.ids.map((ids, line) => tableRow({}, numbered(pass, line), ...ids.map((id, i) => [chipOf(pass, id), " ", dataElement(row(cosines, line)[i], formatNumber(row(cosines, line)[i]))]))), "nearest"),
@@ -84,31 +81,26 @@ function normNodes(pass, { block, line }) {
   const normalized = centered.map((value) => value / Math.sqrt(variance + epsilon));
   const out = normalized.map((value, i) => value * weight[i] + bias[i]);
   const largest = [...x.keys()].sort((a, b) => Math.abs(x[b]) - Math.abs(x[a]) || a - b).slice(0, 8).sort((a, b) => a - b);
-  const strip = (title, data) => createMatrix(title, { data, shape: [1, data.length] });
   return [
     facts("Token ", ...numbered(pass, line), `, block ${block}: mean μ = `, valueElement(mean), ", variance σ² = ", valueElement(variance), `, ε = ${epsilon}`),
     table("The channels with the largest numbers", ["channel", "x", "x − μ", "x̂", "weight", "bias", "y"],
       largest.map((i) => tableRow({}, String(i), ...[x, centered, normalized, weight, bias, out].map((vector) => valueElement(vector[i])))), "norm"),
-    strip("x: the residual stream, as it comes in", x), strip("x̂: the mean subtracted, divided by the standard deviation", normalized), strip("y: scaled and shifted, channel by channel", out),
   ];
 }
 
-const attentionNodes = (pass, choice) => SECTIONS.find(({ id }) => id === "attention").draw(pass, choice).concat(
-  facts("How does a weight come about? Press a block in the picture, then a head, then a token: its query and key, multiplied number by number, the scale and the softmax."));
+const attentionNodes = (pass, choice) => [attentionTable(pass, choice),
+  facts("How does a weight come about? Press a block in the picture, then a head, then a token: its query and key, multiplied number by number, the scale and the softmax.")];
 
 function neuronNodes(pass, choice) {
-  const { details } = pass.described;
   const { block, line } = choice;
-  const { position } = details.focus;
-  const plain = () => SECTIONS.find(({ id }) => id === "neurons").draw(pass, choice);
-  if (line !== position) return [...plain(), facts("The words that neurons push, and all neurons at once, are here for token ", ...numbered(pass, position), " only.")];
-  const [before, activation] = [details.mlp.pre, details.mlp.act].map((array) => row(arrayOf(array), block));
-  const share = activation.reduce((n, value) => n + Number(value > 0), 0) / activation.length;
+  const { position } = pass.described.details.focus;
+  const activations = pass.point(`blocks.${block}.mlp.act`);
+  const fired = activations && row(activations, line).filter((value) => value > 0).length;
   return [
-    facts("Token ", ...numbered(pass, line), `, block ${block}: `, shareElement(share), ` of the ${activation.length.toLocaleString("en")} neurons are above zero.`),
-    table(`Block ${block}, MLP: the neurons that write most into this line.`, ["neuron", "before", "activation", "length written", "makes likelier"],
-      details.neurons[block].map(({ neuron, activation: value, length, raises }) => tableRow({}, String(neuron), valueElement(before[neuron]), valueElement(value), valueElement(length), raises.flatMap((id) => [chipOf(pass, id), " "]))), "neurons"),
-    createMatrix(`all neurons of block ${block}`, { data: activation, shape: [1, activation.length] }),
+    ...(activations ? [facts("Token ", ...numbered(pass, line), `, block ${block}: `, shareElement(fired / pass.n_inner), ` of the ${pass.n_inner.toLocaleString("en")} neurons are above zero.`)] : []),
+    neuronsTable(pass, choice),
+    facts(...(line === position ? ["Where does an activation come from, and what is written? Press the block in the picture, then one of the rings."]
+      : ["The words that neurons push are here for token ", ...numbered(pass, position), " only."])),
   ];
 }
 
@@ -121,16 +113,14 @@ function residualNodes(pass) {
 
 // ---- output
 
-function lensNodes(pass, { line, block }) {
-  const answers = checkpoints(pass).map((k) => pass.answer(k, line));
-  const settled = answers.findLastIndex(({ rank }) => rank !== 1) + 1;
+function lensNodes(pass, choice) {
+  const { line } = choice;
+  const id = pass.answer(line);
+  const settled = checkpoints(pass).findLastIndex((k) => pass.followed(k, line, id).rank !== 1) + 1;
   return [
-    facts("After token ", ...numbered(pass, line), ", the model’s most likely next token is ", chipOf(pass, answers[0].id), `. It takes the first place ${labelOf(Math.min(settled, pass.n_layer))} and keeps it.`),
-    table("The guesses after each block, and the probability of the final answer", ["", "first guess", "the answer’s probability", "its place", "further guesses"], answers.map(({ probability, rank }, k) => {
-      const { ids, probabilities } = pass.guess(k, line);
-      const guess = (i) => [chipOf(pass, ids[i]), " ", shareElement(probabilities[i]), " "];
-      return tableRow({ class: k === block + 1 && "chosen" }, labelOf(k), guess(0), [shareElement(probability), bar(probability)], countElement(rank), [1, 2, 3, 4].filter((i) => i < ids.length).flatMap(guess));
-    }), "lens")];
+    facts("After token ", ...numbered(pass, line), ", the model’s most likely next token is ", chipOf(pass, id), `. It takes the first place ${labelOf(Math.min(settled, pass.n_layer))} and keeps it.`),
+    lensTable(pass, choice, 5),
+  ];
 }
 
 const SLIDERS = [["temperature", "temperature", 0, 2, 0.05, 1], ["top_k", "top-k", 0, 100, 1, 0], ["top_p", "top-p", 0.01, 1, 0.01, 1], ["min_p", "min-p", 0, 0.5, 0.01, 0]];
@@ -247,7 +237,7 @@ const EXPLAINED = [
     formula: "next merge = the pair of neighbors with the lowest rank, the leftmost of equals",
     says: "A model reads numbers, not letters. A regular expression splits the text into pieces, and each piece is written as bytes; inside a piece, the pair of neighbors with the lowest rank is joined, again and again, until no pair is in the list of merges. The results are the tokens, and each has a number, its id." },
   { id: "embedding", title: "From ids to vectors", draw: embeddingNodes, source: "model/gpt2.py: gpt2", formula: "x = wte[id] + wpe[position]",
-    says: "Each id selects a row of a table, each position a row of a second table, and the two rows are added. In the pictures a row is a token and a column a channel; blue is above zero, orange below. Tokens whose rows point in the same direction are used alike." },
+    says: "Each id selects a row of a table, each position a row of a second table, and the two rows are added. Tokens whose rows point in the same direction are used alike." },
   { id: "norm", title: "Layer norm of one token", follows: ["block", "line"], draw: normNodes, source: "model/ops.py: layer_norm", formula: "x̂ = (x − μ) / √(σ² + ε)      y = x̂ · weight + bias",
     says: "Before attention, each token’s numbers are normalized to mean 0 and variance 1; then every channel is scaled and shifted by two learned numbers. Choose another block and another token in the picture." },
   { id: "attention", title: "Attention", follows: ["block", "line"], draw: attentionNodes, source: "model/gpt2.py: attention", formula: "score(i, j) = scale · Σ_d q_i[d] · k_j[d]      pattern(i, ·) = softmax(score(i, ·))",

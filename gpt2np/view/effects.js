@@ -10,6 +10,7 @@ const points = (effect) => `${effect >= 0.0005 ? "+" : ""}${formatNumber(100 * e
  */
 export async function colorByEffects(cells, effectOf, name) {
   const effects = [];
+  for (const cell of cells) cell.style.setProperty("--p", 0);
   for (const cell of cells) {
     const effect = await effectOf(cell.dataset.part);
     if (effect === null) return null;
@@ -22,7 +23,6 @@ export async function colorByEffects(cells, effectOf, name) {
     cell.dataset.effect = effect;
     const most = Math.max(...effects.map(Math.abs), 1e-9); // the scale grows with what is found
     effects.forEach((each, i) => cells[i].style.setProperty("--p", (Math.abs(each) / most).toFixed(4)));
-    for (const later of cells.slice(effects.length)) later.style.setProperty("--p", 0);
   }
   const sizes = effects.map(Math.abs);
   return cells[sizes.indexOf(Math.max(...sizes))].title;

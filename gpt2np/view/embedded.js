@@ -10,10 +10,16 @@ const described = JSON.parse(find("#data").textContent).pass;
 const { details, draw } = described;
 const sections = details ? EXPLAIN_SECTIONS : SECTIONS;
 const isWte = (name) => name === "wte.weight";
-/** What the page holds beyond the description: queries, keys and values, rows of the embeddings, nearest tokens. */
+const placeOf = (layer, neuron) => (details.weights[layer] ? details.neurons[layer].findIndex((each) => each.neuron === neuron) : -1);
+/** What the page holds beyond the description: activations, rows of the embeddings, nearest tokens, weights of the neurons that write most. */
 const source = details && {
+  has: ({ kind, layer, neuron }) => (kind === "neuron" ? placeOf(layer, neuron) >= 0 : ["score", "term"].includes(kind)),
   points: async (pass, names) => Object.fromEntries(names.map((name) => [name, pass.point(name)]).filter(([, array]) => array)),
-  row: async (name, index) => ({ data: row(arrayOf(isWte(name) ? details.wte : details.wpe), isWte(name) ? described.ids.indexOf(index) : index) }),
+  row: async (_, name, index) => row(arrayOf(isWte(name) ? details.wte : details.wpe), isWte(name) ? described.ids.indexOf(index) : index),
+  async neuron(_, layer, neuron) {
+    const [{ input, bias, output }, i] = [details.weights[layer], placeOf(layer, neuron)];
+    return { input: row(arrayOf(input), i), bias: arrayOf(bias).data[i], output: row(arrayOf(output), i) };
+  },
   async nearest(id) {
     const at = described.ids.indexOf(id);
     return details.nearest.ids[at].map((other, i) => ({ text: machine.pass.text(other), cosine: row(arrayOf(details.nearest.cosines), at)[i] }));
@@ -21,6 +27,7 @@ const source = details && {
 };
 const machine = createMachine(find("#machine"), { sections, source });
 machine.show(described, { token: draw?.id ?? null, line: details?.focus.position ?? null });
+machine.isolate(details?.focus.head ?? null);
 
 if (details) {
   const [best] = described.next;
@@ -40,7 +47,6 @@ requestAnimationFrame(() => setTimeout(() => {
   }
   document.documentElement.dataset.ready = "true";
 }));
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const each of document.querySelectorAll(".matrix")) each.dispatchEvent(new Event("repaint")); });
 let closed = [];
 addEventListener("beforeprint", () => { closed = [...document.querySelectorAll("details:not([open])")]; for (const each of closed) each.open = true; });
 addEventListener("afterprint", () => { for (const each of closed) each.open = false; });

@@ -2,15 +2,20 @@
 
 import { post, postJson } from "./api.js";
 import { colorByEffects } from "./effects.js";
-import { shareElement, table, tableRow } from "./numbers.js";
-import { bar, dataElement, element, find, formatNumber, percent, rovingFocus } from "./view.js";
+import { shareElement } from "./numbers.js";
+import { dataElement, element, find, formatNumber, percent, rovingFocus } from "./view.js";
 
-/** A part's name by its key: "layer,head" or "layer,mlp". */
-const nameOfKey = (key) => {
+/** A part by its key, "layer,head" or "layer,mlp": a block and a head, or null for the MLP. */
+const partOf = (key) => {
   const [layer, head] = key.split(",");
-  return partName({ layer, head: head === "mlp" ? null : head });
+  return { layer: Number(layer), head: head === "mlp" ? null : Number(head) };
 };
+const keyOf = ({ layer, head }) => `${layer},${head ?? "mlp"}`;
 const partName = ({ layer, head }) => (head === null ? `the MLP of block ${layer}` : `head ${head} of block ${layer}`);
+const nameOfKey = (key) => partName(partOf(key));
+
+/** The probability of a token in an answer of the server. */
+const probability = ({ next }, token) => Math.exp(next.find(({ id }) => id === token).logprob);
 
 export function createInside(page) {
   const { chip, state } = page;
@@ -20,7 +25,6 @@ export function createInside(page) {
   const factors = new Map(); // "layer,head" → factor; head "mlp"
   let shown = null; // { model, context, token, rival, answer, edited }
   let number = 0;
-  const keyOf = ({ layer, head }) => `${layer},${head ?? "mlp"}`;
 
   const request = (context, token, more = {}) => ({
     model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...page.sampling(page.readSettings()), ...page.steering.fields(), ...more,
@@ -33,10 +37,10 @@ export function createInside(page) {
     try {
       const answer = await asked;
       if (answer === shown?.answer && !shown.edited && !factors.size) return; // the panels show it
-      const edited = factors.size ? await postJson("api/inspect", request(context, token, { include: [], interventions: interventions() })) : null;
-      if (mine !== number) return;
       const [first, second] = answer.tokens;
       const target = token ?? first;
+      const edited = factors.size ? await postJson("api/inspect", request(context, target, { include: [], interventions: interventions() })) : null;
+      if (mine !== number) return;
       shown = { model, context, token: target, isNext: token === null, rival: answer.tokens.find((id) => id !== target) ?? second, answer, edited };
       if (chosen.layer === null || chosen.layer >= model.n_layer) chosen.layer = model.n_layer - 1;
       if (chosen.head >= model.n_head) chosen.head = 0;
@@ -52,10 +56,9 @@ export function createInside(page) {
 
   function render() {
     const { model, token, rival, isNext, context, answer } = shown;
-    const p = Math.exp(answer.next.find((row) => row.id === token).logprob);
-    const tail = element("bdi", { class: "context" }, page.endOf(context, 8));
+    const p = probability(answer, token);
     root.replaceChildren(
-      element("p", { class: "says" }, "The model has read ", tail, isNext ? ". Its best guess is " : " and then came ", nextChip(token), ` (${percent(p)}). `,
+      element("p", { class: "says" }, "The model has read ", page.endOf(context), isNext ? ". Its best guess is " : " and then came ", nextChip(token), ` (${percent(p)}). `,
         "Its strongest rival is ", nextChip(rival), ". Here is what happened inside."),
       element("div", { class: "inside-grid" },
         element("div", { class: "panel", id: "parts-panel" }), element("div", { class: "panel", id: "edit-panel" }),
@@ -142,12 +145,12 @@ export function createInside(page) {
   async function switchAllOff() {
     const mine = shown;
     const { context, token, isNext, answer } = mine;
-    const before = Math.exp(answer.next.find((row) => row.id === token).logprob);
+    const before = probability(answer, token);
     const says = find("#effects-says", root);
     const button = find("#all-off", root);
     const effectOf = async (part) => {
       const edited = await postJson("api/inspect", request(context, isNext ? null : token, { tokens: [token], include: [], interventions: interventions([[part, 0]]) }));
-      return mine === shown ? Math.exp(edited.next.find((row) => row.id === token).logprob) - before : null;
+      return mine === shown ? probability(edited, token) - before : null;
     };
     button.disabled = true;
     says.textContent = "Switching off one part after the other…";
@@ -167,8 +170,8 @@ export function createInside(page) {
 
   /** The interventions of a request: parts with another strength, and steering. */
   const interventions = (changes = [...factors]) => [...(page.steering.fields().interventions ?? []), ...changes.map(([key, factor]) => {
-    const [layer, head] = key.split(",");
-    return head === "mlp" ? { point: `blocks.${layer}.mlp.out`, factor } : { point: `blocks.${layer}.attn.z`, heads: [Number(head)], factor };
+    const { layer, head } = partOf(key);
+    return head === null ? { point: `blocks.${layer}.mlp.out`, factor } : { point: `blocks.${layer}.attn.z`, heads: [head], factor };
   })];
 
   async function setFactor(part, factor) {
@@ -209,22 +212,20 @@ export function createInside(page) {
     renderEditResult();
   }
 
+  /** What the change did to the token; the Machine shows what it did to the others. */
   function renderEditResult() {
-    const { answer, edited } = shown;
+    const { answer, edited, token } = shown;
     const result = find("#edit-result", root);
     if (!edited) {
       result.replaceChildren(element("p", { class: "facts" }, "All parts work normally."));
       return;
     }
-    const before = new Map(answer.next.map((row) => [row.id, Math.exp(row.logprob)]));
-    const after = new Map(edited.next.map((row) => [row.id, Math.exp(row.logprob)]));
-    const ids = [...new Set([...[...before.keys()].slice(0, 5), ...[...after.keys()].slice(0, 5), shown.token])];
-    const cell = (p) => (p === undefined ? "not in the top ten" : [shareElement(p), bar(p)]);
     const names = [...factors].map(([key, factor]) => `${nameOfKey(key)} × ${factor}`);
+    const best = edited.next[0];
     result.replaceChildren(
       element("p", { class: "facts" }, `Changed: ${names.join("; ")}.`),
-      table("Probabilities of the model, before temperature, top-k and top-p", ["next token", "all parts on", "changed"],
-        ids.map((id) => tableRow({ "data-id": id, class: id === shown.token && "own" }, nextChip(id), cell(before.get(id)), cell(after.get(id))))));
+      element("p", { class: "says" }, "The model gave ", nextChip(token), " ", shareElement(probability(answer, token)), ", and gives it ", shareElement(probability(edited, token)), " now. ",
+        ...(best.id === token ? ["No token is likelier."] : ["The likeliest is ", nextChip(best.id), " now, with ", shareElement(Math.exp(best.logprob)), "."])));
   }
 
   // ---- the explain page
@@ -239,7 +240,7 @@ export function createInside(page) {
       const tab = window.open("about:blank", "_blank");
       says.textContent = "Computing the page…";
       try {
-        const body = { model: model.id, prompt: context, layer: chosen.layer, head: chosen.head ?? 0 };
+        const body = { model: model.id, prompt: context, layer: chosen.layer };
         if (context.length > limit) body.window = [context.length - limit, context.length];
         const html = await (await post("api/explain", body)).text();
         const url = URL.createObjectURL(new Blob([html], { type: "text/html;charset=utf-8" }));
@@ -260,8 +261,7 @@ export function createInside(page) {
   /** Switch a part ("layer,head" or "layer,mlp"; default: the chosen one) off, or on again. */
   function toggle(key = keyOf(chosen)) {
     if (!shown) return null;
-    const [layer, head] = key.split(",");
-    select({ layer: Number(layer), head: head === "mlp" ? null : Number(head) });
+    select(partOf(key));
     return setFactor(chosen, factors.get(key) === 0 ? 1 : 0);
   }
 

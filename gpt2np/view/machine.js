@@ -12,11 +12,11 @@ const N_TEXT = 40; // tokens of the text above the picture
 
 /**
  * Build the Machine in `root`. `onEnd()` is called when a pass has been played; it may show the next one.
- * `onPick(id)` is called for a token of the answer that is pressed, `onLevel(level)` for a part that is gone into.
+ * `onPick(id)` is called for a token of the answer that is pressed.
  * `onSwitch(part)` switches a part ("layer,head", "layer,mlp") off, or on again; `source` gives the numbers beyond the description (source.js), if there is one.
  * `sections` are the tables of `panels`.
  */
-export function createMachine(root, { onEnd = null, onPick = null, onLevel = null, onSwitch = null, source = null, sections = SECTIONS } = {}) {
+export function createMachine(root, { onEnd = null, onPick = null, onSwitch = null, source = null, sections = SECTIONS } = {}) {
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let pass = null;
   let shown = { token: null, title: "", isChanged: false, picks: true, was: new Map() }; // the token that came, and how it was picked
@@ -77,10 +77,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
       return [button(`Switch ${name} ${view.off.has(key) ? "on" : "off"}`, () => onSwitch(key), "switch")];
     },
     isStill: () => reducedMotion.matches,
-    onChange: (level) => {
-      if (level?.layer !== undefined) chooseBlock(level.layer);
-      onLevel?.(level);
-    },
+    onChange: (level) => { if (level?.layer !== undefined) chooseBlock(level.layer); },
   });
   root.append(zoom.sheet);
 
@@ -496,8 +493,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onLevel = nul
       if (starts && plays === "on") start();
       else if (starts) { until = phases.length; run(); }
     },
-    start, pause, step, openBlock, panels, zoom,
-    get isPlaying() { return isPlaying; },
+    pause, openBlock, isolate, panels,
     get pass() { return pass; },
   };
 }

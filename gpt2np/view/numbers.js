@@ -13,17 +13,23 @@ export const nextChipOf = (pass, id) => element("bdi", { class: "token", "data-i
 export const lineChipOf = (pass, line) => element("bdi", { class: "token", "data-id": pass.lineIds[line] }, withSpaces(pass.lineText(line)));
 export const shareElement = (p) => dataElement(p, percent(p));
 
-function lensTable(pass, { token: came, block }) {
-  const token = came ?? pass.described.tokens[0];
-  const follow = pass.described.tokens.indexOf(token);
+/** The logit lens of a line, or of the last one, with as many guesses as asked for. */
+export function lensTable(pass, { token, block, line: wanted }, guesses = 1) {
+  const line = pass.guess(0, wanted) ? wanted : pass.count - 1;
+  const id = pass.answer(line) ?? token ?? pass.described.tokens[0];
+  const nameOf = line === pass.count - 1 ? nextChipOf : chipOf;
+  const guess = ({ ids, probabilities }, i) => [nameOf(pass, ids[i]), " ", shareElement(probabilities[i]), " "];
   return table("What the model would say if it had to answer after each block (the logit lens). It often changes its mind.",
-    ["", "first guess", ...(follow < 0 ? [] : [["probability of ", nextChipOf(pass, token)], "place among all"])],
-    pass.lens.map((point, k) => tableRow({ "data-k": k, class: k === block + 1 && "chosen" }, k ? `after block ${k - 1}` : "at the start",
-      [nextChipOf(pass, point.ids[0]), " ", shareElement(point.probabilities[0])],
-      ...(follow < 0 ? [] : [[shareElement(point.followed[follow]), bar(point.followed[follow])], point.ranks[follow].toLocaleString("en")]))), "lens");
+    ["", "first guess", ["probability of ", nameOf(pass, id)], "place among all", ...(guesses > 1 ? ["further guesses"] : [])],
+    pass.lens.map((_, k) => {
+      const at = pass.guess(k, line);
+      const { p, rank } = pass.followed(k, line, id);
+      return tableRow({ "data-k": k, class: k === block + 1 && "chosen" }, k ? `after block ${k - 1}` : "at the start", guess(at, 0), [shareElement(p), bar(p)],
+        dataElement(rank, rank.toLocaleString("en")), ...(guesses > 1 ? [at.ids.slice(1, guesses).flatMap((_, i) => guess(at, i + 1))] : []));
+    }), "lens");
 }
 
-function attentionTable(pass, { block, line }) {
+export function attentionTable(pass, { block, line }) {
   const of = Array.from({ length: pass.n_head }, (_, head) => pass.weights(block, head, line));
   const before = of.map((weights) => shareElement(Math.max(0, 1 - weights.reduce((a, b) => a + b))));
   return table(`Block ${block}, attention: how much of each token the line of “${withSpaces(pass.lineText(line))}” takes in, head by head. A column adds up to 100 %.`,
@@ -32,17 +38,16 @@ function attentionTable(pass, { block, line }) {
       ...Array.from({ length: line + 1 }, (_, key) => tableRow({ "data-key": key }, lineChipOf(pass, key), ...of.map((weights) => shareElement(weights[key]))))], "looks");
 }
 
-function neuronsTable(pass, { block, line }) {
-  const isLast = line === pass.count - 1;
-  const neurons = isLast && pass.described.neurons ? pass.described.neurons[block] : pass.neurons(block, line);
-  return table(`Block ${block}, MLP: the neurons that write most into this line.`, ["neuron", "activation", ...(isLast ? ["makes likelier"] : [])],
-    neurons.map(({ neuron, activation, raises }) => tableRow({}, String(neuron), dataElement(activation, formatNumber(activation)),
-      ...(raises ? [raises.flatMap((id) => [chipOf(pass, id), " "])] : []))), "neurons");
+export function neuronsTable(pass, { block, line }) {
+  const written = pass.written(block, line);
+  return table(`Block ${block}, MLP: the neurons that write most into this line.`, ["neuron", "activation", ...(written ? ["length written", "makes likelier"] : [])],
+    (written ?? pass.neurons(block, line)).map(({ neuron, activation, length, raises }) => tableRow({}, String(neuron), dataElement(activation, formatNumber(activation)),
+      ...(written ? [dataElement(length, formatNumber(length)), raises.flatMap((id) => [chipOf(pass, id), " "])] : []))), "neurons");
 }
 
 /** The sections of every pass: what each follows, and the function that draws it for a pass and a choice. */
 export const SECTIONS = [
-  { id: "lens", follows: ["block", "token"], draw: (pass, choice) => [lensTable(pass, choice)] },
+  { id: "lens", follows: ["block", "line", "token"], draw: (pass, choice) => [lensTable(pass, choice)] },
   { id: "attention", follows: ["block", "line"], draw: (pass, choice) => [attentionTable(pass, choice)] },
   { id: "neurons", follows: ["block", "line"], draw: (pass, choice) => [neuronsTable(pass, choice)] },
 ];

@@ -83,13 +83,24 @@ export function readPass(described) {
       if (line === count - 1) return described.lens[k];
       return guesses ? { ids: [...row(guesses.ids, k, line)], probabilities: [...row(guesses.probabilities, k, line)] } : null;
     },
-    /** The probability and the rank, after `k` blocks, of what a line says in the end; null as for `guess`. */
-    answer: (k, line) => guesses && { id: guesses.answers.data[line], probability: row(guesses.of_answer, k)[line], rank: row(guesses.ranks, k)[line] },
+    /** What a line says in the end, as far as the description has the lens of all lines. */
+    answer: (line) => (guesses ? guesses.answers.data[line] : null),
+    /** The probability and the rank of a token after `k` blocks: of a line's answer, or of a token that the last line follows; or null. */
+    followed(k, line, id) {
+      if (guesses?.answers.data[line] === id) return { p: row(guesses.of_answer, k)[line], rank: row(guesses.ranks, k)[line] };
+      const i = line === count - 1 ? described.tokens.indexOf(id) : -1;
+      return i < 0 ? null : { p: described.lens[k].followed[i], rank: described.lens[k].ranks[i] };
+    },
     /** A hook point as it is, or null if the description lacks it. */
     point: (name) => (described.points?.[name] ? arrayOf(described.points[name]) : null),
     neurons: (layer, line) => {
       const activations = row(arrays.activations, layer, line);
       return [...row(arrays.neurons, layer, line)].map((neuron, i) => ({ neuron, activation: activations[i] }));
+    },
+    /** The neurons that write most, with what they write and which tokens they raise; null for lines of which the description lacks it. */
+    written(layer, line) {
+      if (line === described.details?.focus.position) return described.details.neurons[layer];
+      return line === count - 1 ? described.neurons?.[layer] ?? null : null;
     },
     largestActivation: arrays.activations.data.reduce((most, value) => Math.max(most, Math.abs(value)), 1e-9),
     limit: strengths[Math.floor(0.99 * (strengths.length - 1))] || 1, // of the color scale, the same for all vectors

@@ -68,11 +68,9 @@ export function createRiver(page, list, form, open) {
 
   /** Draw the tree; a text of its own is no river yet. */
   function render() {
-    const leaves = state.tree.leaves();
     rows = rowsOf(state.tree.root);
-    if (leaves.length < 2) {
-      list.replaceChildren();
-      picture.replaceChildren();
+    if (rows.length < 2) {
+      for (const each of [list, picture]) each.replaceChildren();
       return;
     }
     list.replaceChildren(...rows.map(rowElement));

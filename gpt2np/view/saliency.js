@@ -1,6 +1,6 @@
 // What a token came from: earlier tokens glow by their share in its log probability (integrated gradients).
 
-import { postJson } from "./api.js";
+import { once } from "./api.js";
 import { dataElement, element, formatNumber, withSpaces } from "./view.js";
 
 const PAUSE = 200; // ms: the pointer may only pass by
@@ -9,20 +9,8 @@ const N_SAID = 3;
 
 /** Return `glow(index)`, which lights up the tokens before `index` of the story; null puts the light out. */
 export function createSaliency(page, story, says, isOn) {
-  const kept = new Map();
   let number = 0;
   const hint = says.textContent;
-
-  function ask(ids) {
-    const key = `${page.state.model.id} ${ids}`;
-    if (!kept.has(key)) {
-      if (kept.size > 60) kept.delete(kept.keys().next().value);
-      const asked = postJson("api/saliency", { model: page.state.model.id, prompt: ids.slice(0, -1), token: ids.at(-1) });
-      kept.set(key, asked);
-      asked.catch(() => kept.delete(key));
-    }
-    return kept.get(key);
-  }
 
   function clear() {
     story.classList.remove("glowing");
@@ -42,7 +30,7 @@ export function createSaliency(page, story, says, isOn) {
     if (mine !== number) return;
     const start = performance.now();
     try {
-      const { values } = await ask(ids);
+      const { values } = await once("api/saliency", { model: page.state.model.id, prompt: ids.slice(0, -1), token: ids.at(-1) });
       if (mine === number) show(values, ids);
     } catch (error) {
       if (mine === number) says.textContent = error.message;

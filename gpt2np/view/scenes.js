@@ -1,22 +1,15 @@
 // What the picture shows when one goes into it: a block, a head, a score, a neuron, a token, a matrix, one multiplication.
 // A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x, y)` says what is under the pointer.
 
-import { strongest } from "./pass.js";
+import { row, strongest } from "./pass.js";
 import { dataElement, formatNumber, percent, withSpaces } from "./view.js";
 
 const LABEL = 15; // pixels of a line of small text
 const shownNumber = (value) => formatNumber(value, Math.abs(value) < 10 ? 3 : 2);
 const numberElement = (value) => dataElement(value, shownNumber(value));
 const largest = (...arrays) => arrays.reduce((most, array) => array.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
-/** Row `index` of an array {shape, data}; of (H, R, D) at head and row. */
-export const rowOf = ({ shape, data }, ...index) => {
-  const size = shape.at(-1);
-  const at = index.reduce((all, i, axis) => all * shape[axis] + i, 0) * size;
-  return data.subarray(at, at + size);
-};
-
 /** Paint numbers as cells, `columns` a row: the color is the sign, the strength the size beside `limit`. */
-export function paintCells(context, values, columns, box, limit, colors) {
+function paintCells(context, values, columns, box, limit, colors) {
   const rows = Math.ceil(values.length / columns);
   const bitmap = document.createElement("canvas");
   [bitmap.width, bitmap.height] = [columns, rows];
@@ -65,7 +58,7 @@ const chipText = (pass, line) => `“${withSpaces(pass.lineText(line))}”`;
 /** A block: the pattern of each head, the sums on the token's line, all neurons. */
 export function blockScene({ layer }, { pass, line, colors, width, height, data, off }) {
   const { n_head: heads, n_layer: layers } = pass;
-  const exact = (name, rounded) => (data[name] ? rowOf(data[name], line) : rounded);
+  const exact = (name, rounded) => (data[name] ? row(data[name], line) : rounded);
   const parts = [["before", exact("before", pass.resid(layer, line))], ["+ attention", exact("attention", pass.attention(layer, line))], ["= between", exact("middle", pass.middle(layer, line))], ["+ MLP", exact("mlp", pass.mlp(layer, line))], ["= after", exact("after", pass.resid(layer + 1, line))]];
   const gap = 6;
   const top = { y: LABEL + 5, h: height * 0.34 - LABEL };
@@ -76,7 +69,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
   const left = Math.min(84, width * 0.24);
   const strips = parts.map((_, i) => ({ x: left, y: start + i * pitch + 2, w: width - left, h: pitch - 4 }));
   const under = start + parts.length * pitch + 8 + LABEL;
-  const act = data.act ? rowOf(data.act, line) : null;
+  const act = data.act ? row(data.act, line) : null;
   const grid = { x: 0, y: under, w: width, h: Math.max(12, height - under - 2) };
   const columns = act ? Math.ceil(act.length / Math.max(1, Math.round(Math.sqrt((act.length * grid.h) / grid.w)))) : 1;
   const rows = act ? Math.ceil(act.length / columns) : 1;
@@ -139,7 +132,7 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
   const boxes = names.map((_, i) => ({ x: square.w + gap + i * (w + gap), y, w, h }));
   const titles = { q: "queries", k: "keys", v: "values" };
   const rows = names.map((name) => data[name].data.subarray(head * n * data[name].shape[2], (head + 1) * n * data[name].shape[2]));
-  const cell = (row, key) => ({ x: square.x + (key * square.w) / n, y: square.y + (row * square.h) / n, w: square.w / n, h: square.h / n });
+  const cell = (query, key) => ({ x: square.x + (key * square.w) / n, y: square.y + (query * square.h) / n, w: square.w / n, h: square.h / n });
   const own = pass.weights(layer, head, line);
   return {
     says: [`Head ${head} of block ${layer}. A row of the pattern says how much the token takes from each token before it; ${chipText(pass, line)} is marked. The weight comes from the token’s query and the other’s key: go into a cell to see how.`],
@@ -157,18 +150,18 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
       });
     },
     at(x, y0) {
-      const row = Math.floor(((y0 - y) / h) * n);
+      const query = Math.floor(((y0 - y) / h) * n);
       if (inside(square, x, y0)) {
         const key = cellAt(square, x, n);
-        if (key > row) return { says: ["a token never looks ahead"] };
-        return { line: row, to: { kind: "score", layer, head, key }, box: cell(row, key), says: [`${chipText(pass, row)} takes from ${chipText(pass, key)}: `, dataElement(pass.weights(layer, head, row)[key], percent(pass.weights(layer, head, row)[key]))] };
+        if (key > query) return { says: ["a token never looks ahead"] };
+        const weight = pass.weights(layer, head, query)[key];
+        return { line: query, to: { kind: "score", layer, head, key }, box: cell(query, key), says: [`${chipText(pass, query)} takes from ${chipText(pass, key)}: `, dataElement(weight, percent(weight))] };
       }
       const i = boxes.findIndex((box) => inside(box, x, y0));
       if (i < 0) return null;
-      const vector = rowOf(data[names[i]], head, row);
-      return readVector(vector, boxes[i], x, `${names[i]} of ${chipText(pass, row)}, number`);
+      return readVector(row(data[names[i]], head, query), boxes[i], x, `${names[i]} of ${chipText(pass, query)}, number`);
     },
-    table: () => ({ caption: `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`, head: ["number", "query", "key", "value"], rows: names.length < 3 ? [] : Array.from(rowOf(data.q, head, line), (q, i) => [i, q, rowOf(data.k, head, line)[i], rowOf(data.v, head, line)[i]]) }),
+    table: () => ({ caption: `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`, head: ["number", "query", "key", "value"], rows: names.length < 3 ? [] : Array.from(row(data.q, head, line), (q, i) => [i, q, row(data.k, head, line)[i], row(data.v, head, line)[i]]) }),
   };
 }
 
@@ -208,19 +201,19 @@ const sumOf = (a, b, bias = 0) => a.reduce((all, value, i) => all + value * b[i]
 
 /** A score: query times key, the scale, and the softmax with the scores of the other tokens. */
 export function scoreScene({ layer, head, key: wanted }, context) {
-  const { pass, line, width, height, colors, data, scale, hasWeights } = context;
+  const { pass, line, width, height, colors, data, scale, hasNumbers } = context;
   const key = Math.min(wanted, line);
-  const q = rowOf(data.q, head, line);
-  const scores = Array.from({ length: line + 1 }, (_, other) => sumOf(q, rowOf(data.k, head, other)) * scale.factor(layer));
+  const q = row(data.q, head, line);
+  const scores = Array.from({ length: line + 1 }, (_, other) => sumOf(q, row(data.k, head, other)) * scale.factor(layer));
   const weights = pass.weights(layer, head, line);
   const y = height * 0.7;
   const box = (i) => ({ x: (i * width) / scores.length, y, w: width / scores.length, h: height - y });
-  const sum = sumOf(q, rowOf(data.k, head, key));
+  const sum = sumOf(q, row(data.k, head, key));
   const terms = [numberElement(sum), " × ", numberElement(scale.factor(layer)), " = ", numberElement(scores[key])];
   return productScene({
-    a: q, b: rowOf(data.k, head, key),
+    a: q, b: row(data.k, head, key),
     nameA: `query of ${chipText(pass, line)}`, nameB: `key of ${chipText(pass, key)}`,
-    termTo: (i) => (hasWeights ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: rowOf(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
+    termTo: (i) => (hasNumbers ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: row(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
     says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number and added up; then scaled: `, ...terms, ". The softmax turns the scores of all tokens into shares: ", dataElement(weights[key], percent(weights[key])), "."],
     extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
       ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 44 ? `${withSpaces(pass.lineText(other))}\n${shownNumber(score)}\n${percent(weights[other])}` : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
@@ -240,8 +233,8 @@ export function scoreScene({ layer, head, key: wanted }, context) {
 export function numberScene({ layer, head, what, i, key }, context) {
   const { pass, line, data, scale } = context;
   const token = what === "k" ? Math.min(key, line) : line;
-  const x = rowOf(data.ln_1, token);
-  const [q, k] = [rowOf(data.q, head, line)[i], rowOf(data.k, head, Math.min(key, line))[i]];
+  const x = row(data.ln_1, token);
+  const [q, k] = [row(data.q, head, line)[i], row(data.k, head, Math.min(key, line))[i]];
   const column = (["q", "k", "v"].indexOf(what) * pass.n_head + head) * scale.size + i;
   const other = what === "q" ? "k" : "q";
   const nouns = { q: "query", k: "key" };
@@ -257,11 +250,11 @@ export function numberScene({ layer, head, what, i, key }, context) {
 /** A neuron: what turns it on, and what it writes. */
 export function neuronScene({ layer, neuron }, context) {
   const { pass, line, width, height, colors, data } = context;
-  const x = rowOf(data.ln_2, line);
-  const act = rowOf(data.act, line)[neuron];
+  const x = row(data.ln_2, line);
+  const act = row(data.act, line)[neuron];
   const y = height * 0.7;
   const box = { x: 0, y, w: width, h: Math.max(10, height * 0.16) };
-  const raised = isLastNeuron(pass, layer, line, neuron);
+  const raised = pass.written(layer, line)?.find((each) => each.neuron === neuron)?.raises;
   return productScene({
     a: x, b: data.input, bias: data.bias,
     nameA: `layer norm of ${chipText(pass, line)}: ${pass.n_embd} numbers`, nameB: `what turns neuron ${neuron} on: column ${neuron} of h.${layer}.mlp.c_fc.weight`,
@@ -274,15 +267,10 @@ export function neuronScene({ layer, neuron }, context) {
   }, context, (canvas) => paintVector(canvas, data.output.map((value) => value * act), box, largest(data.output) * Math.abs(act), colors));
 }
 
-function isLastNeuron(pass, layer, line, neuron) {
-  if (line !== pass.count - 1) return null;
-  return pass.described.neurons?.[layer].find((each) => each.neuron === neuron)?.raises ?? null;
-}
-
 /** A token: which it is and where it stands, and the tokens with the nearest embeddings. */
 export function tokenScene(_, { pass, line, width, height, colors, data }) {
   const id = pass.lineIds[line];
-  const [what, where] = [data.wte?.data ?? pass.wte(line), data.wpe?.data ?? pass.wpe(line)];
+  const [what, where] = [data.wte ?? pass.wte(line), data.wpe ?? pass.wpe(line)];
   const parts = [[`row ${id} of wte: which token it is`, what], [`row ${pass.first + line} of wpe: where it stands`, where], ["their sum goes into block 0", what.map((value, i) => value + where[i])]];
   const pitch = height * 0.19;
   const boxes = parts.map((_, i) => ({ x: 0, y: i * pitch + LABEL + 3, w: width, h: pitch - LABEL - 8 }));

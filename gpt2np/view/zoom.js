@@ -7,9 +7,7 @@ import { dataElement, element, formatNumber, rovingFocus, withSpaces } from "./v
 const SCENES = { block: blockScene, head: headScene, score: scoreScene, number: numberScene, neuron: neuronScene, token: tokenScene, matrix: matrixScene, term: termScene };
 const DESCRIBED = ["block", "head", "token"]; // levels that the description has numbers for
 const SECONDS = 0.3;
-const OF_WEIGHTS = ["number", "neuron", "matrix"]; // levels that need weights
 const LEAST_WHEEL = 60;
-const WHOLE = 8192; // cells: every number of a row
 
 /** The levels above a level, as a path from the model: a number can be reached without walking. */
 export function pathOf(level) {
@@ -24,7 +22,6 @@ async function loadLevel(level, pass, line, source) {
   const { kind, layer, head, what, i, neuron } = level;
   const at = `blocks.${layer}.`;
   const size = pass.n_embd / pass.n_head;
-  const weight = async (name, rows, columns) => (await source.weights({ name, rows, columns, cells: WHOLE })).data;
   const points = async (names) => {
     const found = await source.points(pass, Object.values(names));
     return Object.fromEntries(Object.entries(names).map(([short, name]) => [short, found[name]]));
@@ -38,18 +35,16 @@ async function loadLevel(level, pass, line, source) {
   if (kind === "number") {
     const column = (["q", "k", "v"].indexOf(what) * pass.n_head + head) * size + i;
     const name = `h.${layer}.attn.c_attn`;
-    const [numbers, weights, [bias]] = await Promise.all([points({ ln_1: `${at}ln_1`, q: `${at}attn.q`, k: `${at}attn.k` }), weight(`${name}.weight`, [0, pass.n_embd], [column, column + 1]), weight(`${name}.bias`, [0, 1], [column, column + 1])]);
+    const [numbers, weights, [bias]] = await Promise.all([points({ ln_1: `${at}ln_1`, q: `${at}attn.q`, k: `${at}attn.k` }), source.column(pass, `${name}.weight`, column), source.column(pass, `${name}.bias`, column)]);
     return { ...numbers, column: weights, bias };
   }
   if (kind === "neuron") {
-    const name = `h.${layer}.mlp.`;
-    const [numbers, input, [bias], output] = await Promise.all([points({ ln_2: `${at}ln_2`, act: `${at}mlp.act` }), weight(`${name}c_fc.weight`, [0, pass.n_embd], [neuron, neuron + 1]), weight(`${name}c_fc.bias`, [0, 1], [neuron, neuron + 1]), weight(`${name}c_proj.weight`, [neuron, neuron + 1], [0, pass.n_embd])]);
-    return { ...numbers, input, bias, output };
+    const [numbers, weights] = await Promise.all([points({ ln_2: `${at}ln_2`, act: `${at}mlp.act` }), source.neuron(pass, layer, neuron)]);
+    return { ...numbers, ...weights };
   }
   if (kind === "token") {
     const [id, position] = [pass.lineIds[line], pass.first + line];
-    const row = source.row ?? ((name, index) => source.weights({ name, rows: [index, index + 1], columns: [0, pass.n_embd], cells: WHOLE }));
-    const [wte, wpe, nearest] = await Promise.all([row("wte.weight", id), row("wpe.weight", position), source.nearest(id)]);
+    const [wte, wpe, nearest] = await Promise.all([source.row(pass, "wte.weight", id), source.row(pass, "wpe.weight", position), source.nearest(id)]);
     return { wte, wpe, nearest };
   }
   if (kind === "matrix") return { tile: await source.weights({ name: level.name, rows: level.rows, columns: level.columns, cells: 96 }) };
@@ -94,9 +89,9 @@ export function createZoom(host) {
     const text = (at = line) => withSpaces(pass.lineText(Math.min(at, line)));
     return { block: `block ${layer}`, head: `head ${head}`, score: `${text(line)} looks at ${text(key)}`, number: `${what}${i}`, neuron: `neuron ${neuron}`, token: text(line), matrix: name, term: `number ${i}` }[kind];
   }
-  const contextFor = () => ({ ...host.context(), data, hasWeights: Boolean(host.source?.weights) });
+  const contextFor = () => ({ ...host.context(), data, hasNumbers: Boolean(host.source?.has({ kind: "number" })) });
   /** Whether there are numbers for a level: those of the description, or of the source. */
-  const isThere = ({ kind }) => DESCRIBED.includes(kind) || Boolean(OF_WEIGHTS.includes(kind) ? host.source?.weights : host.source);
+  const isThere = (level) => DESCRIBED.includes(level.kind) || Boolean(host.source?.has(level));
 
   function build() {
     const shown = contextFor();
@@ -339,7 +334,7 @@ export function createZoom(host) {
   });
 
   return {
-    enter, out, jump, draw, sheet,
+    draw, sheet,
     /** Go into a level with the levels above it. */
     open: (level) => enter(pathOf(level)),
     /** Leave for the model at once, without a picture in between. */
@@ -351,7 +346,6 @@ export function createZoom(host) {
       else { build(); draw(); }
     },
     get isInside() { return path.length > 0; },
-    get level() { return path.at(-1) ?? null; },
   };
 }
 

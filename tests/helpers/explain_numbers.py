@@ -71,11 +71,11 @@ class Expected:
         return np.stack([q, k[key], q * k[key]]), [total, scale, total * scale, share]
 
     def neurons(self, layer, line):
-        before, act = (self.points[f"blocks.{layer}.mlp.{part}"][line] for part in ("pre", "act"))
+        act = self.points[f"blocks.{layer}.mlp.act"][line]
         output = np.float64(self.weights[f"h.{layer}.mlp.c_proj.weight"])
         lengths = np.abs(act) * np.linalg.norm(output, axis=1)
         neurons = np.argsort(-lengths, kind="stable")[:10]
-        return {"neurons": np.stack([before, act, lengths], axis=1)[neurons]}
+        return {"neurons": np.stack([act, lengths], axis=1)[neurons]}
 
     def lens(self, line):
         logits = logit_lens(self.model, self.residuals[:, line])

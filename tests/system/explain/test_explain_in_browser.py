@@ -156,6 +156,15 @@ def check_score(tab, expected, layer, line, head, key):
     tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=score]")
     table, said = expected.score(layer, line, head, key)
     np.testing.assert_allclose(said_numbers(tab), said, rtol=3e-4, atol=1e-5)
+    np.testing.assert_array_equal(zoom_table(tab), table)
+    tab.locator(".target.term").first.press("Enter")
+    tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=term]")
+    np.testing.assert_allclose(said_numbers(tab), table[:, 0], rtol=1e-6)
+    return table.size + len(said)
+
+
+def zoom_table(tab):
+    """The columns of the table of the place in the picture."""
     tab.eval_on_selector(".zoom-table", "t => { t.open = true; }")
     tab.wait_for_selector(".zoom-table[open] table")
     rows = tab.eval_on_selector_all(
@@ -163,11 +172,7 @@ def check_score(tab, expected, layer, line, head, key):
         """rows => rows.map(row => [...row.cells].slice(1).map(
             c => +(c.querySelector('data')?.value ?? c.textContent)))""",
     )
-    np.testing.assert_array_equal(np.float32(rows).T, table)
-    tab.locator(".target.term").first.press("Enter")
-    tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=term]")
-    np.testing.assert_allclose(said_numbers(tab), table[:, 0], rtol=1e-6)
-    return table.size + len(said)
+    return np.float32(rows).T
 
 
 def said_numbers(tab):
@@ -346,49 +351,47 @@ def test_going_in_without_a_server(open_page, page):
     cosines = nearest_tokens(weights["wte.weight"], [ids[7]], 6)[1]
     near = tab.eval_on_selector_all(".target.near", "all => all.map(e => +e.dataset.value)")
     np.testing.assert_allclose(near, cosines[0], atol=1e-6)
-    tab.fill(".machine-crumbs input", "block 4 neuron 5")
-    tab.press(".machine-crumbs input", "Enter")
-    assert "no numbers beyond" in tab.inner_text(".machine-caption")
+    for place in ("block 4 neuron 5", "h.4.mlp.c_fc.weight"):
+        tab.fill(".machine-crumbs input", place)
+        tab.press(".machine-crumbs input", "Enter")
+        assert "no numbers beyond" in tab.inner_text(".machine-caption")
 
 
-def matrix(tab, title):
-    return tab.locator("figure.matrix", has=tab.locator("figcaption", has_text=title))
+def test_the_weights_of_neurons_without_a_server(open_page, page):
+    """Of the ten that write most at the page's token, in each block."""
+    tab, run, weights = open_page(page), page.run, page.run.model.weights
+    n = run.focus.position
+    for layer in (0, 5):
+        neuron = page.description["details"]["neurons"][layer][9]["neuron"]
+        go_in(tab, f"block {layer} neuron {neuron}", "neuron")
+        assert tab.locator(".target.link").count() == 0
+        normalized = run.arrays[f"blocks.{layer}.ln_2"][n]
+        column = weights[f"h.{layer}.mlp.c_fc.weight"][:, neuron]
+        np.testing.assert_array_equal(zoom_table(tab)[:2], [normalized, column])
+        points = [run.arrays[f"blocks.{layer}.mlp.{part}"][n, neuron] for part in ("pre", "act")]
+        np.testing.assert_allclose(said_numbers(tab), points, rtol=3e-4, atol=1e-5)
+    tab.locator(".target.term").first.press("Enter")
+    tab.wait_for_selector(".machine-picture[data-level=term]")
+    assert said_numbers(tab)[:2] == pytest.approx([normalized[0], column[0]], rel=1e-6)
 
 
-def read_out(figure):
-    return np.float32(figure.locator(".readout data").get_attribute("value"))
-
-
-def test_pictures_of_arrays(open_page, page):
-    """Each pixel's opacity is the number's share of the limit; each number can be read."""
+def test_all_neurons_of_a_block(open_page, page):
+    """The picture of a block has the activation of each neuron, of any token."""
     tab = open_page(page)
-    choose(tab, 2, 6)
-    run, w = page.run, page.run.model.weights
-    arrays = {"rows of wte": w["wte.weight"][run.ids]}
-    arrays |= {"rows of wpe": w["wpe.weight"][: len(run.ids)], "their sum": run.arrays["embed"]}
-    arrays["x: the residual"] = run.arrays["blocks.1.resid"][[6]]
-    arrays["y: scaled"] = run.arrays["blocks.2.ln_1"][[6]]
-    for title, array in arrays.items():
-        figure = matrix(tab, title)
-        limit = float(figure.locator("figcaption data").get_attribute("value"))
-        assert limit == pytest.approx(np.quantile(np.abs(array), 0.995), rel=1e-4)
-        pixels = figure.locator("canvas").evaluate(
-            """c => [...c.getContext("2d").getImageData(0, 0, c.width, c.height).data]
-                .filter((_, i) => i % 4 === 3)"""
-        )
-        shares = np.minimum(1, np.abs(array) / limit)
-        np.testing.assert_allclose(np.reshape(pixels, array.shape), 255 * shares, atol=1)
-        canvas = figure.locator("canvas")
-        canvas.scroll_into_view_if_needed()
-        box, (rows, columns) = canvas.bounding_box(), array.shape
-        row, column = rows // 2, columns // 3
-        at = {"x": box["width"] * (column + 0.5) / columns, "y": box["height"] * (row + 0.5) / rows}
-        canvas.hover(position=at)
-        assert read_out(figure) == pytest.approx(array[row, column], rel=1e-4, abs=1e-5)
-        canvas.focus()
-        tab.keyboard.press("ArrowRight")
-        assert read_out(figure) == pytest.approx(array[row, column + 1], rel=1e-4, abs=1e-5)
-        assert f"number {column + 1}: " in figure.locator(".readout").inner_text()
+    choose(tab, 1, 3)
+    go_in(tab, "block 1", "block")
+    box = tab.locator(".machine-canvas").bounding_box()
+    tab.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + box["height"] - 6)
+    index, value = re.fullmatch(r"neuron (\d+): (\S+)", tab.inner_text(".machine-tip")).groups()
+    rounded, half = as_number(value)
+    assert abs(rounded - page.run.arrays["blocks.1.mlp.act"][3, int(index)]) <= half * 1.001
+
+
+def test_one_head_alone(open_page, page):
+    tab = open_page(page)
+    assert tab.locator(".machine-heads [aria-pressed=true]").inner_text() == "all heads"
+    chosen = explain(page.run.lm, PROMPT, head=2, steps=1, float64=False)
+    assert open_page(chosen).locator(".machine-heads [aria-pressed=true]").inner_text() == "2"
 
 
 def test_every_merge_with_its_rank(open_page, page):
