@@ -20,7 +20,6 @@ from gpt2np.explain.run import Run
 from gpt2np.interp.description import Json, array_json, describe_neurons
 from gpt2np.interp.lens import top_k
 from gpt2np.interp.weights import nearest_tokens
-from gpt2np.kernels.array import Array
 from gpt2np.model.ops import softmax
 from gpt2np.runtime.kv_cache import cache_nbytes
 
