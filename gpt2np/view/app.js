@@ -218,8 +218,8 @@ async function pin(index, plays = false) {
   const [context, token] = [ids.slice(0, index), ids[index] ?? null];
   const answer = context.length ? askNext(context, token) : null; // for both sections
   showChoices(index);
-  showMachine(answer, token, plays);
-  await inside.show(state.model, context, token, answer);
+  if (!inside.factors.size) showMachine(answer, token, plays); // otherwise with what is changed
+  await inside.show(state.model, context, token, answer, plays);
 }
 
 const sheet = createSheet();
@@ -462,8 +462,42 @@ async function usePrompt() {
   return true;
 }
 
-/** Let the model write `count` tokens after a node, or after the prompt as it now stands. */
-async function write(start, count, { seed, remembers = true, usesPrompt = false, plays = false } = {}) {
+/** The node before the chosen token; of a token of the prompt, the root. */
+const pinnedNode = () => pathTo(state.current)[(state.pinned ?? 0) - state.tree.ids.length - 1] ?? state.tree.root;
+
+/** Put the tokens of a stream into the tree as they come. `ends` has the last node of each text; return why the texts ended. */
+async function grow(chunks, ends, seed, onToken) {
+  const lengths = ends.map(() => 0);
+  let reason = null;
+  for await (const { choices: [choice] } of chunks) {
+    const i = choice.index;
+    for (const token of readTokens(choice)) {
+      ends[i] = state.tree.add(ends[i], { ...token, draw: [seed + i, lengths[i]] });
+      lengths[i] += 1;
+      [state.current] = ends;
+      onToken();
+    }
+    reason = choice.finish_reason ?? reason;
+  }
+  return reason;
+}
+
+/** What is said of a text of `n` tokens that was written with a seed, after `depth` others unless it is the page's own seed. */
+function sayWritten(n, used, depth, reason, count) {
+  const { seed } = readSettings();
+  const why = reason === "stop" ? " The model ended the text." : allIds().length >= state.model.n_positions ? " The model’s context is full." : count > 1 ? " That is as many as you asked for." : "";
+  const sum = used === seed ? "" : `: ${seed} plus ${depth === 1 ? "the token that was" : `the ${depth} tokens that were`} there`;
+  return `${counted(n, "token")} written with seed ${used}${sum}.${why}`;
+}
+
+function sayStopped(error, n) {
+  if (error.name === "AbortError") setStatus(n ? `Stopped after ${counted(n, "token")}.` : "Stopped. Nothing was written.");
+  else if (error instanceof ConnectionLost) setStatus(`${error.message} ${n ? `${n === 1 ? "The token is" : `The ${n} tokens so far are`} kept.` : "Nothing was written."}`, true);
+  else showError(error);
+}
+
+/** Let the model write `count` tokens after a node, or after the prompt as it now stands; or `ways` texts from the chosen token on. */
+async function write(start, count, { seed, ways = 1, remembers = true, usesPrompt = false, plays = false } = {}) {
   if (running) return;
   const controller = new AbortController();
   setBusy(controller);
@@ -471,66 +505,66 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false,
     setBusy(null);
     return;
   }
-  start ??= seed === undefined ? state.current : state.tree.root;
-  if (state.tree.ids.length + pathTo(start).length > state.model.n_positions) {
+  start ??= ways > 1 ? pinnedNode() : seed === undefined ? state.current : state.tree.root;
+  const depth = pathTo(start).length;
+  const first = state.tree.ids.length + depth;
+  if (first > state.model.n_positions) {
     setBusy(null);
     renderStory(); // of this prompt, not of the one before
     setStatus(`The model’s context is full: it reads at most ${state.model.n_positions.toLocaleString("en")} tokens. Shorten the prompt.`, true);
     return;
   }
   const settings = readSettings();
-  const depth = pathTo(start).length;
   const used = seed ?? (settings.seed + depth) % 2 ** 32; // another draw at each length of the text
   if (remembers && state.current !== state.tree.root) remember();
   state.current = start;
   state.lastRun = { start, count };
-  const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, ...sampling(settings), ...steering.fields() };
+  const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, n: ways, ...sampling(settings), ...steering.fields() };
   const chunks = streamCompletion(body, controller.signal); // before drawing, which takes time
   renderStory();
   sheet.showStory();
-  setStatus("Writing…");
-  let n = 0;
-  let reason = null;
-  let node = start;
-  let drawing = null;
-  const showProgress = () => {
-    drawing = null;
-    if (running !== controller) return;
-    showStory();
-    $("story").scrollTop = $("story").scrollHeight;
-    renderChoices(state.tree.ids.length + depth + n - 1, node.id, node.top.map(([id, logprob]) => ({ id, logprob })), null);
-  };
+  setStatus(ways > 1 ? `Writing ${ways} texts from here…` : "Writing…");
+  const ends = Array(ways).fill(start);
   try {
-    for await (const { choices: [choice] } of chunks) {
-      for (const token of readTokens(choice)) {
-        node = state.tree.add(node, { ...token, draw: [used, n] });
-        state.current = node;
-        n += 1;
-        drawing ??= requestAnimationFrame(showProgress); // once a frame, however fast the tokens come
-      }
-      reason = choice.finish_reason ?? reason;
-    }
+    const reason = await grow(chunks, ends, used, () => showProgress(controller, ways));
     await drawn();
-    const isFull = allIds().length >= state.model.n_positions;
-    const why = reason === "stop" ? " The model ended the text." : isFull ? " The model’s context is full." : count > 1 ? " That is as many as you asked for." : "";
-    const sum = used === settings.seed ? "" : `: ${settings.seed} plus ${depth === 1 ? "the token that was" : `the ${depth} tokens that were`} there`;
-    setStatus(`${counted(n, "token")} written with seed ${used}${seed === undefined ? sum : ""}.${why}`);
+    setStatus(ways > 1 ? `${ways} texts from the same point, with the seeds ${used} to ${used + ways - 1}: ${new Set(ends).size} of them differ.`
+      : sayWritten(pathTo(ends[0]).length - depth, used, depth, reason, count));
   } catch (error) {
-    if (error.name === "AbortError") setStatus(n ? `Stopped after ${counted(n, "token")}.` : "Stopped. Nothing was written.");
-    else if (error instanceof ConnectionLost) setStatus(`${error.message} ${n ? `${n === 1 ? "The token is" : `The ${n} tokens so far are`} kept.` : "Nothing was written."}`, true);
-    else showError(error);
+    sayStopped(error, ends.reduce((sum, end) => sum + pathTo(end).length - depth, 0));
   }
   setBusy(null);
   renderStory();
   if (!isTreeOfPrompt()) hideStory("The prompt has changed. Write something first.");
-  const first = state.tree.ids.length + depth;
   const stays = state.pinned !== null && state.pinned < first && count > 1; // a single token is to be looked at
-  if (n) await pin(stays ? state.pinned : first, plays || count === 1);
+  if (state.current !== start) await pin(stays ? state.pinned : first, plays || count === 1);
+}
+
+let drawing = null;
+
+/** Draw what has come, once a frame, however fast the tokens come. */
+function showProgress(controller, ways) {
+  drawing ??= requestAnimationFrame(() => {
+    drawing = null;
+    if (running !== controller) return;
+    showStory();
+    $("story").scrollTop = $("story").scrollHeight;
+    const { id, top } = state.current;
+    if (ways > 1) river.render();
+    else renderChoices(allIds().length - 1, id, top.map(([other, logprob]) => ({ id: other, logprob })), null);
+  });
 }
 
 $("write-form").addEventListener("submit", (event) => {
   event.preventDefault();
   write(null, readSettings().max_tokens, { seed: readSettings().seed, usesPrompt: true });
+});
+$("river-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const { seed, temperature, max_tokens } = readSettings();
+  correctSetting($("river-count"));
+  if (temperature > 0) write(null, max_tokens, { seed, ways: Number($("river-count").value), usesPrompt: true });
+  else setStatus("At temperature 0 the likeliest token is always taken, so all texts would be the same. Raise the temperature first.");
 });
 $("step").addEventListener("click", () => write(null, 1, { usesPrompt: true }));
 $("stop").addEventListener("click", () => running?.abort());
@@ -620,13 +654,13 @@ async function adopt(ids, tokens) {
 // ---- start
 
 let settled = null; // the settings have changed: a timer
-const page = { state, correctSetting, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, setStatus, showError, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
+const page = { state, correctSetting, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, setStatus, showError, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy };
 const steering = createSteering(page, $("steering-content"), () => { share.save(); showAgain(); });
-Object.assign(page, { steering, usePrompt, isRunning: () => Boolean(running) });
+page.steering = steering;
 const inside = createInside(page);
 const compare = createCompare(page);
 createBpe($("bpe-content"), (text) => postJson("api/merges", { text }));
-const river = createRiver(page, $("branch-list"), $("river-form"), openBranch);
+const river = createRiver(page, $("branch-list"), openBranch);
 const glow = createSaliency(page, $("story"), $("glow-says"), $("glow"));
 const share = createShare(page, inside, compare);
 createPresent(inside);

@@ -30,21 +30,20 @@ export function createInside(page) {
     model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...page.sampling(page.readSettings()), ...page.steering.fields(), ...more,
   });
 
-  async function show(model, context, token, asked) {
+  async function show(model, context, token, asked, plays) {
     const mine = ++number;
     if (!context.length) return clear("This is the first token: the model has read nothing before it. Click a later token.");
     root.setAttribute("aria-busy", "true");
     try {
       const answer = await asked;
-      if (answer === shown?.answer && !shown.edited && !factors.size) return; // the panels show it
+      if (mine !== number || (answer === shown?.answer && !shown.edited && !factors.size)) return; // the panels show it
       const [first, second] = answer.tokens;
       const target = token ?? first;
-      const edited = factors.size ? await postJson("api/inspect", request(context, target, { include: [], interventions: interventions() })) : null;
-      if (mine !== number) return;
-      shown = { model, context, token: target, isNext: token === null, rival: answer.tokens.find((id) => id !== target) ?? second, answer, edited };
+      shown = { model, context, token: target, isNext: token === null, rival: answer.tokens.find((id) => id !== target) ?? second, answer, edited: null };
       if (chosen.layer === null || chosen.layer >= model.n_layer) chosen.layer = model.n_layer - 1;
       if (chosen.head >= model.n_head) chosen.head = 0;
       render();
+      if (factors.size) await showChanges(mine, plays);
     } catch (error) {
       page.showError(error);
     } finally {
@@ -177,19 +176,23 @@ export function createInside(page) {
   async function setFactor(part, factor) {
     if (factor === 1) factors.delete(keyOf(part));
     else factors.set(keyOf(part), factor);
-    const mine = ++number;
     try {
-      const { context, isNext, token } = shown;
-      const edited = factors.size ? await postJson("api/inspect", request(context, token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
-      if (mine !== number) return;
-      shown.edited = edited;
-      page.showMachine(edited ?? shown.answer, isNext ? null : token, false, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts (before: gray):", isChanged: true, was: shown.answer.next }) });
-      for (const button of root.querySelectorAll(".cell")) button.classList.toggle("edited", factors.has(button.dataset.part));
-      renderEditResult();
+      await showChanges(++number);
       page.saveState?.();
     } catch (error) {
       page.showError(error);
     }
+  }
+
+  /** Show the pass with the changed parts, unless another request has come since number `mine`. */
+  async function showChanges(mine, plays = false) {
+    const { context, isNext, token, answer } = shown;
+    const edited = factors.size ? await postJson("api/inspect", request(context, token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
+    if (mine !== number) return;
+    shown.edited = edited;
+    page.showMachine(edited ?? answer, isNext ? null : token, plays, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts (before: gray):", isChanged: true, was: answer.next }) });
+    for (const button of root.querySelectorAll(".cell")) button.classList.toggle("edited", factors.has(button.dataset.part));
+    renderEditResult();
   }
 
   function renderEdit() {

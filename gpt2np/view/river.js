@@ -1,6 +1,5 @@
 // The texts written from one prompt as a river: what they share is drawn once, and each branch leaves where it differs.
 
-import { ConnectionLost, readTokens, streamCompletion } from "./api.js";
 import { pathTo } from "./tree.js";
 import { counted, element, visible } from "./view.js";
 
@@ -39,9 +38,8 @@ export function rowsOf(root) {
 }
 
 /** `page.state.tree` is drawn in `list`; `open(leaf)` shows a branch. */
-export function createRiver(page, list, form, open) {
+export function createRiver(page, list, open) {
   const { state } = page;
-  const number = form.querySelector("input");
 
   /** A part's text: the end of a shared one, the beginning of a branch's own. */
   function partElement(part, isOwn) {
@@ -107,59 +105,6 @@ export function createRiver(page, list, form, open) {
     }));
   }
   new ResizeObserver(lay).observe(list);
-
-  /** Write several texts from the chosen token on, in one request: they share what was read. */
-  async function write() {
-    if (page.isRunning()) return;
-    const controller = new AbortController();
-    page.setBusy(controller); // before any wait, so that a second press does nothing
-    if (!(await page.usePrompt()) || !(await page.steering.ready())) {
-      page.setBusy(null);
-      return;
-    }
-    const settings = page.readSettings();
-    if (settings.temperature === 0) {
-      page.setBusy(null);
-      page.setStatus("At temperature 0 the likeliest token is always taken, so all texts would be the same. Raise the temperature first.");
-      return;
-    }
-    const count = Math.min(Number(number.max), Math.max(2, Math.round(Number(number.value)) || 2));
-    number.value = count;
-    const depth = Math.max(0, (state.pinned ?? 0) - state.tree.ids.length);
-    const start = pathTo(state.current)[depth - 1] ?? state.tree.root;
-    const ids = [...state.tree.ids, ...pathTo(start).map((node) => node.id)];
-    page.remember();
-    const ends = Array(count).fill(start);
-    const lengths = Array(count).fill(0);
-    page.setStatus(`Writing ${count} texts from here…`);
-    page.renderStory();
-    let drawing = null;
-    try {
-      const body = { model: state.model.id, prompt: ids, max_tokens: settings.max_tokens, seed: settings.seed, n: count, ...page.sampling(settings), ...page.steering.fields() };
-      for await (const { choices: [choice] } of streamCompletion(body, controller.signal)) {
-        const i = choice.index;
-        for (const token of readTokens(choice)) {
-          ends[i] = state.tree.add(ends[i], { ...token, draw: [settings.seed + i, lengths[i]] });
-          lengths[i] += 1;
-        }
-        drawing ??= requestAnimationFrame(() => { drawing = null; render(); }); // it grows as the tokens come
-      }
-      page.setStatus(`${count} texts from the same point, with the seeds ${settings.seed} to ${settings.seed + count - 1}: ${new Set(ends).size} of them differ.`);
-    } catch (error) {
-      if (error.name === "AbortError") page.setStatus("Stopped; what was written is kept.");
-      else if (error instanceof ConnectionLost) page.setStatus(error.message, true);
-      else page.showError(error);
-    }
-    page.setBusy(null);
-    if (ends[0] !== start) state.current = ends[0];
-    page.renderStory();
-    await page.pin(state.tree.ids.length + depth);
-  }
-
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    write();
-  });
 
   return { render };
 }

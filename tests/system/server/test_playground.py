@@ -864,7 +864,7 @@ class TestShare:
         wait_for_end(tab)
         tab.click('.cell[data-part="3,1"]')
         tab.click("#switch-off")
-        tab.wait_for_selector("#edit-result table")
+        tab.wait_for_selector("#edit-result data")
         tab.click("#copy-link")
         tab.wait_for_selector("#share-status:not(:empty)")
         again = open_tab(tab.evaluate("location.hash"))
@@ -979,7 +979,7 @@ class TestStandards:
         tab.keyboard.press("Enter")
         tab_to("#switch-off")
         tab.keyboard.press("Enter")
-        tab.wait_for_selector("#edit-result table")
+        tab.wait_for_selector("#edit-result data")
 
     @pytest.fixture(scope="class")
     def full_tab(self, open_shared_tab):
@@ -987,7 +987,7 @@ class TestStandards:
         tab = open_shared_tab(reduced_motion="reduce")
         write(tab, f"{PROMPT} {'a' * 200}", max_tokens=12)
         tab.click("#switch-off")
-        tab.wait_for_selector("#edit-result table")
+        tab.wait_for_selector("#edit-result data")
         tab.locator(".choices tr:not(.own) .pick").first.click()
         wait_for_end(tab)
         tab.click("#compare-run")
@@ -1099,7 +1099,7 @@ def test_the_lesson_of_the_guide(open_tab, tmp_path):
     tab.select_option("#examples", "1")
     settle(tab)
     tab.click("#switch-off")
-    tab.wait_for_selector("#edit-result table")
+    tab.wait_for_selector("#edit-result data")
     tab.click("#panel-tabs >> text=Inside")
     tab.wait_for_timeout(2500)  # the picture is played
     tab.evaluate("document.activeElement.blur()")
