@@ -27,7 +27,7 @@ _N_NEAREST = 6
 _N_NEURONS = 10
 _N_LISTED = 20  # next tokens
 _N_ALTERNATIVES = 5
-_POINTS = ("attn.q", "attn.k", "attn.v", "ln_2", "mlp.act")
+_POINTS = ("attn.q", "attn.k", "attn.v", "attn.z", "ln_2", "mlp.act")
 _MAX_POINTS = 1 << 21  # bytes of the arrays of all blocks; beyond, a page has those of one block
 
 OnProgress = Callable[[str], None]

@@ -227,8 +227,9 @@ export function createInside(page) {
     const best = edited.next[0];
     result.replaceChildren(
       element("p", { class: "facts" }, `Changed: ${names.join("; ")}.`),
-      element("p", { class: "says" }, "The model gave ", nextChip(token), " ", shareElement(probability(answer, token)), ", and gives it ", shareElement(probability(edited, token)), " now. ",
-        ...(best.id === token ? ["No token is likelier."] : ["The likeliest is ", nextChip(best.id), " now, with ", shareElement(Math.exp(best.logprob)), "."])));
+      element("p", { class: "says" }, "The model’s probability of ", nextChip(token), " was ", shareElement(probability(answer, token)), ". Now it is ", shareElement(probability(edited, token)),
+        ...(best.id === token ? [", and no token is likelier."] : ["; the likeliest is ", nextChip(best.id), " with ", shareElement(Math.exp(best.logprob)), "."])),
+      element("p", { class: "hint" }, "The bars beside the picture are those after temperature, top-k and top-p."));
   }
 
   // ---- the explain page

@@ -122,30 +122,30 @@ function paintPattern(context, pass, layer, head, box, colors, isOff, line) {
   outline(context, { x: box.x, y: box.y + (line * box.h) / n, w: box.w, h: box.h / n }, colors.soft);
 }
 
-/** A head: its pattern; queries, keys and values, a row for each token. */
-export function headScene({ layer, head }, { pass, line, colors, width, height, data, off, scale, rows: { y, h } }) {
+/** A head: its pattern; queries, keys, values and output, a row for each token. */
+export function headScene({ layer, head }, { pass, line, colors, width, height, data, off, scale, hasNumbers, rows: { y, h } }) {
   const n = pass.count;
   const gap = 14;
   const square = { x: 0, y, w: Math.min(width * 0.4, h * 1.2), h };
-  const names = ["q", "k", "v"].filter((name) => data[name]);
+  const names = ["q", "k", "v", "z"].filter((name) => data[name]);
   const w = (width - square.w - names.length * gap) / Math.max(1, names.length);
   const boxes = names.map((_, i) => ({ x: square.w + gap + i * (w + gap), y, w, h }));
-  const titles = { q: "queries", k: "keys", v: "values" };
+  const titles = { q: "queries", k: "keys", v: "values", z: "output" };
   const rows = names.map((name) => data[name].data.subarray(head * n * data[name].shape[2], (head + 1) * n * data[name].shape[2]));
   const cell = (query, key) => ({ x: square.x + (key * square.w) / n, y: square.y + (query * square.h) / n, w: square.w / n, h: square.h / n });
   const own = pass.weights(layer, head, line);
   return {
-    says: [`Head ${head} of block ${layer}. A row of the pattern says how much the token takes from each token before it; ${chipText(pass, line)} is marked. The weight comes from the token’s query and the other’s key: go into a cell to see how.`],
+    says: [`Head ${head} of block ${layer}. A row of the pattern says how much the token takes from each token before it; ${chipText(pass, line)} is marked. The weight comes from the token’s query and the other’s key: go into a cell to see how. The output is the sum of the values, each times its weight.`],
     items: [
-      label("pattern: looks at →", square.x, height + 4, square.w), ...names.map((name, i) => label(w > 120 ? titles[name] : name, boxes[i].x, height + 4, w > 120 ? w * 0.5 : 16)),
+      label("pattern: looks at →", square.x, height + 4, square.w),
       ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
-      ...names.map((name, i) => ({ x: boxes[i].x + (w > 120 ? w * 0.5 : 16), y: height + 4, w: w > 120 ? w * 0.5 : w - 16, h: LABEL, name: "link", text: "weights", label: `Weights of ${name}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [(i * pass.n_head + head) * scale.size, (i * pass.n_head + head + 1) * scale.size]) })),
+      ...names.map((name, i) => ({ ...label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w), ...(hasNumbers && i < 3 && { name: "link", label: `Weights of the ${titles[name]}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [(i * pass.n_head + head) * scale.size, (i * pass.n_head + head + 1) * scale.size]) }) })),
     ],
     paint(context) {
       paintPattern(context, pass, layer, head, square, colors, off.has(`${layer},${head}`), line);
-      const limit = { q: largest(...rows.slice(0, 2)), k: largest(...rows.slice(0, 2)), v: largest(rows[2] ?? []) };
+      const limits = [rows.slice(0, 2), rows.slice(0, 2), rows.slice(2), rows.slice(2)].map((shared) => largest(...shared));
       names.forEach((name, i) => {
-        paintCells(context, rows[i], data[name].shape[2], boxes[i], limit[name], colors);
+        paintCells(context, rows[i], data[name].shape[2], boxes[i], limits[i], colors);
         outline(context, { x: boxes[i].x, y: y + (line * h) / n, w, h: h / n }, colors.soft);
       });
     },
@@ -161,7 +161,7 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
       if (i < 0) return null;
       return readVector(row(data[names[i]], head, query), boxes[i], x, `${names[i]} of ${chipText(pass, query)}, number`);
     },
-    table: () => ({ caption: `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`, head: ["number", "query", "key", "value"], rows: names.length < 3 ? [] : Array.from(row(data.q, head, line), (q, i) => [i, q, row(data.k, head, line)[i], row(data.v, head, line)[i]]) }),
+    table: () => ({ caption: `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`, head: ["number", ...names.map((name) => titles[name])], rows: Array.from({ length: names.length && scale.size }, (_, i) => [i, ...names.map((name) => row(data[name], head, line)[i])]) }),
   };
 }
 

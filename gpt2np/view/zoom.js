@@ -28,7 +28,7 @@ async function loadLevel(level, pass, line, source) {
   };
   if (kind === "block") return points({ before: layer ? `blocks.${layer - 1}.resid` : "embed", attention: `${at}attn.out`, middle: `${at}resid_mid`, mlp: `${at}mlp.out`, after: `${at}resid`, act: `${at}mlp.act` });
   if (kind === "head" || kind === "score") {
-    const found = await points({ q: `${at}attn.q`, k: `${at}attn.k`, v: `${at}attn.v` });
+    const found = await points({ q: `${at}attn.q`, k: `${at}attn.k`, v: `${at}attn.v`, z: `${at}attn.z` });
     if (kind === "score" && !found.q) throw new Error("To stay small, this file holds the queries and keys of one block only, that of its first view.");
     return found;
   }

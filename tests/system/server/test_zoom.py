@@ -111,7 +111,7 @@ class TestNumbers:
         head = zoomed.config.n_head - 1
         zoomed.go(f"block {zoomed.layer} head {head}")
         _, *columns = zoomed.table()
-        for shown, name in zip(columns, "qkv", strict=True):
+        for shown, name in zip(columns, "qkvz", strict=True):
             close(shown, zoomed.traced[f"blocks.{zoomed.layer}.attn.{name}"][head, -1])
 
     def test_score_and_one_multiplication(self, zoomed):
