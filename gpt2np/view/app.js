@@ -663,7 +663,7 @@ createBpe($("bpe-content"), (text) => postJson("api/merges", { text }));
 const river = createRiver(page, $("branch-list"), openBranch);
 const glow = createSaliency(page, $("story"), $("glow-says"), $("glow"));
 const share = createShare(page, inside, compare);
-createPresent(inside);
+createPresent(inside, machine);
 
 for (const name of SETTINGS) {
   $(name).addEventListener("change", () => { const said = correctSetting($(name)); if (said) setStatus(said); });

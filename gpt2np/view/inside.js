@@ -210,7 +210,7 @@ export function createInside(page) {
       element("div", { class: "buttons" },
         element("button", { type: "button", id: "switch-off", onclick: () => set(0) }, "Switch it off"),
         element("button", { type: "button", id: "normal", onclick: () => set(1) }, "Normal"),
-        element("button", { type: "button", id: "reset", onclick: () => { factors.clear(); set(1); } }, "Reset all parts")),
+        element("button", { type: "button", id: "reset", onclick: reset }, "Reset all parts")),
       element("div", { id: "edit-result", "aria-live": "polite" }));
     renderEditResult();
   }
@@ -269,5 +269,14 @@ export function createInside(page) {
     return setFactor(chosen, factors.get(key) === 0 ? 1 : 0);
   }
 
-  return { show, clear, chosen, factors, toggle, changes: () => ({ interventions: interventions() }) };
+  /** All parts work normally again. */
+  function reset() {
+    const hadSome = factors.size;
+    factors.clear();
+    if (!hadSome || !shown) return;
+    renderEdit();
+    setFactor(chosen, 1);
+  }
+
+  return { show, clear, chosen, factors, toggle, reset, changes: () => ({ interventions: interventions() }) };
 }

@@ -77,7 +77,10 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
       return [button(`Switch ${name} ${view.off.has(key) ? "on" : "off"}`, () => onSwitch(key), "switch")];
     },
     isStill: () => reducedMotion.matches,
-    onChange: (level) => { if (level?.layer !== undefined) chooseBlock(level.layer); },
+    onChange: (level) => {
+      showText(); // the path beside it may be longer now
+      if (level?.layer !== undefined) chooseBlock(level.layer);
+    },
   });
   root.append(zoom.sheet);
 
@@ -328,7 +331,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
 
   /** As much of the text's end as there is room for in one line, and the place of the next token. */
   function showText() {
-    const slot = element("span", { class: "slot" }, shown.token === null ? "?" : visible(pass.nextText(shown.token)));
+    const slot = element("span", { class: `slot${moment >= phases.length && shown.token !== null ? " filled" : ""}` }, shown.token === null ? "?" : visible(pass.nextText(shown.token)));
     const read = element("span", {});
     text.replaceChildren(read, slot);
     const pieces = pass.texts.map((each, i) => (each === "·" && i < pass.count + pass.first - 1 ? "" : visible(each)));
@@ -493,7 +496,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
       if (starts && plays === "on") start();
       else if (starts) { until = phases.length; run(); }
     },
-    pause, openBlock, isolate, panels,
+    pause, openBlock, isolate, panels, leave: zoom.leave,
     get pass() { return pass; },
   };
 }

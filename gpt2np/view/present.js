@@ -25,8 +25,8 @@ export const STEPS = [
 
 const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
 
-/** Give the page its present mode; `inside` switches parts off. */
-export function createPresent(inside) {
+/** Give the page its present mode; `inside` switches parts off, `machine` is the picture. */
+export function createPresent(inside, machine) {
   const start = document.getElementById("present");
   const [title, says, time, actions] = [element("h2", { tabindex: -1 }), element("p", { class: "lesson-says", "aria-live": "polite" }), element("p", { class: "lesson-time", role: "timer" }), element("div", { class: "lesson-actions" })];
   const back = element("button", { type: "button", onclick: () => go(at - 1) }, "‹ Back");
@@ -63,6 +63,8 @@ export function createPresent(inside) {
   }
 
   start.addEventListener("click", () => {
+    machine.leave();
+    inside.reset();
     lesson.hidden = false;
     timer = setInterval(showTime, 250);
     go(0);

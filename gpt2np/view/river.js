@@ -7,6 +7,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const N_SHARED = 18; // characters of a shared part: its end
 const N_OWN = 48; // of a branch's own part: its beginning
 const WIDE = 11; // px of the whole river
+const UNDER = 9; // px below the middle of a row: the words can be read
 
 const cut = (text, n, fromEnd) => (text.length <= n ? text : fromEnd ? `…${text.slice(-n)}` : `${text.slice(0, n)}…`);
 
@@ -85,7 +86,7 @@ export function createRiver(page, list, open) {
       const item = list.children[i];
       const from = parts[0].from && ends.get(parts[0].from);
       item.style.paddingLeft = from ? `${from.x + 28}px` : "";
-      const y = item.offsetTop + item.offsetHeight / 2;
+      const y = item.offsetTop + item.offsetHeight / 2 + UNDER;
       const isCurrent = leaf === state.current;
       if (from) paths.push({ d: `M${from.x} ${from.y}C${from.x + 18} ${from.y} ${from.x + 8} ${y} ${from.x + 28} ${y}`, width: parts[0].count * unit, isCurrent });
       parts.forEach((part, k) => {
