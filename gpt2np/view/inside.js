@@ -220,7 +220,7 @@ export function createInside(page) {
     const { answer, edited, token } = shown;
     const result = find("#edit-result", root);
     if (!edited) {
-      result.replaceChildren(element("p", { class: "facts" }, "All parts work normally."));
+      result.replaceChildren(element("p", { class: "facts" }, factors.size ? "Computing…" : "All parts work normally."));
       return;
     }
     const names = [...factors].map(([key, factor]) => `${nameOfKey(key)} × ${factor}`);

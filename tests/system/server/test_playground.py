@@ -873,7 +873,7 @@ class TestShare:
         assert again.input_value("#temperature") == "0.9"
         assert story(again)[0] == story(tab)[0]
         np.testing.assert_allclose(story(again)[1], story(tab)[1], atol=1e-6)
-        for name in (".branch", "#edit-result tbody tr", ".cell.edited"):
+        for name in (".branch", "#edit-result data", ".cell.edited"):
             assert again.locator(name).count() == tab.locator(name).count() > 0
         assert again.locator('.cell[data-part="3,1"][aria-pressed=true]').count() == 1
 
