@@ -12,6 +12,7 @@ from pathlib import Path
 from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_performance_arguments, load_model
 from gpt2np.cli.output import print_stderr
+from gpt2np.errors import CheckpointError
 from gpt2np.kernels.threads import set_threads
 from gpt2np.runtime.options import ModelOptions
 
@@ -30,7 +31,10 @@ def run(args: argparse.Namespace) -> int:
     args.model = args.model or content["model"]
     args.exact, args.dtype = content["exact"], content["dtype"]
     lm = load_model(args)
-    difference = replay(content, lm)
+    try:
+        difference = replay(content, lm)
+    except CheckpointError as error:
+        raise CheckpointError(f"{args.receipt}: {error}") from error
     if difference is None:
         print("same: every step's logits and token")
         return 0

@@ -121,15 +121,21 @@ class Completion:
 
         `lm` is the model that generated the text. The receipt has digests of the weights, the
         config and the tokenizer, the options, the ids, and a digest of each step's logits, for
-        which the text is computed once more. It has no callbacks.
+        which the text is computed once more. It has no callbacks. Of a text that was cut off, the
+        tokens so far are checked.
 
         Raises:
-            InvalidArgumentError: the text has a window or `boundary="text"`.
+            InvalidArgumentError: the text has a window or `boundary="text"`, or is of a beam search
+                that a time limit ended.
         """
         from gpt2np.generation.receipt import receipt
 
         content = receipt(self.prompt_ids, self.ids, self.options, lm.model, lm.tokenizer)
-        return {"model": self.model, **content}
+        is_cut_off = self.finish_reason in ("time", "cancelled")
+        if is_cut_off and self.options.num_beams > 1:
+            message = "a receipt is of a whole beam search; increase {max_time}"
+            raise InvalidArgumentError(message, max_time=self.options.max_time)
+        return {"model": self.model, **content, "is_cut_off": is_cut_off}
 
 
 _DEFAULTS = asdict(GenerationOptions())

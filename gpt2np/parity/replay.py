@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.data.files import as_path, read_json_object
-from gpt2np.errors import CheckpointError, is_integer, short_repr
+from gpt2np.errors import CheckpointError, GPT2NPError, is_integer, short_repr
 from gpt2np.generation.options import GenerationOptions
 
 _KINDS = {
@@ -55,16 +55,19 @@ def _check(content: Mapping[str, Any]) -> None:
 def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     """Generate the text of a receipt again; return the first difference, or None for the same.
 
+    The time limit is not applied; of a text that was cut off, the tokens so far are compared.
+
     Raises:
         CheckpointError: the content is not a receipt.
     """
     _check(content)
-    try:
-        options = GenerationOptions(**{k: _tuples(v) for k, v in content["options"].items()})
-    except TypeError as error:  # an unknown option
-        raise CheckpointError(f"no receipt of this version's gpt2np generate ({error})") from error
     ids, digests = content["ids"], content["logits"]
-    best = lm.generate(content["prompt_ids"], options)
+    fields = {name: _tuples(value) for name, value in content["options"].items()}
+    try:
+        options = GenerationOptions(**fields | {"max_time": None})
+        best = lm.generate(content["prompt_ids"], options)
+    except (TypeError, GPT2NPError) as error:  # an unknown option, or an invalid value
+        raise CheckpointError(f"no receipt of this version's gpt2np generate ({error})") from error
     done = next((found for found in best.alternatives if found.ids == ids), best)
     again = done.receipt(lm)
     for name in ("weights_and_config", "tokenizer", "exact", "dtype"):
@@ -76,7 +79,7 @@ def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
             return f"step {step}: other logits, {same}"
         if old_id != new_id:
             return f"step {step}: token {new_id} instead of {old_id}, from the same logits"
-    if len(ids) != len(done.ids):
+    if len(ids) != len(done.ids) and not content.get("is_cut_off"):
         return f"{len(done.ids)} tokens instead of {len(ids)}"
     return None
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import gpt2np
+from gpt2np.cli.main import run
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.parity import read_receipt, replay
 
@@ -52,6 +53,33 @@ def test_streams_and_batches(lm):
     assert stream.completion.receipt(lm) == alone.receipt(lm)
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_text_that_was_cut_off(lm, is_cancelled):
+    """The tokens so far are compared, and the time limit of then does not matter now."""
+    schema = {"schema": {"type": "array", "items": {"type": "integer"}, "minItems": 3}}
+    options = {"json_schema": schema["schema"], "seed": 4, "max_new_tokens": 30}
+    stream = lm.stream("One day", **options)
+    for _ in range(3):
+        stream.step()
+    if is_cancelled:
+        stream.cancel()
+    else:
+        stream.sequence.end("time")
+    content = json.loads(json.dumps(stream.completion.receipt(lm)))
+    assert len(content["ids"]) == 3 and content["is_cut_off"]
+    content["options"]["max_time"] = 1e-9
+    assert replay(content, lm) is None
+    ids = [*content["ids"][:2], content["ids"][2] + 1]
+    assert "step 2: token" in replay(content | {"ids": ids}, lm)
+    assert "tokens instead of 3" in replay(content | {"is_cut_off": False}, lm)
+
+
+def test_no_receipt_of_a_beam_search_that_the_time_limit_ended(lm):
+    done = lm.generate("One day", max_new_tokens=9, num_beams=2, max_time=1e-9)
+    with pytest.raises(InvalidArgumentError, match="increase max_time"):
+        done.receipt(lm)
+
+
 @pytest.mark.parametrize("option", [{"window": 8}, {"boundary": "text"}], ids=str)
 def test_texts_without_a_receipt(lm, option):
     done = lm.generate("One day ", max_new_tokens=4, **option)
@@ -86,8 +114,19 @@ def test_damaged(lm, content, change, tmp_path):
             read_receipt(file)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"options": {"regex": "("}}, {"prompt_ids": [-1]}, {"prompt_ids": [5] * 600}],
+)
+def test_values_that_no_text_was_generated_from(content, change, tmp_path, capsys):
+    file = tmp_path / "changed.json"
+    file.write_text(json.dumps(content | change))
+    assert run(["replay", str(file)]) == 1
+    assert f"error: {file}: no receipt of this version" in capsys.readouterr().err
+
+
 def test_commands_on_another_processor(tmp_path):
-    def run(*arguments, core):
+    def start(*arguments, core):
         return subprocess.run(
             [sys.executable, "-m", "gpt2np", *arguments],
             env={**os.environ, "OPENBLAS_CORETYPE": core},
@@ -97,7 +136,7 @@ def test_commands_on_another_processor(tmp_path):
 
     path = str(tmp_path / "receipt.json")
     options = ("--model", "bundled", "--seed", "2", "-n", "9")
-    made = run("generate", "One day", *options, "--exact", "--receipt", path, core="Haswell")
+    made = start("generate", "One day", *options, "--exact", "--receipt", path, core="Haswell")
     assert made.returncode == 0, made.stderr
-    again = run("replay", path, core="Prescott")
+    again = start("replay", path, core="Prescott")
     assert (again.returncode, again.stdout) == (0, "same: every step's logits and token\n")
