@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.safetensors_file import read_chunks, read_header
-from gpt2np.errors import CheckpointError, InvalidArgumentError, did_you_mean
+from gpt2np.errors import CheckpointError, InvalidArgumentError, did_you_mean, error_reason
 from gpt2np.kernels.array import Array
 from gpt2np.model.hook_points import all_names, get_hook_point, hook_point_names, hook_point_shape
 
@@ -50,7 +50,9 @@ def read_candidate(path: str | Path) -> dict[str, Array]:
                 name: np.concatenate([np.empty(0), *read_chunks(tensor)]).reshape(tensor.shape)
                 for name, tensor in read_header(path).items()
             }
-    except (OSError, ValueError, SafetensorError) as error:
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error_reason(error)}") from error
+    except (ValueError, SafetensorError) as error:
         raise CheckpointError(f"cannot read the arrays in {path}: {error}") from error
     if not arrays:
         raise CheckpointError(f"{path} has no arrays: .npy files, or .f32 files with a shape")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.interp.trace import as_gpt2
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import single_threaded_blas
@@ -321,14 +321,21 @@ def check_texts(
     """Compare the ids of greedy continuations with the golden ones, as far as both go.
 
     Raises:
-        InvalidArgumentError: a prompt is unknown.
+        InvalidArgumentError: there is nothing to compare, a prompt is unknown, or a continuation is
+            no list of token ids.
     """
     model = as_gpt2(model)
+    if not continuations:
+        raise InvalidArgumentError("the candidate has no token ids; give those of one prompt")
     reports = {}
     for prompt, ids in continuations.items():
         if prompt not in golden.greedy_ids:
             raise InvalidArgumentError(f"no prompt {prompt!r}; there are {', '.join(golden.ids)}")
+        is_list = isinstance(ids, Sequence) and len(ids) > 0 and all(map(is_integer, ids))
+        check_argument(is_list, prompt, ids, "a list of at least one token id")
         right = golden.greedy_ids[prompt]
+        if not right:
+            raise InvalidArgumentError("the golden file has no continuations; record some")
         steps = enumerate(zip(right, ids, strict=False))
         step = next((i for i, (a, b) in steps if a != b), None)
         if step is None:

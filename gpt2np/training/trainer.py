@@ -311,13 +311,15 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
     try:
         ids: NDArray[Any]
         if path.suffix == ".npy":
-            ids = np.load(path, mmap_mode="r", allow_pickle=False)
+            ids = np.lib.format.open_memmap(path, mode="r")
         elif path.suffix == ".bin":
             ids = np.memmap(path, dtype, "r")
         else:
             raise ValueError("its name ends in neither .bin nor .npy")
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise ValueError(f"it has numbers {ids.dtype} {ids.shape}, not a list of integers")
+        if not ids.size:
+            raise ValueError("it has no ids")
     except ValueError as error:
         raise InvalidArgumentError(f"{path} is not a corpus from gpt2np encode: {error}") from error
     if not 0 <= ids.min() <= ids.max() < vocab_size:

@@ -1,5 +1,7 @@
 """Receipts and golden arrays on the command line: wrong input, and files that are there already."""
 
+import json
+
 import numpy as np
 import pytest
 from helpers.command_line import run_here
@@ -56,6 +58,23 @@ def test_wrong_arguments(folder, arguments, message):
     words = [word.replace("{D}", str(folder)) for word in arguments]
     assert message in one_line(run_here(*words, "--model", folder / "model"), 2)
     assert not (folder / "g.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "has no token ids"),
+        ({"none": [1]}, "no prompt 'none'"),
+        *(
+            ({"prompt0": ids}, "at least one token id")
+            for ids in ([], None, {}, "x", [1.5], [True])
+        ),
+    ],
+    ids=str,
+)
+def test_nothing_to_compare(folder, golden, content, message):
+    (folder / "ids.json").write_text(json.dumps(content))
+    assert message in one_line(run_here("parity", "check", golden, folder / "ids.json"), 2)
 
 
 def test_candidates(folder, golden):

@@ -194,6 +194,15 @@ def test_wrong_files(corpus, tmp_path, capsys):
     assert "already exists" in capsys.readouterr().err
     assert train(STORY, tmp_path / "m") == 2
     assert "is not a corpus from gpt2np encode" in capsys.readouterr().err
+    for name, content in (("empty.npy", b""), ("text.npy", b"text"), ("empty.bin", b"")):
+        (tmp_path / name).write_bytes(content)
+        assert train(tmp_path / name, tmp_path / "m") == 2
+        error = capsys.readouterr().err
+        assert f"{name} is not a corpus from gpt2np encode" in error and "pickle" not in error
+    np.save(tmp_path / "none.npy", np.zeros(0, int))
+    assert train(tmp_path / "none.npy", tmp_path / "m") == 2
+    assert "it has no ids" in capsys.readouterr().err
+    assert not (tmp_path / "m.partial").exists()
     foreign = tmp_path / "foreign.npy"
     np.save(foreign, np.full(1000, 5000))
     assert train(foreign, tmp_path / "m") == 2
