@@ -182,9 +182,9 @@ def read_parts(
 def read_numbered_documents(file: Path, options: CorpusOptions) -> Iterator[Document]:
     """Yield the whole documents of a file; a broken document or file yields its problem.
 
-    Empty documents are skipped. Reading goes on after a broken document, and ends if the file
-    itself is broken. As in `gpt2np eval`, only separators of text files separate documents, and
-    line ends next to a separator are removed.
+    A row or line whose text is empty is a document, too. Reading goes on after a broken document,
+    and ends if the file itself is broken. As in `gpt2np eval`, only separators of text files
+    separate documents, and line ends next to a separator are removed.
     """
     number = 0
     try:
@@ -201,8 +201,7 @@ def read_numbered_documents(file: Path, options: CorpusOptions) -> Iterator[Docu
                 except UnreadableFileError as error:
                     yield Document("", number, str(error))
                 else:
-                    if text:
-                        yield Document(text, number)
+                    yield Document(text, number)
     except UnreadableFileError as error:
         yield Document("", number + 1, str(error))
 

@@ -269,6 +269,7 @@ class TestCSV:
         numbered = list(read_numbered_documents(path, CorpusOptions()))
         assert [(text, number) for text, number, _ in numbered] == [
             ('One, "two"\r\nlines é', 1),
+            ("", 2),
             ("NA", 3),
         ]
 

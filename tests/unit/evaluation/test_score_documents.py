@@ -53,11 +53,13 @@ def test_each_row_is_the_perplexity_of_its_document(lm, files, tmp_path, from_en
     rows, outcome = score(lm, files, tmp_path / "o.jsonl", options, callbacks=callbacks)
     places = [(row["file"], row["document"]) for row in rows]
     a, b, c = map(str, files)
-    assert places == [(a, 1), (a, 2), (a, 3), (b, 1), (b, 5), (c, 1), (c, 3)]
-    texts = [*read_all_documents(files[0]), "The old king.", "A fox.", "Good.", "I."]
+    assert places == [(a, 1), (a, 2), (a, 3), (b, 1), (b, 4), (b, 5), (c, 1), (c, 3)]
+    texts = [*read_all_documents(files[0]), "The old king.", "", "A fox.", "Good.", "I."]
     assert len(texts) == len(rows)
     for row, text in zip(rows, texts, strict=True):
-        expected = perplexity(lm, [text], from_end_of_text=True) if from_end_of_text else None
+        expected = (
+            perplexity(lm, [text], from_end_of_text=True) if from_end_of_text and text else None
+        )
         if len(lm.tokenizer.encode(text)) > 1 and not from_end_of_text:
             expected = perplexity(lm, [text])
         names = set(row) - {"file", "document"}
