@@ -45,6 +45,27 @@ def merge_rows(axes: Axes, steps: Sequence[MergeStep]) -> None:
     axes.set_yticks(range(len(steps)))
 
 
+def token_boxes(
+    axes: Axes,
+    tokens: Sequence[str],
+    row: float = 0,
+    start: float = 0,
+    color: str = SKY,
+    labels: Sequence[object] = (),
+) -> float:
+    """Draw tokens as a row of boxes, with a label below each; return where the row ends."""
+    for index, token in enumerate(tokens):
+        width = len(token) + 0.9
+        axes.barh(row, width - 0.2, left=start, height=0.7, color=color)
+        center = start + width / 2 - 0.1
+        axes.text(center, row, token, ha="center", va="center", fontsize=8)
+        if labels:
+            label = str(labels[index])
+            axes.text(center, row + 0.6, label, ha="center", va="center", fontsize=7)
+        start += width
+    return start
+
+
 def heat_map(
     figure: Figure,
     axes: Axes,
