@@ -369,12 +369,11 @@ def jupyter(lm: gpt2np.LanguageModel) -> None:
     """Take a picture of what Jupyter shows for a few objects."""
     from playwright.sync_api import sync_playwright
 
-    text = "Once upon a time there was a little fox who lived in a refrigerator."
+    text = "There was a little fox who lived in a refrigerator."
     trace = gpt2np.trace(lm, "The king said that")
     shown = {
         f'lm.score("{text}")': lm.score(text),
         'lens_table(lm, trace(lm, "The king said that"))': lens_table(lm, trace),
-        'gpt2np.load("bundled")': lm,
     }
     style = "body { font: 14px sans-serif; margin: 12px } table { border-collapse: collapse }"
     style += "caption { text-align: left } td, th { padding: 2px 10px }"

@@ -42,11 +42,11 @@ def _original(page: str) -> str:
 
 
 def _page(path: str) -> str | None:
-    """Return the page of a repository file, relative to docs/; None if the file is no page."""
+    """Return the page or picture of a repository file, relative to docs/; None if it is neither."""
     if path in COPIES:
         return COPIES[path]
-    is_page = path.startswith("docs/") and path.endswith(".md")
-    return path.removeprefix("docs/") if is_page else None
+    is_in_docs = path.startswith("docs/") and path.endswith((".md", ".svg"))
+    return path.removeprefix("docs/") if is_in_docs else None
 
 
 def _source_page(path: str) -> str:
