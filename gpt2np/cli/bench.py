@@ -2,8 +2,8 @@
 
 Measures the speed of prefill, decoding and batches, the time to the first token
 of a new process, and the peak memory. The speeds are compared with the limits
-of this machine: memory bandwidth and matrix multiplication speed. Takes up to a
-minute with GPT-2 small. Close other programs first: their load distorts the
+of this machine: memory bandwidth and matrix multiplication speed. Takes a minute
+or two with GPT-2 small. Close other programs first: their load distorts the
 results.
 """
 

@@ -42,7 +42,9 @@ def plot_attention(
     tokens = [text.replace("$", r"\$") for text in lm.tokenizer.token_texts(trace.ids)]
     ticks = range(len(tokens))
     size = max(2.5, 0.28 * len(tokens))
-    figure = Figure(figsize=(len(drawn) * size + 1, size + 0.8), layout="constrained")
+    labels = 0.1 * max(map(len, tokens))  # the longest, in inches
+    figsize = (len(drawn) * size + labels + 0.4, size + labels + 0.5)
+    figure = Figure(figsize=figsize, layout="constrained")
     axes = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for ax, head in zip(axes, drawn, strict=True):
         ax.imshow(trace[name][head], cmap="Blues", vmin=0, vmax=1)

@@ -25,6 +25,17 @@ def test_the_images_are_the_patterns(lm):
     assert len(plot_attention(lm, trace, layer=0, heads=1).axes) == 1
 
 
+def test_long_tokens_do_not_push_the_titles_out_of_the_figure(lm):
+    agg = pytest.importorskip("matplotlib.backends.backend_agg")
+    figure = plot_attention(
+        lm, gpt2np.trace(lm, "The wolf ate the sheep because the wolf"), layer=1
+    )
+    canvas = agg.FigureCanvasAgg(figure)
+    canvas.draw()
+    for ax in figure.axes:
+        assert ax.title.get_window_extent(canvas.get_renderer()).y1 <= figure.bbox.y1
+
+
 @pytest.mark.parametrize(
     "arguments", [{"layer": 99}, {"layer": 0, "heads": [9]}, {"layer": 0, "heads": []}]
 )
