@@ -8,6 +8,7 @@ Times in ms, median and slowest of the rounds, each until the frame that shows t
 - token: from a click on "One token" to its token on the screen, less the time of `lm.generate`.
 - inspect: from a click on the last of 200 tokens to all panels about it; each round other tokens.
 - block: from a click on a block to its picture, which grows from there, and to its exact numbers.
+- frame: scripting per animation frame while a pass is played.
 - paint: the first paint of a new page, and the Machine's first picture, on a window and a phone.
 """
 
@@ -95,6 +96,7 @@ def main() -> None:
         blocks = [block(page, n % lm.model.config.n_layer) for n in range(args.rounds)]
         report("block", [picture for picture, _ in blocks])
         report("  exact", [exact for _, exact in blocks])
+        report("frame", frames(page))
         for width, height in ((1280, 720), (390, 844)):
             size = ViewportSize(width=width, height=height)
             paints = [first_paint(browser.new_page(viewport=size), url) for _ in range(args.rounds)]
@@ -158,6 +160,17 @@ def block(page: Page, layer: int) -> tuple[float, float]:
     return float(picture), float(exact)
 
 
+def frames(page: Page) -> list[float]:
+    """Play a pass; return the time of each frame's drawing."""
+    page.click(".transport .forth")
+    page.evaluate("document.getElementById('machine').frames = []")
+    page.click(".transport .play")
+    page.wait_for_timeout(5000)
+    page.click(".transport .play")
+    times: list[float] = page.evaluate("document.getElementById('machine').frames")
+    return times
+
+
 def first_paint(page: Page, url: str) -> tuple[float, float]:
     """Open the playground; return the times of the first paint and of the Machine's picture."""
     page.goto(url)
@@ -180,7 +193,7 @@ def elapsed(page: Page, event: str, selector: str, act: Callable[[], object]) ->
 
 def report(name: str, times: list[float]) -> None:
     """Print a row."""
-    print(f"{name:12}{median(times):8.0f}{max(times):8.0f}", flush=True)
+    print(f"{name:12}{median(times):8.1f}{max(times):8.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def describe_points(run: Run) -> Json:
     """Return the arrays that the picture goes into."""
     layers = described_layers(run)
     names = [f"blocks.{i}.{point}" for i in layers for point in _POINTS]
-    names += [f"blocks.{i - 1}.resid" for i in layers if i]
+    names += [f"blocks.{i - 1}.resid" if i else "embed" for i in layers]
     return {name: array_json(run.arrays[name]) for name in names}
 
 
@@ -104,7 +104,6 @@ def _block(run: Run) -> Json:
     residuals = np.stack([run.residual(layer) for layer in range(config.n_layer + 1)])
     return {
         "norm": {"weight": norm("weight"), "bias": norm("bias")},
-        "epsilon": config.layer_norm_epsilon,
         "neurons": neurons,
         "weights": {i: _neuron_weights(run, i, neurons[i]) for i in described_layers(run)},
         "lengths": array_json(np.sqrt(np.einsum("lnc,lnc->ln", residuals, residuals))),

@@ -130,6 +130,7 @@ def describe_pass(
             "vocab_size": config.vocab_size,
         },
         "scales": [config.attention_scale(i) for i in range(config.n_layer)],
+        "epsilon": config.layer_norm_epsilon,
         "ids": traced.ids.tolist(),
         "tokens": followed,
         **_next_tokens(logits[-1], followed, sampling, n),

@@ -35,9 +35,12 @@ from typing import Any
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 """Media types of the front end's files, by suffix."""
 
+EMBEDDED_MODULES = ("sampler.js", "details.js", "embedded.js")
+"""Modules that only a page of one file needs."""
+
 _MODULES = (
-    *("view.js", "pass.js", "sampler.js", "numbers.js", "details.js"),
-    *("draw.js", "stage.js", "scenes.js", "zoom.js", "machine.js", "embedded.js"),
+    *("view.js", "pass.js", "numbers.js", "draw.js", "stage.js", "scenes.js"),
+    *("zoom.js", "machine.js", *EMBEDDED_MODULES),
 )
 _STYLES = ("colors.css", "style.css", "machine.css", "numbers.css")
 

@@ -46,19 +46,11 @@ function mergeTable({ bytes, steps }) {
     steps.map((step, i) => tableRow({}, String(i), spelled(step), pair(step))), "merges");
 }
 
-/** The residual stream of a line before block `k`, as it is; null if the page has not got it. */
-function vectorOf(pass, k, line) {
-  const { wte, wpe } = pass.described.details;
-  if (k === 0) return row(arrayOf(wte), line).map((value, i) => value + row(arrayOf(wpe), line)[i]);
-  const point = pass.point(`blocks.${k - 1}.resid`);
-  return point && row(point, line);
-}
-
 function embeddingNodes(pass) {
   const { nearest } = pass.described.details;
   const cosines = arrayOf(nearest.cosines);
   return [
-    facts("Press the left end of a line in the picture: its token’s row, its position’s row, and their sum."),
+    facts("Press the left end of a line in the picture: its token’s row, its position’s row, and their sum. In a block, the topmost vector leads to its layer norm."),
     table("The tokens nearest to each token of the prompt, by the cosine of the angle between their rows of wte: 1 is the same direction, 0 a right angle",
       ["token", ...nearest.ids[0].map((_, i) => `${i + 1}.`)],
       nearest.ids.map((ids, line) => tableRow({}, numbered(pass, line), ...ids.map((id, i) => [chipOf(pass, id), " ", dataElement(row(cosines, line)[i], formatNumber(row(cosines, line)[i]))]))), "nearest"),
@@ -66,27 +58,6 @@ function embeddingNodes(pass) {
 }
 
 // ---- one block
-
-/** What a section says where the page has the vectors of another block only. */
-const absent = (pass) => facts(`To stay small, this file holds the vectors of block ${pass.described.details.focus.layer} only. Choose that block in the picture.`);
-
-function normNodes(pass, { block, line }) {
-  const { norm, epsilon } = pass.described.details;
-  const x = vectorOf(pass, block, line);
-  if (!x) return [absent(pass)];
-  const [weight, bias] = [norm.weight, norm.bias].map((array) => row(arrayOf(array), block));
-  const mean = x.reduce((a, b) => a + b, 0) / x.length;
-  const centered = Float64Array.from(x, (value) => value - mean);
-  const variance = centered.reduce((sum, value) => sum + value * value, 0) / x.length;
-  const normalized = centered.map((value) => value / Math.sqrt(variance + epsilon));
-  const out = normalized.map((value, i) => value * weight[i] + bias[i]);
-  const largest = [...x.keys()].sort((a, b) => Math.abs(x[b]) - Math.abs(x[a]) || a - b).slice(0, 8).sort((a, b) => a - b);
-  return [
-    facts("Token ", ...numbered(pass, line), `, block ${block}: mean μ = `, valueElement(mean), ", variance σ² = ", valueElement(variance), `, ε = ${epsilon}`),
-    table("The channels with the largest numbers", ["channel", "x", "x − μ", "x̂", "weight", "bias", "y"],
-      largest.map((i) => tableRow({}, String(i), ...[x, centered, normalized, weight, bias, out].map((vector) => valueElement(vector[i])))), "norm"),
-  ];
-}
 
 const attentionNodes = (pass, choice) => [attentionTable(pass, choice),
   facts("How does a weight come about? Press a block in the picture, then a head, then a token: its query and key, multiplied number by number, the scale and the softmax.")];
@@ -238,8 +209,6 @@ const EXPLAINED = [
     says: "A model reads numbers, not letters. A regular expression splits the text into pieces, and each piece is written as bytes; inside a piece, the pair of neighbors with the lowest rank is joined, again and again, until no pair is in the list of merges. The results are the tokens, and each has a number, its id." },
   { id: "embedding", title: "From ids to vectors", draw: embeddingNodes, source: "model/gpt2.py: gpt2", formula: "x = wte[id] + wpe[position]",
     says: "Each id selects a row of a table, each position a row of a second table, and the two rows are added. Tokens whose rows point in the same direction are used alike." },
-  { id: "norm", title: "Layer norm of one token", follows: ["block", "line"], draw: normNodes, source: "model/ops.py: layer_norm", formula: "x̂ = (x − μ) / √(σ² + ε)      y = x̂ · weight + bias",
-    says: "Before attention, each token’s numbers are normalized to mean 0 and variance 1; then every channel is scaled and shifted by two learned numbers. Choose another block and another token in the picture." },
   { id: "attention", title: "Attention", follows: ["block", "line"], draw: attentionNodes, source: "model/gpt2.py: attention", formula: "score(i, j) = scale · Σ_d q_i[d] · k_j[d]      pattern(i, ·) = softmax(score(i, ·))",
     says: "Each head computes three short vectors from every token: a query (what the token looks for), a key (what it can be found by) and a value (what it passes on). A softmax turns the scores of a query into weights that add up to 1. Later tokens are hidden from a query." },
   { id: "neurons", title: "The MLP’s most active neurons", follows: ["block", "line"], draw: neuronNodes, source: "model/gpt2.py: mlp", formula: "h = activation(x · W_fc + b_fc)      out = h · W_proj + b_proj",

@@ -9,13 +9,20 @@ import { element, find } from "./view.js";
 const described = JSON.parse(find("#data").textContent).pass;
 const { details, draw } = described;
 const sections = details ? EXPLAIN_SECTIONS : SECTIONS;
-const isWte = (name) => name === "wte.weight";
+const rowNamed = (name, i) => {
+  const [, layer, part] = /^h\.(\d+)\.ln_1\.(\w+)$/.exec(name) ?? [];
+  if (part) return row(arrayOf(details.norm[part]), layer);
+  return name === "wte.weight" ? row(arrayOf(details.wte), described.ids.indexOf(i)) : row(arrayOf(details.wpe), i);
+};
 const placeOf = (layer, neuron) => (details.weights[layer] ? details.neurons[layer].findIndex((each) => each.neuron === neuron) : -1);
 /** What the page holds beyond the description: activations, rows of the embeddings, nearest tokens, weights of the neurons that write most. */
 const source = details && {
-  has: ({ kind, layer, neuron }) => (kind === "neuron" ? placeOf(layer, neuron) >= 0 : ["score", "term"].includes(kind)),
+  has({ kind, layer, neuron }) {
+    if (kind === "neuron") return placeOf(layer, neuron) >= 0;
+    return kind === "norm" ? Boolean(described.points[layer ? `blocks.${layer - 1}.resid` : "embed"]) : ["score", "term"].includes(kind);
+  },
   points: async (pass, names) => Object.fromEntries(names.map((name) => [name, pass.point(name)]).filter(([, array]) => array)),
-  row: async (_, name, index) => row(arrayOf(isWte(name) ? details.wte : details.wpe), isWte(name) ? described.ids.indexOf(index) : index),
+  row: async (_, name, i) => rowNamed(name, i),
   async neuron(_, layer, neuron) {
     const [{ input, bias, output }, i] = [details.weights[layer], placeOf(layer, neuron)];
     return { input: row(arrayOf(input), i), bias: arrayOf(bias).data[i], output: row(arrayOf(output), i) };

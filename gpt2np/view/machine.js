@@ -199,7 +199,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     const start = performance.now();
     zoom.draw();
     const spent = performance.now() - start;
-    (root.frames ??= []).push(spent); // read by the tests and by benchmarks/machine.py
+    (root.frames ??= []).push(spent); // read by the tests and by benchmarks/playground.py
     if (root.frames.length > 600) root.frames.shift();
   }
 
@@ -317,7 +317,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   // ---- building for a pass
 
   function build() {
-    blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button(pass.n_layer > 8 || innerWidth < 640 ? `${layer}` : `block ${layer}`, (event) => { event.stopPropagation(); openBlock(layer); zoom.open({ kind: "block", layer }); }, "", { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
+    blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button("", (event) => { event.stopPropagation(); openBlock(layer); zoom.open({ kind: "block", layer }); }, "", { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
     heads.replaceChildren(button("all heads", () => isolate(null), "", { "data-head": "all", "aria-pressed": String(view.head === null) }),
       ...Array.from({ length: pass.n_head }, (_, head) => {
         const made = button(String(head), () => isolate(head), "", { "data-head": head, "aria-label": `Head ${head}`, "aria-pressed": String(view.head === head) });
@@ -421,6 +421,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     canvas.height = Math.round(height * scale);
     place = layOut(pass, width, height, bottom, (24 / 17) * parseFloat(getComputedStyle(labels).fontSize));
     [...blocks.children].forEach((each, layer) => {
+      each.textContent = place.block > 60 ? `block ${layer}` : layer;
       each.style.left = `${place.left(layer)}px`;
       each.style.width = `${place.block}px`;
     });

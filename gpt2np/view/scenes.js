@@ -1,4 +1,4 @@
-// What the picture shows when one goes into it: a block, a head, a score, a neuron, a token, a matrix, one multiplication.
+// What the picture shows when one goes into it: a block, a head, a score, a layer norm, a neuron, a token, a matrix, one multiplication.
 // A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x, y)` says what is under the pointer.
 
 import { row, strongest } from "./pass.js";
@@ -82,6 +82,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
       ...boxes.map((box, head) => label(size > 50 ? `head ${head}` : String(head), box.x, 0, size)),
       ...boxes.map((box, head) => ({ ...box, to: { kind: "head", layer, head }, name: "spot", label: `Head ${head}: ${chipText(pass, line)} looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}` })),
       ...parts.map(([name], i) => label(name, 0, strips[i].y + (strips[i].h - LABEL) / 2, left)),
+      { ...strips[0], to: { kind: "norm", layer }, name: "spot", label: `The layer norm of ${chipText(pass, line)}` },
       label(`MLP: ${pass.n_inner.toLocaleString("en")} neurons`, 0, under - LABEL - 2, width),
       ...(act ? best.map(({ neuron, activation }) => ({ ...grow(boxOf(neuron), 12), to: { kind: "neuron", layer, neuron }, name: "ring", label: `Neuron ${neuron}: ${shownNumber(activation)}` })) : []),
     ],
@@ -95,7 +96,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
       const head = boxes.findIndex((box) => inside(box, x, y));
       if (head >= 0) return { to: { kind: "head", layer, head }, box: boxes[head], says: [`head ${head}: looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}`] };
       const strip = strips.findIndex((box) => inside(box, x, y));
-      if (strip >= 0) return readVector(parts[strip][1], strips[strip], x, `${parts[strip][0].replace(/^\W+/, "")}, number`);
+      if (strip >= 0) return { ...readVector(parts[strip][1], strips[strip], x, `${parts[strip][0].replace(/^\W+/, "")}, number`), ...(strip === 0 && { to: { kind: "norm", layer }, box: strips[0] }) };
       if (!act || !inside(grid, x, y)) return null;
       const neuron = Math.floor(((y - grid.y) / grid.h) * rows) * columns + cellAt(grid, x, columns);
       return neuron < act.length ? { to: { kind: "neuron", layer, neuron }, box: boxOf(neuron), says: [`neuron ${neuron}: `, numberElement(act[neuron])] } : null;
@@ -123,7 +124,7 @@ function paintPattern(context, pass, layer, head, box, colors, isOff, line) {
 }
 
 /** A head: its pattern; queries, keys, values and output, a row for each token. */
-export function headScene({ layer, head }, { pass, line, colors, width, height, data, off, scale, hasNumbers, rows: { y, h } }) {
+export function headScene({ layer, head }, { pass, line, colors, width, height, data, off, scale, isThere, rows: { y, h } }) {
   const n = pass.count;
   const gap = 14;
   const square = { x: 0, y, w: Math.min(width * 0.4, h * 1.2), h };
@@ -139,7 +140,7 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w),
       ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
-      ...names.map((name, i) => ({ ...label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w), ...(hasNumbers && i < 3 && { name: "link", label: `Weights of the ${titles[name]}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [(i * pass.n_head + head) * scale.size, (i * pass.n_head + head + 1) * scale.size]) }) })),
+      ...names.map((name, i) => ({ ...label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w), ...(isThere({ kind: "matrix" }) && i < 3 && { name: "link", label: `Weights of the ${titles[name]}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [(i * pass.n_head + head) * scale.size, (i * pass.n_head + head + 1) * scale.size]) }) })),
     ],
     paint(context) {
       paintPattern(context, pass, layer, head, square, colors, off.has(`${layer},${head}`), line);
@@ -201,7 +202,7 @@ const sumOf = (a, b, bias = 0) => a.reduce((all, value, i) => all + value * b[i]
 
 /** A score: query times key, the scale, and the softmax with the scores of the other tokens. */
 export function scoreScene({ layer, head, key: wanted }, context) {
-  const { pass, line, width, height, colors, data, scale, hasNumbers } = context;
+  const { pass, line, width, height, colors, data, scale, isThere } = context;
   const key = Math.min(wanted, line);
   const q = row(data.q, head, line);
   const scores = Array.from({ length: line + 1 }, (_, other) => sumOf(q, row(data.k, head, other)) * scale.factor(layer));
@@ -213,7 +214,7 @@ export function scoreScene({ layer, head, key: wanted }, context) {
   return productScene({
     a: q, b: row(data.k, head, key),
     nameA: `query of ${chipText(pass, line)}`, nameB: `key of ${chipText(pass, key)}`,
-    termTo: (i) => (hasNumbers ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: row(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
+    termTo: (i) => (isThere({ kind: "number" }) ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: row(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
     says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number and added up; then scaled: `, ...terms, ". The softmax turns the scores of all tokens into shares: ", dataElement(weights[key], percent(weights[key])), "."],
     extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
       ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 44 ? `${withSpaces(pass.lineText(other))}\n${shownNumber(score)}\n${percent(weights[other])}` : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
@@ -267,30 +268,51 @@ export function neuronScene({ layer, neuron }, context) {
   }, context, (canvas) => paintVector(canvas, data.output.map((value) => value * act), box, largest(data.output) * Math.abs(act), colors));
 }
 
+/** Vectors [name, numbers] below each other, `pitch` pixels apart, in one scale, or each in its own. */
+function stripsScene(parts, pitch, { width, colors }, caption, isOneScale = true) {
+  const boxes = parts.map((_, i) => ({ x: 0, y: i * pitch + LABEL + 3, w: width, h: pitch - LABEL - 8 }));
+  const limit = largest(...parts.map(([, vector]) => vector));
+  return {
+    items: parts.map(([name], i) => label(name, 0, i * pitch, width)),
+    paint: (context) => parts.forEach(([, vector], i) => paintVector(context, vector, boxes[i], isOneScale ? limit : largest(vector), colors)),
+    at(x, y) {
+      const i = boxes.findIndex((box) => inside(box, x, y));
+      return i < 0 ? null : readVector(parts[i][1], boxes[i], x, "number");
+    },
+    table: () => ({ caption, head: ["number", ...parts.map(([name]) => name)], rows: Array.from(parts[0][1], (_, c) => [c, ...parts.map(([, vector]) => vector[c])]) }),
+  };
+}
+
 /** A token: which it is and where it stands, and the tokens with the nearest embeddings. */
-export function tokenScene(_, { pass, line, width, height, colors, data }) {
+export function tokenScene(_, context) {
+  const { pass, line, width, height, data } = context;
   const id = pass.lineIds[line];
   const [what, where] = [data.wte ?? pass.wte(line), data.wpe ?? pass.wpe(line)];
-  const parts = [[`row ${id} of wte: which token it is`, what], [`row ${pass.first + line} of wpe: where it stands`, where], ["their sum goes into block 0", what.map((value, i) => value + where[i])]];
   const pitch = height * 0.19;
-  const boxes = parts.map((_, i) => ({ x: 0, y: i * pitch + LABEL + 3, w: width, h: pitch - LABEL - 8 }));
+  const strips = stripsScene([[`row ${id} of wte: which token it is`, what], [`row ${pass.first + line} of wpe: where it stands`, where], ["their sum goes into block 0", what.map((value, i) => value + where[i])]], pitch, context, `The embedding of ${chipText(pass, line)}`);
   const y = 3 * pitch + LABEL + 10;
   const near = data.nearest ?? [];
   const columns = Math.max(1, Math.min(near.length, Math.floor(width / 110)));
   return {
+    ...strips,
     says: [`${chipText(pass, line)} is token ${id} of ${pass.vocab_size.toLocaleString("en")}. It becomes ${pass.n_embd.toLocaleString("en")} learned numbers; the place in the text adds as many. Tokens that occur in similar places have similar numbers.`],
-    items: [...parts.map(([name], i) => label(name, 0, i * pitch, width)), ...(near.length ? [label("the tokens with the most similar numbers, and the cosine of the angle", 0, y - LABEL - 3, width)] : []),
+    items: [...strips.items, ...(near.length ? [label("the tokens with the most similar numbers, and the cosine of the angle", 0, y - LABEL - 3, width)] : []),
       ...near.map(({ text, cosine }, i) => ({ ...label(`${withSpaces(text)} ${formatNumber(cosine)}`, (i % columns) * (width / columns), y + 4 + Math.floor(i / columns) * (LABEL + 9), width / columns), name: "near", value: cosine })),
       { x: Math.max(0, width - 130), y: height - LABEL - 4, w: 130, h: LABEL + 3, name: "link", text: "all embeddings", label: "All embeddings: wte", to: matrixLevel("wte.weight", [0, pass.vocab_size], [0, pass.n_embd]) }],
-    paint(context) {
-      const limit = largest(...parts.map(([, vector]) => vector));
-      parts.forEach(([, vector], i) => paintVector(context, vector, boxes[i], limit, colors));
-    },
-    at(x, y0) {
-      const i = boxes.findIndex((box) => inside(box, x, y0));
-      return i < 0 ? null : readVector(parts[i][1], boxes[i], x, "number");
-    },
-    table: () => ({ caption: `The embedding of ${chipText(pass, line)}`, head: ["number", "token", "position", "sum"], rows: Array.from(parts[0][1], (value, c) => [c, value, parts[1][1][c], parts[2][1][c]]) }),
+  };
+}
+
+/** The layer norm before the attention of a block. */
+export function normScene({ layer }, context) {
+  const { pass, line, height, data } = context;
+  const x = row(data.before, line);
+  const mean = x.reduce((a, b) => a + b, 0) / x.length;
+  const centered = Float64Array.from(x, (value) => value - mean);
+  const variance = centered.reduce((sum, value) => sum + value * value, 0) / x.length;
+  const normalized = centered.map((value) => value / Math.sqrt(variance + pass.described.epsilon));
+  return {
+    ...stripsScene([["x: the line before the block", x], ["less its mean, divided by its standard deviation", normalized], ["times a learned weight, plus a learned bias: goes into the heads", normalized.map((value, i) => value * data.weight[i] + data.bias[i])]], height / 3, context, `Layer norm of ${chipText(pass, line)} before block ${layer}`, false),
+    says: [`The layer norm brings the numbers of ${chipText(pass, line)} to one size: their mean is `, numberElement(mean), ", their variance ", numberElement(variance), ". The line itself grows from block to block; the heads read this copy of it. The MLP has a layer norm of its own."],
   };
 }
 

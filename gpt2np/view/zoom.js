@@ -1,10 +1,10 @@
 // Going into the picture: from the model to one number. The path of levels, what each needs, and how the picture changes.
 
 import { table, tableRow } from "./numbers.js";
-import { blockScene, headScene, matrixScene, neuronScene, numberScene, scoreScene, termScene, tokenScene } from "./scenes.js";
+import { blockScene, headScene, matrixScene, neuronScene, normScene, numberScene, scoreScene, termScene, tokenScene } from "./scenes.js";
 import { dataElement, element, formatNumber, rovingFocus, withSpaces } from "./view.js";
 
-const SCENES = { block: blockScene, head: headScene, score: scoreScene, number: numberScene, neuron: neuronScene, token: tokenScene, matrix: matrixScene, term: termScene };
+const SCENES = { block: blockScene, head: headScene, score: scoreScene, number: numberScene, norm: normScene, neuron: neuronScene, token: tokenScene, matrix: matrixScene, term: termScene };
 const DESCRIBED = ["block", "head", "token"]; // levels that the description has numbers for
 const SECONDS = 0.3;
 const LEAST_WHEEL = 60;
@@ -12,7 +12,7 @@ const LEAST_WHEEL = 60;
 /** The levels above a level, as a path from the model: a number can be reached without walking. */
 export function pathOf(level) {
   const { kind, layer, head, key } = level;
-  const up = { head: { kind: "block", layer }, score: { kind: "head", layer, head }, number: { kind: "score", layer, head, key }, neuron: { kind: "block", layer } }[kind];
+  const up = { head: { kind: "block", layer }, score: { kind: "head", layer, head }, number: { kind: "score", layer, head, key }, norm: { kind: "block", layer }, neuron: { kind: "block", layer } }[kind];
   return up ? [...pathOf(up), level] : [level];
 }
 
@@ -26,7 +26,8 @@ async function loadLevel(level, pass, line, source) {
     const found = await source.points(pass, Object.values(names));
     return Object.fromEntries(Object.entries(names).map(([short, name]) => [short, found[name]]));
   };
-  if (kind === "block") return points({ before: layer ? `blocks.${layer - 1}.resid` : "embed", attention: `${at}attn.out`, middle: `${at}resid_mid`, mlp: `${at}mlp.out`, after: `${at}resid`, act: `${at}mlp.act` });
+  const before = layer ? `blocks.${layer - 1}.resid` : "embed";
+  if (kind === "block") return points({ before, attention: `${at}attn.out`, middle: `${at}resid_mid`, mlp: `${at}mlp.out`, after: `${at}resid`, act: `${at}mlp.act` });
   if (kind === "head" || kind === "score") {
     const found = await points({ q: `${at}attn.q`, k: `${at}attn.k`, v: `${at}attn.v`, z: `${at}attn.z` });
     if (kind === "score" && !found.q) throw new Error("To stay small, this file holds the queries and keys of one block only, that of its first view.");
@@ -37,6 +38,10 @@ async function loadLevel(level, pass, line, source) {
     const name = `h.${layer}.attn.c_attn`;
     const [numbers, weights, [bias]] = await Promise.all([points({ ln_1: `${at}ln_1`, q: `${at}attn.q`, k: `${at}attn.k` }), source.column(pass, `${name}.weight`, column), source.column(pass, `${name}.bias`, column)]);
     return { ...numbers, column: weights, bias };
+  }
+  if (kind === "norm") {
+    const [numbers, weight, bias] = await Promise.all([points({ before }), ...["weight", "bias"].map((name) => source.row(pass, `h.${layer}.ln_1.${name}`, 0))]);
+    return { ...numbers, weight, bias };
   }
   if (kind === "neuron") {
     const [numbers, weights] = await Promise.all([points({ ln_2: `${at}ln_2`, act: `${at}mlp.act` }), source.neuron(pass, layer, neuron)]);
@@ -51,12 +56,13 @@ async function loadLevel(level, pass, line, source) {
   return {};
 }
 
-/** The level that a text names: "block 3", "block 3 head 2", "block 3 neuron 17", "token", a weight's name; or null. */
+/** The level that a text names: "block 3", "block 3 head 2", "block 3 norm", "block 3 neuron 17", "token", a weight's name; or null. */
 export function parseLevel(text, pass) {
   const number = (word) => { const found = new RegExp(`${word}\\s*(\\d+)`, "i").exec(text); return found ? Number(found[1]) : null; };
   const [layer, head, neuron] = [number("block"), number("head"), number("neuron")];
   if (/^token$/i.test(text.trim())) return { kind: "token" };
   if (layer === null || layer >= pass.n_layer) return null;
+  if (/\bnorm\b/i.test(text)) return { kind: "norm", layer };
   if (head !== null) return head < pass.n_head ? { kind: "head", layer, head } : null;
   if (neuron !== null) return neuron < pass.n_inner ? { kind: "neuron", layer, neuron } : null;
   return { kind: "block", layer };
@@ -87,9 +93,9 @@ export function createZoom(host) {
   function nameOf({ kind, layer, head, key, what, i, neuron, name }) {
     const { pass, line } = host.context();
     const text = (at = line) => withSpaces(pass.lineText(Math.min(at, line)));
-    return { block: `block ${layer}`, head: `head ${head}`, score: `${text(line)} looks at ${text(key)}`, number: `${what}${i}`, neuron: `neuron ${neuron}`, token: text(line), matrix: name, term: `number ${i}` }[kind];
+    return { block: `block ${layer}`, head: `head ${head}`, score: `${text(line)} looks at ${text(key)}`, number: `${what}${i}`, norm: "layer norm", neuron: `neuron ${neuron}`, token: text(line), matrix: name, term: `number ${i}` }[kind];
   }
-  const contextFor = () => ({ ...host.context(), data, hasNumbers: Boolean(host.source?.has({ kind: "number" })) });
+  const contextFor = () => ({ ...host.context(), data, isThere });
   /** Whether there are numbers for a level: those of the description, or of the source. */
   const isThere = (level) => DESCRIBED.includes(level.kind) || Boolean(host.source?.has(level));
 

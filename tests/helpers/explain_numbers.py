@@ -46,20 +46,14 @@ class Expected:
         return {"nearest": -np.sort(-cosines, axis=1)[:, :6], "lengths": lengths}
 
     def block(self, layer, line):
+        return {"looks": self.points[f"blocks.{layer}.attn.pattern"][:, line, : line + 1].T}
+
+    def norm(self, layer, line):
+        """The columns of the layer norm's table, and the mean and variance that are said."""
         x = np.float64(self.residuals[layer][line])
-        steps = [
-            x,
-            x - x.mean(),
-            (x - x.mean()) / np.sqrt(x.var() + self.config.layer_norm_epsilon),
-        ]
-        steps += [self.weights[f"h.{layer}.ln_1.{part}"] for part in ("weight", "bias")]
-        steps += [self.points[f"blocks.{layer}.ln_1"][line]]
-        channels = np.sort(np.argsort(-np.abs(x), kind="stable")[:8])
-        pattern = self.points[f"blocks.{layer}.attn.pattern"][:, line, : line + 1]
-        return {
-            "norm": np.stack(steps, axis=1)[channels],
-            "looks": pattern.T,
-        }
+        normalized = (x - x.mean()) / np.sqrt(x.var() + self.config.layer_norm_epsilon)
+        columns = [x, normalized, self.points[f"blocks.{layer}.ln_1"][line]]
+        return np.stack(columns), [x.mean(), x.var()]
 
     def score(self, layer, line, head, key):
         attn = f"blocks.{layer}.attn"
