@@ -35,15 +35,18 @@ async function waitForServer() {
   for (const listener of listeners.back) listener();
 }
 
+function connectionLost() {
+  waitForServer();
+  return new ConnectionLost("The connection to the server is lost.");
+}
+
 async function request(path, options = {}) {
   const headers = { ...(options.body && { "Content-Type": "application/json" }), ...(key && { Authorization: `Bearer ${key}` }) };
   let response;
   try {
     response = await fetch(path, { ...options, headers });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    waitForServer();
-    throw new ConnectionLost("The connection to the server is lost.");
+    throw error.name === "AbortError" ? error : connectionLost();
   }
   if (response.ok) return response;
   const body = await response.json().catch(() => null);
@@ -88,14 +91,9 @@ async function* readEvents(asked) {
     try {
       part = await reader.read();
     } catch (error) {
-      if (error.name === "AbortError") throw error;
-      waitForServer();
-      throw new ConnectionLost("The connection to the server is lost.");
+      throw error.name === "AbortError" ? error : connectionLost();
     }
-    if (part.done) {
-      waitForServer();
-      throw new ConnectionLost("The connection to the server is lost.");
-    }
+    if (part.done) throw connectionLost();
     buffer += part.value;
     const events = buffer.split("\n\n");
     buffer = events.pop();
