@@ -33,7 +33,7 @@ def test_one_file_and_its_name(tmp_path):
     assert lines == ["model: bundled", f"9 tokens, {size:,} bytes"]
     html = page.read_text(encoding="utf-8")
     assert html.startswith("<!DOCTYPE html>") and html.endswith("</html>\n")
-    assert "What happens to" in html and PROMPT in html and size < 1_300_000
+    assert "What happens to" in html and PROMPT in html and size < 1_400_000
 
 
 def test_what_is_opened(tmp_path):
