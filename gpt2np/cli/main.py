@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from gpt2np import __version__
-from gpt2np.cli.declared_options import FlagNotation, parser_flags
 from gpt2np.cli.output import discard_stdout, prepare_streams, print_stderr
 from gpt2np.errors import (
     ContextLengthError,
@@ -79,7 +78,6 @@ def run(arguments: Sequence[str]) -> int:
     # Before NumPy is imported: idle OpenBLAS threads spin for 2²⁰ clock cycles, instead of 2²⁶.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     gc.set_threshold(50_000)  # by default, GC takes longer than reading a vocabulary
-    # Import only the named command's module; import all of them for `--help`.
     if arguments and arguments[0] in ("help", "version"):
         word, *rest = arguments
         arguments = [*rest, "--help"] if word == "help" else ["--version", *rest]
@@ -89,15 +87,18 @@ def run(arguments: Sequence[str]) -> int:
         unknown = f"there is no command {short_repr(arguments[0])}{hint}"
         print_stderr(f"gpt2np: error: {unknown} (try gpt2np --help)")
         return 2
+    is_overview = not any(name in COMMANDS for name in arguments)
     modules = {
-        name: import_module(f"gpt2np.cli.{name.replace('-', '_')}")
+        name: None if is_overview else import_module(f"gpt2np.cli.{_module_name(name)}")
         for name in (arguments[:1] if is_named else COMMANDS)
     }
     program = f"gpt2np {arguments[0]}" if is_named else "gpt2np"
-    parser = _create_parser(modules, is_overview=not any(name in COMMANDS for name in arguments))
+    parser = _create_parser(modules)
     try:
         return _dispatch(parser, arguments, modules)
     except GPT2NPError as error:
+        from gpt2np.cli.declared_options import FlagNotation, parser_flags  # slow to import
+
         notation = FlagNotation(parser_flags(parser))
         print_stderr(f"{program}: error: {error.text(notation)}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
@@ -125,7 +126,9 @@ def _describe(error: OSError) -> str:
 
 
 def _dispatch(
-    parser: argparse.ArgumentParser, arguments: Sequence[str], modules: Mapping[str, ModuleType]
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str],
+    modules: Mapping[str, ModuleType | None],
 ) -> int:
     args, unrecognized = parser.parse_known_args(arguments)
     program = "gpt2np" if args.command is None else f"gpt2np {args.command}"
@@ -148,7 +151,9 @@ def _dispatch(
     if args.command is None:
         parser.print_help()
         return 0
-    exit_code: int = modules[args.command].run(args)
+    module = modules[args.command]
+    assert module is not None
+    exit_code: int = module.run(args)
     sys.stdout.flush()  # a failure here is reported; at exit it would be silent
     return exit_code
 
@@ -166,10 +171,19 @@ def _options(parser: argparse.ArgumentParser, program: str) -> list[str]:
     return options
 
 
-def _create_parser(
-    modules: Mapping[str, ModuleType], *, is_overview: bool = False
-) -> argparse.ArgumentParser:
-    """Create the parser; an overview lists the commands without their arguments, which is fast."""
+def _module_name(command: str) -> str:
+    return command.replace("-", "_")
+
+
+def _summary(command: str) -> str:
+    """Return the first line of a command's docstring, without the time of importing all modules."""
+    folder = os.path.dirname(__file__)  # noqa: PTH120 (pathlib would be the slowest import here)
+    with open(f"{folder}/{_module_name(command)}.py", encoding="utf-8") as file:  # noqa: PTH123
+        return file.readline().lstrip('r"').rstrip(".\n")
+
+
+def _create_parser(modules: Mapping[str, ModuleType | None]) -> argparse.ArgumentParser:
+    """Create the parser of commands; an overview lists commands, whose modules are None."""
     parser = _Parser(prog="gpt2np", description="Run GPT-2 with NumPy.")
     version = f"gpt2np {__version__}"
     parser.add_argument(
@@ -179,9 +193,8 @@ def _create_parser(
         title="Commands", dest="command", metavar="COMMAND", parser_class=_Parser
     )
     for name, module in modules.items():
-        description = module.__doc__ or ""
-        summary = description.split("\n")[0].removesuffix(".")
-        command = commands.add_parser(name, help=summary, description=description)
-        if not is_overview:
+        description = module.__doc__ if module else None
+        command = commands.add_parser(name, help=_summary(name), description=description)
+        if module:
             module.add_arguments(command)
     return parser

@@ -1,13 +1,15 @@
 """The value "--" of every option of every command, on each supported version of Python."""
 
 import argparse
+import sys
 from importlib import import_module
 
 import pytest
 
-from gpt2np.cli.main import COMMANDS, _create_parser
+from gpt2np.cli.main import COMMANDS, _create_parser, run
 
 MODULES = {name: import_module(f"gpt2np.cli.{name.replace('-', '_')}") for name in COMMANDS}
+NAMES = {module.__name__ for module in MODULES.values()}
 
 
 def parsers(parser, path=()):
@@ -49,3 +51,17 @@ def test_two_dashes_are_a_value_or_a_wrong_value(path, option, capsys):
 def test_two_dashes_can_stop_a_text():
     args = _create_parser(MODULES).parse_args(["generate", "The", "--stop=--", "--stop", "x"])
     assert args.stop == ["--", "x"]
+
+
+def test_the_list_of_commands_imports_none_of_them(capsys):
+    before = {name: sys.modules.pop(name) for name in [*sys.modules] if name in NAMES}
+    try:
+        with pytest.raises(SystemExit):
+            run(["--help"])
+        assert not NAMES & sys.modules.keys()
+    finally:
+        sys.modules.update(before)
+    listed = " ".join(capsys.readouterr().out.split())
+    for name, module in MODULES.items():
+        summary = module.__doc__.splitlines()[0].removesuffix(".")
+        assert f" {name} {summary}" in listed
