@@ -26,9 +26,9 @@ from gpt2np import LanguageModel
 from gpt2np.parity import Golden, Report, check, check_texts, record
 
 ENGINES = {
-    "ctranslate2": (CTranslate2, make_ctranslate2, "float32"),
-    "onnxruntime": (OnnxRuntime, make_onnx, "float32"),
-    "llama.cpp": (LlamaCppFloat32, make_gguf, "float16"),  # its GELU reads a table of float16
+    "ctranslate2": (CTranslate2, make_ctranslate2),
+    "onnxruntime": (OnnxRuntime, make_onnx),
+    "llama.cpp": (LlamaCppFloat32, make_gguf),
 }
 STEPS = 16
 
@@ -70,18 +70,18 @@ def candidate(engine: Engine, golden: Golden) -> dict[str, Array]:
 
 def check_engine(name: str, folder: Path) -> bool:
     """Print the verdicts on one engine with one model. Returns whether all are rounding."""
-    make_engine, write, dtype = ENGINES[name]
+    make_engine, write = ENGINES[name]
     write(folder)
     exact = gpt2np.load(folder, exact=True)
     golden = record(exact, prompts(exact), points=["logits"], max_new_tokens=STEPS)
     engine = make_engine(folder, 2)
-    report = check(golden, candidate(engine, golden), exact, dtype)
+    report = check(golden, candidate(engine, golden), exact, "float32")
     print(f"{name} {engine.version}, {folder.name}: {report}", flush=True)
     texts = {
         prompt: engine.generate([ids], len(golden.greedy_ids[prompt])).ids[0]
         for prompt, ids in golden.ids.items()
     }
-    verdicts = check_texts(golden, texts, exact, dtype)
+    verdicts = check_texts(golden, texts, exact)
     print(*(f"  greedy text of {prompt}: {text}" for prompt, text in verdicts.items()), sep="\n")
     return report.is_rounding and all(text.is_rounding for text in verdicts.values())
 

@@ -20,7 +20,6 @@ import numpy as np
 
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads
-from gpt2np.kernels.linear import by_rows
 from gpt2np.kernels.threads import parallel_for
 
 BLOCK = 1024
@@ -30,6 +29,7 @@ _LO_UNIT = 2.0**-22  # of the low slice, in units of the high slice
 _CHUNK = 8192  # numbers of an elementwise function
 _OUTPUTS = 128  # of a matrix converted to float64 at a time, so that they stay in the cache
 
+_LN2 = float.fromhex("0x1.62e42fefa39efp-1")  # math.log is the machine's
 _LN2_HI = float.fromhex("0x1.62e42fefa2000p-1")  # 40 bits, so that k · _LN2_HI is exact
 _LN2_LO = float.fromhex("0x1.9ef35793c7673p-41")
 _EXP = [1 / math.factorial(n) for n in range(13, 0, -1)]  # Taylor, the highest power first
@@ -60,7 +60,7 @@ def _reduce(x: Array) -> tuple[Array, Array]:
     Proof: r = x - k·ln 2 is at most 0.347, since k = rint(x / ln 2). k·_LN2_HI is exact, and the
     two parts of ln 2 are wrong by 2⁻⁹³. Taylor's remainder r¹⁴/14! is below 5e-18, 2⁻⁵⁷.
     """
-    k = np.rint(x * (1 / math.log(2)))
+    k = np.rint(x * (1 / _LN2))
     r = x - k * _LN2_HI
     r -= k * _LN2_LO
     m = r * _EXP[0]
@@ -282,11 +282,6 @@ def linear(
     if w.bias is not None:
         y += w.bias[chosen]
     return then(y) if then else y
-
-
-def unembed(x: Array, w: ExactLinear) -> Array:
-    """Return the logits (n, V) for final hidden states x (n, C)."""
-    return by_rows(lambda rows: linear(rows, w), x, width=len(w.blocks[0].hi))
 
 
 def _output_slices(outputs: slice) -> list[slice]:

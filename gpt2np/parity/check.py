@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.interp.trace import as_gpt2
 from gpt2np.kernels.array import Array
@@ -16,17 +15,16 @@ from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.model import GPT2
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.hook_points import hook_point_names
-from gpt2np.model.plain import PlainContext, plain_weights
-from gpt2np.model.weights import ModelWeights
+from gpt2np.model.plain import PlainContext, arrange_arrays
 from gpt2np.parity.candidate import by_prompt
 from gpt2np.parity.golden import Golden
-from gpt2np.parity.mistakes import MISTAKES, PassStep
-from gpt2np.runtime.hooked_context import Hook
+from gpt2np.parity.mistakes import HALF_PRECISION, MISTAKES, PassStep
 
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
+_WIDE = DTYPES[2:]
 
 _MARGIN = 12  # how much more rounding an engine may show at a point than our own pass
 _FLOOR = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-40}
@@ -68,6 +66,8 @@ class Report:
         first: the first array that rounding does not explain; None if there is none.
         mistake: the name of the mistake that explains it; None if no known mistake does.
         explained_error: the error at `first` of an engine with this mistake.
+        precision: the step that the candidate computes in half precision by design, one of
+            `HALF_PRECISION`. Errors and tolerances are then those of a pass that does the same.
     """
 
     dtype: str
@@ -75,6 +75,7 @@ class Report:
     first: PointReport | None = None
     mistake: str | None = None
     explained_error: float | None = None
+    precision: str | None = None
 
     @property
     def is_rounding(self) -> bool:
@@ -82,14 +83,15 @@ class Report:
         return self.first is None
 
     def __str__(self) -> str:
+        dtype = f"{self.dtype} with {self.precision}" if self.precision else self.dtype
         if self.first is None:
             worst = max(self.points, key=lambda p: p.error / p.tolerance)
             return (
-                f"rounding: {len(self.points)} arrays agree as {self.dtype} may; the largest "
+                f"rounding: {len(self.points)} arrays agree as {dtype} may; the largest "
                 f"error is {worst.error:.2g}, of at most {worst.tolerance:.2g}, at {worst.point}"
             )
         place = f"a bug, first at {self.first.point} (prompt {self.first.prompt!r})"
-        size = f"error {self.first.error:.2g}, {self.dtype} may show {self.first.tolerance:.2g}"
+        size = f"error {self.first.error:.2g}, {dtype} may show {self.first.tolerance:.2g}"
         if self.mistake is None:
             return f"{place}: {size}; no known mistake explains it"
         if self.explained_error is None:
@@ -119,27 +121,45 @@ def check(
     is_known = dtype is None or dtype in DTYPES
     check_argument(is_known, "dtype", dtype, f"one of {', '.join(DTYPES)}, or None")
     dtype = dtype or _recognized(given)
+    report = _check(golden, given, model, dtype)
+    if report.mistake in HALF_PRECISION:
+        return _check(golden, given, model, dtype, report.mistake)
+    return report
+
+
+def _check(
+    golden: Golden,
+    given: Mapping[str, Mapping[str, Array]],
+    model: GPT2,
+    dtype: str,
+    precision: str | None = None,
+) -> Report:
+    """Return the verdict; `precision` names a step in half precision that is no mistake."""
     checks = {
-        prompt: _PromptCheck(model, golden.ids[prompt], arrays) for prompt, arrays in given.items()
+        prompt: _PromptCheck(model, golden.ids[prompt], arrays, dtype, precision)
+        for prompt, arrays in given.items()
     }
-    points = [p for prompt in checks for p in checks[prompt].reports(prompt, dtype, golden)]
+    points = [p for prompt in checks for p in checks[prompt].reports(prompt, golden)]
     order = {name: i for i, name in enumerate(hook_point_names(model.config.n_layer))}
     points.sort(key=lambda p: order[p.point])
     flagged = next((p for p in points if not p.is_rounding), None)
     # Mistakes are tried on one prompt: each is a pass.
     prompt = flagged.prompt if flagged else min(checks, key=lambda name: -_usable(checks[name]))
     last = flagged.point if flagged else None
-    found = min(
-        checks[prompt].explanations(last) if _usable(checks[prompt]) else (),
-        key=lambda entry: (order[entry[0]], entry[2]),
-        default=None,
-    )
-    if found:
-        point, mistake, explained = found
-        first = next(p for p in points if (p.prompt, p.point) == (prompt, point))
-        return Report(dtype, tuple(points), first, mistake, explained)
+    by_name = {p.point: p for p in points if p.prompt == prompt}
+    explanations = [
+        (by_name[point], mistake, error)
+        for point, mistake, error in (
+            checks[prompt].explanations(last) if _usable(checks[prompt]) else ()
+        )
+        # A mistake beside another one correlates, too.
+        if by_name[point].is_rounding or error < by_name[point].error / 2
+    ]
+    if explanations:
+        found = min(explanations, key=lambda entry: (order[entry[0].point], entry[2]))
+        return Report(dtype, tuple(points), *found, precision)
     guess = _half_precision(dtype, flagged.error) if flagged else None
-    return Report(dtype, tuple(points), flagged, guess)
+    return Report(dtype, tuple(points), flagged, guess, None, precision)
 
 
 def _usable(one: _PromptCheck) -> int:
@@ -149,27 +169,37 @@ def _usable(one: _PromptCheck) -> int:
 
 def _half_precision(dtype: str, error: float) -> str | None:
     """Return the name of the mistake whose only sign is the size of the error."""
-    is_like_half = dtype in ("float32", "float64") and error < 2.0**-6
+    is_like_half = dtype in _WIDE and error < 2.0**-6
     return "possibly sums or weights in half precision" if is_like_half else None
 
 
 class _PromptCheck:
     """The arrays of a candidate for one prompt, and the steps computed from them."""
 
-    def __init__(self, model: GPT2, ids: Sequence[int], given: Mapping[str, Array]) -> None:
-        self.ids, self._config = list(ids), model.config
-        self.given = given
+    def __init__(
+        self,
+        model: GPT2,
+        ids: Sequence[int],
+        given: Mapping[str, Array],
+        dtype: str,
+        precision: str | None = None,
+    ) -> None:
+        self.ids, self.given = list(ids), given
+        self._config, self._dtype, self._precision = model.config, dtype, precision
         self._weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
-        self._plain = plain_weights(GPT2(self._config, self._weights))
-        self._right = self._steps(given) if given else {}
+        self._right = self._steps(given, precision) if given else {}
 
-    def reports(self, prompt: str, dtype: str, golden: Golden) -> Iterator[PointReport]:
+    def reports(self, prompt: str, golden: Golden) -> Iterator[PointReport]:
         """Yield the result for each array."""
-        rounded, exact = self.rounded_pass(dtype, list(self.given)), golden.arrays.get(prompt, {})
-        ours = self._steps(rounded)
+        rounded, exact = self.rounded_pass(), golden.arrays.get(prompt, {})
+        ours = self._steps({point: rounded[point] for point in self.given}, self._precision)
+        wide = self._steps(self.given) if self._precision else self._right
         for point, array in self.given.items():
-            error = _distance(array, self._right[point])
-            tolerance = max(_MARGIN * _distance(rounded[point], ours[point]), _FLOOR[dtype])
+            right = self._right[point]
+            error, own_error = _distance(array, right), _distance(rounded[point], ours[point])
+            # A number beside a rounding limit of the half precision may fall on its other side.
+            flips = _distance(wide[point], right) / 2
+            tolerance = max(_MARGIN * own_error, flips, _FLOOR[self._dtype])
             from_golden = _distance(array, exact[point]) if point in exact else None
             yield PointReport(prompt, point, error, tolerance, from_golden)
 
@@ -182,66 +212,68 @@ class _PromptCheck:
         names = names[: names.index(last) + 1] if last else names
         points = [name for name in names if name in self.given]
         for mistake in dict.fromkeys(mistake.name for mistake in MISTAKES):
+            if mistake in HALF_PRECISION and (self._dtype not in _WIDE or self._precision):
+                continue
             with np.errstate(all="ignore"):
-                wrong = self._steps(self.given, mistake)
+                wrong = self._steps(self.given, self._precision, mistake)
             for point in points:
                 if _explains(self.given[point], self._right[point], wrong[point]):
                     yield point, mistake, _distance(self.given[point], wrong[point])
                     break
 
-    def _steps(self, given: Mapping[str, Array], mistake: str | None = None) -> dict[str, Array]:
-        """Run the pass in float64 with `given` in the place of its arrays; return the steps.
+    def rounded_pass(self) -> dict[str, Array]:
+        """Return the arrays of our own pass in the candidate's dtype and shapes."""
+        wide = np.float64 if self._dtype == "float64" else np.float32
+        weights = {n: _round(w, self._dtype).astype(wide) for n, w in self._weights.items()}
+        _, rounded = self._run(weights, lambda _, x: _round(x, self._dtype), [self._precision])
+        return {name: self._cut(name, array.astype(np.float64)) for name, array in rounded.items()}
 
-        A named mistake replaces the step at each of its points.
+    def _steps(self, given: Mapping[str, Array], *mistakes: str | None) -> dict[str, Array]:
+        """Run the pass in float64 with `given` in the place of its arrays; return the steps."""
+
+        def choose(name: str, right: Array) -> Array:
+            array = given.get(name, right)
+            return array if array.shape == right.shape else right  # logits of the last token
+
+        steps, _ = self._run(self._weights, choose, mistakes)
+        return {name: self._cut(name, array) for name, array in steps.items()}
+
+    def _run(
+        self,
+        weights: Mapping[str, Array],
+        choose: Callable[[str, Array], Array],
+        mistakes: Sequence[str | None],
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Run the pass; return the computed steps, and the arrays that `choose` makes of them.
+
+        Named mistakes replace the step at each of their points.
         """
-        computes = {m.point: m.compute for m in MISTAKES if m.name == mistake}
+        computes = {m.point: m.compute for m in MISTAKES if m.name in mistakes}
         steps: dict[str, Array] = {}
         arrays: dict[str, Array] = {}
 
-        def force(name: str, right: Array) -> Array:
+        def hook(name: str, right: Array) -> Array:
             block, point = _split(name)
             if compute := computes.get(point):
                 ids = np.array(self.ids)
-                step = PassStep(right, arrays, self._weights, self._config, ids, block)
-                right = compute(step)
-            steps[name] = right
-            array = given.get(name, right)
-            if array.shape != right.shape:  # logits of the last token
-                steps[name], array = right[-1:], right
-            arrays[name] = array
-            return array
+                right = compute(PassStep(right, arrays, weights, self._config, ids, block))
+            steps[name], arrays[name] = right, choose(name, right)
+            return arrays[name]
 
-        _plain_pass(self.ids, self._config, force, self._plain)
-        return steps
+        context: Any = PlainContext(self.ids, self._config, hook)
+        with single_threaded_blas():  # threads lose time on small products
+            gpt2(context, arrange_arrays(self._config, weights))
+        return steps, arrays
 
-    def rounded_pass(self, dtype: str, points: Sequence[str]) -> dict[str, Array]:
-        """Return the arrays of our own pass in `dtype`, in the candidate's shapes."""
-        arrays: dict[str, Array] = {}
-
-        def record(name: str, array: Array) -> Array:
-            array = _round(array, dtype)
-            if name in points:
-                is_whole = self.given.get(name, array).shape == array.shape
-                arrays[name] = array if is_whole else array[-1:]
-            return array
-
-        wide = np.float64 if dtype == "float64" else np.float32
-        weights = {n: _round(w, dtype).astype(wide) for n, w in self._weights.items()}
-        plain = plain_weights(GPT2(self._config, weights))
-        _plain_pass(self.ids, self._config, record, plain)
-        return {name: array.astype(np.float64) for name, array in arrays.items()}
+    def _cut(self, name: str, array: Array) -> Array:
+        """Return the last rows of an array, as many as the candidate gives."""
+        return array[-len(self.given.get(name, array)) :]
 
 
 def _split(name: str) -> tuple[str, str]:
     """Split a full name: blocks.3.attn.q → blocks.3. and attn.q."""
     parts = name.split(".", 2)
     return (f"blocks.{parts[1]}.", parts[2]) if parts[0] == "blocks" else ("", name)
-
-
-def _plain_pass(ids: Sequence[int], config: GPT2Config, hook: Hook, w: ModelWeights) -> None:
-    context: Any = PlainContext(ids, config, hook)
-    with single_threaded_blas():  # threads lose time on small products
-        gpt2(context, w)
 
 
 def _distance(x: Array, right: Array) -> float:
@@ -342,7 +374,7 @@ def check_texts(
             reports[prompt] = TextReport()
             continue
         before = [*golden.ids[prompt], *right[:step]]
-        logits = _PromptCheck(model, before, {}).rounded_pass(dtype, ["logits"])["logits"][-1]
+        logits = _PromptCheck(model, before, {}, dtype).rounded_pass()["logits"][-1]
         error = float(np.abs(logits - model.forward([before])[-1]).max())
         reports[prompt] = TextReport(step, golden.gaps[prompt][step], 2 * _MARGIN * error)
     return reports

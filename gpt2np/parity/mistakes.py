@@ -249,6 +249,8 @@ def _shifted(x: Array) -> Array:
     return np.concatenate([x[..., :1, :], x[..., :-1, :]], -2)
 
 
+_FLOAT16_TABLE = "GELU from a table of float16"
+
 _STEPS: dict[str, dict[str, Compute]] = {
     "embed": {
         "positions are off by one": lambda s: (
@@ -329,6 +331,7 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "ln_2 is not applied before the MLP": lambda s: s.linear(s["resid_mid"], "mlp.c_fc"),
     },
     "mlp.act": {
+        _FLOAT16_TABLE: lambda s: _float16_table(s),
         "GELU by erf, but the config says another activation": lambda s: (
             ACTIVATIONS["gelu"](s["mlp.pre"])
         ),
@@ -377,6 +380,14 @@ _STEPS: dict[str, dict[str, Compute]] = {
 }  # fmt: skip
 
 
+def _float16_table(s: PassStep) -> Array:
+    """Look the activation up as ggml does: from -10 to 10, by the float16 next to x."""
+    x = s["mlp.pre"]
+    rounded = x.astype(np.float16).astype(x.dtype)
+    y = ACTIVATIONS[s.config.activation_function](rounded).astype(np.float16)
+    return np.where(np.abs(x) < 10, y, np.maximum(x, 0)).astype(x.dtype)
+
+
 def _tanh_gelu(x: Array, scale: float = math.sqrt(2 / math.pi), cubic: float = 0.044715) -> Array:
     y: Array = 0.5 * x * (1 + np.tanh(scale * (x + cubic * x**3)))
     return y
@@ -396,3 +407,6 @@ MISTAKES: tuple[Mistake, ...] = (
     *(mistake for norm in ("ln_1", "ln_2", "ln_f") for mistake in _norm_mistakes(norm)),
 )
 """The known mistakes. Mistakes of one name show at several points, such as attn.q and attn.v."""
+
+HALF_PRECISION = frozenset({_FLOAT16_TABLE})
+"""Mistakes that are none: steps in half precision by design, as in llama.cpp."""

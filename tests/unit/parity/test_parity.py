@@ -123,6 +123,42 @@ def test_no_false_alarm(config: str, dtype: str) -> None:
         assert report.is_rounding, str(report)
 
 
+TABLE = "GELU from a table of float16"
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("points", [["logits"], ["embed", "blocks.1.mlp.act", "ln_f"], None])
+def test_a_table_of_float16_is_rounding(config: str, points: list[str] | None) -> None:
+    """As in llama.cpp, whose other steps are float32."""
+    model = small_model(config)
+    ids = random_ids(12, 3, model.config.vocab_size)
+    golden = Golden("x", {"p": ids}, {}, {}, {})
+    arrays = run(model, ids, "float32", TABLE)
+    report = check(golden, {p: arrays[p] for p in points or arrays}, model)
+    assert report.is_rounding and report.precision == TABLE, str(report)
+    assert f"agree as float32 with {TABLE} may" in str(report)
+
+
+def test_a_mistake_beside_a_table_of_float16() -> None:
+    model = small_model("GPT-2")
+    ids = random_ids(12, 3, model.config.vocab_size)
+    arrays = run(model, ids, "float32", TABLE)
+    arrays["blocks.2.attn.z"] = arrays["blocks.2.attn.z"] * np.float32(1.00001)
+    report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+    assert report.precision == TABLE
+    assert report.first is not None and report.first.point == "blocks.2.attn.z"
+
+
+def test_a_mistake_that_explains_little_is_not_named() -> None:
+    """Two mistakes at one point: neither explains the array."""
+    model = small_model("GPT-2")
+    ids = random_ids(12, 3, model.config.vocab_size)
+    arrays = run(model, ids, "float32", "the scale is 1 / D")
+    arrays["logits"] = np.roll(arrays["logits"], 1, -1)
+    report = check(Golden("x", {"p": ids}, {}, {}, {}), {"logits": arrays["logits"]}, model)
+    assert report.mistake is None and not report.is_rounding
+
+
 @pytest.mark.parametrize("given", [["logits"], ["hidden_states"], ["blocks.1.hook_resid_post"]])
 def test_subsets_under_other_names(given: list[str]) -> None:
     """A mistake is found from the logits alone, too."""
