@@ -64,7 +64,8 @@ def mpmath_logits(model: GPT2, ids: list[int]) -> Array:
     def norm(x: Array, name: str) -> Array:
         x = x - x.mean(-1, keepdims=True)
         x = x / root((x * x).mean(-1, keepdims=True) + mpf(c.layer_norm_epsilon))
-        return x * w[f"{name}.weight"] + w[f"{name}.bias"]
+        y: Array = x * w[f"{name}.weight"] + w[f"{name}.bias"]
+        return y
 
     def linear(x: Array, name: str) -> Array:
         y: Array = x @ w[f"{name}.weight"] + w[f"{name}.bias"]
@@ -92,7 +93,8 @@ def mpmath_logits(model: GPT2, ids: list[int]) -> Array:
 def long_double_logits(model: GPT2, ids: list[int]) -> Array:
     """The same page in long double, which has 11 bits more than float64: (T, V)."""
     weights = {name: array.astype(np.longdouble) for name, array in model.weights.items()}
-    return gpt2(PlainContext(ids, model.config), arrange_arrays(model.config, weights))
+    context: Any = PlainContext(ids, model.config)
+    return gpt2(context, arrange_arrays(model.config, weights))
 
 
 def compare(model: GPT2, ids: list[int], right: Array) -> tuple[float, int]:

@@ -80,10 +80,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"is_rounding": report.is_rounding, **asdict(report)}))
     else:
-        for point in report.points:
-            verdict = "ok" if point.is_rounding else "WRONG"
-            numbers = f"{point.error:9.2g} {point.tolerance:9.2g}"
-            print(f"{point.prompt:10} {point.point:24} {numbers}  {verdict}")
+        wrong = {}  # the worst prompt of each wrong array
+        for point in sorted(report.points, key=lambda p: p.error / p.tolerance):
+            if not point.is_rounding:
+                wrong[point.point] = point
+        if wrong:
+            print(f"{'wrong array':24} {'prompt':10} {'error':>9} {'tolerance':>9}")
+        for name in dict.fromkeys(point.point for point in report.points):
+            if name in wrong:
+                p = wrong[name]
+                print(f"{name:24} {p.prompt:10} {p.error:9.2g} {p.tolerance:9.2g}")
         print(report)
     return 0 if report.is_rounding else 1
 

@@ -24,7 +24,7 @@ from gpt2np.errors import CheckpointError, InvalidArgumentError, did_you_mean, e
 from gpt2np.kernels.array import Array
 from gpt2np.model.hook_points import all_names, get_hook_point, hook_point_names, hook_point_shape
 
-_RAW = re.compile(r"(?P<name>.+)\.(?P<shape>\d+(?:x\d+)*)\.f32")
+_RAW = re.compile(r"(?P<name>.+)\.(?P<shape>\d*(?:x\d+)*)\.f32")
 
 
 def read_candidate(path: str | Path) -> dict[str, Array]:
@@ -32,7 +32,7 @@ def read_candidate(path: str | Path) -> dict[str, Array]:
 
     The name of a .npy or .f32 file is that of its array; `__` stands for the `/` after the prompt.
     A .f32 file has raw little-endian float32, and its shape before the ending:
-    `short__logits.8x50257.f32`.
+    `short__logits.8x50257.f32`, or without the number of rows, `short__logits.x50257.f32`.
 
     Raises:
         CheckpointError: the path has no arrays, or a file is damaged.
@@ -61,9 +61,9 @@ def read_candidate(path: str | Path) -> dict[str, Array]:
 
 def _read_array(file: Path) -> tuple[str, Array]:
     if match := _RAW.fullmatch(file.name):
-        shape = tuple(map(int, match["shape"].split("x")))
+        shape = tuple(int(n or -1) for n in match["shape"].split("x"))
         values = np.fromfile(file, "<f4")
-        if values.size != math.prod(shape):
+        if values.size % math.prod(shape) or (values.size != math.prod(shape) and -1 not in shape):
             raise ValueError(f"{file.name} has {values.size} numbers")
         return match["name"].replace("__", "/"), values.reshape(shape)
     return file.stem.replace("__", "/"), _load(file)
@@ -137,7 +137,7 @@ def _split(name: str, value: Any, config: GPT2Config) -> dict[str, Any]:
 def _shaped(value: Any, point: str, n_tokens: int, config: GPT2Config) -> Array | None:
     """Return an array in the hook point's shape, or None: without a batch axis, heads first.
 
-    Of logits, the last token's suffice: (1, V).
+    Of logits, the last token's suffice: (1, V). Of as many tokens as heads, heads are the first.
     """
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":
@@ -148,10 +148,10 @@ def _shaped(value: Any, point: str, n_tokens: int, config: GPT2Config) -> Array 
     while array.ndim > 1 and array.shape[0] == 1 and array.shape != shape:
         array = array[0]
     if get_hook_point(point).by_head and point.rpartition(".")[2] != "pattern":
+        by_token = (n_tokens, config.n_head, head_size)
         if array.shape == (n_tokens, config.n_embd):
-            array = array.reshape(n_tokens, config.n_head, head_size)
-        is_tokens_first = array.shape == (n_tokens, config.n_head, head_size)
-        if is_tokens_first and array.shape != shape:
+            array = array.reshape(by_token).swapaxes(0, 1)
+        elif array.shape == by_token and array.shape != shape:
             array = array.swapaxes(0, 1)
     if point == "logits" and array.shape == shape[1:]:
         return array[None]

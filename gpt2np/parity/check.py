@@ -28,7 +28,9 @@ _WIDE = DTYPES[2:]
 
 _MARGIN = 12  # how much more rounding an engine may show at a point than our own pass
 _FLOOR = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-40}
-_MIN_SIGNIFICANCE = 12  # standard deviations, of a mistake whose effect is below the tolerance
+_MIN_SIGNIFICANCE = 12  # standard deviations, of a mistake among independent rounding errors
+_MIN_ROW_SIGNIFICANCE = 6  # of a mistake below the tolerance, where a row may round as a whole
+_MIN_EXPLAINED = 4  # how much smaller a mistake must make an error
 _MAX_TOKENS = 64  # of a prompt on which mistakes are tried
 
 
@@ -66,6 +68,7 @@ class Report:
         first: the first array that rounding does not explain; None if there is none.
         mistake: the name of the mistake that explains it; None if no known mistake does.
         explained_error: the error at `first` of an engine with this mistake.
+        pattern: what the error at `first` looks like, if no known mistake explains it.
         precision: the step that the candidate computes in half precision by design, one of
             `HALF_PRECISION`. Errors and tolerances are then those of a pass that does the same.
     """
@@ -76,6 +79,7 @@ class Report:
     mistake: str | None = None
     explained_error: float | None = None
     precision: str | None = None
+    pattern: str | None = None
 
     @property
     def is_rounding(self) -> bool:
@@ -92,11 +96,12 @@ class Report:
             )
         place = f"a bug, first at {self.first.point} (prompt {self.first.prompt!r})"
         size = f"error {self.first.error:.2g}, {dtype} may show {self.first.tolerance:.2g}"
-        if self.mistake is None:
-            return f"{place}: {size}; no known mistake explains it"
-        if self.explained_error is None:
-            return f"{place}: {size}; {self.mistake}"
-        return f"{place}: {size}; agrees to {self.explained_error:.2g} with: {self.mistake}"
+        if self.mistake is None or self.explained_error is None:
+            pattern = f" ({self.pattern})" if self.pattern else ""
+            return f"{place}: {size}; no known mistake explains it{pattern}"
+        named = f"agrees to {self.explained_error:.2g} with: {self.mistake}"
+        is_all = self.explained_error <= self.first.tolerance
+        return f"{place}: {size}; {named}" + ("" if is_all else ", and something else is wrong")
 
 
 def check(
@@ -136,8 +141,9 @@ def _check(
 ) -> Report:
     """Return the verdict; `precision` names a step in half precision that is no mistake."""
     checks = {
-        prompt: _PromptCheck(model, golden.ids[prompt], arrays, dtype, precision)
-        for prompt, arrays in given.items()
+        prompt: _PromptCheck(model, ids, given[prompt], dtype, precision)
+        for prompt, ids in golden.ids.items()
+        if prompt in given
     }
     points = [p for prompt in checks for p in checks[prompt].reports(prompt, golden)]
     order = {name: i for i, name in enumerate(hook_point_names(model.config.n_layer))}
@@ -152,25 +158,19 @@ def _check(
         for point, mistake, error in (
             checks[prompt].explanations(last) if _usable(checks[prompt]) else ()
         )
-        # A mistake beside another one correlates, too.
-        if by_name[point].is_rounding or error < by_name[point].error / 2
+        # Another mistake correlates, too.
+        if by_name[point].is_rounding or error < by_name[point].error / _MIN_EXPLAINED
     ]
     if explanations:
         found = min(explanations, key=lambda entry: (order[entry[0].point], entry[2]))
         return Report(dtype, tuple(points), *found, precision)
-    guess = _half_precision(dtype, flagged.error) if flagged else None
-    return Report(dtype, tuple(points), flagged, guess, None, precision)
+    pattern = checks[prompt].pattern(flagged) if flagged else None
+    return Report(dtype, tuple(points), flagged, precision=precision, pattern=pattern)
 
 
 def _usable(one: _PromptCheck) -> int:
     """Return the number of arrays of a prompt on which mistakes can be tried."""
     return len(one.given) if len(one.ids) <= _MAX_TOKENS else 0
-
-
-def _half_precision(dtype: str, error: float) -> str | None:
-    """Return the name of the mistake whose only sign is the size of the error."""
-    is_like_half = dtype in _WIDE and error < 2.0**-6
-    return "possibly sums or weights in half precision" if is_like_half else None
 
 
 class _PromptCheck:
@@ -206,20 +206,30 @@ class _PromptCheck:
     def explanations(self, last: str | None) -> Iterator[tuple[str, str, float]]:
         """Yield (point, mistake, error with the mistake) wherever a mistake explains an array.
 
-        Only the points up to `last` are explained.
+        `last` is the first array with too large an error, if any. Those before it are explained,
+        too, in bfloat16 and float16, whose rounding can hide a mistake.
         """
         names = hook_point_names(self._config.n_layer)
         names = names[: names.index(last) + 1] if last else names
         points = [name for name in names if name in self.given]
-        for mistake in dict.fromkeys(mistake.name for mistake in MISTAKES):
+        if self._dtype in _WIDE:
+            points = [last] if last else []
+        for mistake in dict.fromkeys(mistake.name for mistake in MISTAKES if points):
             if mistake in HALF_PRECISION and (self._dtype not in _WIDE or self._precision):
                 continue
             with np.errstate(all="ignore"):
                 wrong = self._steps(self.given, self._precision, mistake)
             for point in points:
-                if _explains(self.given[point], self._right[point], wrong[point]):
+                arrays = self.given[point], self._right[point], wrong[point]
+                if _explains(*arrays) and (point == last or _is_in_rows(*arrays)):
                     yield point, mistake, _distance(self.given[point], wrong[point])
                     break
+
+    def pattern(self, flagged: PointReport) -> str | None:
+        """Describe the error of an array that no known mistake explains; None if unremarkable."""
+        x, right = self.given[flagged.point], self._right[flagged.point]
+        with np.errstate(all="ignore"):
+            return _pattern(x, right, flagged.tolerance, self._dtype) or None
 
     def rounded_pass(self) -> dict[str, Array]:
         """Return the arrays of our own pass in the candidate's dtype and shapes."""
@@ -296,6 +306,43 @@ def _explains(x: Array, right: Array, wrong: Array) -> bool:
     factor = float(error @ effect) / square
     noise = float(np.sqrt(np.mean((error - factor * effect) ** 2)))
     return abs(factor - 1) < 0.1 and factor * np.sqrt(square) > _MIN_SIGNIFICANCE * noise
+
+
+def _is_in_rows(x: Array, right: Array, wrong: Array) -> bool:
+    """Tell whether each row of x - right has its part of wrong - right, beyond chance.
+
+    A row's rounding errors correlate: one number may scale all of them, as in layer norm.
+    """
+    error, effect = (array.reshape(-1, x.shape[-1]) for array in (x - right, wrong - right))
+    products, squares = (error * effect).sum(-1), (effect * effect).sum(-1)
+    factor = products.sum() / squares.sum()
+    noise = float(np.sqrt(np.sum((products - factor * squares) ** 2)) / squares.sum())
+    return len(error) > 3 and factor > _MIN_ROW_SIGNIFICANCE * noise
+
+
+def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:
+    """Describe an error: its heads, tokens or columns, and the kind of mistake it is like."""
+    error = x - right
+    if not np.isfinite(error).all():
+        return "not all numbers are finite"
+    found, size = [], np.sqrt(np.mean(right * right))
+    for axis, name in enumerate(("heads", "tokens", "columns")[-x.ndim :]):
+        others = tuple(i for i in range(x.ndim) if i != axis)
+        wrong = np.flatnonzero(np.sqrt(np.mean(error * error, others)) > tolerance * size).tolist()
+        if len(wrong) <= x.shape[axis] * 7 / 8:
+            listed = ", ".join(map(str, wrong[:6])) + ", …" * (len(wrong) > 6)
+            found.append(f"only in {len(wrong)} of {x.shape[axis]} {name}: {listed}")
+    if np.allclose(right.sum(-1), 1) and not np.allclose(x.sum(-1), 1, atol=1e-2):
+        found.append("rows do not sum to 1")
+    factors = (error * right).sum(-1, keepdims=True) / (right * right).sum(-1, keepdims=True)
+    limit = np.sqrt(np.mean(error * error)) / 20
+    if x.shape[-2] > 1 and np.sqrt(np.mean((error - error.mean(-2, keepdims=True)) ** 2)) < limit:
+        found.append("the same for all tokens, as of a bias")
+    elif np.sqrt(np.mean((error - factors * right) ** 2)) < limit:
+        found.append("one factor for each token, as of a scale or variance")
+    if (kind := _recognized({"": {"": x}})) in DTYPES[: DTYPES.index(dtype)]:
+        found.append(f"all numbers are {kind}")
+    return "; ".join(found)
 
 
 def _round(x: Array, dtype: str) -> Array:

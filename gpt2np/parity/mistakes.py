@@ -140,6 +140,9 @@ def _norm_mistakes(norm: str) -> list[Mistake]:
         "layer norm: the mean is not subtracted (RMS norm)": of(
             lambda x, e: x / np.sqrt((x * x).mean(-1, keepdims=True) + e)
         ),
+        "layer norm: the variance is the mean square, without subtracting the mean": of(
+            lambda x, e: centered(x) / np.sqrt((x * x).mean(-1, keepdims=True) + e)
+        ),
         "layer norm: divided by the variance, without the root": of(
             lambda x, e: centered(x) / (var(x) + e)
         ),
@@ -155,6 +158,18 @@ def _norm_mistakes(norm: str) -> list[Mistake]:
             _norm_input(s, norm), other
         )
     return [Mistake(name, norm, compute) for name, compute in steps.items()]
+
+
+_SUBNORMALS = "float16 weights below 2⁻¹⁴ (subnormal) are read as 0"
+
+
+def _without_subnormals(s: PassStep) -> PassStep:
+    """Return the step with a block's weights, or those outside of the blocks, as an engine has them
+    whose conversion from float16 reads subnormal numbers as 0."""
+    prefix = f"h.{s.layer}." if s.block else "w"  # wte, wpe
+    names = [name for name in s.weights if name.startswith((prefix, LM_HEAD))]
+    flushed = {name: np.where(np.abs(w := s.weights[name]) < 2.0**-14, 0, w) for name in names}
+    return replace(s, weights={**s.weights, **flushed})
 
 
 def _heads(x: Array, n_head: int) -> Array:
@@ -179,6 +194,10 @@ def _qkv_mistakes() -> list[Mistake]:
     def strided(i: int, s: PassStep) -> Array:
         return _join(third(i, s)).reshape(len(s.ids), -1, s.config.n_head).transpose(2, 0, 1)
 
+    def query_bias(i: int, s: PassStep) -> Array:
+        bias = np.split(s.weight("attn.c_attn.bias"), 3)[0]
+        return third(i, s, bias=False) + _heads(bias[None], s.config.n_head)
+
     def unsplit(i: int, s: PassStep) -> Array:
         return _join(third(i, s)).reshape(s.right.shape)
 
@@ -196,6 +215,8 @@ def _qkv_mistakes() -> list[Mistake]:
             third, transposed=True
         ),
         "c_attn's bias is missing": partial(third, bias=False),
+        "c_attn's bias of the queries is added to keys and values": query_bias,
+        _SUBNORMALS: lambda i, s: third(i, _without_subnormals(s)),
         "ln_1 is not applied before attention": of_resid,
         "heads are interleaved: each head's q, k and v are read side by side": side_by_side,
         "heads are interleaved: channel c of head h is read at c · H + h": strided,
@@ -256,6 +277,7 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "positions are off by one": lambda s: (
             s.weights[WTE][s.ids] + np.roll(s.weights["wpe.weight"], -1, 0)[: len(s.ids)]
         ),
+        _SUBNORMALS: lambda s: _embedding(_without_subnormals(s)),
         "position embeddings are missing": lambda s: s.weights[WTE][s.ids],
         "token embeddings are multiplied by √C": lambda s: (
             s.right + s.weights[WTE][s.ids] * (math.sqrt(s.config.n_embd) - 1)
@@ -306,6 +328,7 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "the bias of attention's c_proj is missing": lambda s: s.right - s.weight(
             "attn.c_proj.bias"
         ),
+        _SUBNORMALS: lambda s: _without_subnormals(s).linear(_join(s["attn.z"]), "attn.c_proj"),
         "heads are joined without a transposition of tokens and heads": lambda s: s.linear(
             s["attn.z"].reshape(len(s.ids), -1), "attn.c_proj"
         ),
@@ -328,6 +351,7 @@ _STEPS: dict[str, dict[str, Compute]] = {
             s["ln_2"], "mlp.c_fc", transposed=True
         ),
         "c_fc's bias is missing": lambda s: s.right - s.weight("mlp.c_fc.bias"),
+        _SUBNORMALS: lambda s: _without_subnormals(s).linear(s["ln_2"], "mlp.c_fc"),
         "ln_2 is not applied before the MLP": lambda s: s.linear(s["resid_mid"], "mlp.c_fc"),
     },
     "mlp.act": {
@@ -352,6 +376,7 @@ _STEPS: dict[str, dict[str, Compute]] = {
             s["mlp.act"], "mlp.c_proj", transposed=True
         ),
         "the bias of the MLP's c_proj is missing": lambda s: s.right - s.weight("mlp.c_proj.bias"),
+        _SUBNORMALS: lambda s: _without_subnormals(s).linear(s["mlp.act"], "mlp.c_proj"),
         "the activation is not applied before c_proj": lambda s: s.linear(
             s["mlp.pre"], "mlp.c_proj"
         ),
@@ -370,6 +395,7 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "the unembedding is tied to wte, but the model has its own": lambda s: (
             s["ln_f"] @ s.weights[WTE].T
         ),
+        _SUBNORMALS: lambda s: s["ln_f"] @ _head(_without_subnormals(s)).T,
         "log probabilities instead of logits": lambda s: (
             s.right - np.log(np.exp(s.right - s.right.max(-1, keepdims=True)).sum(-1))[:, None]
             - s.right.max(-1, keepdims=True)
@@ -391,6 +417,10 @@ def _float16_table(s: PassStep) -> Array:
 def _tanh_gelu(x: Array, scale: float = math.sqrt(2 / math.pi), cubic: float = 0.044715) -> Array:
     y: Array = 0.5 * x * (1 + np.tanh(scale * (x + cubic * x**3)))
     return y
+
+
+def _embedding(s: PassStep) -> Array:
+    return s.weights[WTE][s.ids] + s.weights["wpe.weight"][: len(s.ids)]
 
 
 def _head(s: PassStep) -> Array:

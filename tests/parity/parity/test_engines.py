@@ -64,18 +64,20 @@ def test_the_forward_pass_in_60_lines(golden, exact, monkeypatch):
     assert report.mistake == "the scale is 1 / D"
 
 
-def test_half_precision_is_named(golden, exact):
-    """As in llama.cpp, whose GELU reads a table of float16."""
+def test_half_precision_is_recognized_by_its_numbers(golden, exact):
 
     def hook(name, array):
         return array.astype(np.float16).astype(np.float32) if name.endswith("mlp.act") else array
 
     ids = golden.ids["short"]
-    logits = gpt2np.trace(gpt2np.load("bundled"), ids, interventions=hook)["logits"]
-    report = check(golden, {"short/logits": logits}, exact, "float32")
-    assert report.mistake == "possibly sums or weights in half precision"
-    assert str(report).endswith(report.mistake)
-    assert check(golden, {"short/logits": logits}, exact, "float16").is_rounding
+    arrays = gpt2np.trace(gpt2np.load("bundled"), ids, interventions=hook).arrays
+    given = {f"short/{name}": arrays[name] for name in ("blocks.0.mlp.pre", "blocks.0.mlp.act")}
+    report = check(golden, given, exact, "float32")
+    assert report.first.point == "blocks.0.mlp.act" and report.mistake is None
+    assert str(report).endswith("no known mistake explains it (all numbers are float16)")
+    logits = {"short/logits": arrays["logits"]}
+    assert not check(golden, logits, exact, "float32").is_rounding
+    assert check(golden, logits, exact, "float16").is_rounding
 
 
 # Variations that are not on the list of mistakes, and the point at which each shows.

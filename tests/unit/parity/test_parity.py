@@ -159,6 +159,69 @@ def test_a_mistake_that_explains_little_is_not_named() -> None:
     assert report.mistake is None and not report.is_rounding
 
 
+def test_a_row_that_rounds_as_a_whole_is_no_mistake() -> None:
+    """As in layer norm with sums in float32: another scale of a row looks like another epsilon."""
+    model = small_model("GPT-2")
+    for seed in range(20):
+        ids = random_ids(7, seed, model.config.vocab_size)
+        arrays = run(model, ids, "float32")
+        scales = 1 + np.random.default_rng(seed).normal(0, 1e-7, (len(arrays), 7, 1))
+        for name, scale in zip(arrays, scales, strict=True):
+            if "ln_" in name:
+                arrays[name] = (arrays[name] * scale).astype(np.float32)
+        report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+        assert report.is_rounding, str(report)
+
+
+def test_as_many_tokens_as_heads() -> None:
+    """Queries (T, C) are not ambiguous; of three axes, heads are the first."""
+    model = small_model("GPT-2")
+    ids = random_ids(4, 3, model.config.vocab_size)
+    arrays = run(model, ids, "float32")
+    query = arrays["blocks.0.attn.q"]
+    golden = Golden("x", {"p": ids}, {}, {}, {})
+    for given in (query, query.swapaxes(0, 1).reshape(4, -1)):
+        assert check(golden, {**arrays, "blocks.0.attn.q": given}, model).is_rounding
+
+
+def add(array: Array, where: object, value: object) -> Array:
+    changed = array.copy()
+    changed[where] += value  # type: ignore[index]
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("point", "change", "pattern"),
+    [
+        ("blocks.0.attn.q", lambda x: add(x, [1, 2], 0.1), "only in 2 of 4 heads: 1, 2"),
+        ("ln_f", lambda x: add(x, np.s_[:, 5], 1), "only in 1 of 48 columns: 5"),
+        ("embed", lambda x: add(x, np.arange(7), 1), "only in 7 of 12 tokens: 0, 1, 2, 3, 4, 5, …"),
+        ("blocks.1.mlp.out", lambda x: x + x[0], "the same for all tokens, as of a bias"),
+        ("blocks.1.ln_1", lambda x: x * np.arange(1, 13)[:, None], "one factor for each token"),
+        ("blocks.1.mlp.act", lambda x: x.astype(np.float16), "all numbers are float16"),
+        ("blocks.1.attn.pattern", lambda x: add(x, 3, 0.1), "rows do not sum to 1"),
+        ("logits", lambda x: np.where(x > 0, x, np.nan), "not all numbers are finite"),
+    ],
+)
+def test_the_pattern_of_an_unknown_mistake(point: str, change: object, pattern: str) -> None:
+    model = small_model("GPT-2")
+    ids = random_ids(12, 3, model.config.vocab_size)
+    arrays = run(model, ids, "float32")
+    arrays[point] = change(arrays[point]).astype(np.float32)  # type: ignore[operator]
+    report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+    assert report.first is not None and report.first.point == point and report.mistake is None
+    assert report.pattern is not None and pattern in report.pattern
+    assert f"no known mistake explains it ({report.pattern})" in str(report)
+
+
+def test_rows_may_be_counted(tmp_path: Path) -> None:
+    np.arange(12, dtype=np.float32).tofile(tmp_path / "p__logits.x4.f32")
+    assert read_candidate(tmp_path)["p/logits"].shape == (3, 4)
+    np.arange(11, dtype=np.float32).tofile(tmp_path / "p__logits.x4.f32")
+    with pytest.raises(CheckpointError, match="has 11 numbers"):
+        read_candidate(tmp_path)
+
+
 @pytest.mark.parametrize("given", [["logits"], ["hidden_states"], ["blocks.1.hook_resid_post"]])
 def test_subsets_under_other_names(given: list[str]) -> None:
     """A mistake is found from the logits alone, too."""
