@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.interp.trace import as_gpt2
 from gpt2np.kernels.array import Array
@@ -28,6 +29,7 @@ _WIDE = DTYPES[2:]
 
 _MARGIN = 12  # how much more rounding an engine may show at a point than our own pass
 _FLOOR = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-40}
+_ELEMENTWISE = ("embed", "resid_mid", "mlp.act", "resid")  # steps without sums
 _MIN_SIGNIFICANCE = 12  # standard deviations, of a mistake among independent rounding errors
 _MIN_ROW_SIGNIFICANCE = 6  # of a mistake below the tolerance, where a row may round as a whole
 _MIN_EXPLAINED = 4  # how much smaller a mistake must make an error
@@ -199,7 +201,7 @@ class _PromptCheck:
             error, own_error = _distance(array, right), _distance(rounded[point], ours[point])
             # A number beside a rounding limit of the half precision may fall on its other side.
             flips = _distance(wide[point], right) / 2
-            tolerance = max(_MARGIN * own_error, flips, _FLOOR[self._dtype])
+            tolerance = max(_MARGIN * own_error, flips, _floor(self._dtype, point, self._config))
             from_golden = _distance(array, exact[point]) if point in exact else None
             yield PointReport(prompt, point, error, tolerance, from_golden)
 
@@ -284,6 +286,18 @@ def _split(name: str) -> tuple[str, str]:
     """Split a full name: blocks.3.attn.q → blocks.3. and attn.q."""
     parts = name.split(".", 2)
     return (f"blocks.{parts[1]}.", parts[2]) if parts[0] == "blocks" else ("", name)
+
+
+def _floor(dtype: str, point: str, config: GPT2Config) -> float:
+    """Return the least tolerance: in float32, twice the rounding of a sum of n numbers one by one.
+
+    BLAS adds in a better order than a plain loop, whose error grows as √n.
+    """
+    step = _split(point)[1]
+    if dtype != "float32" or step in _ELEMENTWISE:
+        return _FLOOR[dtype]
+    n = config.n_inner if step == "mlp.out" else config.n_embd
+    return max(_FLOOR[dtype], 2.0**-23 * float(np.sqrt(n)))
 
 
 def _distance(x: Array, right: Array) -> float:

@@ -173,6 +173,24 @@ def test_a_row_that_rounds_as_a_whole_is_no_mistake() -> None:
         assert report.is_rounding, str(report)
 
 
+def test_sums_in_a_plain_loop_are_rounding() -> None:
+    """As in C: products are added one after the other, and the bias comes first."""
+    model = random_model(vocab_size=50, n_embd=768, n_head=12, n_layer=1)
+    ids = random_ids(5, 1, 50)
+    arrays = run(model, ids, "float32")
+    for name, given, layer in (
+        ("blocks.0.mlp.pre", "blocks.0.ln_2", "h.0.mlp.c_fc"),
+        ("blocks.0.mlp.out", "blocks.0.mlp.act", "h.0.mlp.c_proj"),
+    ):
+        weight = model.weights[f"{layer}.weight"]
+        y = np.repeat(model.weights[f"{layer}.bias"][None], len(ids), 0)
+        for i, row in enumerate(weight):
+            y += arrays[given][:, i : i + 1] * row
+        golden = Golden("x", {"p": ids}, {}, {}, {})
+        report = check(golden, {given: arrays[given], name: y}, model)
+        assert report.is_rounding, str(report)
+
+
 def test_as_many_tokens_as_heads() -> None:
     """Queries (T, C) are not ambiguous; of three axes, heads are the first."""
     model = small_model("GPT-2")
