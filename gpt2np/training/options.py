@@ -19,15 +19,17 @@ class TrainerOptions:
         InvalidArgumentError: a value is out of its range, or the width is no multiple of `n_head`.
     """
 
-    n_layer: int = option(6, Integer(1), "Number of blocks", group="Architecture")
+    n_layer: int = option(6, Integer(1, 1000), "Number of blocks", group="Architecture")
     n_head: int = option(4, Integer(1), "Number of attention heads per block", group="Architecture")
     n_embd: int = option(
         256,
-        Integer(1),
+        Integer(1, 100_000),
         "Width of the residual stream, a multiple of {n_head}",
         group="Architecture",
     )
-    n_positions: int = option(512, Integer(1), "Context length in tokens", group="Architecture")
+    n_positions: int = option(
+        512, Integer(1, 1_000_000), "Context length in tokens", group="Architecture"
+    )
     max_steps: int = option(10_000, Integer(1), "Number of training steps", group="Training")
     block_size: int | None = option(
         None,
@@ -35,9 +37,11 @@ class TrainerOptions:
         "Tokens per training sequence (default: the context length)",
         group="Training",
     )
-    per_device_train_batch_size: int = option(8, Integer(1), "Sequences per pass", group="Training")
+    per_device_train_batch_size: int = option(
+        8, Integer(1, 100_000), "Sequences per pass", group="Training"
+    )
     gradient_accumulation_steps: int = option(
-        1, Integer(1), "Passes per step, whose gradients are added", group="Training"
+        1, Integer(1, 100_000), "Passes per step, whose gradients are added", group="Training"
     )
     learning_rate: float = option(1e-3, Number(0), "Peak learning rate of AdamW", group="Training")
     warmup_steps: int = option(

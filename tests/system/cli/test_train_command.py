@@ -178,6 +178,8 @@ def test_two_runs_at_once(corpus, tmp_path, capsys):
     ("options", "message"),
     [
         (["--n-embd", "33"], "--n-embd is 33; it must be a multiple of --n-head, 2"),
+        (["--n-layer", "9" * 20], "it must be an integer from 1 to 1000"),
+        (["--per-device-train-batch-size", "9" * 20], "it must be an integer from 1 to 100000"),
         (["--max-steps", "0"], "--max-steps is 0; it must be an integer, at least 1"),
         (["--learning-rate", "nan"], "--learning-rate is nan"),
         (["--save-steps", "0"], "--save-steps is 0; it must be at least 1"),
