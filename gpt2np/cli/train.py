@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.data.resumable import partial_folder, work_folder
     from gpt2np.training.trainer import Trainer
 
-    if args.from_model:
+    if args.from_model is not None:
         given = [name for name in [*_ARCHITECTURE, "model"] if getattr(args, name) is not None]
         if given:
             message = f"{{{given[0]}}} cannot be combined with --from, which sets it; omit one"

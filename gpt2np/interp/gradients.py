@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.display import shaded_tokens
-from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
+from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument, is_integer
 from gpt2np.interp.interventions import chain, patch_from
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace, prompt_ids, trace
 from gpt2np.kernels.array import Array, IntArray, equal_fields
@@ -99,7 +99,7 @@ def gradients(
         ContextLengthError: the prompt has more tokens than the model's context.
     """
     gpt2_model = as_gpt2(model)
-    ids = prompt_ids(model, prompt)
+    ids = _checked_ids(model, prompt)
     names = select_hook_points(points, gpt2_model.config.n_layer)
     _, found = _run(gpt2_model, plain_weights(gpt2_model), ids, target, _as_hook(interventions))
     return Trace(np.array(ids, np.int64), gpt2_model.config, {name: found[name] for name in names})
@@ -107,6 +107,20 @@ def gradients(
 
 def _as_hook(interventions: Hook | Sequence[Hook]) -> Hook:
     return interventions if callable(interventions) else chain(*interventions)
+
+
+def _checked_ids(
+    model: GPT2 | LanguageModel, prompt: Prompt | NDArray[np.integer[Any]]
+) -> Sequence[int]:
+    """Return the ids of a prompt that the model can run."""
+    ids, config = prompt_ids(model, prompt), as_gpt2(model).config
+    check_sequences([ids], config.vocab_size)
+    if len(ids) > config.n_positions:
+        raise ContextLengthError(
+            f"the prompt has {len(ids):,} tokens; the model's context has "
+            f"{config.n_positions:,}; shorten the prompt"
+        )
+    return ids
 
 
 @np.errstate(under="ignore")
@@ -188,7 +202,7 @@ def saliency(
     check_argument(is_integer(steps) and steps >= 1, "steps", steps, "at least 1")
     methods = ("gradient_x_input", "integrated_gradients")
     check_argument(method in methods, "method", method, " or ".join(map(repr, methods)))
-    ids, w, hook = prompt_ids(lm, prompt), plain_weights(lm.model), _as_hook(interventions)
+    ids, w, hook = _checked_ids(lm, prompt), plain_weights(lm.model), _as_hook(interventions)
     wte: Any = w.wte
     positions = w.wpe[: len(ids)]
     embedding, start = wte[np.array(ids)] + positions, np.zeros_like(positions)

@@ -14,7 +14,15 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
 
 from gpt2np.errors import InvalidArgumentError, Notation, short_repr
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
@@ -195,6 +203,8 @@ _SamplingFields = create_model(
 class EditRequest(_Request):
     """Multiply an activation by `factor`, or add `strength` times `vector` to it."""
 
+    model_config = ConfigDict(extra="forbid")  # an ignored field would be another edit
+
     point: str = Field(
         pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
     )
@@ -207,6 +217,15 @@ class EditRequest(_Request):
         description="Values to add, one per channel, instead of the multiplication.",
     )
     strength: float = Field(1, ge=-1000, le=1000, description="Multiplies `vector`.")
+
+    @model_validator(mode="after")
+    def _check_meaning(self) -> EditRequest:
+        """Raise ValueError for a strength without a vector, or a factor beside a vector."""
+        unused = "strength" if self.vector is None else "factor"
+        if unused in self.model_fields_set:
+            has = "has no effect without" if self.vector is None else "cannot be combined with"
+            raise ValueError(f"{unused} {has} vector")
+        return self
 
     @property
     def changes_nothing(self) -> bool:

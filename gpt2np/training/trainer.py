@@ -138,7 +138,7 @@ class Trainer:
             )
         return ids
 
-    @np.errstate(under="ignore")
+    @np.errstate(all="ignore")  # the loss shows infinity and NaN
     def take_step(self) -> float:
         """Take one training step. Returns the loss before the step, in nats per token.
 
@@ -223,9 +223,15 @@ class Trainer:
         self._optimizer.step = len(self.losses)
 
     def finish(self, out: Path) -> None:
-        """Write the model, its vocabulary and loss.svg to the folder `out`; remove the state."""
-        model = output_folder(self._folder) / out.name
-        write_checkpoint(self._config, self._best or self.weights, model)
+        """Write the model, its vocabulary and loss.svg to the folder `out`; remove the state.
+
+        Raises:
+            GPT2NPError: the last step has made a weight infinite or NaN.
+        """
+        model, weights = output_folder(self._folder) / out.name, self._best or self.weights
+        if not all(np.isfinite(array).all() for array in weights.values()):
+            raise GPT2NPError("the last step's weights are not finite; lower the learning rate")
+        write_checkpoint(self._config, weights, model)
         self._tokenizer.save(model)
         atomic_write_text(model / "loss.svg", self.loss_curve())
         with suppress(OSError):  # not there, or not empty

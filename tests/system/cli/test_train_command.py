@@ -232,6 +232,19 @@ def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):
     assert "--eval-steps has no effect without --eval-corpus" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("rate", "steps"), [("1e30", 3), ("3e38", 1)])
+def test_a_rate_that_is_too_high_is_one_error(corpus, tmp_path, capsys, recwarn, rate, steps):
+    options = ["--learning-rate", rate, "--max-steps", str(steps), "--warmup-steps", "0"]
+    assert train(corpus, tmp_path / "m", *options, "--max-grad-norm", "1e30") == 1
+    assert "lower the learning rate" in capsys.readouterr().err
+    assert not recwarn.list and not (tmp_path / "m").exists()
+
+
+def test_an_empty_name_is_no_model(corpus, tmp_path, capsys):
+    assert run(["train", str(corpus), f"{tmp_path}/m", "--from", ""]) in (1, 2)
+    assert "error: " in capsys.readouterr().err and not (tmp_path / "m").exists()
+
+
 def test_early_stop(corpus, tmp_path, capsys):
     """A learning rate of 0 never improves the loss: the second evaluation ends the training."""
     options = ["--learning-rate", "0", "--eval-corpus", str(corpus), "--eval-steps", "3"]

@@ -96,6 +96,11 @@ def test_wrong_arguments(lm):
         gradients(lm, "The king", Target(5, position=7))
     with pytest.raises(ContextLengthError, match="has 600 tokens"):
         gradients(lm, [5] * 600, Target(5))
+    with pytest.raises(ContextLengthError, match="has 600 tokens"):
+        saliency(lm, [5] * 600, Target(5))
+    for token_id in (-1, 4096):
+        with pytest.raises(InvalidArgumentError, match=f"id {token_id} is not in the model's"):
+            saliency(lm, [5, token_id], Target(5))
     with pytest.raises(InvalidArgumentError, match="the source has 4 tokens and the prompt 2"):
         attribution_patching(lm, "The king", trace(lm, "The queen said that"), Target(5))
     unknown = Intervention(("embed",), lambda name, part: part * 2)

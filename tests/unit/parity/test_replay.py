@@ -53,11 +53,12 @@ def test_streams_and_batches(lm):
     assert stream.completion.receipt(lm) == alone.receipt(lm)
 
 
-@pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_text_that_was_cut_off(lm, is_cancelled):
+@pytest.mark.parametrize(("is_cancelled", "exact"), [(True, True), (False, False)])
+def test_a_text_that_was_cut_off(is_cancelled, exact):
     """The tokens so far are compared, and the time limit of then does not matter now."""
-    schema = {"schema": {"type": "array", "items": {"type": "integer"}, "minItems": 3}}
-    options = {"json_schema": schema["schema"], "seed": 4, "max_new_tokens": 30}
+    lm = gpt2np.load("bundled", exact=exact)
+    schema = {"type": "array", "items": {"type": "integer"}, "minItems": 3}
+    options = {"json_schema": schema, "seed": 4, "max_new_tokens": 40}
     stream = lm.stream("One day", **options)
     for _ in range(3):
         stream.step()
@@ -71,7 +72,7 @@ def test_a_text_that_was_cut_off(lm, is_cancelled):
     assert replay(content, lm) is None
     ids = [*content["ids"][:2], content["ids"][2] + 1]
     assert "step 2: token" in replay(content | {"ids": ids}, lm)
-    assert "tokens instead of 3" in replay(content | {"is_cut_off": False}, lm)
+    assert replay(content | {"is_cut_off": False}, lm)  # other logits, or more tokens
 
 
 def test_no_receipt_of_a_beam_search_that_the_time_limit_ended(lm):
