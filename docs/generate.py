@@ -1,6 +1,6 @@
 """Write the reference pages that follow from the code: the commands and the options.
 
-python docs/generate.py            writes commands.md, options.md and request_fields.md
+python docs/generate.py            writes commands.md, commands/, options.md and request_fields.md
 python docs/generate.py --check    exits with 1 if a page is out of date
 """
 
@@ -68,19 +68,27 @@ def command_text(parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
         yield escape(parser.epilog)
 
 
-def commands_page() -> str:
-    """Return the page of the commands, made from the parser that prints `--help`."""
+def command_pages() -> Iterator[tuple[str, str]]:
+    """Yield a page for each command, made from the parser that prints `--help`, and their table."""
     modules = {name: import_module(f"gpt2np.cli.{name.replace('-', '_')}") for name in cli.COMMANDS}
-    head = [
+    parser = cli._create_parser(modules)
+    table = [
         "# Commands",
         NOTE.strip(),
         "All commands print the result to stdout and everything else to stderr. The exit code is 0 "
         "for success, 1 if the work could not be done, 2 for wrong usage, and 130 after Ctrl-C. "
         "A byte of a path that is not UTF-8 is printed as `\\udcff`; in JSON, Python reads the "
-        "path back.",
+        "path back. `gpt2np --version` shows the version.",
+        "| command | |\n|---|---|",
     ]
-    _, *blocks = command_text(cli._create_parser(modules), 1)
-    return "\n\n".join([*head, *blocks[1:]]) + "\n"
+    (group,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    for name, subparser in group.choices.items():
+        blocks = list(command_text(subparser, 1))
+        yield f"commands/{name}.md", "\n\n".join([blocks[0], NOTE.strip(), *blocks[1:]]) + "\n"
+        summary = escape((subparser.description or "").partition("\n\n")[0].replace("\n", " "))
+        table[-1] += f"\n| [{name}](commands/{name}.md) | {summary} |"
+    names = "\n".join(f"commands/{name}" for name in group.choices)
+    yield "commands.md", "\n\n".join([*table, f"```{{toctree}}\n:hidden:\n\n{names}\n```"]) + "\n"
 
 
 def options_page() -> str:
@@ -151,22 +159,22 @@ def request_fields_page() -> str:
     )
 
 
-PAGES = {
-    "commands.md": commands_page,
-    "options.md": options_page,
-    "request_fields.md": request_fields_page,
-}
+def pages() -> dict[str, str]:
+    """Return the text of each page by its path in docs/reference."""
+    one = {"options.md": options_page(), "request_fields.md": request_fields_page()}
+    return dict(command_pages()) | one
 
 
 def main() -> int:
     """Write the pages, or with --check compare them; return the exit code."""
     is_check = sys.argv[1:] == ["--check"]
     stale = []
-    for name, page in PAGES.items():
-        path, text = REFERENCE / name, page()
+    for name, text in pages().items():
+        path = REFERENCE / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(name)
             if not is_check:
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(text, encoding="utf-8")
     if is_check and stale:
         print(f"out of date: {', '.join(stale)}; run python docs/generate.py", file=sys.stderr)

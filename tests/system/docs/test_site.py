@@ -87,9 +87,22 @@ def test_the_site_works_from_disk_without_a_network(browser):
     context.close()
 
 
+TYPED = (
+    """
+    saliency csv gpu fine-tune steering embeddings json gguf lora quantization batch streaming
+    perplexity logprobs docker windows uninstall license cite attention temperature beam stop regex
+    schema openai ray parquet tokenizer vocabulary checkpoint safetensors float64 threads seed
+    notebook classroom receipt parity speed
+""".split()
+    + ["kv cache"]
+)
+
+
 def test_words_that_people_type_find_their_page_first(browser):
     sys.path.insert(0, str(CHECKOUT / "docs" / "_ext"))
     from search_words import targets
+
+    assert set(TYPED) <= targets().keys()
 
     page = browser.new_page()
     page.goto(f"{(SITE / 'search.html').as_uri()}?q=gpu")
@@ -121,7 +134,10 @@ def test_axe_finds_nothing_and_the_pages_fit_a_phone(browser):
     for scheme in ("light", "dark"):
         page = browser.new_page(viewport={"width": 390, "height": 800}, color_scheme=scheme)
         for name in ("index", "guide/recipes", "guide/not_here", "guide/install",
-                     "bridges/transformers", "reference/words"):  # fmt: skip
+                     "guide/constraints", "bridges/transformers", "reference/words",
+                     "reference/hook_points", "reference/commands/generate",
+                     "reference/api/interp", "tutorial/walkthrough/4_attention",
+                     "internals/reproducibility"):  # fmt: skip
             page.goto((SITE / f"{name}.html").as_uri())
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
             assert axe_findings(page) == [], (name, scheme)
