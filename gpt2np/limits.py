@@ -1,6 +1,6 @@
 """Limits on files, texts and requests from strangers.
 
-Each limit is far above honest use. The environment variable GPT2NP_ + NAME sets a limit, as in
+Ordinary use stays far below each limit. The environment variable GPT2NP_ + NAME sets a limit, as in
 GPT2NP_MAX_LINE_BYTES=1000000000. `python -m gpt2np.limits` prints the table of
 docs/reference/limits.md.
 """

@@ -89,6 +89,17 @@ class Trace(Mapping[str, Array]):
         """Total size of the arrays in bytes."""
         return sum(array.nbytes for array in self.arrays.values())
 
+    @property
+    def tokens(self) -> list[str]:
+        """Texts of the tokens, with their spaces.
+
+        Raises:
+            InvalidArgumentError: the trace has no vocabulary: it was loaded, or made with a `GPT2`.
+        """
+        if self.lm is None:
+            raise InvalidArgumentError("the trace has no vocabulary; decode its ids with yours")
+        return self.lm.tokenizer.token_texts(self.ids)
+
     def require(self, points: str | Sequence[str]) -> list[str]:
         """Return the names of the hook points that `points` selects.
 

@@ -224,3 +224,10 @@ def test_every_function_takes_the_language_model(lm):
     np.testing.assert_array_equal(*tables)
     scores = [induction_scores(model, [5, 6, 7]) for model in (lm, lm.model)]
     np.testing.assert_array_equal(*scores)
+
+
+def test_a_trace_has_its_tokens(lm):
+    trace = gpt2np.trace(lm, "The king said", "embed")
+    assert trace.tokens == ["The", " king", " said"]
+    with pytest.raises(InvalidArgumentError, match="no vocabulary"):
+        _ = gpt2np.trace(lm.model, trace.ids, "embed").tokens
