@@ -21,7 +21,7 @@ from gpt2np.cli.model_options import add_model_arguments, load_quietly
 from gpt2np.cli.output import counted, print_stderr, progress, terminal_style, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import check_output_file
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument
 
 if TYPE_CHECKING:
     from gpt2np.interp import Saliency, Trace
@@ -99,6 +99,7 @@ def _check_options(args: argparse.Namespace) -> None:
         raise InvalidArgumentError("--force is for --npz FILE")
     if file:
         check_output_file(file, overwrite=args.force, inputs=[args.file])
+        check_argument(file.suffix == ".npz", "npz", str(file), "the name of a .npz file")
     for name in ("transformers", "torch") if args.compare else ():
         if find_spec(name) is None:
             raise GPT2NPError(

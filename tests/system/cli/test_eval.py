@@ -139,6 +139,8 @@ def test_a_table_is_refused(file):
     result = evaluate("perplexity", path, "--field", "text")
     assert (result.returncode, result.stdout) == (2, "")
     assert "is a table; gpt2np score scores each of its rows" in result.stderr
+    missing = evaluate("perplexity", path.with_name("missing.csv"))
+    assert missing.returncode == 2 and "missing.csv: No such file" in missing.stderr
 
 
 def test_a_broken_line_is_named_before_the_model_loads(file):

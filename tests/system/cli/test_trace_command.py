@@ -261,6 +261,7 @@ class TestBadInput:
             (["--top", "x"], 2, "--top"),
             (["--npz", "none/x.npz"], 2, "the folder none does not exist"),
             (["--npz", "there.npz"], 2, "there.npz exists already; give --force"),
+            (["--npz", "x.txt"], 2, "--npz is 'x.txt'; it must be the name of a .npz file"),
             (["--npz", ".", "--force"], 2, ". is not a file; choose another name"),
             (["--npz", "x" * 300], 2, "xxx: File name too long"),
             (["--force"], 2, "--force is for --npz FILE"),
