@@ -468,12 +468,7 @@ class LanguageModel:
         """
         from gpt2np.generation.scoring import score_texts
 
-        check_argument(
-            from_end_of_text is None or isinstance(from_end_of_text, bool),
-            "from_end_of_text",
-            from_end_of_text,
-            "True, False or None",
-        )
+        OneOf(True, False, is_optional=True).check("from_end_of_text", from_end_of_text)
         OneOf("tokens", "text").check("boundary", boundary)
         items = as_list(text)
         is_list = items is not None and not (items and is_integer(items[0]))
@@ -497,11 +492,7 @@ class LanguageModel:
         hook = callbacks.interventions
         with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
             scores = score_texts(self.model, inputs, prefixes, context, stride, bar.update, hook)
-        table = self.tokenizer.vocabulary.token_bytes
-        scores = [
-            replace(score, token_bytes=tuple(table.get(i, b"") for i in score.ids.tolist()))
-            for score in scores
-        ]
+        scores = [score.with_tokens(self.tokenizer.vocabulary.token_bytes) for score in scores]
         return scores if is_list else scores[0]
 
     def _score_texts(
@@ -620,28 +611,15 @@ class LanguageModel:
     ) -> Request:
         """Return the request for a prompt, given by its text and ids, and complete options."""
         text, ids = prompt
+        _check_callbacks(options, callbacks)
         is_beam_search, hook = options.num_beams > 1, callbacks.interventions
-        if is_beam_search and (callbacks.stopping_criteria or callbacks.on_token or hook):
-            raise InvalidArgumentError(
-                "a beam search takes a logits_processor, but no stopping_criteria, on_token or "
-                "interventions; set {num_beams} to 1",
-                num_beams=options.num_beams,
-            )
-        if hook and (options.window or options.prompt_logprobs is not None):
-            raise InvalidArgumentError(
-                "{interventions} cannot be combined with {window} or {prompt_logprobs}; omit one",
-                interventions=hook,
-                window=options.window,
-                prompt_logprobs=options.prompt_logprobs,
-            )
         drafts = options.draft == "auto" and options.max_new_tokens > 1
         covers = None
         if options.boundary == "text":
             from gpt2np.generation.boundary import find_covers
 
-            constraint, hook = callbacks.constraint, callbacks.interventions
             chosen = {name: getattr(options, name) or None for name in TEXT_CONSTRAINTS}
-            _check_boundary({**chosen, "constraint": constraint, "interventions": hook})
+            _check_boundary({**chosen, "constraint": callbacks.constraint, "interventions": hook})
             n_kept = len(prefix.ids) if prefix else 0
             covers = find_covers(self.tokenizer, ids, n_kept, self.bos_token_id)
         return Request(
@@ -767,6 +745,24 @@ class LanguageModel:
             texts += [word] if word[0].isspace() else [word, f" {word}"]
         ids = [tuple(self.tokenizer.encode(text, disallowed_special=())) for text in texts]
         return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
+
+
+def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:
+    """Raise InvalidArgumentError if an option excludes one of the caller's functions."""
+    hook = callbacks.interventions
+    if options.num_beams > 1 and (callbacks.stopping_criteria or callbacks.on_token or hook):
+        raise InvalidArgumentError(
+            "a beam search takes a logits_processor, but no stopping_criteria, on_token or "
+            "interventions; set {num_beams} to 1",
+            num_beams=options.num_beams,
+        )
+    if hook and (options.window or options.prompt_logprobs is not None):
+        raise InvalidArgumentError(
+            "{interventions} cannot be combined with {window} or {prompt_logprobs}; omit one",
+            interventions=hook,
+            window=options.window,
+            prompt_logprobs=options.prompt_logprobs,
+        )
 
 
 def _check_boundary(excluded: Mapping[str, object]) -> None:

@@ -6,7 +6,7 @@ The definitions are those of `gpt2np.evaluation.perplexity`, for each document b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -180,12 +180,10 @@ def _measures(text: str, score: TextScore, context: int, stride: int) -> dict[st
 
 def _token_rows(lm: LanguageModel, score: TextScore) -> list[dict[str, Any]]:
     assert score.ranks is not None and score.entropies is not None
-    table = lm.tokenizer.vocabulary.token_bytes
-    ids = score.ids.tolist()
-    tokens = replace(score, token_bytes=tuple(table.get(i, b"") for i in ids)).by_token()
-    details = zip(ids, tokens, score.ranks.tolist(), score.entropies.tolist(), strict=True)
+    tokens = score.with_tokens(lm.tokenizer.vocabulary.token_bytes).by_token()
+    arrays = (array.tolist() for array in (score.ids, score.ranks, score.entropies))
     rows = []
-    for token_id, token, rank, entropy in details:
+    for token, token_id, rank, entropy in zip(tokens, *arrays, strict=True):
         values = (token.logprob, rank, entropy) if rank > 0 else (None, None, None)
         rows.append(dict(zip(_TOKEN, (token_id, *token[:3], *values), strict=True)))
     return rows

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -96,6 +96,10 @@ class TextScore:
     token_bytes: tuple[bytes, ...] = ()
     ranks: IntArray | None = None
     entropies: NDArray[np.float64] | None = None
+
+    def with_tokens(self, table: Mapping[int, bytes]) -> TextScore:
+        """Return the score with the bytes of its tokens, which `table` has by id."""
+        return replace(self, token_bytes=tuple(table.get(i, b"") for i in self.ids.tolist()))
 
     @property
     def tokens(self) -> list[str]:

@@ -10,7 +10,7 @@ width, V vocabulary, n neurons.
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ DESCRIBED_POINTS = (
 MAX_LINES = 16
 """Tokens with a line of their own, unless asked for more: the last ones of the text."""
 
+_SHAPE = ("n_layer", "n_head", "n_embd", "n_inner", "vocab_size")
 _LARGE = (".attn.pattern", ".mlp.act")
 _N_NEURONS = 5  # of each block
 _N_PROMOTED = 5  # tokens that a neuron makes more likely
@@ -122,13 +123,7 @@ def describe_pass(
         "format": FORMAT,
         "version": VERSION,
         "model": model_label(lm),
-        "shape": {
-            "n_layer": config.n_layer,
-            "n_head": config.n_head,
-            "n_embd": config.n_embd,
-            "n_inner": config.n_inner,
-            "vocab_size": config.vocab_size,
-        },
+        "shape": {name: getattr(config, name) for name in _SHAPE},
         "scales": [config.attention_scale(i) for i in range(config.n_layer)],
         "epsilon": config.layer_norm_epsilon,
         "ids": traced.ids.tolist(),
@@ -136,28 +131,23 @@ def describe_pass(
         **_next_tokens(logits[-1], followed, sampling, n),
         **draw,
     }
-    layers = range(config.n_layer)
-    if "lens" in include:
-        result["lens"] = _lens(names, softmax(logits), followed, n)
-    if "attention" in include:
-        patterns = [traced[f"blocks.{i}.attn.pattern"][:, -1] for i in layers]
-        result["attention"] = array_json(np.stack(patterns))
-    if "neurons" in include:
-        activations = np.stack([traced[f"blocks.{i}.mlp.act"][-1] for i in layers])
-        result["neurons"] = describe_neurons(lm, activations, _N_NEURONS)
-    if "attribution" in include:
-        split = attribution(lm, traced, followed)
-        result["attribution"] = {
-            "components": list(split.components),
-            "values": split.values.tolist(),
-            "logits": split.logits.tolist(),
-        }
-    if "lines" in include:
-        result["lines"] = _lines(lm, traced, n_lines)
-    if "guesses" in include:
-        result["guesses"] = _guesses(lm, [traced[name][-n_lines:] for name in names], min(n, 9))
+    parts: dict[str, Callable[[], Any]] = {
+        "lens": lambda: _lens(names, softmax(logits), followed, n),
+        "attention": lambda: array_json(_of_last_token(traced, "attn.pattern")),
+        "neurons": lambda: describe_neurons(lm, _of_last_token(traced, "mlp.act"), _N_NEURONS),
+        "attribution": lambda: _attribution(lm, traced, followed),
+        "lines": lambda: _lines(lm, traced, n_lines),
+        "guesses": lambda: _guesses(lm, [traced[x][-n_lines:] for x in names], min(n, 9)),
+    }
+    result |= {name: describe() for name, describe in parts.items() if name in include}
     result["texts"] = describe_texts(lm, _named_ids(result))
     return result
+
+
+def _of_last_token(traced: Trace, point: str) -> Array:
+    """Return the last row of an array in each block: (L, H, T) or (L, F)."""
+    layers = range(traced.config.n_layer)
+    return np.stack([traced[f"blocks.{i}.{point}"][..., -1, :] for i in layers])
 
 
 def array_json(array: Array, dtype: DTypeLike | None = None) -> Json:
@@ -266,6 +256,15 @@ def describe_neurons(lm: LanguageModel, activations: Array, count: int) -> list[
         ]
         for block in blocks
     ]
+
+
+def _attribution(lm: LanguageModel, traced: Trace, followed: Sequence[int]) -> Json:
+    split = attribution(lm, traced, followed)
+    return {
+        "components": list(split.components),
+        "values": split.values.tolist(),
+        "logits": split.logits.tolist(),
+    }
 
 
 def _lines(lm: LanguageModel, traced: Trace, n_lines: int) -> Json:

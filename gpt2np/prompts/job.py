@@ -94,16 +94,6 @@ def continue_file(
     check_max_rows(out, max_rows_per_file)
     given: Any = options
     lm.resolve_options(**given)  # raises an error before a file is written
-    settings = {
-        "version of gpt2np": __version__,
-        "model": lm.name,
-        "dtype": str(lm.model.dtype),
-        "exact": lm.model.exact,
-        "weights": lm.model.weight_dtype,
-        "eos_token_ids": sorted(lm.eos_token_ids),
-        **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},
-        **options,
-    }
     digests = partial(line_digests, prompts)
 
     def run_here(after: int) -> Iterator[tuple[PromptLine, Results]]:
@@ -121,7 +111,7 @@ def continue_file(
             )
 
     job = Job(
-        settings,
+        {**_model_settings(lm), **options},
         {"the model": fingerprint},
         digests,
         partial(_describe_lines, prompts),
@@ -129,6 +119,19 @@ def continue_file(
         lambda read, path: assemble_rows(read, path, COLUMNS, max_rows_per_file),
     )
     return run_job(job, out, callbacks, force=force)
+
+
+def _model_settings(lm: LanguageModel) -> dict[str, Any]:
+    """Return what a text depends on besides prompt, options and files."""
+    return {
+        "version of gpt2np": __version__,
+        "model": lm.name,
+        "dtype": str(lm.model.dtype),
+        "exact": lm.model.exact,
+        "weights": lm.model.weight_dtype,
+        "eos_token_ids": sorted(lm.eos_token_ids),
+        **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},
+    }
 
 
 def _describe_lines(prompts: Path, start: int, stop: int) -> str:

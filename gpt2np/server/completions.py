@@ -13,7 +13,7 @@ from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.complete import pick_best, start_streams
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
 from gpt2np.generation.streaming import TextStream
-from gpt2np.language_model import Prompt
+from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.limits import how_to_raise, limits
 from gpt2np.server.engine import Engine, RunningRequest
 from gpt2np.server.interventions import check_steered, hooks_of
@@ -40,9 +40,7 @@ async def start_request(
     arguments = request.arguments()
     is_greedy = request.temperature == 0 and not request.use_beam_search
     n_copies = (request.n or 1) if is_greedy and request.best_of is None else 1
-    names = ("num_return_sequences", "best_of", "num_beams")
-    per_prompt: list[int] = [arguments.get(name) or 1 for name in names]  # type: ignore[misc]
-    n_sequences = len(prompts) * n_copies * max(per_prompt)
+    n_sequences = len(prompts) * n_copies * _n_per_prompt(arguments)
     _check_sizes(arguments)
     _check_logprobs(arguments, n_sequences, engine.lm.model.config.n_positions)
     if hooks := hooks_of(request.interventions or (), engine.lm.model.config):
@@ -56,9 +54,8 @@ async def start_request(
     has_constraint = any(arguments.get(name) for name in TEXT_CONSTRAINTS)
 
     def create_streams(prompt: Prompt) -> None:
-        if n_last := request.truncate_prompt_tokens:  # -1, as in vLLM, means the whole context
-            ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
-            prompt = ids[-(lm.model.config.n_positions if n_last == -1 else n_last) :]
+        if n_last := request.truncate_prompt_tokens:
+            prompt = _truncate(lm, prompt, n_last)
         if not isinstance(prompt, str):
             check_ids("prompt", prompt, vocab_size)
         running.prompts.append(prompt)
@@ -87,6 +84,18 @@ async def start_request(
         engine.end(running)
         raise
     return running
+
+
+def _n_per_prompt(arguments: GenerateArguments) -> int:
+    names = ("num_return_sequences", "best_of", "num_beams")
+    numbers: list[int] = [arguments.get(name) or 1 for name in names]  # type: ignore[misc]
+    return max(numbers)
+
+
+def _truncate(lm: LanguageModel, prompt: Prompt, n_last: int) -> Sequence[int]:
+    """Return the last tokens of a prompt; -1, as in vLLM, means as many as the context has."""
+    ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
+    return ids[-(lm.model.config.n_positions if n_last == -1 else n_last) :]
 
 
 def _check_sizes(arguments: GenerateArguments) -> None:

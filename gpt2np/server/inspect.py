@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -37,21 +38,7 @@ T = TypeVar("T")
 def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
     """Add the endpoints; `get_engine` returns the engine of a model's name."""
     lock = asyncio.Lock()  # one inspection at a time: each has a pass of its own
-
-    async def compute(request: Request, engine: Engine, function: Callable[[], T]) -> T:
-        running = engine.start(1)
-        try:
-            async with lock:
-                if await request.is_disconnected():
-                    raise HTTPException(499, "the client has disconnected")
-                if not running.error:
-                    result = await run_on(INSPECTION, function)
-                if running.error:
-                    raise running.error
-                return result
-        finally:
-            engine.end(running)
-
+    compute = partial(_compute, lock)
     add_numbers(app, get_engine, compute)
 
     @app.get("/api/model")
@@ -78,21 +65,27 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
         body = await read_json(request, ExplainRequest)
         engine = get_engine(body.model)
         window = slice(*body.window) if body.window else None
-        page = await compute(
-            request,
-            engine,
-            lambda: explain(
-                engine.lm,
-                body.prompt,
-                window=window,
-                layer=body.layer,
-                head=body.head,
-                position=body.position,
-                steps=body.steps,
-                float64=body.float64,
-            ),
-        )
-        return HTMLResponse(page.html)
+        options = body.model_dump(exclude={"model", "prompt", "window"})
+        run = partial(explain, engine.lm, body.prompt, window=window, **options)
+        return HTMLResponse((await compute(request, engine, run)).html)
+
+
+async def _compute(
+    lock: asyncio.Lock, request: Request, engine: Engine, function: Callable[[], T]
+) -> T:
+    """Call a function with a pass of its own, which takes a place in the engine's queue."""
+    running = engine.start(1)
+    try:
+        async with lock:
+            if await request.is_disconnected():
+                raise HTTPException(499, "the client has disconnected")
+            if not running.error:
+                result = await run_on(INSPECTION, function)
+            if running.error:
+                raise running.error
+            return result
+    finally:
+        engine.end(running)
 
 
 def _describe(lm: LanguageModel) -> Json:

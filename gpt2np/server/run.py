@@ -44,15 +44,7 @@ def serve(
         InvalidArgumentError: the address can't be used.
         Exception: an error of `load`.
     """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
-        reason = error_reason(error)
-        raise InvalidArgumentError(f"cannot listen at {host}, port {port}: {reason}") from error
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit the option
-        seconds = min(_MAX_UNREAD, server.options.timeout)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
+    listener = _listen(host, port, min(_MAX_UNREAD, server.options.timeout))
     limit_connections()
     # By default, a thread that computes in Python keeps the others waiting for 5 ms at a time, and
     # a decode step waits after each product of matrices.
@@ -77,6 +69,19 @@ def serve(
         url = f"http://{name}:{listener.getsockname()[1]}"
         runner = _UvicornServer(config, server)
         asyncio.run(_serve(runner, server, load, listener, lambda: on_ready(url)))
+
+
+def _listen(host: str, port: int, seconds: float) -> socket.socket:
+    """Return a socket whose connections end if the client reads nothing for some seconds."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        reason = error_reason(error)
+        raise InvalidArgumentError(f"cannot listen at {host}, port {port}: {reason}") from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit the option
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
+    return listener
 
 
 async def _serve(

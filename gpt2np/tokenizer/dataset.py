@@ -95,19 +95,7 @@ def encode_dataset(
             the call runs.
     """
     options = options or DatasetOptions()
-    check_processes(options.processes)
-    check_max_rows(out, options.max_rows_per_file)
-    check_output(out)
-    if options.max_rows_per_file is not None and out.suffix != ".parquet":
-        raise InvalidArgumentError(
-            "{max_rows_per_file} needs a .parquet output, not {0}",
-            out,
-            max_rows_per_file=options.max_rows_per_file,
-        )
-    if tokenizer.eos_token_id is None:
-        raise InvalidArgumentError(
-            f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"
-        )
+    _check_arguments(out, tokenizer, options)
     dtype = tokenizer.encode_to_numpy("").dtype
     encode = partial(batches.encode_batch, tokenizer=tokenizer)
 
@@ -136,6 +124,22 @@ def encode_dataset(
     if not documents:
         raise InvalidArgumentError("the files have no text; nothing can be encoded")
     return Dataset(out, documents, n_ids, dtype.name)
+
+
+def _check_arguments(out: Path, tokenizer: Tokenizer, options: DatasetOptions) -> None:
+    check_processes(options.processes)
+    check_max_rows(out, options.max_rows_per_file)
+    check_output(out)
+    if options.max_rows_per_file is not None and out.suffix != ".parquet":
+        raise InvalidArgumentError(
+            "{max_rows_per_file} needs a .parquet output, not {0}",
+            out,
+            max_rows_per_file=options.max_rows_per_file,
+        )
+    if tokenizer.eos_token_id is None:
+        raise InvalidArgumentError(
+            f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"
+        )
 
 
 def _assemble(
