@@ -485,7 +485,7 @@ async function grow(chunks, ends, seed, onToken) {
 /** What is said of a text of `n` tokens that was written with a seed, after `depth` others unless it is the page's own seed. */
 function sayWritten(n, used, depth, reason, count) {
   const { seed } = readSettings();
-  const why = reason === "stop" ? " The model ended the text." : allIds().length >= state.model.n_positions ? " The model’s context is full." : count > 1 ? " That is as many as you asked for." : "";
+  const why = reason === "stop" ? " The model ended the text." : allIds().length >= state.model.n_positions ? " The model’s context is full." : count > 1 ? " That is as many as you asked for. The picture shows how the first came; press any other." : "";
   const sum = used === seed ? "" : `: ${seed} plus ${depth === 1 ? "the token that was" : `the ${depth} tokens that were`} there`;
   return `${counted(n, "token")} written with seed ${used}${sum}.${why}`;
 }
@@ -607,7 +607,7 @@ $("examples").addEventListener("change", async () => {
   if (!(await usePrompt())) return;
   setBusy(null);
   renderStory();
-  setStatus(isKnown ? `Head ${example.head} of block ${example.layer} takes much from “${withSpaces(example.looksAt)}”. Switch it off under “Look inside”: how likely is “${withSpaces(example.next)}” then?` : "Ready.");
+  setStatus(isKnown ? `Head ${example.head} of block ${example.layer} takes much from “${withSpaces(example.looksAt)}”. Switch it off under “Inside”: how likely is “${withSpaces(example.next)}” then?` : "Ready.");
   await pin(allIds().length, true);
 });
 

@@ -128,7 +128,7 @@ export function createInside(page) {
     rovingFocus(table, ".cell");
     find("#parts-panel", root).replaceChildren(
       element("h3", {}, "Who pushed for it?"),
-      element("p", { class: "hint" }, `Each block has ${model.n_head} heads and an MLP. A head looks back at earlier tokens and brings something along from them; this is called attention. The MLP then works on each token alone. A number says how hard a part pushed: `,
+      element("p", { class: "hint", id: "parts-hint" }, `Each block has ${model.n_head} heads and an MLP. A head looks back at earlier tokens and brings something along from them; this is called attention. The MLP then works on each token alone. A number says how hard a part pushed: `,
         element("span", { class: "key plus" }, "blue"), " for ", nextChip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", nextChip(rival), ". Press a part to look at it."),
       element("div", { class: "wide" }, table),
       element("div", { class: "buttons" }, element("button", { type: "button", id: "all-off", onclick: switchAllOff }, "Switch every part off in turn")),
@@ -156,7 +156,8 @@ export function createInside(page) {
     try {
       const strongest = await colorByEffects([...root.querySelectorAll(".cell")], effectOf, nameOfKey);
       if (strongest === null) return;
-      says.replaceChildren("Now each number says what happens to the probability of ", nextChip(token), ` (${percent(before)}) without the part, in percentage points. Blue: the token needs the part. Most changes: ${strongest}.`);
+      find("#parts-hint", root).replaceChildren("A number says by how many percentage points the probability of ", nextChip(token), ` (${percent(before)}) changes without this part: `, element("span", { class: "key plus" }, "blue"), ", it falls; ", element("span", { class: "key minus" }, "orange"), ", it rises.");
+      says.textContent = `Most changes: ${strongest}.`;
       find("#parts-panel h3", root).textContent = "What happens without it?";
       button.replaceWith(element("button", { type: "button", id: "pushes", onclick: () => { renderParts(); find("#all-off", root).focus(); } }, "Show the pushes again"));
     } catch (error) {

@@ -9,6 +9,8 @@ import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, vi
 
 const N_BARS = 9;
 const N_TEXT = 40; // tokens of the text above the picture
+const LEAST_BAR = 0.2; // the probability of a bar of full length is this or more, so that guesses at nothing look so
+const LEGEND = "Strips: the numbers of a token. Arcs: what it takes from tokens before it, a color for each head. Gold dots: the strongest neurons.";
 
 /**
  * Build the Machine in `root`. `onEnd()` is called when a pass has been played; it may show the next one.
@@ -43,7 +45,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   const bars = element("ol", { class: "machine-bars" });
   const answer = element("div", { class: "machine-answer" }, answerTitle, draw.root, bars);
   const blocks = element("div", { class: "machine-blocks", role: "group", "aria-label": "Blocks" });
-  const readout = element("p", { class: "machine-readout", "aria-live": "off" });
+  const readout = element("p", { class: "machine-readout", "aria-live": "off" }, LEGEND);
   const button = (label, action, name, more = {}) => element("button", { type: "button", class: name, onclick: action, ...more }, label);
   const play = button("Play", () => (isPlaying ? pause() : start()), "play primary");
   const range = element("input", { type: "range", class: "moment", min: 0, step: 0.05, "aria-label": "Moment of the pass" });
@@ -72,7 +74,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     },
     setLine: (line) => choose(line),
     actions: (level) => {
-      if (!onSwitch || level?.layer === undefined) return [];
+      if (!onSwitch || level?.layer === undefined || level.kind === "norm") return [];
       const [key, name] = level.head === undefined ? [`${level.layer},mlp`, "the MLP"] : [`${level.layer},${level.head}`, `head ${level.head}`];
       return [button(`Switch ${name} ${view.off.has(key) ? "on" : "off"}`, () => onSwitch(key), "switch")];
     },
@@ -217,20 +219,22 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     const ofOther = guess && view.line < pass.count - 1;
     const isLast = moment >= phases.length - 2 && !ofOther;
     const point = guess ?? pass.lens[checkpoint];
-    const rows = isLast ? pass.next.map((each) => ({ id: each.id, p: isDrawn ? each.sampled : Math.exp(each.logprob) }))
+    const rows = isLast ? pass.next.map(({ id, logprob, sampled }) => ({ id, p: isDrawn ? sampled : Math.exp(logprob), own: Math.exp(logprob) }))
       : point.ids.map((id, i) => ({ id, p: point.probabilities[i] }));
     const listed = rows.slice(0, N_BARS);
     const [best] = shown.was.keys(); // the likeliest before a change stays in sight
-    const own = rows.find(({ id }) => id === (shown.token ?? best));
-    if (own && !listed.includes(own)) listed[N_BARS - 1] = own;
-    const most = Math.max(...listed.map(({ p }) => p), 1e-9);
+    const followed = rows.find(({ id }) => id === (shown.token ?? best));
+    if (followed && !listed.includes(followed)) listed[N_BARS - 1] = followed;
+    const most = Math.max(...listed.map(({ p }) => p), LEAST_BAR);
     const where = checkpoint ? `after block ${checkpoint - 1}` : "before the first block";
     if (ofOther) answerTitle.replaceChildren("After ", lineChip(view.line), `, asked ${where}, it would say`);
     else answerTitle.replaceChildren(isDrawn ? (shown.title || "The draw: a strip from 0 to 1") : isLast ? "The next token could be" : `Asked ${where}, it would say`);
-    bars.replaceChildren(...listed.map(({ id, p }) => {
+    bars.replaceChildren(...listed.map((each) => {
+      const { id, p, own = p } = each;
+      const unfiltered = Math.abs(own - p) < 5e-4 ? [] : [element("span", { class: "soft" }, `${percent(own)} → `)]; // temperature and filters
       const name = onPick && shown.picks && isLast ? element("button", { type: "button", class: "token", onclick: () => onPick(id), "aria-label": `Continue with ${withSpaces(pass.nextText(id))}` }, withSpaces(pass.nextText(id))) : ofOther ? chip(id) : nextChip(id);
       const was = isDrawn ? shown.was.get(id) : undefined;
-      return element("li", { "data-id": id, class: id === shown.token && isLast && "own" }, name, dataElement(p, p ? percent(p) : "cut off"), bar(p / most),
+      return element("li", { "data-id": id, class: each === followed && isLast && "own" }, name, element("span", {}, ...unfiltered, dataElement(p, p ? percent(p) : "cut off")), bar(p / most),
         ...(was === undefined ? [] : [element("span", { class: "was", p: Math.min(1, was / most), title: `before: ${percent(was)}` })]));
     }));
     draw.show(pass, shown.token, drawnAt(), pass.described.draw?.id === shown.token);
@@ -254,7 +258,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
 
   /** The token flies from its bar into the text. */
   function fall() {
-    const from = bars.querySelector(".own")?.getBoundingClientRect();
+    const from = shown.token !== null && bars.querySelector(".own")?.getBoundingClientRect();
     const slot = find(".slot", text);
     if (!from || reducedMotion.matches || !slot.animate) return;
     const to = slot.getBoundingClientRect();
@@ -299,14 +303,15 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
       const [most] = pass.neurons(layer, line);
       const raised = isLast && pass.described.neurons?.[layer][0];
       return [title, `Now each token alone: ${pass.n_inner.toLocaleString("en")} neurons answer to its numbers and write into its line. For `, token, `, neuron ${most.neuron} writes most`,
-        ...(raised ? ["; it makes ", ...raised.raises.slice(0, 3).flatMap((id, i) => [i ? ", " : "", chip(id)]), " likelier."] : ["."])];
+        ...(raised ? ["; alone, it makes ", ...raised.raises.slice(0, 3).flatMap((id, i) => [i ? ", " : "", chip(id)]), " likelier; all of them together decide."] : ["."])];
     }
+    if (!isLast) return [element("b", {}, "The line of "), token, ". ", line || pass.first ? "Its arcs and dots stay in the picture." : "No token is before it, so it takes in nothing.", " Only the last line answers."];
     if (kind === "answer") {
       return [title, `Only the last line answers. Its ${n} numbers are compared with a row for each of the ${pass.vocab_size.toLocaleString("en")} tokens; the better the fit, the likelier the token.`];
     }
     const { draw } = pass.described;
     const own = pass.next.find(({ id }) => id === shown.token);
-    if (shown.token === null) return [title, "All tokens share a strip from 0 to 1, each as long as its probability. ", pass.next.some(({ sampled }) => sampled === 1) ? "Here one token has all of it: nothing is left to chance." : "A random number will pick one."];
+    if (shown.token === null) return [title, "All tokens share a strip from 0 to 1, in the order of the model’s list, each as long as its probability. ", pass.next.some(({ sampled }) => sampled === 1) ? "Here one token has all of it: nothing is left to chance." : `A random number picks one${onPick && shown.picks ? ": press “One token”, or a token" : ""}.`];
     if (shown.isChanged) return [title, "The token that came, ", nextChip(shown.token), ", has ", ...(own ? [dataElement(own.sampled, percent(own.sampled))] : ["no place"]), " with the changed parts. What the gray shapes wrote is gone, and everything after them is computed anew."];
     if (draw?.id === shown.token && own?.sampled < 1) {
       return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", nextChip(shown.token), ": it is written, and all begins again with the longer text.", ...sayStretch(own)];
@@ -459,7 +464,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     if (line === null) return;
     lookAt(line);
     const k = Array.from({ length: pass.n_layer + 1 }, (_, i) => i).find((i) => Math.abs(x - place.stop(i)) <= place.strip / 2);
-    if (k === undefined) { readout.textContent = ""; return; }
+    if (k === undefined) { readout.textContent = LEGEND; return; }
     const vector = pass.resid(k, line);
     const cell = Math.min(strips.width - 1, Math.max(0, Math.floor(((x - place.stop(k)) / place.strip + 0.5) * strips.width)));
     const from = Math.floor((cell * vector.length) / strips.width);

@@ -136,10 +136,10 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
   const cell = (query, key) => ({ x: square.x + (key * square.w) / n, y: square.y + (query * square.h) / n, w: square.w / n, h: square.h / n });
   const own = pass.weights(layer, head, line);
   return {
-    says: [`Head ${head} of block ${layer}. A row of the pattern says how much the token takes from each token before it; ${chipText(pass, line)} is marked. The weight comes from the token’s query and the other’s key: go into a cell to see how. The output is the sum of the values, each times its weight.`],
+    says: [`Head ${head} of block ${layer}. A row of the pattern says how much the token takes from each token before it; ${chipText(pass, line)} is marked. The share comes from the token’s query (what it looks for) and the other’s key (what it can be found by): go into a cell to see how. The output is the sum of the values (what is handed on), each times its share.`],
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w),
-      ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
+      ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", text: cell(line, key).w > 32 ? percent(own[key]) : "", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
       ...names.map((name, i) => ({ ...label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w), ...(isThere({ kind: "matrix" }) && i < 3 && { name: "link", label: `Weights of the ${titles[name]}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [(i * pass.n_head + head) * scale.size, (i * pass.n_head + head + 1) * scale.size]) }) })),
     ],
     paint(context) {
@@ -215,15 +215,15 @@ export function scoreScene({ layer, head, key: wanted }, context) {
     a: q, b: row(data.k, head, key),
     nameA: `query of ${chipText(pass, line)}`, nameB: `key of ${chipText(pass, key)}`,
     termTo: (i) => (isThere({ kind: "number" }) ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: row(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
-    says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number and added up; then scaled: `, ...terms, ". The softmax turns the scores of all tokens into shares: ", dataElement(weights[key], percent(weights[key])), "."],
+    says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number and added up; then times a fixed number, which keeps scores small: `, ...terms, ". The softmax turns the scores of all tokens into shares, the larger the higher the score, also below zero: ", dataElement(weights[key], percent(weights[key])), "."],
     extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
-      ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 44 ? `${withSpaces(pass.lineText(other))}\n${shownNumber(score)}\n${percent(weights[other])}` : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
+      ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 24 ? [withSpaces(pass.lineText(other)), ...(box(other).w > 44 ? [shownNumber(score)] : []), percent(weights[other])].join("\n") : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
   }, context, (canvas) => {
     const most = Math.max(...weights);
     weights.slice(0, line + 1).forEach((weight, other) => {
       const { x, w, h } = box(other);
       canvas.fillStyle = colors.blue;
-      canvas.globalAlpha = other === key ? 1 : 0.45;
+      canvas.globalAlpha = 0.45; // the words on it can be read
       canvas.fillRect(x + 2, y + h * (1 - (weight / most) * 0.75), w - 4, h * (weight / most) * 0.75);
     });
     canvas.globalAlpha = 1;
@@ -260,8 +260,8 @@ export function neuronScene({ layer, neuron }, context) {
     a: x, b: data.input, bias: data.bias,
     nameA: `layer norm of ${chipText(pass, line)}: ${pass.n_embd} numbers`, nameB: `what turns neuron ${neuron} on: column ${neuron} of h.${layer}.mlp.c_fc.weight`,
     termTo: (c) => ({ kind: "term", title: `neuron ${neuron}`, a: x[c], b: data.input[c], i: c, nameA: "from the layer norm", nameB: "the weight" }),
-    says: [`Neuron ${neuron} of block ${layer}: the sum is `, numberElement(sumOf(x, data.input, data.bias)), `; the activation function makes it `, numberElement(act), `. It adds that many times its row of output weights to the line of ${chipText(pass, line)}`,
-      ...(raised ? ["; that makes ", ...raised.map((id, i) => `${i ? ", " : ""}“${withSpaces(pass.text(id))}”`), " likelier."] : ["."])],
+    says: [`Neuron ${neuron} of block ${layer}: the sum is `, numberElement(sumOf(x, data.input, data.bias)), `; the activation function, which makes sums below zero almost 0, turns it into `, numberElement(act), `. It adds that many times its row of output weights to the line of ${chipText(pass, line)}`,
+      ...(raised ? ["; alone, that makes ", ...raised.map((id, i) => `${i ? ", " : ""}“${withSpaces(pass.text(id))}”`), " likelier."] : ["."])],
     extra: [label(`what it writes: row ${neuron} of h.${layer}.mlp.c_proj.weight, times ${shownNumber(act)}`, 0, y - LABEL - 2, width),
       { x: 0, y: y + box.h + 5, w: 110, h: LABEL + 3, name: "link", text: "all input weights", label: `Input weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_fc.weight`, [0, pass.n_embd], [0, pass.n_inner]) },
       { x: 120, y: y + box.h + 5, w: 120, h: LABEL + 3, name: "link", text: "all output weights", label: `Output weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_proj.weight`, [0, pass.n_inner], [0, pass.n_embd]) }],

@@ -3,7 +3,7 @@
 import { strongest } from "./pass.js";
 
 const CELLS = 48; // of a strip
-const HEADS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8a5cd0", "#7a7a7a"]; // Okabe and Ito's, for the color-blind
+const HEADS = ["#009e73", "#cc79a7", "#8a5cd0", "#56b4e9", "#b8860b", "#0072b2", "#d55e00", "#7a7a7a"]; // Okabe and Ito's, for the color-blind; first those unlike the strips'
 export const headColor = (head) => HEADS[head % HEADS.length];
 
 /** The moments of a pass: the embedding, attention and MLP of each block, the answer, the draw. */
@@ -164,7 +164,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     for (let head = 0; head < pass.n_head; head++) {
       if (view.head !== null && view.head !== head) continue;
       const lane = (head / pass.n_head) * reach * 0.4;
-      context.strokeStyle = context.fillStyle = view.off.has(`${each},${head}`) ? colors.rule : headColor(head);
+      context.strokeStyle = context.fillStyle = view.off.has(`${each},${head}`) ? colors.soft : headColor(head);
       for (const line of lines) {
         const isLooked = line === view.line;
         if (!isLooked && !isNow) continue; // what is over stays for one line only
@@ -202,7 +202,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
         const angle = (i - 2) * 0.55;
         const radius = (0.6 + 0.4 * flash) * size * Math.min(6, block * 0.1, place.pitch * 0.24);
         context.globalAlpha = Math.min(1, looked(line) * (0.25 + 0.75 * flash));
-        context.fillStyle = view.off.has(`${each},mlp`) ? colors.rule : activation < 0 ? colors.orange : colors.gold;
+        context.fillStyle = view.off.has(`${each},mlp`) ? colors.soft : activation < 0 ? colors.orange : colors.gold;
         context.beginPath();
         context.arc(x + Math.cos(angle) * block * 0.06, place.y(line) + Math.sin(angle) * place.pitch * 0.36, Math.max(0.6, radius), 0, 7);
         context.fill();

@@ -4,7 +4,7 @@ import { postJson } from "./api.js";
 import { decodeArray } from "./pass.js";
 import { element, formatNumber } from "./view.js";
 
-const MOST = 3; // times the direction
+const MOST = 1.5; // times the direction; beyond, texts repeat themselves
 const WORDS = { a: "the sea, a ship, the waves, a sailor, the shore", b: "the forest, a tree, the wood, a hunter, the hill" };
 
 /** Build the panel in `root`. `onChange()` is called when the model works in another way now. */
