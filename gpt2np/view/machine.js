@@ -10,7 +10,7 @@ import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, vi
 const N_BARS = 9;
 const N_TEXT = 40; // tokens of the text above the picture
 const LEAST_BAR = 0.2; // the probability of a bar of full length is this or more, so that guesses at nothing look so
-const LEGEND = "Strips: the numbers of a token. Arcs: what it takes from tokens before it, a color for each head. Gold dots: the strongest neurons.";
+const LEGEND = "Strips: a token’s numbers. Arcs: what it takes from tokens before it. Gold dots: the strongest neurons.";
 
 /**
  * Build the Machine in `root`. `onEnd()` is called when a pass has been played; it may show the next one.

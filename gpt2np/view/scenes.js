@@ -136,7 +136,7 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
   const cell = (query, key) => ({ x: square.x + (key * square.w) / n, y: square.y + (query * square.h) / n, w: square.w / n, h: square.h / n });
   const own = pass.weights(layer, head, line);
   return {
-    says: [`Head ${head} of block ${layer}. A row of the pattern says how much the token takes from each token before it; ${chipText(pass, line)} is marked. The share comes from the token’s query (what it looks for) and the other’s key (what it can be found by): go into a cell to see how. The output is the sum of the values (what is handed on), each times its share.`],
+    says: ["A row says how much a token takes from each token before it. The share comes from its query (what it looks for) and the other’s key (what that can be found by): go into a cell. The output is the sum of the values (what is handed on), each times its share."],
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w),
       ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", text: cell(line, key).w > 32 ? percent(own[key]) : "", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
