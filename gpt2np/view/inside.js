@@ -191,7 +191,7 @@ export function createInside(page) {
     const edited = factors.size ? await postJson("api/inspect", request(context, token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
     if (mine !== number) return;
     shown.edited = edited;
-    page.showMachine(edited ?? answer, isNext ? null : token, plays, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts (before: gray):", isChanged: true, was: answer.next }) });
+    page.showMachine(edited ?? answer, isNext ? null : token, plays, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts: before (gray) → now", isChanged: true, was: answer.next }) });
     for (const button of root.querySelectorAll(".cell")) button.classList.toggle("edited", factors.has(button.dataset.part));
     renderEditResult();
   }
@@ -229,8 +229,7 @@ export function createInside(page) {
     result.replaceChildren(
       element("p", { class: "facts" }, `Changed: ${names.join("; ")}.`),
       element("p", { class: "says" }, "The model’s probability of ", nextChip(token), " was ", shareElement(probability(answer, token)), ". Now it is ", shareElement(probability(edited, token)),
-        ...(best.id === token ? [", and no token is likelier."] : ["; the likeliest is ", nextChip(best.id), " with ", shareElement(Math.exp(best.logprob)), "."])),
-      element("p", { class: "hint" }, "The bars beside the picture are those after temperature, top-k and top-p."));
+        ...(best.id === token ? [", and no token is likelier."] : ["; the likeliest is ", nextChip(best.id), " with ", shareElement(Math.exp(best.logprob)), "."])));
   }
 
   // ---- the explain page

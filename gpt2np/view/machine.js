@@ -219,7 +219,8 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     const ofOther = guess && view.line < pass.count - 1;
     const isLast = moment >= phases.length - 2 && !ofOther;
     const point = guess ?? pass.lens[checkpoint];
-    const rows = isLast ? pass.next.map(({ id, logprob, sampled }) => ({ id, p: isDrawn ? sampled : Math.exp(logprob), own: Math.exp(logprob) }))
+    const [isSampled, isAfter] = [isDrawn && !shown.isChanged, isDrawn && shown.isChanged]; // a change is shown before the settings
+    const rows = isLast ? pass.next.map(({ id, logprob, sampled }) => ({ id, p: isSampled ? sampled : Math.exp(logprob), before: isSampled ? Math.exp(logprob) : isAfter ? shown.was.get(id) : undefined }))
       : point.ids.map((id, i) => ({ id, p: point.probabilities[i] }));
     const listed = rows.slice(0, N_BARS);
     const [best] = shown.was.keys(); // the likeliest before a change stays in sight
@@ -230,12 +231,11 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     if (ofOther) answerTitle.replaceChildren("After ", lineChip(view.line), `, asked ${where}, it would say`);
     else answerTitle.replaceChildren(isDrawn ? (shown.title || "The draw: a strip from 0 to 1") : isLast ? "The next token could be" : `Asked ${where}, it would say`);
     bars.replaceChildren(...listed.map((each) => {
-      const { id, p, own = p } = each;
-      const unfiltered = Math.abs(own - p) < 5e-4 ? [] : [element("span", { class: "soft" }, `${percent(own)} → `)]; // temperature and filters
+      const { id, p, before = p } = each;
+      const from = Math.abs(before - p) < 5e-4 ? [] : [element("span", { class: "soft" }, `${percent(before)} → `)];
       const name = onPick && shown.picks && isLast ? element("button", { type: "button", class: "token", onclick: () => onPick(id), "aria-label": `Continue with ${withSpaces(pass.nextText(id))}` }, withSpaces(pass.nextText(id))) : ofOther ? chip(id) : nextChip(id);
-      const was = isDrawn ? shown.was.get(id) : undefined;
-      return element("li", { "data-id": id, class: each === followed && isLast && "own" }, name, element("span", {}, ...unfiltered, dataElement(p, p ? percent(p) : "cut off")), bar(p / most),
-        ...(was === undefined ? [] : [element("span", { class: "was", p: Math.min(1, was / most), title: `before: ${percent(was)}` })]));
+      return element("li", { "data-id": id, class: each === followed && isLast && "own" }, name, element("span", {}, ...from, dataElement(p, p ? percent(p) : "cut off")), bar(p / most),
+        ...(isAfter && each.before !== undefined ? [element("span", { class: "was", p: Math.min(1, before / most) })] : []));
     }));
     draw.show(pass, shown.token, drawnAt(), pass.described.draw?.id === shown.token);
     measureBars();
@@ -247,7 +247,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     if (!place) return;
     const { top } = canvas.getBoundingClientRect();
     const isBeside = answer.getBoundingClientRect().top < canvas.getBoundingClientRect().bottom - 40;
-    const rows = [...bars.children];
+    const rows = [...bars.children].filter((each) => each.offsetHeight);
     const most = Math.max(...pass.next.map((each) => Math.exp(each.logprob)));
     const shares = new Map(pass.next.map((each) => [each.id, Math.exp(each.logprob) / most]));
     view.bars = isBeside ? rows.map((each) => {
@@ -483,7 +483,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
       const starts = plays === "on" ? goesOn : plays;
       pause();
       pass = readPass(described);
-      shown = { token, title, isChanged, picks, was: new Map(was.map((each) => [each.id, each.sampled])) };
+      shown = { token, title, isChanged, picks, was: new Map(was.map(({ id, logprob }) => [id, Math.exp(logprob)])) };
       phases = phasesOf(pass);
       view.off = new Set(off);
       view.line = chosen = line ?? pass.count - 1;

@@ -330,9 +330,11 @@ class TestInside:
         edited = trace(lm, ids[:14], "logits", interventions=zero_head(5, 0))["logits"][-1]
         check_edit(tab, ids[14], logits, edited)
         bars = cells(tab, ".machine-bars li")  # the Machine shows the changed pass
-        options = GenerationOptions(temperature=0.8, top_k=40, top_p=1.0)
+        after = softmax(edited)
         for token_id, p in bars:
-            assert p == pytest.approx(next_probabilities(edited, options)[token_id], abs=1e-6)
+            assert p == pytest.approx(after[token_id], abs=1e-6)
+        before = tab.locator(f".machine-bars [data-id='{int(logits.argmax())}']")
+        assert before.locator(".was").count() == 1 and "→" in before.inner_text()
         tab.click('.cell[data-part="1,mlp"]')
         set_inputs(tab, {"factor": 0.5})
         tab.dispatch_event("#factor", "change")
