@@ -388,7 +388,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     zoom.refresh();
   }
   for (const kind of ["click", "focusin"]) labels.addEventListener(kind, (event) => choose(lineOf(event)));
-  labels.addEventListener("pointerover", (event) => lookAt(lineOf(event)));
+  labels.addEventListener("pointerover", (event) => { if (!zoom.isInside) lookAt(lineOf(event)); }); // inside a part the names may move
   stage.addEventListener("pointerleave", () => { if (pass) lookAt(chosen); });
 
   function isolate(head) {
