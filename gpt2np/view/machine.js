@@ -305,7 +305,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
       return [title, `Now each token alone: ${pass.n_inner.toLocaleString("en")} neurons answer to its numbers and write into its line. For `, token, `, neuron ${most.neuron} writes most`,
         ...(raised ? ["; alone, it makes ", ...raised.raises.slice(0, 3).flatMap((id, i) => [i ? ", " : "", chip(id)]), " likelier; all of them together decide."] : ["."])];
     }
-    if (!isLast) return [element("b", {}, "The line of "), token, ". ", line || pass.first ? "Its arcs and dots stay in the picture." : "No token is before it, so it takes in nothing.", " Only the last line answers."];
+    if (!isLast && line === chosen) return [element("b", {}, "The line of "), token, ". ", line || pass.first ? "Its arcs and dots stay in the picture." : "No token is before it, so it takes in nothing.", " Only the last line answers."];
     if (kind === "answer") {
       return [title, `Only the last line answers. Its ${n} numbers are compared with a row for each of the ${pass.vocab_size.toLocaleString("en")} tokens; the better the fit, the likelier the token.`];
     }
