@@ -96,11 +96,9 @@ class Notation:
     """How messages write arguments: here as in Python, `top_k` and `force=True`."""
 
     def name(self, argument: str) -> str:
-        """Return the name of an argument."""
         return argument
 
     def setting(self, argument: str, value: object) -> str:
-        """Return an argument with a value."""
         return f'{argument}="{value}"' if isinstance(value, str) else f"{argument}={value!r}"
 
 

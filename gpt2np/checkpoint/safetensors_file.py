@@ -75,12 +75,10 @@ class StoredArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
         return self.tensor.shape[::-1] if self.is_transposed else self.tensor.shape
 
     @property
     def T(self) -> StoredArray:  # NumPy's name
-        """The transpose."""
         return replace(self, is_transposed=not self.is_transposed)
 
     def __array__(

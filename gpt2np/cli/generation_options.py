@@ -78,7 +78,6 @@ def _check_contradictions(flag: str, args: argparse.Namespace, names: Iterable[s
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of a generation option."""
     return long_flag(_OPTIONS[name], name)
 
 

@@ -65,7 +65,6 @@ class ByteDistances:
         """No reading from which a match can be reached is farther."""
 
     def __call__(self, readings: Iterable[Reading]) -> list[float]:
-        """Return the distance of each reading."""
         return [self._nodes[node] + self._states[state] for node, state in readings]
 
     def step(self, reading: Reading) -> tuple[int, Reading]:
@@ -140,7 +139,6 @@ class TokenDistances:
             self.is_exact = False
 
     def __call__(self, readings: Iterable[Reading]) -> list[float]:
-        """Return the distance of each reading."""
         readings = list(readings)
         for _ in self.prepare():
             pass

@@ -40,7 +40,6 @@ class VocabularyTrie:
 
     @property
     def size(self) -> int:
-        """Number of nodes."""
         return self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
 
     @cached_property

@@ -451,7 +451,6 @@ class _Part(NamedTuple):
     sizes: list[int]  # of the streams, in bytes
 
     def read(self, stream: int) -> bytes:
-        """Return the content of a stream."""
         with self.path.open("rb") as file:
             file.readline()
             file.seek(sum(self.sizes[:stream]), os.SEEK_CUR)

@@ -54,7 +54,6 @@ class Run:
 
     @property
     def config(self) -> GPT2Config:
-        """The config of the model."""
         return self.lm.model.config
 
     def residual(self, layer: int) -> Array:

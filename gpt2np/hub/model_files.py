@@ -59,7 +59,6 @@ class FileSet:
 
     @property
     def has_weights(self) -> bool:
-        """Whether the set includes weights."""
         return WEIGHTS in self.alternatives
 
     @property

@@ -34,7 +34,6 @@ class Connection(H11Protocol):
             min(idle, key=lambda connection: connection._opened).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Handle data of a request."""
         super().data_received(data)
         self._limit_headers()
 

@@ -164,7 +164,6 @@ class Engine:
         self._runner.cancel([stream.sequence for stream in running.all_streams], error)
 
     def cancel_all(self, error: Exception) -> None:
-        """End all requests with an error."""
         for running in self._running:
             self.cancel(running, error)
 

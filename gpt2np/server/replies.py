@@ -76,7 +76,6 @@ class Reply(ABC, Generic[R]):
         return self._chunk({**choice, "finish_reason": None})
 
     def chunk(self, update: Update) -> Json:
-        """Return the chunk of an update."""
         choice = {
             "index": update.index,
             "finish_reason": finish_reason(update.finish_reason),
