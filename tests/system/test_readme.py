@@ -41,7 +41,11 @@ def test_start_and_memory_are_those_of_the_page_benchmarks():
     memory = re.search(r"^\| peak memory.*?\| ([\d.]+) \| ([\d.]+)", page, re.MULTILINE)
     shares = [round(100 * float(match[1]) / float(match[2])) for match in (start, memory)]
     text = " ".join(README.split())
-    assert f"in {shares[0]} % of transformers' time, with {shares[1]} % of its peak" in text
+    time_share, memory_share = shares
+    expected = (
+        f"in {time_share} % of transformers' time, with {memory_share} % of transformers' peak"
+    )
+    assert expected in text
 
 
 def test_the_bundled_model_is_that_of_its_card():
