@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from gpt2np.checkpoint.safetensors_file import write_safetensors
 from gpt2np.data.files import as_path, atomic_path
-from gpt2np.errors import CheckpointError, check_argument, is_integer
+from gpt2np.errors import CheckpointError, check_argument, error_reason, is_integer
 from gpt2np.interp.trace import trace
 from gpt2np.kernels.array import Array
 
@@ -136,6 +136,7 @@ def read_golden(path: str | Path) -> Golden:
     """
     path = as_path(path)
     try:
+        path.open("rb").close()  # of any file that it can't open, safe_open says that there is none
         with safe_open(path, "np") as file:
             content: dict[str, Any] = json.loads((file.metadata() or {})["gpt2np"])
             arrays: dict[str, dict[str, Array]] = {name: {} for name in content["ids"]}
@@ -145,7 +146,9 @@ def read_golden(path: str | Path) -> Golden:
         return Golden(
             content["model"], content["ids"], content["greedy_ids"], content["gaps"], arrays
         )
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error_reason(error)}") from error
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise CheckpointError(
             f"{path} has no golden arrays ({error}); write them with gpt2np parity record"
         ) from error

@@ -60,6 +60,12 @@ def test_wrong_arguments(folder, arguments, message):
     assert not (folder / "g.safetensors").exists()
 
 
+def test_golden_files_that_cannot_be_read(folder, golden):
+    for path, reason in ((folder, "Is a directory"), (folder / "none", "No such file")):
+        line = one_line(run_here("parity", "check", path, golden), 1)
+        assert f"cannot read {path}: {reason}" in line
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
