@@ -169,7 +169,7 @@ def requests() -> dict[str, Callable[[tuple[str, int]], str]]:
     bounded = {"type": "number", "minimum": -1.2345678, "maximum": 987654.321}
     large_pattern = "(.{0,50}a.{0,50}){1,20}"
     long_text = "The fox, 12 kings & the river. " * 400_000
-    steered: dict[str, object] = {"interventions": [{"point": "blocks.*", "factor": 0.999}] * 20}
+    steered: dict[str, object] = {"interventions": [{"point": "blocks.*", "factor": 0.999}] * 3}
     steered |= {"n": 8, "max_tokens": 500, "ignore_eos": True}
     by_text: dict[str, object] = {"boundary": "text", "logprobs": 20}
     saliency: dict[str, object] = {"prompt": ids[:256], "token": 7, "steps": 64}

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -56,7 +56,7 @@ class Intervention:
     receives the selected positions and heads of an array: (positions, …), or (heads, positions, …)
     for arrays with a head axis. `edit` returns values that broadcast to the same shape. `slope` is
     the derivative of the edit: 0 for values that do not depend on the part, 1 for added values,
-    None if unknown; gradients then do not pass through the intervention.
+    None if unknown; gradients then do not pass through the intervention. `for_layers` sets `names`.
     """
 
     points: tuple[str, ...]
@@ -64,8 +64,11 @@ class Intervention:
     positions: Indices = None
     heads: Indices = None
     slope: float | None = None
+    names: frozenset[str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.names is not None:  # checked before
+            return
         for name in (name for point in self.points for name in candidate_hook_points(point)):
             if self.heads is not None and not get_hook_point(name).by_head:
                 raise InvalidArgumentError(f"{name} has no heads; choose positions only")
@@ -76,7 +79,15 @@ class Intervention:
         Raises:
             InvalidArgumentError: the model lacks a hook point.
         """
-        return dataclasses.replace(self, points=tuple(select_hook_points(self.points, n_layer)))
+        if self.names is not None:
+            return self
+        points = tuple(select_hook_points(self.points, n_layer))
+        return dataclasses.replace(self, points=points, names=frozenset(points))
+
+    def _selects(self, name: str) -> bool:
+        if self.names is not None:
+            return name in self.names
+        return any(matches(name, point) for point in self.points)
 
     def after_prompt(self) -> Intervention | None:
         """Return the intervention for generated tokens: `self`, or None if `positions` are set."""
@@ -84,7 +95,7 @@ class Intervention:
 
     def __call__(self, name: str, array: Array) -> Array:
         """Return an edited copy of the array, or the array itself if no point matches `name`."""
-        if not any(matches(name, point) for point in self.points):
+        if not self._selects(name):
             return array
         index = _part_index(name, array, self.positions, self.heads)
         edited = array.copy()
@@ -104,7 +115,7 @@ class Intervention:
         Raises:
             InvalidArgumentError: the edit's `slope` is unknown.
         """
-        if self.slope == 1 or not any(matches(name, point) for point in self.points):
+        if self.slope == 1 or not self._selects(name):
             return d
         if self.slope is None:
             raise InvalidArgumentError(f"the edit of {name} has no slope; set Intervention.slope")

@@ -19,9 +19,18 @@ def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervent
     """Return the hooks for a request's interventions; edits that change nothing are left out.
 
     Raises:
-        InvalidArgumentError: a hook point or a head does not exist, or a vector does not fit.
+        InvalidArgumentError: a hook point or a head does not exist, a vector does not fit, or there
+            are too many edits.
     """
-    return [_hook(edit, config) for edit in edits if not edit.changes_nothing]
+    hooks = [_hook(edit, config) for edit in edits if not edit.changes_nothing]
+    hooks = [hook.for_layers(config.n_layer) for hook in hooks]  # once, not in each pass
+    n, most = sum(len(hook.points) for hook in hooks), limits().max_steered_points
+    if n > most:
+        raise InvalidArgumentError(
+            f"the interventions edit {n:,} hook points, more than {most:,}; name fewer, or "
+            f"{how_to_raise('max_steered_points')} for the server"
+        )
+    return hooks
 
 
 def _hook(edit: EditRequest, config: GPT2Config) -> Intervention:

@@ -14,7 +14,7 @@ for package in ("fastapi", "uvicorn", "prometheus_client"):
 
 PROMPT = "The little girl went to the"
 POINT = "blocks.3.resid"
-LIMIT = 1.0  # seconds, for a machine with other work; alone, it is below 0.25
+LIMIT = 1.0  # seconds, for a machine with other work (at a load of 10, it was 0.2)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +106,7 @@ def test_samples_and_streams(complete, server, lm, steering):
         ({"interventions": [{"point": "blocks.1.attn.z", "heads": [50]}]}, "no head 50"),
         ({"interventions": [{"point": POINT, "heads": [0]}]}, "has no heads"),
         ({"interventions": [{"point": POINT}] * 21}, "interventions"),
+        ({"interventions": [{"point": "blocks.*"}] * 20}, "edit 1,580 hook points, more than 300"),
         ({"interventions": [{"point": POINT, "strength": 2}]}, "no effect without vector"),
         ({"interventions": [{"point": POINT, "factor": 2, "vector": [1.0]}]}, "combined with"),
         ({"interventions": [{"point": POINT, "positions": [0]}]}, "positions"),
@@ -158,11 +159,13 @@ def test_too_many_at_a_time(complete, server, steering):
     assert complete(edit(steering, 1)).is_success
 
 
-def test_other_streams_do_not_wait(complete, server, steering):
+@pytest.mark.parametrize("edits", [None, [{"point": "blocks.*", "factor": 0.999}] * 3])
+def test_other_streams_do_not_wait(complete, server, steering, edits):
+    edits = edits or [edit(steering, 1)]
     waits, last, responses = [], time.monotonic(), []
 
     def steer():
-        responses.append(complete(edit(steering, 1), max_tokens=200, ignore_eos=True, n=8))
+        responses.append(complete(*edits, max_tokens=60, ignore_eos=True, n=8))
 
     steered = threading.Thread(target=steer)
     body = {"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True}
