@@ -32,7 +32,8 @@ _FLOOR = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float6
 _ELEMENTWISE = ("embed", "resid_mid", "mlp.act", "resid")  # steps without sums
 _MIN_SIGNIFICANCE = 12  # standard deviations, of a mistake among independent rounding errors
 _MIN_ROW_SIGNIFICANCE = 6  # of a mistake below the tolerance, where a row may round as a whole
-_MIN_EXPLAINED = 4  # how much smaller a mistake must make an error
+_MAX_REST = 0.25  # of an error, that a mistake may leave unexplained
+_MAX_HALF_REST = 0.7  # half precision leaves numbers beside a rounding limit
 _MAX_TOKENS = 64  # of a prompt on which mistakes are tried
 
 
@@ -160,14 +161,18 @@ def _check(
         for point, mistake, error in (
             checks[prompt].explanations(last) if _usable(checks[prompt]) else ()
         )
-        # Another mistake correlates, too.
-        if by_name[point].is_rounding or error < by_name[point].error / _MIN_EXPLAINED
+        if by_name[point].is_rounding or error < by_name[point].error * _max_rest(mistake)
     ]
     if explanations:
         found = min(explanations, key=lambda entry: (order[entry[0].point], entry[2]))
         return Report(dtype, tuple(points), *found, precision)
     pattern = checks[prompt].pattern(flagged) if flagged else None
     return Report(dtype, tuple(points), flagged, precision=precision, pattern=pattern)
+
+
+def _max_rest(mistake: str) -> float:
+    """Return the share of an error that a mistake may leave; one beside another explains little."""
+    return _MAX_HALF_REST if mistake in HALF_PRECISION else _MAX_REST
 
 
 def _usable(one: _PromptCheck) -> int:
