@@ -6,14 +6,7 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from gpt2np.view import (
-    EMBEDDED_MODULES,
-    MEDIA_TYPES,
-    content_hash,
-    joined_modules,
-    joined_styles,
-    web_files,
-)
+from gpt2np.view import MEDIA_TYPES, content_hash, joined_modules, joined_styles, web_files
 
 
 def add_playground(app: FastAPI) -> None:
@@ -26,14 +19,9 @@ def add_playground(app: FastAPI) -> None:
         "Cache-Control": "no-cache",
     }
 
-    modules = [name for name in contents if name.endswith(".js") and name not in EMBEDDED_MODULES]
-    preload = ", ".join(f"<playground/{name}>; rel=modulepreload" for name in modules)
-
     @app.get("/", include_in_schema=False)
     async def playground() -> Response:
-        response = await playground_file("index.html")
-        response.headers["Link"] = preload  # otherwise each module waits for those that import it
-        return response
+        return await playground_file("index.html")
 
     @app.get("/playground/{name}", include_in_schema=False)
     async def playground_file(name: str) -> Response:

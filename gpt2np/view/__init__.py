@@ -35,12 +35,9 @@ from typing import Any
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 """Media types of the front end's files, by suffix."""
 
-EMBEDDED_MODULES = ("sampler.js", "details.js", "embedded.js")
-"""Modules that only a page of one file needs."""
-
 _MODULES = (
     *("view.js", "pass.js", "numbers.js", "draw.js", "stage.js", "scenes.js"),
-    *("zoom.js", "machine.js", *EMBEDDED_MODULES),
+    *("zoom.js", "machine.js", "sampler.js", "details.js", "embedded.js"),
 )
 _STYLES = ("colors.css", "style.css", "machine.css", "numbers.css")
 

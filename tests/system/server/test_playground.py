@@ -237,17 +237,6 @@ class TestWrite:
         assert "context" in tab.inner_text("#status")
 
 
-def test_modules_are_loaded_at_once(open_tab, client):
-    """The page's header names each module that the page imports, and no other."""
-    loaded = open_tab().evaluate(
-        "performance.getEntriesByType('resource').map(e => e.name).filter(n => n.endsWith('.js'))"
-    )
-    named = re.findall(
-        r"<(playground/\w+\.js)>; rel=modulepreload", client.get("/").headers["link"]
-    )
-    assert sorted(named) == sorted({name.split("/", 3)[3] for name in loaded})
-
-
 class TestChoices:
     @pytest.mark.parametrize(
         ("temperature", "top_k", "top_p"),
