@@ -33,6 +33,7 @@ from gpt2np.distributed.jobs import (
 )
 from gpt2np.evaluation.corpus import score_corpus
 from gpt2np.evaluation.options import ScoreOptions
+from gpt2np.kernels.blas import small_kernels
 from gpt2np.prompts.job import continue_file
 from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer.dataset import encode_dataset
@@ -63,6 +64,20 @@ def write_corpus(folder, n_files, n_documents):
     return files
 
 
+def read_json_lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def assert_equal_scores(rows, expected):
+    """Compare scores up to rounding, by which the ranks of close logits change, too."""
+    ranks, expected_ranks = (
+        [token.pop("rank") for row in table for token in row["token_scores"]]
+        for table in (rows, expected)
+    )
+    assert_equal_results(rows, expected)
+    assert ranks == pytest.approx(expected_ranks, rel=0.01, abs=1)
+
+
 @pytest.fixture
 def closed_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -91,10 +106,7 @@ def test_a_command(ray_folder, closed_port, tmp_path):
         variables = {**os.environ, "RAY_TMPDIR": ray_folder}
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=variables)
         assert done.returncode == 1 and "skipped" in done.stderr, done.stderr  # a broken document
-    plain, on_ray = (
-        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
-        for name in ("plain.jsonl", "ray.jsonl")
-    )
+    plain, on_ray = (read_json_lines(tmp_path / name) for name in ("plain.jsonl", "ray.jsonl"))
     assert_equal_results(on_ray, plain)
 
 
@@ -143,6 +155,11 @@ def test_a_missing_token(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
+    """The same bytes on one worker and on two, and, with small-matrix kernels, without Ray.
+
+    Elsewhere the last digits of scores depend on the number of threads and on the batches, and
+    workers have one thread each and batches of the usual size.
+    """
     quantized = LanguageModel.load("bundled", weights="int8")
     monkeypatch.setattr("gpt2np.evaluation.corpus.BATCH_SIZE", 2000)
     files = write_corpus(tmp_path, 3, 12)
@@ -174,10 +191,14 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
     }
     for name, (job, on_ray) in jobs.items():
         job(out=tmp_path / name)
-        for workers in (1, 2) if name == "s.jsonl" else (2,):
-            out = tmp_path / f"{workers}.{name}"
+        outs = [tmp_path / f"{n}.{name}" for n in ((1, 2) if name == "s.jsonl" else (2,))]
+        for workers, out in zip((1, 2)[-len(outs) :], outs, strict=True):
             job(out=out, run=on_ray(Cluster(workers=workers)))
-            assert out.read_bytes() == (tmp_path / name).read_bytes(), (name, workers)
+            assert out.read_bytes() == outs[0].read_bytes(), (name, workers)
+        if small_kernels() or name != "s.jsonl":
+            assert outs[0].read_bytes() == (tmp_path / name).read_bytes(), name
+        else:
+            assert_equal_scores(*(read_json_lines(file) for file in (outs[0], tmp_path / name)))
     with pytest.raises(InvalidArgumentError, match="cpus_per_worker is 9, but the cluster has 2"):
         Cluster(cpus_per_worker=9).actor_options()
     with pytest.raises(InvalidArgumentError, match="workers is 2, with 1 CPUs each, but the clus"):
