@@ -2,9 +2,9 @@
 
 Measures the speed of prefill, decoding and batches, the time to the first token
 of a new process, and the peak memory. The speeds are compared with the limits
-of this machine: memory bandwidth and matrix multiplication speed. Takes a minute
-or two with GPT-2 small. Close other programs first: their load distorts the
-results.
+of this machine: memory bandwidth and matrix multiplication speed. Takes a
+minute or two with GPT-2 small. Close other programs first: their load distorts
+the results.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """A model's weights by name, and the packing of matrices for fast products.
 
 Packing copies every matrix into panels (`gpt2np.kernels.packed_matrix`). This takes longer than a
-short pass, so a short first pass reads the memory-mapped file directly. Any other pass first packs
-the matrices. The panels then replace the original arrays. Quantized matrices are packed at once.
+short pass, so with small-matrix kernels a short first pass reads the memory-mapped file directly.
+Any other pass first packs the matrices: other kernels round otherwise if a matrix is not packed.
+The panels then replace the original arrays. Quantized matrices are packed at once.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from gpt2np.checkpoint.safetensors_file import read_ahead, release
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.blas import small_kernels
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 from gpt2np.progress import progress_bar
 
@@ -154,13 +156,14 @@ class PackedWeights(MutableMapping[str, Array]):
     def for_pass(self, *, short: bool) -> Any:
         """Return the weights for one pass, as the constructor's argument `arrange` builds them.
 
-        Packs the matrices at the first pass if that pass is long, else at the second pass.
+        Packs the matrices at the second pass if the first is short and BLAS has small-matrix
+        kernels, else at the first pass, so that equal calls have equal results.
         """
         if self._packed_pass is not None:
             return self._packed_pass  # no lock: in a forked child, it may stay locked
         with self._lock:
             if self._packed_pass is None:
-                if short and not self._was_read and self._packings:
+                if short and not self._was_read and self._packings and small_kernels():
                     self._was_read = True
                     source = WeightSource(dict(self._arrays), {}, self._packings)
                     return self._arrange(source, False)
