@@ -776,8 +776,7 @@ class TestPresent:
         tab.wait_for_selector(".machine-bars .was")
         prompt = tab.input_value("#prompt")
         edited = trace(lm, prompt, "logits", interventions=zero_head(5, 2))["logits"][-1]
-        options = GenerationOptions(temperature=0.8, top_k=40, top_p=1.0)
-        after = next_probabilities(edited, options)
+        after = softmax(edited)  # a change is shown before the settings
         bars = cells(tab, ".machine-bars li")
         assert [i for i, _ in bars][:5] == np.argsort(-after)[:5].tolist()
         token = int(lm.model.forward([lm.encode_prompt(prompt)])[-1].argmax())
@@ -796,7 +795,15 @@ class TestPresent:
 
 
 def in_sight(tab, selector, whole=False):
-    """Whether an element, or all of it, is in the window and nothing covers its top."""
+    """Whether an element, or all of it, is soon in the window and nothing covers its top."""
+    for _ in range(30):
+        if is_in_sight(tab, selector, whole):
+            return True
+        tab.wait_for_timeout(100)  # the page may still scroll or lay itself out
+    return False
+
+
+def is_in_sight(tab, selector, whole):
     return tab.eval_on_selector(
         selector,
         """(element, whole) => {
