@@ -340,9 +340,9 @@ def patching(lm: gpt2np.LanguageModel) -> Figure:
 def engines(lm: gpt2np.LanguageModel) -> Figure:
     """Draw the table of engines of the page Processors."""
     text = (DOCS / "internals" / "processors.md").read_text(encoding="utf-8")
-    lines = text.partition("## Engines")[2].splitlines()
-    table = "\n".join(line for line in lines if line.startswith("|"))
-    sections = re.split(r"^\| \*\*", table, flags=re.MULTILINE)
+    table = re.search(r"^\|.*(?:\n\|.*)*", text.partition("## Engines")[2], re.MULTILINE)
+    assert table
+    sections = re.split(r"^\| \*\*", table[0], flags=re.MULTILINE)
     peers = [name.strip() for name in sections[0].splitlines()[-2].split("|")[2:-1]]
     figure, axes = plt.subplots(1, len(sections) - 1, figsize=(12, 3.6), sharex=True, sharey=True)
     for ax, section in zip(axes, sections[1:], strict=True):
