@@ -175,11 +175,11 @@ def _module_name(command: str) -> str:
     return command.replace("-", "_")
 
 
-def _summary(command: str) -> str:
-    """Return the first line of a command's docstring, without the time of importing all modules."""
+def _first_line(command: str) -> str:
+    """Return the first line of a command's docstring without importing its module."""
     folder = os.path.dirname(__file__)  # noqa: PTH120 (pathlib would be the slowest import here)
     with open(f"{folder}/{_module_name(command)}.py", encoding="utf-8") as file:  # noqa: PTH123
-        return file.readline().lstrip('r"').rstrip(".\n")
+        return file.readline().removeprefix("r").removeprefix('"""')
 
 
 def _create_parser(modules: Mapping[str, ModuleType | None]) -> argparse.ArgumentParser:
@@ -194,7 +194,8 @@ def _create_parser(modules: Mapping[str, ModuleType | None]) -> argparse.Argumen
     )
     for name, module in modules.items():
         description = module.__doc__ if module else None
-        command = commands.add_parser(name, help=_summary(name), description=description)
+        summary = (description or _first_line(name)).partition("\n")[0].rstrip(".")
+        command = commands.add_parser(name, help=summary, description=description)
         if module:
             module.add_arguments(command)
     return parser

@@ -56,7 +56,7 @@ class Intervention:
     receives the selected positions and heads of an array: (positions, …), or (heads, positions, …)
     for arrays with a head axis. `edit` returns values that broadcast to the same shape. `slope` is
     the derivative of the edit: 0 for values that do not depend on the part, 1 for added values,
-    None if unknown; gradients then do not pass through the intervention. `for_layers` sets `names`.
+    None if unknown; gradients then do not pass through the intervention.
     """
 
     points: tuple[str, ...]
@@ -64,11 +64,10 @@ class Intervention:
     positions: Indices = None
     heads: Indices = None
     slope: float | None = None
-    names: frozenset[str] | None = field(default=None, repr=False, compare=False)
+    # The points once `for_layers` has expanded them. A copy with other points does not have it.
+    _names: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.names is not None:  # checked before
-            return
         for name in (name for point in self.points for name in candidate_hook_points(point)):
             if self.heads is not None and not get_hook_point(name).by_head:
                 raise InvalidArgumentError(f"{name} has no heads; choose positions only")
@@ -79,14 +78,15 @@ class Intervention:
         Raises:
             InvalidArgumentError: the model lacks a hook point.
         """
-        if self.names is not None:
+        if self._names is not None:
             return self
-        points = tuple(select_hook_points(self.points, n_layer))
-        return dataclasses.replace(self, points=points, names=frozenset(points))
+        expanded = dataclasses.replace(self, points=tuple(select_hook_points(self.points, n_layer)))
+        object.__setattr__(expanded, "_names", frozenset(expanded.points))
+        return expanded
 
     def _selects(self, name: str) -> bool:
-        if self.names is not None:
-            return name in self.names
+        if self._names is not None:
+            return name in self._names
         return any(matches(name, point) for point in self.points)
 
     def after_prompt(self) -> Intervention | None:

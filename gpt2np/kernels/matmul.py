@@ -35,7 +35,10 @@ MAX_SPLIT_ROWS = 7
 This holds for OpenBLAS on x86; with small-matrix kernels, for any number of rows."""
 
 MAX_GEMV_ROWS = 3
-"""The most rows for which one GEMV per row is faster than GEMM, without small-matrix kernels."""
+"""The most rows for which one GEMV per row is faster than GEMM, without small-matrix kernels.
+
+The matrix must be stored as [out, in], as packed matrices are. Otherwise, GEMM multiplies the rows.
+"""
 
 _GEMV_WEIGHTS = 2**16
 """The most weights that the GEMVs of several rows read in turn, so that they stay in L2."""
@@ -112,7 +115,8 @@ def _matmul_of_any_blas(x: Array, w: Array, out: Array | None) -> Array:
 def _multiply_by_gemv(x: Array, w: Array, out: Array) -> None:
     """Write x (…, n, k) times w (…, k, m) to `out`: one GEMV per row and part of the columns."""
     k, m = w.shape[-2:]
-    width = math.gcd(m, 2 ** (_GEMV_WEIGHTS // k).bit_length() // 2)
+    most = 1 << max(0, (_GEMV_WEIGHTS // k).bit_length() - 1)  # a power of two, as LANES
+    width = m if m <= most else math.gcd(m, most)
     w, out = (a.reshape(*a.shape[:-1], -1, width).swapaxes(-3, -2) for a in (w, out))
     np.matmul(x[..., None, :, None, :], w[..., None, :, :], out=out[..., None, :])
 

@@ -102,10 +102,13 @@ class PackedMatrix:
                 panel, block = self.data[i, p], matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
                 if self.scale is not None:
                     block, self.scale[i, p, : block.shape[1]] = quantize(block)
+                elif not small_kernels():
+                    # Rows of the matrix evict each other from the cache while they are transposed:
+                    # 250 ms for GPT-2 small, 140 with a copy.
+                    block = block.copy("K")
                 if block.shape != panel.shape:
                     panel[...] = 0
-                # From a copy, because rows of a matrix displace each other from the cache.
-                panel[: block.shape[0], : block.shape[1]] = block.copy("K")
+                panel[: block.shape[0], : block.shape[1]] = block
 
     def unpack(self) -> Array:
         """Return the matrix [in, out] as a new array."""
@@ -135,8 +138,8 @@ def joined(panels: Array, groups: int) -> Array:
     `groups` must be I, or 1. Without small-matrix kernels, the memory of panels allows both.
     """
     *stack, p, _, m = panels.shape[1:]
-    inputs = panels.ndim - 2
-    by_output = panels.transpose(*range(1, inputs), inputs + 1, 0, inputs)  # (…, P, m, I, k)
+    k_axis = panels.ndim - 2
+    by_output = panels.transpose(*range(1, k_axis), k_axis + 1, 0, k_axis)  # (…, P, m, I, k)
     w = by_output.reshape(*stack, p * m, groups, -1)
     return w.transpose(w.ndim - 2, *range(w.ndim - 3), w.ndim - 1, w.ndim - 3)
 

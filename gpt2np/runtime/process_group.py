@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import socket
 
 _MAX_HEADER = 32  # bytes of a message before the task
-_FORK_PATIENCE_S = 0.5  # how long the first pass waits until BLAS's threads sleep
+_FORK_TIMEOUT_S = 0.5  # how long the first pass waits until BLAS's threads sleep
 
 
 class ProcessGroup:
@@ -83,7 +83,7 @@ class ProcessGroup:
         self.tuner = tuner
         self._workers: list[Worker] = []
         self._is_busy = False  # workers are being forked, or compute a pass
-        self._fork_patience = 0.0 if tuner else _FORK_PATIENCE_S
+        self._fork_timeout = 0.0 if tuner else _FORK_TIMEOUT_S
         self._weights_version = 0
         self._store_offsets: weakref.WeakKeyDictionary[KVStore, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -183,8 +183,8 @@ class ProcessGroup:
             if self._is_busy or self._weights_version != runner.weights.version:
                 kill_workers(self._workers)
             lacks_workers = len(self._workers) < n_ranks - 1
-            if lacks_workers and not wait_for_blas(self._fork_patience):
-                self._fork_patience = 0.0
+            if lacks_workers and not wait_for_blas(self._fork_timeout):
+                self._fork_timeout = 0.0
                 return None  # a later pass tries again
             self._is_busy = True
             if lacks_workers:

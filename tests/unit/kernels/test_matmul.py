@@ -146,13 +146,15 @@ def test_threads_make_no_difference(monkeypatch):
 
 
 @pytest.mark.parametrize("k", [130, 192, 384])
-def test_a_share_of_the_columns_has_the_bits_of_the_whole_product_of_few_rows(k):
+@pytest.mark.parametrize("stored", ["[in, out]", "[out, in]"])
+def test_a_share_of_the_columns_has_the_bits_of_the_whole_product_of_few_rows(k, stored):
     """So the number of ranks, which `auto` measures, does not change the text of one sequence."""
     if not blas() or blas().core == "MKL" or platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("not known of this BLAS")
     rng = np.random.default_rng(k)
     for m in (48, 768, 2304):
-        w = rng.normal(size=(m, k)).astype(np.float32).T  # stored as [out, in], as packed matrices
+        w = rng.normal(size=(k, m)).astype(np.float32)
+        w = np.asfortranarray(w) if stored == "[out, in]" else w  # packed matrices are [out, in]
         for n in range(1, module.MAX_SPLIT_ROWS + 1):
             x = rng.normal(size=(n, k)).astype(np.float32)
             with single_threaded_blas():
