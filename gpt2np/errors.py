@@ -145,8 +145,8 @@ class GPT2NPError(Exception):
         """Return the message like `str`, with arguments in a notation."""
         text, *values = self.args or ("",)
         if values or self.arguments:
-            shown = {n: _Argument(n, value, notation) for n, value in self.arguments.items()}
-            text = text.format(*values, **shown)
+            arguments = {n: _Argument(n, value, notation) for n, value in self.arguments.items()}
+            text = text.format(*values, **arguments)
         text = shortened(f"{self.place}{text}")
         if len(text) > _MAX_LENGTH:
             text = f"{text[: _MAX_LENGTH // 2]} … {text[-_MAX_LENGTH // 2 :]}"

@@ -30,7 +30,7 @@ def receipt(
     """Return the receipt of the text `ids`, without the model's name; see `Completion.receipt`.
 
     Raises:
-        InvalidArgumentError: the text has a window or `boundary="text"`.
+        InvalidArgumentError: the text was generated with `window` or `boundary="text"`.
     """
     if options.window or options.boundary == "text":
         raise InvalidArgumentError(

@@ -119,21 +119,22 @@ class Completion:
     def receipt(self, lm: _TextModel) -> dict[str, Any]:
         """Return the receipt of the text, for JSON; `gpt2np.parity.replay` checks a receipt.
 
-        `lm` is the model that generated the text. The receipt has digests of the weights, the
-        config and the tokenizer, the options, the ids, and a digest of each step's logits, for
-        which the text is computed once more. It has no callbacks. Of a text that was cut off, the
-        tokens so far are checked.
+        `lm` is the model that generated the text. The receipt contains the options, the ids, and
+        digests of the weights, config, tokenizer and each step's logits. To digest the logits,
+        `receipt` runs the text through the model again. The receipt does not include callbacks. If
+        the text was cut off, `replay` checks only the tokens generated so far.
 
         Raises:
-            InvalidArgumentError: the text has a window or `boundary="text"`, or is of a beam search
-                that a time limit ended.
+            InvalidArgumentError: the text was generated with `window` or `boundary="text"`, or by a
+                beam search that was cut off.
         """
         from gpt2np.generation.receipt import receipt
 
         content = receipt(self.prompt_ids, self.ids, self.options, lm.model, lm.tokenizer)
         is_cut_off = self.finish_reason in ("time", "cancelled")
         if is_cut_off and self.options.num_beams > 1:
-            message = "a receipt is of a whole beam search; increase {max_time}"
+            message = "a beam search that was cut off has no receipt; increase {max_time}, or let "
+            message += "the search end"
             raise InvalidArgumentError(message, max_time=self.options.max_time)
         return {"model": self.model, **content, "is_cut_off": is_cut_off}
 

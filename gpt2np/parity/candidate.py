@@ -137,7 +137,8 @@ def _split(name: str, value: Any, config: GPT2Config) -> dict[str, Any]:
 def _shaped(value: Any, point: str, n_tokens: int, config: GPT2Config) -> Array | None:
     """Return an array in the hook point's shape, or None: without a batch axis, heads first.
 
-    Of logits, the last token's suffice: (1, V). Of as many tokens as heads, heads are the first.
+    For logits, the last token's row (1, V) is enough. If there are as many tokens as heads, the
+    first axis is taken as heads.
     """
     array = np.asarray(value)
     if array.dtype.kind not in "fiu":

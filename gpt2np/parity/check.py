@@ -30,11 +30,11 @@ _WIDE = DTYPES[2:]
 _MARGIN = 12  # how much more rounding an engine may show at a point than our own pass
 _FLOOR = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-40}
 _ELEMENTWISE = ("embed", "resid_mid", "mlp.act", "resid")  # steps without sums
-_MIN_SIGNIFICANCE = 12  # standard deviations, of a mistake among independent rounding errors
-_MIN_ROW_SIGNIFICANCE = 6  # of a mistake below the tolerance, where a row may round as a whole
-_MAX_REST = 0.25  # of an error, that a mistake may leave unexplained
-_MAX_HALF_REST = 0.7  # half precision leaves numbers beside a rounding limit
-_MAX_TOKENS = 64  # of a prompt on which mistakes are tried
+_MIN_SIGNIFICANCE = 12  # least size of a mistake, in standard deviations of independent errors
+_MIN_ROW_SIGNIFICANCE = 6  # as above, below the tolerance: errors within a row may correlate
+_MAX_REST = 0.25  # largest fraction of an error that a mistake may leave unexplained
+_MAX_HALF_REST = 0.7  # numbers near a rounding boundary of float16 may round the other way
+_MAX_TOKENS = 64  # of the longest prompt on which mistakes are tried
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ class Report:
         explained_error: the error at `first` of an engine with this mistake.
         pattern: what the error at `first` looks like, if no known mistake explains it.
         precision: the step that the candidate computes in half precision by design, one of
-            `HALF_PRECISION`. Errors and tolerances are then those of a pass that does the same.
+            `HALF_PRECISION`. Errors and tolerances are then relative to a pass that also computes
+            this step in half precision.
     """
 
     dtype: str
@@ -94,15 +95,17 @@ class Report:
         if self.first is None:
             worst = max(self.points, key=lambda p: p.error / p.tolerance)
             return (
-                f"rounding: {len(self.points)} arrays agree as {dtype} may; the largest "
-                f"error is {worst.error:.2g}, of at most {worst.tolerance:.2g}, at {worst.point}"
+                f"rounding: {len(self.points)} arrays agree within the rounding of {dtype}; the "
+                f"largest error is {worst.error:.2g}, of at most {worst.tolerance:.2g}, at "
+                f"{worst.point}"
             )
         place = f"a bug, first at {self.first.point} (prompt {self.first.prompt!r})"
-        size = f"error {self.first.error:.2g}, {dtype} may show {self.first.tolerance:.2g}"
+        size = f"error {self.first.error:.2g}"
+        size += f"; rounding in {dtype} explains at most {self.first.tolerance:.2g}"
         if self.mistake is None or self.explained_error is None:
             pattern = f" ({self.pattern})" if self.pattern else ""
             return f"{place}: {size}; no known mistake explains it{pattern}"
-        named = f"agrees to {self.explained_error:.2g} with: {self.mistake}"
+        named = f"this mistake explains all but {self.explained_error:.2g}: {self.mistake}"
         is_all = self.explained_error <= self.first.tolerance
         return f"{place}: {size}; {named}" + ("" if is_all else ", and something else is wrong")
 
@@ -171,7 +174,10 @@ def _check(
 
 
 def _max_rest(mistake: str) -> float:
-    """Return the share of an error that a mistake may leave; one beside another explains little."""
+    """Return the largest fraction of an error that `mistake` may leave unexplained.
+
+    A mistake that the engine does not make can correlate with the error, too, but explains little.
+    """
     return _MAX_HALF_REST if mistake in HALF_PRECISION else _MAX_REST
 
 
@@ -204,7 +210,7 @@ class _PromptCheck:
         for point, array in self.given.items():
             right = self._right[point]
             error, own_error = _distance(array, right), _distance(rounded[point], ours[point])
-            # A number beside a rounding limit of the half precision may fall on its other side.
+            # A number near a rounding boundary of float16 may round to its other neighbor.
             flips = _distance(wide[point], right) / 2
             tolerance = max(_MARGIN * own_error, flips, _floor(self._dtype, point, self._config))
             from_golden = _distance(array, exact[point]) if point in exact else None
@@ -213,8 +219,8 @@ class _PromptCheck:
     def explanations(self, last: str | None) -> Iterator[tuple[str, str, float]]:
         """Yield (point, mistake, error with the mistake) wherever a mistake explains an array.
 
-        `last` is the first array with too large an error, if any. Those before it are explained,
-        too, in bfloat16 and float16, whose rounding can hide a mistake.
+        `last` is the first array with too large an error, if any. In bfloat16 and float16, mistakes
+        are also tried on the arrays before `last`, because rounding can hide a mistake there.
         """
         names = hook_point_names(self._config.n_layer)
         names = names[: names.index(last) + 1] if last else names
@@ -261,9 +267,9 @@ class _PromptCheck:
         choose: Callable[[str, Array], Array],
         mistakes: Sequence[str | None],
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Run the pass; return the computed steps, and the arrays that `choose` makes of them.
+        """Run the pass; return the computed steps, and the arrays that `choose` returns for them.
 
-        Named mistakes replace the step at each of their points.
+        At each of its points, a named mistake replaces the step.
         """
         computes = {m.point: m.compute for m in MISTAKES if m.name in mistakes}
         steps: dict[str, Array] = {}
@@ -294,9 +300,9 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _floor(dtype: str, point: str, config: GPT2Config) -> float:
-    """Return the least tolerance: in float32, twice the rounding of a sum of n numbers one by one.
+    """Return the least tolerance: in float32, twice the error of adding n numbers one by one.
 
-    BLAS adds in a better order than a plain loop, whose error grows as √n.
+    This error grows as √n. BLAS adds in a more accurate order than such a loop.
     """
     step = _split(point)[1]
     if dtype != "float32" or step in _ELEMENTWISE:
@@ -328,9 +334,9 @@ def _explains(x: Array, right: Array, wrong: Array) -> bool:
 
 
 def _is_in_rows(x: Array, right: Array, wrong: Array) -> bool:
-    """Tell whether each row of x - right has its part of wrong - right, beyond chance.
+    """Tell whether x - right contains wrong - right, beyond chance, with rows as the samples.
 
-    A row's rounding errors correlate: one number may scale all of them, as in layer norm.
+    Rounding errors within a row correlate: one number may scale all of them, as in layer norm.
     """
     error, effect = (array.reshape(-1, x.shape[-1]) for array in (x - right, wrong - right))
     products, squares = (error * effect).sum(-1), (effect * effect).sum(-1)
@@ -340,14 +346,16 @@ def _is_in_rows(x: Array, right: Array, wrong: Array) -> bool:
 
 
 def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:
-    """Describe an error: its heads, tokens or columns, and the kind of mistake it is like."""
+    """Describe an error: its heads, tokens or columns, and the mistakes that it resembles."""
     error = x - right
     if not np.isfinite(error).all():
         return "not all numbers are finite"
     found, size = [], np.sqrt(np.mean(right * right))
     for axis, name in enumerate(("heads", "tokens", "columns")[-x.ndim :]):
-        others = tuple(i for i in range(x.ndim) if i != axis)
-        wrong = np.flatnonzero(np.sqrt(np.mean(error * error, others)) > tolerance * size).tolist()
+        other_axes = tuple(i for i in range(x.ndim) if i != axis)
+        wrong = np.flatnonzero(
+            np.sqrt(np.mean(error * error, other_axes)) > tolerance * size
+        ).tolist()
         if len(wrong) <= x.shape[axis] * 7 / 8:
             listed = ", ".join(map(str, wrong[:6])) + ", …" * (len(wrong) > 6)
             found.append(f"only in {len(wrong)} of {x.shape[axis]} {name}: {listed}")
@@ -356,9 +364,9 @@ def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:
     factors = (error * right).sum(-1, keepdims=True) / (right * right).sum(-1, keepdims=True)
     limit = np.sqrt(np.mean(error * error)) / 20
     if x.shape[-2] > 1 and np.sqrt(np.mean((error - error.mean(-2, keepdims=True)) ** 2)) < limit:
-        found.append("the same for all tokens, as of a bias")
+        found.append("the same for all tokens, as a wrong bias causes")
     elif np.sqrt(np.mean((error - factors * right) ** 2)) < limit:
-        found.append("one factor for each token, as of a scale or variance")
+        found.append("one factor for each token, as a wrong scale or variance causes")
     if (kind := _recognized({"": {"": x}})) in DTYPES[: DTYPES.index(dtype)]:
         found.append(f"all numbers are {kind}")
     return "; ".join(found)
@@ -424,7 +432,9 @@ def check_texts(
     """
     model = as_gpt2(model)
     if not continuations:
-        raise InvalidArgumentError("the candidate has no token ids; give those of one prompt")
+        raise InvalidArgumentError(
+            "the candidate has no token ids; give those of at least one prompt"
+        )
     reports = {}
     for prompt, ids in continuations.items():
         if prompt not in golden.greedy_ids:
@@ -433,7 +443,9 @@ def check_texts(
         check_argument(is_list, prompt, ids, "a list of at least one token id")
         right = golden.greedy_ids[prompt]
         if not right:
-            raise InvalidArgumentError("the golden file has no continuations; record some")
+            message = "the golden file has no continuation of prompt {0!r}; record the file with "
+            message += "{max_new_tokens} of at least 1"
+            raise InvalidArgumentError(message, prompt, max_new_tokens=1)
         steps = enumerate(zip(right, ids, strict=False))
         step = next((i for i, (a, b) in steps if a != b), None)
         if step is None:

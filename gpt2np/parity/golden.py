@@ -136,7 +136,7 @@ def read_golden(path: str | Path) -> Golden:
     """
     path = as_path(path)
     try:
-        path.open("rb").close()  # of any file that it can't open, safe_open says that there is none
+        path.open("rb").close()  # safe_open reports any file that it can't open as missing
         with safe_open(path, "np") as file:
             content: dict[str, Any] = json.loads((file.metadata() or {})["gpt2np"])
             arrays: dict[str, dict[str, Array]] = {name: {} for name in content["ids"]}

@@ -160,13 +160,15 @@ def _norm_mistakes(norm: str) -> list[Mistake]:
     return [Mistake(name, norm, compute) for name, compute in steps.items()]
 
 
-_SUBNORMALS = "float16 weights below 2⁻¹⁴ (subnormal) are read as 0"
+_SUBNORMALS = "subnormal float16 weights (magnitude below 2⁻¹⁴) are read as 0"
 
 
 def _without_subnormals(s: PassStep) -> PassStep:
-    """Return the step with a block's weights, or those outside of the blocks, as an engine has them
-    whose conversion from float16 reads subnormal numbers as 0."""
-    prefix = f"h.{s.layer}." if s.block else "w"  # wte, wpe
+    """Return the step with subnormal float16 weights set to 0, as after a faulty conversion.
+
+    Changes the weights of the step's block or, outside the blocks, the embeddings; and LM_HEAD.
+    """
+    prefix = f"h.{s.layer}." if s.block else "w"  # "w" selects wte and wpe
     names = [name for name in s.weights if name.startswith((prefix, LM_HEAD))]
     flushed = {name: np.where(np.abs(w := s.weights[name]) < 2.0**-14, 0, w) for name in names}
     return replace(s, weights={**s.weights, **flushed})
@@ -215,7 +217,7 @@ def _qkv_mistakes() -> list[Mistake]:
             third, transposed=True
         ),
         "c_attn's bias is missing": partial(third, bias=False),
-        "c_attn's bias of the queries is added to keys and values": query_bias,
+        "keys and values get the query part of c_attn's bias instead of their own": query_bias,
         _SUBNORMALS: lambda i, s: third(i, _without_subnormals(s)),
         "ln_1 is not applied before attention": of_resid,
         "heads are interleaved: each head's q, k and v are read side by side": side_by_side,
@@ -407,7 +409,7 @@ _STEPS: dict[str, dict[str, Compute]] = {
 
 
 def _float16_table(s: PassStep) -> Array:
-    """Look the activation up as ggml does: from -10 to 10, by the float16 next to x."""
+    """Look up the activation as ggml does: from -10 to 10, in a table for x rounded to float16."""
     x = s["mlp.pre"]
     rounded = x.astype(np.float16).astype(x.dtype)
     y = ACTIVATIONS[s.config.activation_function](rounded).astype(np.float16)
@@ -439,4 +441,6 @@ MISTAKES: tuple[Mistake, ...] = (
 """The known mistakes. Mistakes of one name show at several points, such as attn.q and attn.v."""
 
 HALF_PRECISION = frozenset({_FLOAT16_TABLE})
-"""Mistakes that are none: steps in half precision by design, as in llama.cpp."""
+"""Names in MISTAKES that are no bugs.
+
+Some engines, such as llama.cpp, compute these steps in half precision by design."""

@@ -56,7 +56,7 @@ def _check(content: Mapping[str, Any]) -> None:
 def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     """Generate the text of a receipt again; return the first difference, or None for the same.
 
-    The time limit is not applied; of a text that was cut off, the tokens so far are compared.
+    The time limit is not applied. If the text was cut off, only its tokens are compared.
 
     Raises:
         CheckpointError: the content is not a receipt.

@@ -136,7 +136,7 @@ def test_a_table_of_float16_is_rounding(config: str, points: list[str] | None) -
     arrays = run(model, ids, "float32", TABLE)
     report = check(golden, {p: arrays[p] for p in points or arrays}, model)
     assert report.is_rounding and report.precision == TABLE, str(report)
-    assert f"agree as float32 with {TABLE} may" in str(report)
+    assert f"agree within the rounding of float32 with {TABLE};" in str(report)
 
 
 def test_a_mistake_beside_a_table_of_float16() -> None:
@@ -214,7 +214,7 @@ def add(array: Array, where: object, value: object) -> Array:
         ("blocks.0.attn.q", lambda x: add(x, [1, 2], 0.1), "only in 2 of 4 heads: 1, 2"),
         ("ln_f", lambda x: add(x, np.s_[:, 5], 1), "only in 1 of 48 columns: 5"),
         ("embed", lambda x: add(x, np.arange(7), 1), "only in 7 of 12 tokens: 0, 1, 2, 3, 4, 5, …"),
-        ("blocks.1.mlp.out", lambda x: x + x[0], "the same for all tokens, as of a bias"),
+        ("blocks.1.mlp.out", lambda x: x + x[0], "the same for all tokens, as a wrong bias causes"),
         ("blocks.1.ln_1", lambda x: x * np.arange(1, 13)[:, None], "one factor for each token"),
         ("blocks.1.mlp.act", lambda x: x.astype(np.float16), "all numbers are float16"),
         ("blocks.1.attn.pattern", lambda x: add(x, 3, 0.1), "rows do not sum to 1"),
