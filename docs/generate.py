@@ -141,14 +141,16 @@ def request_fields_page() -> str:
         NOTE.strip(),
         "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
         "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. A "
-        "field with an endpoint in the last column is treated so only there.",
+        "field with an endpoint in the last column exists only there; the other endpoint ignores "
+        "it.",
         "A supported field acts as in OpenAI's API or vLLM; `boundary` and `interventions` are "
-        'our own. The name after "as" is the one in [Generation options](options.md), whose '
-        "defaults hold for all fields, except that `temperature` is 1, `top_k` 0 and, for "
-        "completions, `max_tokens` 16. A request with a refused field gets status 400 and an "
-        "error that names the field, unless its value is off: null or, for most fields, false. "
-        "An ignored field changes nothing. Fields outside this table are ignored, too; only "
-        "these are named in the response header `X-Ignored-Fields`, up to 20. A running server "
+        'our own. "supported as X" means that [Generation options](options.md) has the field under '
+        "the name X. The defaults of that page hold here, too, except these: `temperature` is 1, "
+        "`top_k` is 0 and, for completions, `max_tokens` is 16. A request with a refused field "
+        "gets status 400 and an error that names the field, unless its value is off: null or, for "
+        "most fields, false. "
+        "An ignored field changes nothing. Fields outside this table are ignored, too, and the "
+        "response header `X-Ignored-Fields` names up to 20 of them. A running server "
         "lists the ranges of values at `/docs`.",
     ]
     return (

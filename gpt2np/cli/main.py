@@ -41,11 +41,20 @@ _ADVICE = {
 """Options of other programs, and what to do instead."""
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Formatter that does not break lines within names such as train-draft."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        from textwrap import wrap  # which argparse, too, imports only for a help page
+
+        return wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
 class _Parser(argparse.ArgumentParser):
     """Argument parser that reports an error in one line; only --help prints the usage."""
 
     def __init__(self, **options: Any) -> None:
-        options["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        options["formatter_class"] = _HelpFormatter
         super().__init__(**options, add_help=False)
         self._positionals.title, self._optionals.title = "Arguments", "Options"
         self.add_argument("-h", "--help", action="help", help="Show this message and exit")

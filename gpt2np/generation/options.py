@@ -357,8 +357,9 @@ class GenerationOptions:
     early_stopping: EarlyStopping = option(
         False,
         OneOf(True, False, "never"),
-        "When to end the search once {num_beams} texts are complete: at once (true), when no "
-        "unfinished beam now beats the worst of these (false), or when none ever can (never)",
+        "When to end the search once {num_beams} texts are complete. true: at once; false: when no "
+        "unfinished beam scores better now than the worst complete text; never: when no unfinished "
+        "beam can still reach a better score",
         group="Beam search",
         is_model_default=True,
     )
@@ -472,7 +473,7 @@ class GenerationOptions:
     choices: tuple[str, ...] = option(
         (),
         Choices(),
-        "Generate exactly one of these texts, each with its leading space (' yes')",
+        "Generate exactly one of the given texts; include its leading space, as in ' yes'",
         group="Constraints",
         flags=("--choice",),
         json_name="structured_outputs.choice",

@@ -39,7 +39,7 @@ REFUSED = {
     "watermarking": "",
     "n_predict": "use max_tokens",
     "max_new_tokens": "use max_tokens",
-    "num_beams": "set use_beam_search and n",
+    "num_beams": "set use_beam_search; best_of, or else n, is then the number of beams",
     "do_sample": "use temperature",
     "repeat_penalty": "use repetition_penalty",
     "typical": "use typical_p",
@@ -53,7 +53,7 @@ REFUSED = {
 PARTIAL = {
     "suffix": "refused",
     "tools": 'refused, unless `tool_choice` is `"none"`',
-    "tool_choice": '`"none"`; other values are ignored if there are no `tools`',
+    "tool_choice": '`"none"` is supported; other values are ignored without `tools`, else refused',
     "response_format": "`text`, `json_object`, `json_schema`; other types are refused",
     "structured_outputs": "`regex`, `choice`, `json`, `json_object`; others are refused",
     "stream_options": "`include_usage`; `continuous_usage_stats` is refused",
