@@ -63,9 +63,10 @@ def _read_array(file: Path) -> tuple[str, Array]:
     if match := _RAW.fullmatch(file.name):
         shape = tuple(int(n or -1) for n in match["shape"].split("x"))
         values = np.fromfile(file, "<f4")
-        if values.size % math.prod(shape) or (values.size != math.prod(shape) and -1 not in shape):
-            raise ValueError(f"{file.name} has {values.size} numbers")
-        return match["name"].replace("__", "/"), values.reshape(shape)
+        try:
+            return match["name"].replace("__", "/"), values.reshape(shape)
+        except (ValueError, OverflowError):
+            raise ValueError(f"{file.name} has {values.size} numbers") from None
     return file.stem.replace("__", "/"), _load(file)
 
 

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.data.files import as_path, read_json_object
-from gpt2np.errors import CheckpointError, GPT2NPError, is_integer, short_repr
+from gpt2np.errors import (
+    CheckpointError,
+    ContextLengthError,
+    InvalidArgumentError,
+    is_integer,
+    short_repr,
+)
 from gpt2np.generation.options import GenerationOptions
 
 _KINDS = {
@@ -63,11 +69,9 @@ def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     """
     _check(content)
     ids, digests = content["ids"], content["logits"]
-    fields = {name: _tuples(value) for name, value in content["options"].items()}
     try:
-        options = GenerationOptions(**fields | {"max_time": None})
-        best = lm.generate(content["prompt_ids"], options)
-    except (TypeError, GPT2NPError) as error:  # an unknown option, or an invalid value
+        best = lm.generate(content["prompt_ids"], _options(content["options"]))
+    except (InvalidArgumentError, ContextLengthError) as error:
         raise CheckpointError(f"no receipt of this version's gpt2np generate ({error})") from error
     done = next((found for found in best.alternatives if found.ids == ids), best)
     if content.get("is_cut_off"):
@@ -85,6 +89,19 @@ def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     if len(ids) != len(done.ids):
         return f"{len(done.ids)} tokens instead of {len(ids)}"
     return None
+
+
+def _options(values: Mapping[str, Any]) -> GenerationOptions:
+    """Return the options of a receipt, without a time limit.
+
+    Raises:
+        InvalidArgumentError: an option is unknown, or its value is invalid.
+    """
+    fields = {name: _tuples(value) for name, value in values.items()} | {"max_time": None}
+    try:
+        return GenerationOptions(**fields)
+    except TypeError as error:  # an unknown option
+        raise InvalidArgumentError(str(error)) from error
 
 
 def _tuples(value: Any) -> Any:

@@ -240,6 +240,13 @@ def test_rows_may_be_counted(tmp_path: Path) -> None:
         read_candidate(tmp_path)
 
 
+@pytest.mark.parametrize("shape", ["0x4", "x0", "3x0", "5x4", f"{10**30}x4", "x".join("1" * 70)])
+def test_shapes_that_12_numbers_cannot_have(tmp_path: Path, shape: str) -> None:
+    np.arange(12, dtype=np.float32).tofile(tmp_path / f"p__logits.{shape}.f32")
+    with pytest.raises(CheckpointError, match="has 12 numbers"):
+        read_candidate(tmp_path)
+
+
 @pytest.mark.parametrize("given", [["logits"], ["hidden_states"], ["blocks.1.hook_resid_post"]])
 def test_subsets_under_other_names(given: list[str]) -> None:
     """A mistake is found from the logits alone, too."""

@@ -9,7 +9,7 @@ import pytest
 
 import gpt2np
 from gpt2np.cli.main import run
-from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.errors import CheckpointError, GPT2NPError, InvalidArgumentError
 from gpt2np.parity import read_receipt, replay
 
 
@@ -124,6 +124,17 @@ def test_values_that_no_text_was_generated_from(content, change, tmp_path, capsy
     file.write_text(json.dumps(content | change))
     assert run(["replay", str(file)]) == 1
     assert f"error: {file}: no receipt of this version" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [TypeError, GPT2NPError])
+def test_an_error_within_the_generation_is_no_damaged_receipt(lm, content, monkeypatch, error):
+    def fail(*_):
+        raise error("not all weights are finite")
+
+    monkeypatch.setattr(lm, "generate", fail)
+    with pytest.raises(error, match=r"^not all weights are finite$") as raised:
+        replay(content, lm)
+    assert raised.type is error
 
 
 def test_commands_on_another_processor(tmp_path):
