@@ -195,24 +195,25 @@ class Trainer:
             return
         arrays: dict[str, Any] = {"losses": self.losses}
         arrays["evaluations"] = np.array(self.evaluations).reshape(-1, 2)
-        arrays |= {f"{part}/{name}": a for part, of in self._parts() for name, a in of.items()}
+        for part, named in self._parts().items():
+            arrays |= {f"{part}/{name}": array for name, array in named.items()}
         with new_file(self._state_file) as file:
             np.savez(file, **arrays)
 
-    def _parts(self) -> list[tuple[str, dict[str, Array]]]:
+    def _parts(self) -> dict[str, dict[str, Array]]:
         optimizer = self._optimizer
-        return [("weights", self.weights), ("first", optimizer.first),
-                ("second", optimizer.second), ("best", self._best)]  # fmt: skip
+        return {"weights": self.weights, "first": optimizer.first,
+                "second": optimizer.second, "best": self._best}  # fmt: skip
 
     def _load(self) -> None:
-        parts = dict(self._parts())
         try:
             with np.load(self._state_file, allow_pickle=False) as file:
                 self.losses = file["losses"].tolist()
                 self.evaluations = [(int(s), loss) for s, loss in file["evaluations"].tolist()]
-                for key in (key for key in file if "/" in key):
-                    part, name = key.split("/")
-                    parts[part][name] = file[key]
+                for part, arrays in self._parts().items():
+                    if part != "best" or self.evaluations:
+                        for name, weight in self.weights.items():
+                            arrays[name] = _same_kind(weight, file[f"{part}/{name}"])
         except (ValueError, KeyError, EOFError, BadZipFile) as error:
             raise GPT2NPError(
                 "{0} is damaged ({1}); give {force.setting} to start over",
@@ -245,6 +246,13 @@ class Trainer:
         spans = [self.losses[start : start + size] for start in range(0, len(self.losses), size)]
         means = [(i * size + len(span), sum(span) / len(span)) for i, span in enumerate(spans)]
         return loss_curve(means, self.evaluations)
+
+
+def _same_kind(weight: Array, saved: Array) -> Array:
+    """Return a saved array; raise ValueError if its shape or dtype is not the weight's."""
+    if (saved.shape, saved.dtype) != (weight.shape, weight.dtype):
+        raise ValueError(f"{saved.dtype} {saved.shape}, not {weight.dtype} {weight.shape}")
+    return saved
 
 
 def new_config(tokenizer: Tokenizer, options: TrainerOptions) -> GPT2Config:

@@ -17,6 +17,10 @@ from transformers import AutoModelForCausalLM
 import gpt2np
 from gpt2np.cli.main import run
 from gpt2np.data.resumable import work_folder
+from gpt2np.errors import GPT2NPError
+from gpt2np.tokenizer import Tokenizer
+from gpt2np.training.options import TrainerOptions
+from gpt2np.training.trainer import Trainer, checksum
 
 STORY = CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt"
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
@@ -100,8 +104,6 @@ def test_transformers_loads_the_model(trained):
 
 
 def test_interrupted_training_gives_the_same_model(trained, corpus, tmp_path, monkeypatch, capsys):
-    from gpt2np.training.trainer import Trainer
-
     take_step = Trainer.take_step
 
     def interrupt(trainer):
@@ -155,6 +157,42 @@ def test_force_starts_over(corpus, tmp_path, capsys):
     assert "state.npz is damaged" in capsys.readouterr().err
     assert train(corpus, tmp_path / "m", "--force") == 0
     assert "resuming" not in capsys.readouterr().err
+
+
+def wrong_shape(arrays):
+    arrays["weights/ln_f.bias"] = arrays["weights/ln_f.bias"][:1]
+
+
+def wrong_dtype(arrays):
+    arrays["first/wte.weight"] = arrays["first/wte.weight"].astype(np.float64)
+
+
+def wrong_name(arrays):
+    arrays["second/other"] = arrays.pop("second/ln_f.bias")
+
+
+def wrong_name_of_the_best(arrays):
+    arrays["best/other"] = arrays.pop("best/ln_f.bias")
+
+
+@pytest.mark.parametrize("change", [wrong_shape, wrong_dtype, wrong_name, wrong_name_of_the_best])
+def test_a_state_of_other_arrays_is_damaged(corpus, tmp_path, change):
+    tokenizer = Tokenizer.load("bundled")
+    options = TrainerOptions(
+        n_layer=1, n_head=1, n_embd=8, n_positions=8, max_steps=2, eval_steps=1
+    )
+    with work_folder(tmp_path / "m") as folder:
+        trainer = Trainer(corpus, folder, tokenizer, options, eval_corpus=corpus)
+        trainer.take_step()
+        trainer.save()
+        again = Trainer(corpus, folder, tokenizer, options, eval_corpus=corpus)
+        assert checksum(again.weights) == checksum(trainer.weights) and again.step == 1
+        with np.load(folder / "state.npz") as file:
+            arrays = dict(file)
+        change(arrays)
+        np.savez(folder / "state.npz", **arrays)
+        with pytest.raises(GPT2NPError, match=r"state\.npz is damaged"):
+            Trainer(corpus, folder, tokenizer, options, eval_corpus=corpus)
 
 
 def test_files_of_others_are_no_work_of_ours(corpus, tmp_path, capsys):
