@@ -147,10 +147,10 @@ def request_fields_page() -> str:
         'our own. "supported as X" means that [Generation options](options.md) has the field under '
         "the name X. The defaults of that page hold here, too, except these: `temperature` is 1, "
         "`top_k` is 0 and, for completions, `max_tokens` is 16. A request with a refused field "
-        "gets status 400 and an error that names the field, unless its value is off: null or, for "
-        "most fields, false. "
-        "An ignored field changes nothing. Fields outside this table are ignored, too, and the "
-        "response header `X-Ignored-Fields` names up to 20 of them. A running server "
+        "gets status 400 and an error that names the field. The value null is allowed, and for "
+        "most of these fields false, too. "
+        "An ignored field changes nothing. Fields outside this table are ignored, too; the "
+        "response header `X-Ignored-Fields` names up to 20 of these. A running server "
         "lists the ranges of values at `/docs`.",
     ]
     return (

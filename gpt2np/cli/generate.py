@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_output_arguments(groups["Output"])
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     add_ray_arguments(parser)
-    parser.epilog = "The model's generation_config.json overrides the defaults of generation."
+    parser.epilog = (
+        "A value in the model's generation_config.json replaces the default; a given option wins."
+    )
 
 
 def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:

@@ -357,9 +357,9 @@ class GenerationOptions:
     early_stopping: EarlyStopping = option(
         False,
         OneOf(True, False, "never"),
-        "When to end the search once {num_beams} texts are complete. true: at once; false: when no "
-        "unfinished beam scores better now than the worst complete text; never: when no unfinished "
-        "beam can still reach a better score",
+        "When to end the search once {num_beams} texts are complete. true: at once; false: when "
+        "the current score of every unfinished beam is below that of the worst complete text; "
+        "never: only when the best score that a beam can still reach is, too",
         group="Beam search",
         is_model_default=True,
     )
@@ -500,7 +500,8 @@ class GenerationOptions:
     num_return_sequences: int = option(
         1,
         Integer(1, 1000),
-        "Number of texts to return: samples with the seeds {seed}, {seed} + 1, …, or beams",
+        "Number of texts to return. Samples have the seeds {seed}, {seed} + 1, …; a beam search "
+        "returns its best texts, at most {num_beams}",
         group="Output",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",

@@ -74,9 +74,10 @@ class ModelOptions:
     draft: str = option(
         "auto",
         Text(),
-        "Source of draft tokens, for speed; the text stays the same: auto (built-in n-grams and "
-        "those of the text so far), none, a file of n-grams made by gpt2np train-draft, or a "
-        "smaller model with the same vocabulary",
+        "Guess several next tokens cheaply, and let the model check them in one pass: faster, with "
+        "the same text. The guesses come from n-grams, built-in ones and those of the text so far "
+        "(auto), from a file of n-grams made by gpt2np train-draft, or from a smaller model with "
+        "the same vocabulary; none: no guesses",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )
