@@ -1,4 +1,4 @@
-"""What waits: signals while state changes, garbage collection while much memory is allocated."""
+"""Delay signals while state changes, and garbage collection while many objects are created."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def held_signals(
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Disable the collector, which would look at all objects again and again, and find nothing."""
+    """Disable the garbage collector, which would scan all objects repeatedly and free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -448,13 +448,13 @@ class LanguageModel:
         A text with nothing before it follows the end-of-text id, like an empty prompt of
         `generate`, so that its first token is scored. `from_end_of_text` changes this rule: True
         also puts the id before a `given` text, and False puts it nowhere. Without a preceding
-        token, the log probability of the first token is NaN. Ids that begin with the end-of-text
-        id get no second one.
+        token, the log probability of the first token is NaN. If the ids already
+        begin with the end-of-text id, no second one is added.
 
         With boundary="text", `text` may begin within a word of `given`, or end within a word. The
-        scores then sum to log P(given + text) - log P(given), where P is the probability that a
-        text begins so, summed over its token sequences. Both texts follow the end-of-text id, and
-        fit the context.
+        scores then sum to log P(given + text) - log P(given). P(s) is the probability that a
+        generated text begins with s, summed over the covers of s (`gpt2np.tokenizer.covers`). Both
+        texts follow the end-of-text id and must fit the context.
 
         If `text` has more than `context` tokens, windows start every `stride` tokens; if only
         `given` is too long, `given` loses its first tokens. See
@@ -748,7 +748,7 @@ class LanguageModel:
 
 
 def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:
-    """Raise InvalidArgumentError if an option excludes one of the caller's functions."""
+    """Raise InvalidArgumentError if an option cannot be combined with a given callback."""
     hook = callbacks.interventions
     if options.num_beams > 1 and (callbacks.stopping_criteria or callbacks.on_token or hook):
         raise InvalidArgumentError(

@@ -71,9 +71,11 @@ class Limits:
     max_steered_tokens: int = _limit(
         500, "tokens", "`gpt2np serve` refuses a request with `interventions` for more new tokens."
     )
-    # Each costs 0.1 ms in each pass.
+    # Each edited hook point costs 0.1 ms in each pass.
     max_steered_points: int = _limit(
-        300, "hook points", "`gpt2np serve` refuses `interventions` that edit more, all together."
+        300,
+        "hook points",
+        "`gpt2np serve` refuses a request whose `interventions` edit more hook points in total.",
     )
     max_choices_characters: int = _limit(
         50_000, "characters", "Longer `choices`, all together, are refused."

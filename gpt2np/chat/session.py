@@ -249,7 +249,7 @@ class ChatSession:
             start += 1
 
     def check_messages(self, conversation: Conversation) -> None:
-        """Raise InvalidArgumentError for a special token, unless there is no template."""
+        """If there is a template, raise InvalidArgumentError for a special token in a message."""
         if self.template:
             check_special_tokens(conversation.messages(), self.lm.tokenizer.special_tokens)
 

@@ -167,7 +167,7 @@ def check_special_tokens(
         if token := find_first(message["content"], special_tokens):
             raise InvalidArgumentError(
                 f"the {message['role']} message {short_repr(message['content'])} contains {token}, "
-                "which only the chat template may add; change the spelling"
+                "which only the chat template may add; remove it or spell it differently"
             )
 
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     window = "Process and show only tokens START to STOP - 1 of the prompt, counted from 0"
     add("--window", type=_parse_window, metavar="START:STOP", help=window)
     add("--layer", type=int, metavar="L", help="Block to show in detail, from 0 (default: middle)")
-    head = "Attention head whose arcs to show alone, from 0 (default: all heads)"
+    head = "Attention head to show alone, counted from 0 (default: all heads)"
     add("--head", type=int, metavar="H", help=head)
     add(
         "--position",

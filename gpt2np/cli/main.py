@@ -192,7 +192,7 @@ def _first_line(command: str) -> str:
 
 
 def _create_parser(modules: Mapping[str, ModuleType | None]) -> argparse.ArgumentParser:
-    """Create the parser of commands; an overview lists commands, whose modules are None."""
+    """Create the parser of all commands; in an overview, all modules are None."""
     parser = _Parser(prog="gpt2np", description="Run GPT-2 with NumPy.")
     version = f"gpt2np {__version__}"
     parser.add_argument(

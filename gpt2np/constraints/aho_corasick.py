@@ -16,7 +16,8 @@ def aho_corasick(
 
     A node stands for the longest beginning of one of `texts` with which the characters read so far
     end; node 0 for the empty beginning. A character that completes one of `texts` is in no set.
-    No text is empty. `count` is called with the work ahead; it may raise an error.
+    No text is empty. `count` receives the amount of upcoming work, and may raise an error to stop
+    it.
     """
     count(sum(map(len, texts)))
     nodes = _trie(texts)

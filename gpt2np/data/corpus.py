@@ -183,8 +183,8 @@ def read_numbered_documents(file: Path, options: CorpusOptions) -> Iterator[Docu
     """Yield the whole documents of a file; a broken document or file yields its problem.
 
     A row or line whose text is empty is a document, too. Reading goes on after a broken document,
-    and ends if the file itself is broken. As in `gpt2np eval`, only separators of text files
-    separate documents, and line ends next to a separator are removed.
+    and ends if the file itself is broken. As in `gpt2np eval`, only text files are
+    split at separators, and line ends next to a separator are removed.
     """
     number = 0
     try:

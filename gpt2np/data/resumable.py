@@ -5,7 +5,7 @@
         task.json                what the job is: settings, and digests of model or vocabulary
         part-00000000-9ae0daaf   results of some consecutive input; the name has their CRC-32
         part-00000001-1d2f00c8   a later part begins where the part before it ends
-        state.npz                what a training has reached, in place of parts
+        state.npz                state of a training run, which has no parts
         new, output              what is being written
 
 A run finishes a part every few seconds: the part is written to `new`, flushed to the disk, and
@@ -193,7 +193,9 @@ def input_digests(files: Iterable[Path]) -> list[str]:
 
 @contextmanager
 def work_folder(out: Path) -> Iterator[Path]:
-    """Create and lock the folder of unfinished work on `out`; remove it if no results are left.
+    """Create and lock the folder of unfinished work on `out`.
+
+    On exit, remove the folder if it holds no results.
 
     Raises:
         GPT2NPError: another job uses the folder; or the folder is not one of unfinished work of
@@ -322,7 +324,7 @@ def _resume(folder: Path, job: Job, callbacks: JobCallbacks, force: bool) -> Seq
 def begin_task(folder: Path, settings: Mapping[str, Any], fingerprints: Mapping[str, str]) -> None:
     """Write task.json in a work folder for a job with a state instead of parts.
 
-    Raises InvalidArgumentError if the state in the folder is of another task.
+    Raises InvalidArgumentError if the saved state belongs to another task.
     """
     task = _read_task(folder)
     if task and (folder / STATE).exists():
@@ -352,7 +354,7 @@ def _changes(
     fingerprints: Mapping[str, str],
     harmless: Collection[tuple[str, Any]] = (),
 ) -> Iterator[str]:
-    """Describe each difference from a stored task, but for `harmless` new values of settings.
+    """Describe each difference from a stored task, except settings with a new value in `harmless`.
 
     A description is a template, in which `{name}` is the name of a setting.
     """

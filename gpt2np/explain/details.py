@@ -28,7 +28,7 @@ _N_NEURONS = 10
 _N_LISTED = 20  # next tokens
 _N_ALTERNATIVES = 5
 _POINTS = ("attn.q", "attn.k", "attn.v", "attn.z", "ln_2", "mlp.act")
-_MAX_POINTS = 1 << 21  # bytes of the arrays of all blocks; beyond, a page has those of one block
+_MAX_POINTS = 1 << 21  # bytes; if the arrays of all blocks take more, a page has one block's
 
 OnProgress = Callable[[str], None]
 
@@ -67,7 +67,7 @@ def described_layers(run: Run) -> range:
 
 
 def describe_points(run: Run) -> Json:
-    """Return the arrays that the picture goes into."""
+    """Return the arrays that the picture needs when zoomed in."""
     layers = described_layers(run)
     names = [f"blocks.{i}.{point}" for i in layers for point in _POINTS]
     names += [f"blocks.{i - 1}.resid" if i else "embed" for i in layers]

@@ -72,8 +72,8 @@ def run_prompt(
 ) -> Run:
     """Run the model on a prompt, or on a window of its tokens, and keep all activations.
 
-    The page shows a block and a token in detail, by default the middle block and the last token;
-    and the arcs of all heads, or those of one.
+    The page shows a block and a token in detail, by default the middle block and the last token.
+    It shows the arcs of all heads, or only those of `head`.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.

@@ -623,4 +623,4 @@ _CONTRADICTIONS: tuple[tuple[Callable[[Any], Any], str], ...] = (
         "{choices}, {regex} and {json_schema} contradict each other; give one",
     ),
 )
-"""Condition, and the message, which names the options that contradict each other."""
+"""Pairs of a condition and a message that names the contradicting options."""

@@ -98,7 +98,7 @@ class TextScore:
     entropies: NDArray[np.float64] | None = None
 
     def with_tokens(self, table: Mapping[int, bytes]) -> TextScore:
-        """Return the score with the bytes of its tokens, which `table` has by id."""
+        """Return a copy with the bytes of each token, looked up by id in `table`."""
         return replace(self, token_bytes=tuple(table.get(i, b"") for i in self.ids.tolist()))
 
     @property
@@ -208,9 +208,9 @@ def strided_spans(length: int, context: int, stride: int, n_prefix: int = 0) -> 
     guide "Perplexity of fixed-length models". Tokens without a preceding token are not scored: the
     first token of the text and, with stride = context, the first token of each window.
 
-    The first `n_prefix` of the `length` tokens are a prefix, which is not scored. If the model can
-    predict all other tokens in one pass, that pass is the only window, and the prefix loses its
-    first tokens, as in lm-evaluation-harness.
+    The first `n_prefix` of the `length` tokens are a prefix, which is not scored. If one pass can
+    predict all tokens after the prefix, there is only one window. A prefix that does not fit too
+    loses its first tokens, as in lm-evaluation-harness.
     """
     if n_prefix and length - n_prefix <= context:
         if n_prefix < length:

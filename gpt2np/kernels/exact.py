@@ -29,7 +29,7 @@ _LO_UNIT = 2.0**-22  # of the low slice, in units of the high slice
 _CHUNK = 8192  # numbers of an elementwise function
 _OUTPUTS = 128  # of a matrix converted to float64 at a time, so that they stay in the cache
 
-_LN2 = float.fromhex("0x1.62e42fefa39efp-1")  # math.log is the machine's
+_LN2 = float.fromhex("0x1.62e42fefa39efp-1")  # math.log depends on the C library
 _LN2_HI = float.fromhex("0x1.62e42fefa2000p-1")  # 40 bits, so that k · _LN2_HI is exact
 _LN2_LO = float.fromhex("0x1.9ef35793c7673p-41")
 _EXP = [1 / math.factorial(n) for n in range(13, 0, -1)]  # Taylor, the highest power first

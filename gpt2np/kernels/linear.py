@@ -5,8 +5,8 @@ With many rows, threads share the rows (`by_rows`). Each thread then computes se
 one chunk of rows, so that the activations between the layers stay in one core's cache.
 
 With small-matrix kernels, a product's second factor is a stack of panels. With any other kernels,
-the panels of each group of inputs are joined, and BLAS multiplies by all columns in one call. For a
-few rows, which GEMV multiplies, the groups are joined, too.
+the panels of each group of inputs are joined, and BLAS multiplies by all columns in one call. For
+the few rows that GEMV multiplies, the groups are joined, too, unless the matrix is quantized.
 
 Shape letters: n rows; I groups of k inputs by P panels of m outputs in a packed matrix.
 """
@@ -95,9 +95,9 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
 
 
 def _product_groups(n: int, groups: int, scale: Array | None) -> int:
-    """Return the groups of inputs that are multiplied separately for n rows.
+    """Return the number of groups of inputs that are multiplied separately for n rows.
 
-    GEMV has several partial sums per output; GEMM has one, which rounds more if it is longer.
+    GEMV keeps several partial sums per output; GEMM keeps one, so long sums round more.
     """
     return 1 if n <= MAX_GEMV_ROWS and scale is None else groups
 

@@ -41,7 +41,7 @@ The matrix must be stored as [out, in], as packed matrices are. Otherwise, GEMM 
 """
 
 _GEMV_WEIGHTS = 2**16
-"""The most weights that the GEMVs of several rows read in turn, so that they stay in L2."""
+"""The most weights of one GEMV. All rows read these weights before the next ones, from L2."""
 
 _MAX_COLUMNS = 3072
 """The most columns of one GEMM. In parts, the unembedding of few rows is faster."""

@@ -27,8 +27,8 @@ class PackedMatrix:
 
     With small-matrix kernels, each panel is contiguous: the product of a few rows and one panel is
     small (`gpt2np.kernels.matmul`) and reads the panel sequentially. Otherwise the weights of each
-    output are contiguous, and `joined` panels are a matrix. Zeros pad the last panel of each axis,
-    and the width of each panel to a multiple of LANES.
+    output are contiguous, and `joined` returns the panels as one matrix, without a copy. Zeros pad
+    the last panel of each axis, and the width of each panel to a multiple of LANES.
 
     A matrix of int8 is quantized: each column of a panel has a scale, and a weight is its integer
     times the scale (`quantize`). A matrix with a bias is a linear layer (`gpt2np.kernels.linear`).
@@ -135,7 +135,7 @@ class PackedMatrix:
 def joined(panels: Array, groups: int) -> Array:
     """Return panels (I, …, P, k, m) as matrices (groups, …, I / groups · k, P·m), a view.
 
-    `groups` must be I, or 1. Without small-matrix kernels, the memory of panels allows both.
+    `groups` must be I or 1. Both give a view of panels that are stored without small-matrix kernels.
     """
     *stack, p, _, m = panels.shape[1:]
     k_axis = panels.ndim - 2

@@ -79,7 +79,7 @@ def check_prompt_length(n_tokens: int, config: GPT2Config) -> None:
     if n_tokens > config.n_positions:
         raise ContextLengthError(
             f"the prompt has {n_tokens:,} tokens, more than the model's context of "
-            f"{config.n_positions:,}; shorten it"
+            f"{config.n_positions:,}; shorten the prompt"
         )
 
 

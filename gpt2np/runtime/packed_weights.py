@@ -2,8 +2,9 @@
 
 Packing copies every matrix into panels (`gpt2np.kernels.packed_matrix`). This takes longer than a
 short pass, so with small-matrix kernels a short first pass reads the memory-mapped file directly.
-Any other pass first packs the matrices: other kernels round otherwise if a matrix is not packed.
-The panels then replace the original arrays. Quantized matrices are packed at once.
+Any other pass first packs the matrices: with other kernels, packed and unpacked matrices round
+differently. The panels then replace the original arrays. Quantized matrices are packed immediately,
+in the constructor.
 """
 
 from __future__ import annotations
@@ -156,8 +157,9 @@ class PackedWeights(MutableMapping[str, Array]):
     def for_pass(self, *, short: bool) -> Any:
         """Return the weights for one pass, as the constructor's argument `arrange` builds them.
 
-        Packs the matrices at the second pass if the first is short and BLAS has small-matrix
-        kernels, else at the first pass, so that equal calls have equal results.
+        Packs the matrices before the first pass. Only with small-matrix kernels does a short first
+        pass read unpacked matrices; the second pass then packs them. With other kernels, packing
+        changes the rounding, so equal calls would have different results.
         """
         if self._packed_pass is not None:
             return self._packed_pass  # no lock: in a forked child, it may stay locked

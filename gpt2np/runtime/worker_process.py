@@ -91,8 +91,8 @@ def kill_workers(workers: list[Worker]) -> None:
 def wait_for_blas(seconds: float) -> bool:
     """Wait until no BLAS thread is busy, for at most some seconds; return whether none is.
 
-    A fork during a matrix product can cause a deadlock. Set BLAS to one thread first: a product
-    that began earlier may still run on several threads, which are busy some 20 ms longer.
+    A fork during a matrix product can cause a deadlock. Set BLAS to one thread first. Threads
+    of an earlier product may then stay busy for about 20 ms.
     """
     end = time.monotonic() + seconds
     while not (is_idle := _is_blas_idle()) and time.monotonic() < end:
@@ -101,7 +101,7 @@ def wait_for_blas(seconds: float) -> bool:
 
 
 def _is_blas_idle() -> bool:
-    """Tell whether every thread that Python has not started is asleep."""
+    """Tell whether all threads that Python did not start are asleep."""
     python_threads = {str(thread.native_id) for thread in threading.enumerate()}
     try:
         return all(

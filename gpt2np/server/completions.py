@@ -93,7 +93,7 @@ def _n_per_prompt(arguments: GenerateArguments) -> int:
 
 
 def _truncate(lm: LanguageModel, prompt: Prompt, n_last: int) -> Sequence[int]:
-    """Return the last tokens of a prompt; -1, as in vLLM, means as many as the context has."""
+    """Return the last tokens of a prompt; -1 keeps as many as the context holds, as in vLLM."""
     ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
     return ids[-(lm.model.config.n_positions if n_last == -1 else n_last) :]
 

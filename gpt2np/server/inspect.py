@@ -73,7 +73,7 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
 async def _compute(
     lock: asyncio.Lock, request: Request, engine: Engine, function: Callable[[], T]
 ) -> T:
-    """Call a function with a pass of its own, which takes a place in the engine's queue."""
+    """Call a function that runs its own pass; it counts as one sequence in the engine's queue."""
     running = engine.start(1)
     try:
         async with lock:

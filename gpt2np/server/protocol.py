@@ -203,7 +203,7 @@ _SamplingFields = create_model(
 class EditRequest(_Request):
     """Multiply an activation by `factor`, or add `strength` times `vector` to it."""
 
-    model_config = ConfigDict(extra="forbid")  # an ignored field would be another edit
+    model_config = ConfigDict(extra="forbid")  # ignoring a field would apply another edit
 
     point: str = Field(
         pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
@@ -220,7 +220,7 @@ class EditRequest(_Request):
 
     @model_validator(mode="after")
     def _check_meaning(self) -> EditRequest:
-        """Raise ValueError for a strength without a vector, or a factor beside a vector."""
+        """Raise ValueError for a strength without a vector, or a factor together with a vector."""
         unused = "strength" if self.vector is None else "factor"
         if unused in self.model_fields_set:
             has = "has no effect without" if self.vector is None else "cannot be combined with"

@@ -41,7 +41,10 @@ class TrainerOptions:
         8, Integer(1, 100_000), "Sequences per pass", group="Training"
     )
     gradient_accumulation_steps: int = option(
-        1, Integer(1, 100_000), "Passes per step, whose gradients are added", group="Training"
+        1,
+        Integer(1, 100_000),
+        "Forward and backward passes per step; their gradients are added",
+        group="Training",
     )
     learning_rate: float = option(1e-3, Number(0), "Peak learning rate of AdamW", group="Training")
     warmup_steps: int = option(

@@ -94,7 +94,7 @@ class Trainer:
             "the model": str(checksum(model.weights)) if model else "",
         }
         begin_task(folder, asdict(options), fingerprints)
-        tokenizer.save(output_folder(folder))  # an error now, not after the training
+        tokenizer.save(output_folder(folder))  # fails now rather than after training
         self.weights = (
             {name: np.array(array, np.float32) for name, array in model.weights.items()}
             if model
@@ -189,7 +189,7 @@ class Trainer:
     def save(self) -> None:
         """Save the state of the training, to continue the run later.
 
-        After an exception in the middle of a step, the state saved before stays.
+        If an exception interrupted a step, writes nothing: the previously saved state stays.
         """
         if self.step != len(self.losses):
             return

@@ -1,23 +1,28 @@
 """The front end: the Machine, the playground's page and style sheets.
 
-machine.js  the Machine: a pass as a picture that moves, with its controls
+machine.js  the Machine: an animated picture of a forward pass, with controls
 numbers.js  the numbers of a pass as tables
 draw.js     the strip of probabilities and the random number
 stage.js    the picture on a canvas
-zoom.js     goes into the picture, down to one number
+zoom.js     zooms into the picture, down to single numbers
 scenes.js   the pictures of the parts that zoom.js opens
 source.js   asks the server for numbers beyond the description
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
 details.js  the sections of the explain page
 sampler.js  the sampler, step by step
 view.js     helpers for elements and numbers
-embedded.js starts the Machine of a page that holds its description
+embedded.js starts the Machine on a page that contains the description of a pass
 index.html, playground.css, app.js, api.js, inside.js, compare.js, share.js, card.js, sheet.js,
             present.js, tree.js, examples.js  the playground
-saliency.js, steering.js, river.js, effects.js, bpe.js, extras.css
-            what a token came from, steering, branches, effects of all parts, merges
+saliency.js the earlier tokens that a token came from
+steering.js a direction between two lists of words, added during generation
+river.js    the branches of the texts written from one prompt
+effects.js  the effects of all parts, each switched off in turn
+bpe.js      the merges of a tokenizer
+extras.css  the styles of the modules above, from saliency.js on
 
-The server sends these files as they are. A page of one file has the modules joined.
+The server sends these files as they are. A self-contained page includes the
+Machine's modules, joined into one.
 """
 
 from __future__ import annotations
