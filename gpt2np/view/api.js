@@ -60,11 +60,11 @@ export const post = (path, body, signal) =>
 
 export const postJson = async (path, body, signal) => (await post(path, body, signal)).json();
 
-const kept = new Map(); // the latest answers, by request
+const kept = new Map(); // the latest answers (promises), by request
 const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
 export const isKept = (path, body) => kept.has(keyOf(path, body));
 
-/** Ask once: an answer that was asked for before is kept. Without a body it is a GET request. */
+/** Send a request, or return its cached answer. Without a body, send GET. */
 export function once(path, body = null) {
   const request = keyOf(path, body);
   if (!kept.has(request)) {

@@ -218,7 +218,7 @@ async function pin(index, plays = false) {
   const [context, token] = [ids.slice(0, index), ids[index] ?? null];
   const answer = context.length ? askNext(context, token) : null; // for both sections
   showChoices(index);
-  if (!inside.factors.size) showMachine(answer, token, plays); // otherwise with what is changed
+  if (!inside.factors.size) showMachine(answer, token, plays); // otherwise inside.show draws it, with the changed parts
   await inside.show(state.model, context, token, answer, plays);
 }
 
@@ -299,7 +299,7 @@ const requestNext = (context, token) => ({
   ...(state.tree && token !== null ? drawOf(context.length) : {}), ...steering.fields(),
 });
 
-/** Ask the server what follows `context`, and what is inside: a click often follows the pointer. */
+/** Ask the server what follows `context`, and for what is inside the pass. The answer is cached: a click often follows hovering. */
 const askNext = (context, token) => once("api/inspect", requestNext(context, token));
 
 let shown = 0; // the number of the latest choices
@@ -462,7 +462,7 @@ async function usePrompt() {
   return true;
 }
 
-/** The node before the chosen token; of a token of the prompt, the root. */
+/** The node before the chosen token; the root if the token belongs to the prompt, or if none is chosen. */
 const pinnedNode = () => pathTo(state.current)[(state.pinned ?? 0) - state.tree.ids.length - 1] ?? state.tree.root;
 
 /** Put the tokens of a stream into the tree as they come. `ends` has the last node of each text; return why the texts ended. */
@@ -482,11 +482,11 @@ async function grow(chunks, ends, seed, onToken) {
   return reason;
 }
 
-/** What is said of a text of `n` tokens that was written with a seed, after `depth` others unless it is the page's own seed. */
+/** Return the status after `n` tokens were written with seed `used`: the page's seed, or the page's seed plus the `depth` tokens before them. */
 function sayWritten(n, used, depth, reason, count) {
   const { seed } = readSettings();
-  const why = reason === "stop" ? " The model ended the text." : allIds().length >= state.model.n_positions ? " The model’s context is full." : count > 1 ? " That is as many as you asked for. The picture shows how the first came; press any other." : "";
-  const sum = used === seed ? "" : `: ${seed} plus ${depth === 1 ? "the token that was" : `the ${depth} tokens that were`} there`;
+  const why = reason === "stop" ? " The model ended the text." : allIds().length >= state.model.n_positions ? " The model’s context is full." : count > 1 ? " You asked for this many. The picture shows how the marked token was chosen; press another to see its picture." : "";
+  const sum = used === seed ? "" : ` (the seed ${seed} plus ${depth} for the ${depth === 1 ? "token" : "tokens"} already written)`;
   return `${counted(n, "token")} written with seed ${used}${sum}.${why}`;
 }
 
@@ -496,7 +496,10 @@ function sayStopped(error, n) {
   else showError(error);
 }
 
-/** Let the model write `count` tokens after a node, or after the prompt as it now stands; or `ways` texts from the chosen token on. */
+/**
+ * Write `count` tokens after the node `start`; without it, after the current text, or after the prompt if `seed` is given.
+ * With `ways` > 1, write that many texts, without `start` from the chosen token on.
+ */
 async function write(start, count, { seed, ways = 1, remembers = true, usesPrompt = false, plays = false } = {}) {
   if (running) return;
   const controller = new AbortController();
@@ -528,7 +531,7 @@ async function write(start, count, { seed, ways = 1, remembers = true, usesPromp
   try {
     const reason = await grow(chunks, ends, used, () => showProgress(controller, ways));
     await drawn();
-    setStatus(ways > 1 ? `${ways} texts from the same point, with the seeds ${used} to ${used + ways - 1}: ${new Set(ends).size} of them differ.`
+    setStatus(ways > 1 ? `${ways} texts from the same point, with the seeds ${used} to ${used + ways - 1}: ${counted(new Set(ends).size, "distinct text")}.`
       : sayWritten(pathTo(ends[0]).length - depth, used, depth, reason, count));
   } catch (error) {
     sayStopped(error, ends.reduce((sum, end) => sum + pathTo(end).length - depth, 0));
@@ -607,7 +610,7 @@ $("examples").addEventListener("change", async () => {
   if (!(await usePrompt())) return;
   setBusy(null);
   renderStory();
-  setStatus(isKnown ? `Head ${example.head} of block ${example.layer} takes much from “${withSpaces(example.looksAt)}”. Switch it off under “Inside”: how likely is “${withSpaces(example.next)}” then?` : "Ready.");
+  setStatus(isKnown ? `Head ${example.head} of block ${example.layer} takes much from “${withSpaces(example.looksAt)}”. Switch the head off under “Inside” and see how likely “${withSpaces(example.next)}” is then.` : "Ready.");
   await pin(allIds().length, true);
 });
 

@@ -50,7 +50,7 @@ function embeddingNodes(pass) {
   const { nearest } = pass.described.details;
   const cosines = arrayOf(nearest.cosines);
   return [
-    facts("Press the left end of a line in the picture: its token’s row, its position’s row, and their sum. In a block, the topmost vector leads to its layer norm."),
+    facts("Press the left end of a line in the picture to see its token’s row, its position’s row and their sum. In a block, press the topmost vector to open the layer norm."),
     table("The tokens nearest to each token of the prompt, by the cosine of the angle between their rows of wte: 1 is the same direction, 0 a right angle",
       ["token", ...nearest.ids[0].map((_, i) => `${i + 1}.`)],
       nearest.ids.map((ids, line) => tableRow({}, numbered(pass, line), ...ids.map((id, i) => [chipOf(pass, id), " ", dataElement(row(cosines, line)[i], formatNumber(row(cosines, line)[i]))]))), "nearest"),
@@ -60,7 +60,7 @@ function embeddingNodes(pass) {
 // ---- one block
 
 const attentionNodes = (pass, choice) => [attentionTable(pass, choice),
-  facts("How does a weight come about? Press a block in the picture, then a head, then a token: its query and key, multiplied number by number, the scale and the softmax.")];
+  facts("To see how a weight is computed from query and key, press a block in the picture, then a head, then a token.")];
 
 function neuronNodes(pass, choice) {
   const { block, line } = choice;
@@ -71,7 +71,7 @@ function neuronNodes(pass, choice) {
     ...(activations ? [facts("Token ", ...numbered(pass, line), `, block ${block}: `, shareElement(fired / pass.n_inner), ` of the ${pass.n_inner.toLocaleString("en")} neurons are above zero.`)] : []),
     neuronsTable(pass, choice),
     facts(...(line === position ? ["Where does an activation come from, and what is written? Press the block in the picture, then one of the rings."]
-      : ["The words that neurons push are here for token ", ...numbered(pass, position), " only."])),
+      : ["This page has the words that neurons make likelier only for token ", ...numbered(pass, position), "."])),
   ];
 }
 
@@ -208,7 +208,7 @@ const EXPLAINED = [
     formula: "next merge = the pair of neighbors with the lowest rank, the leftmost of equals",
     says: "A model reads numbers, not letters. A regular expression splits the text into pieces, and each piece is written as bytes; inside a piece, the pair of neighbors with the lowest rank is joined, again and again, until no pair is in the list of merges. The results are the tokens, and each has a number, its id." },
   { id: "embedding", title: "From ids to vectors", draw: embeddingNodes, source: "model/gpt2.py: gpt2", formula: "x = wte[id] + wpe[position]",
-    says: "Each id selects a row of a table, each position a row of a second table, and the two rows are added. Tokens whose rows point in the same direction are used alike." },
+    says: "Each id selects a row of a table, each position a row of a second table, and the two rows are added. Tokens whose rows point in similar directions are used in similar ways." },
   { id: "attention", title: "Attention", follows: ["block", "line"], draw: attentionNodes, source: "model/gpt2.py: attention", formula: "score(i, j) = scale · Σ_d q_i[d] · k_j[d]      pattern(i, ·) = softmax(score(i, ·))",
     says: "Each head computes three short vectors from every token: a query (what the token looks for), a key (what it can be found by) and a value (what it passes on). A softmax turns the scores of a query into weights that add up to 1. Later tokens are hidden from a query." },
   { id: "neurons", title: "The MLP’s most active neurons", follows: ["block", "line"], draw: neuronNodes, source: "model/gpt2.py: mlp", formula: "h = activation(x · W_fc + b_fc)      out = h · W_proj + b_proj",

@@ -1,4 +1,4 @@
-// Starts the Machine of a page that holds its description.
+// Starts the Machine on a page that contains the description of its pass.
 
 import { EXPLAIN_SECTIONS } from "./details.js";
 import { createMachine } from "./machine.js";
@@ -15,7 +15,7 @@ const rowNamed = (name, i) => {
   return name === "wte.weight" ? row(arrayOf(details.wte), described.ids.indexOf(i)) : row(arrayOf(details.wpe), i);
 };
 const placeOf = (layer, neuron) => (details.weights[layer] ? details.neurons[layer].findIndex((each) => each.neuron === neuron) : -1);
-/** What the page holds beyond the description: activations, rows of the embeddings, nearest tokens, weights of the neurons that write most. */
+/** Numbers that the page contains in addition to the pass: activations, rows of the embeddings, nearest tokens, weights of the neurons that write most. */
 const source = details && {
   has({ kind, layer, neuron }) {
     if (kind === "neuron") return placeOf(layer, neuron) >= 0;

@@ -156,8 +156,8 @@ export function createInside(page) {
     try {
       const strongest = await colorByEffects([...root.querySelectorAll(".cell")], effectOf, nameOfKey);
       if (strongest === null) return;
-      find("#parts-hint", root).replaceChildren("A number says by how many percentage points the probability of ", nextChip(token), ` (${percent(before)}) changes without this part: `, element("span", { class: "key plus" }, "blue"), ", it falls; ", element("span", { class: "key minus" }, "orange"), ", it rises.");
-      says.textContent = `Most changes: ${strongest}.`;
+      find("#parts-hint", root).replaceChildren("A number says by how many percentage points the probability of ", nextChip(token), ` (${percent(before)}) changes without this part: `, element("span", { class: "key plus" }, "blue"), " means that it falls, ", element("span", { class: "key minus" }, "orange"), " that it rises.");
+      says.textContent = `Largest effect: ${strongest}.`;
       find("#parts-panel h3", root).textContent = "What happens without it?";
       button.replaceWith(element("button", { type: "button", id: "pushes", onclick: () => { renderParts(); find("#all-off", root).focus(); } }, "Show the pushes again"));
     } catch (error) {

@@ -9,7 +9,7 @@ import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, vi
 
 const N_BARS = 9;
 const N_TEXT = 40; // tokens of the text above the picture
-const LEAST_BAR = 0.2; // the probability of a bar of full length is this or more, so that guesses at nothing look so
+const LEAST_BAR = 0.2; // a bar of full length stands for at least this probability, so that unlikely guesses get short bars
 const LEGEND = "Strips: a token’s numbers. Arcs: what it takes from tokens before it. Gold dots: the strongest neurons.";
 
 /**
@@ -219,7 +219,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     const ofOther = guess && view.line < pass.count - 1;
     const isLast = moment >= phases.length - 2 && !ofOther;
     const point = guess ?? pass.lens[checkpoint];
-    const [isSampled, isAfter] = [isDrawn && !shown.isChanged, isDrawn && shown.isChanged]; // a change is shown before the settings
+    const [isSampled, isAfter] = [isDrawn && !shown.isChanged, isDrawn && shown.isChanged]; // the effect of changed parts is shown without temperature, top-k and top-p
     const rows = isLast ? pass.next.map(({ id, logprob, sampled }) => ({ id, p: isSampled ? sampled : Math.exp(logprob), before: isSampled ? Math.exp(logprob) : isAfter ? shown.was.get(id) : undefined }))
       : point.ids.map((id, i) => ({ id, p: point.probabilities[i] }));
     const listed = rows.slice(0, N_BARS);
@@ -303,15 +303,15 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
       const [most] = pass.neurons(layer, line);
       const raised = isLast && pass.described.neurons?.[layer][0];
       return [title, `Now each token alone: ${pass.n_inner.toLocaleString("en")} neurons answer to its numbers and write into its line. For `, token, `, neuron ${most.neuron} writes most`,
-        ...(raised ? ["; alone, it makes ", ...raised.raises.slice(0, 3).flatMap((id, i) => [i ? ", " : "", chip(id)]), " likelier; all of them together decide."] : ["."])];
+        ...(raised ? ["; by itself it makes ", ...raised.raises.slice(0, 3).flatMap((id, i) => [i ? ", " : "", chip(id)]), " likelier, but all neurons together decide."] : ["."])];
     }
-    if (!isLast && line === chosen) return [element("b", {}, "The line of "), token, ". ", line || pass.first ? "Its arcs and dots stay in the picture." : "No token is before it, so it takes in nothing.", " Only the last line answers."];
+    if (!isLast && line === chosen) return [element("b", {}, "The line of "), token, ". ", line || pass.first ? "Its arcs and dots stay in the picture." : "No token is before it, so it takes in nothing.", " Only the last line predicts the next token."];
     if (kind === "answer") {
-      return [title, `Only the last line answers. Its ${n} numbers are compared with a row for each of the ${pass.vocab_size.toLocaleString("en")} tokens; the better the fit, the likelier the token.`];
+      return [title, `Only the last line predicts the next token. Its ${n} numbers are compared with a row for each of the ${pass.vocab_size.toLocaleString("en")} tokens; the better the fit, the likelier the token.`];
     }
     const { draw } = pass.described;
     const own = pass.next.find(({ id }) => id === shown.token);
-    if (shown.token === null) return [title, "All tokens share a strip from 0 to 1, in the order of the model’s list, each as long as its probability. ", pass.next.some(({ sampled }) => sampled === 1) ? "Here one token has all of it: nothing is left to chance." : `A random number picks one${onPick && shown.picks ? ": press “One token”, or a token" : ""}.`];
+    if (shown.token === null) return [title, "A strip from 0 to 1 is divided among all tokens, in the order of their numbers. Each token’s section is as long as its probability. ", pass.next.some(({ sampled }) => sampled === 1) ? "Here one token has all of it: nothing is left to chance." : `A random number picks one${onPick && shown.picks ? ": press “One token”, or a token" : ""}.`];
     if (shown.isChanged) return [title, "The token that came, ", nextChip(shown.token), ", has ", ...(own ? [dataElement(own.sampled, percent(own.sampled))] : ["no place"]), " with the changed parts. What the gray shapes wrote is gone, and everything after them is computed anew."];
     if (draw?.id === shown.token && own?.sampled < 1) {
       return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", nextChip(shown.token), ": it is written, and all begins again with the longer text.", ...sayStretch(own)];

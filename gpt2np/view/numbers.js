@@ -13,14 +13,14 @@ export const nextChipOf = (pass, id) => element("bdi", { class: "token", "data-i
 export const lineChipOf = (pass, line) => element("bdi", { class: "token", "data-id": pass.lineIds[line] }, withSpaces(pass.lineText(line)));
 export const shareElement = (p) => dataElement(p, percent(p));
 
-/** The logit lens of a line, or of the last one, with as many guesses as asked for. */
+/** Return the logit-lens table of a line, with `guesses` guesses per row; of the last line if the description has no guesses for that line. */
 export function lensTable(pass, { token, block, line: wanted }, guesses = 1) {
   const line = pass.guess(0, wanted) ? wanted : pass.count - 1;
   const id = pass.answer(line) ?? token ?? pass.described.tokens[0];
   const nameOf = line === pass.count - 1 ? nextChipOf : chipOf;
   const guess = ({ ids, probabilities }, i) => [nameOf(pass, ids[i]), " ", shareElement(probabilities[i]), " "];
   return table("What the model would say if it had to answer after each block (the logit lens). It often changes its mind.",
-    ["", "first guess", ["probability of ", nameOf(pass, id)], "place among all", ...(guesses > 1 ? ["further guesses"] : [])],
+    ["", "first guess", ["probability of ", nameOf(pass, id)], "rank among all tokens", ...(guesses > 1 ? ["further guesses"] : [])],
     pass.lens.map((_, k) => {
       const at = pass.guess(k, line);
       const { p, rank } = pass.followed(k, line, id);
@@ -40,7 +40,7 @@ export function attentionTable(pass, { block, line }) {
 
 export function neuronsTable(pass, { block, line }) {
   const written = pass.written(block, line);
-  return table(`Block ${block}, MLP: the neurons that write most into this line.`, ["neuron", "activation", ...(written ? ["length written", "makes likelier"] : [])],
+  return table(`Block ${block}, MLP: the neurons that write most into this line.`, ["neuron", "activation", ...(written ? ["length of its output", "tokens it makes likelier"] : [])],
     (written ?? pass.neurons(block, line)).map(({ neuron, activation, length, raises }) => tableRow({}, String(neuron), dataElement(activation, formatNumber(activation)),
       ...(written ? [dataElement(length, formatNumber(length)), raises.flatMap((id) => [chipOf(pass, id), " "])] : []))), "neurons");
 }

@@ -83,9 +83,9 @@ export function readPass(described) {
       if (line === count - 1) return described.lens[k];
       return guesses ? { ids: [...row(guesses.ids, k, line)], probabilities: [...row(guesses.probabilities, k, line)] } : null;
     },
-    /** What a line says in the end, as far as the description has the lens of all lines. */
+    /** The final guess of a line (an id), or null if the description lacks the lens of all lines. */
     answer: (line) => (guesses ? guesses.answers.data[line] : null),
-    /** The probability and the rank of a token after `k` blocks: of a line's answer, or of a token that the last line follows; or null. */
+    /** The probability and the rank, after `k` blocks, of a line's answer or, for the last line, of one of the followed tokens; otherwise null. */
     followed(k, line, id) {
       if (guesses?.answers.data[line] === id) return { p: row(guesses.of_answer, k)[line], rank: row(guesses.ranks, k)[line] };
       const i = line === count - 1 ? described.tokens.indexOf(id) : -1;
@@ -97,7 +97,7 @@ export function readPass(described) {
       const activations = row(arrays.activations, layer, line);
       return [...row(arrays.neurons, layer, line)].map((neuron, i) => ({ neuron, activation: activations[i] }));
     },
-    /** The neurons that write most, with what they write and which tokens they raise; null for lines of which the description lacks it. */
+    /** The neurons that write most, with what they write and which tokens they raise; null if the description has none for the line. */
     written(layer, line) {
       if (line === described.details?.focus.position) return described.details.neurons[layer];
       return line === count - 1 ? described.neurons?.[layer] ?? null : null;

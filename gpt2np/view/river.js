@@ -7,7 +7,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const N_SHARED = 18; // characters of a shared part: its end
 const N_OWN = 48; // of a branch's own part: its beginning
 const WIDE = 11; // px of the whole river
-const UNDER = 9; // px below the middle of a row: the words can be read
+const UNDER = 9; // px below the middle of a row, so that lines do not cover the words
 
 const cut = (text, n, fromEnd) => (text.length <= n ? text : fromEnd ? `…${text.slice(-n)}` : `${text.slice(0, n)}…`);
 

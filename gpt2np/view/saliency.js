@@ -7,7 +7,7 @@ const PAUSE = 200; // ms: the pointer may only pass by
 const SLOW = 2000; // ms: a model that takes longer glows only when it is asked again
 const N_SAID = 3;
 
-/** Return `glow(index)`, which lights up the tokens before `index` of the story; null puts the light out. */
+/** Return `glow(index)`, which lights up the tokens before `index` of the story; `glow(null)` puts the light out. */
 export function createSaliency(page, story, says, isOn) {
   let number = 0;
   const hint = says.textContent;

@@ -136,7 +136,7 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
   const cell = (query, key) => ({ x: square.x + (key * square.w) / n, y: square.y + (query * square.h) / n, w: square.w / n, h: square.h / n });
   const own = pass.weights(layer, head, line);
   return {
-    says: ["A row says how much a token takes from each token before it. The share comes from its query (what it looks for) and the other’s key (what that can be found by): go into a cell. The output is the sum of the values (what is handed on), each times its share."],
+    says: ["A row says how much a token takes from each token before it. The share comes from the token’s query (what it looks for) and the earlier token’s key (what it can be found by). Press a cell to see how. The output is the sum of the values (what is handed on), each times its share."],
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w),
       ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", text: cell(line, key).w > 32 ? percent(own[key]) : "", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
@@ -215,7 +215,7 @@ export function scoreScene({ layer, head, key: wanted }, context) {
     a: q, b: row(data.k, head, key),
     nameA: `query of ${chipText(pass, line)}`, nameB: `key of ${chipText(pass, key)}`,
     termTo: (i) => (isThere({ kind: "number" }) ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: row(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
-    says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number and added up; then times a fixed number, which keeps scores small: `, ...terms, ". The softmax turns the scores of all tokens into shares, the larger the higher the score, also below zero: ", dataElement(weights[key], percent(weights[key])), "."],
+    says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number, and the products added. The sum is multiplied by a fixed number, which keeps scores small: `, ...terms, ". The softmax turns the scores of all tokens, even negative ones, into shares: a higher score gives a larger share, here ", dataElement(weights[key], percent(weights[key])), "."],
     extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
       ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 24 ? [withSpaces(pass.lineText(other)), ...(box(other).w > 44 ? [shownNumber(score)] : []), percent(weights[other])].join("\n") : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
   }, context, (canvas) => {
@@ -223,7 +223,7 @@ export function scoreScene({ layer, head, key: wanted }, context) {
     weights.slice(0, line + 1).forEach((weight, other) => {
       const { x, w, h } = box(other);
       canvas.fillStyle = colors.blue;
-      canvas.globalAlpha = 0.45; // the words on it can be read
+      canvas.globalAlpha = 0.45; // so that the words on it stay readable
       canvas.fillRect(x + 2, y + h * (1 - (weight / most) * 0.75), w - 4, h * (weight / most) * 0.75);
     });
     canvas.globalAlpha = 1;
@@ -260,8 +260,8 @@ export function neuronScene({ layer, neuron }, context) {
     a: x, b: data.input, bias: data.bias,
     nameA: `layer norm of ${chipText(pass, line)}: ${pass.n_embd} numbers`, nameB: `what turns neuron ${neuron} on: column ${neuron} of h.${layer}.mlp.c_fc.weight`,
     termTo: (c) => ({ kind: "term", title: `neuron ${neuron}`, a: x[c], b: data.input[c], i: c, nameA: "from the layer norm", nameB: "the weight" }),
-    says: [`Neuron ${neuron} of block ${layer}: the sum is `, numberElement(sumOf(x, data.input, data.bias)), `; the activation function, which makes sums below zero almost 0, turns it into `, numberElement(act), `. It adds that many times its row of output weights to the line of ${chipText(pass, line)}`,
-      ...(raised ? ["; alone, that makes ", ...raised.map((id, i) => `${i ? ", " : ""}“${withSpaces(pass.text(id))}”`), " likelier."] : ["."])],
+    says: [`Neuron ${neuron} of block ${layer}: the sum is `, numberElement(sumOf(x, data.input, data.bias)), `; the activation function, which brings negative sums close to 0, gives `, numberElement(act), `. The neuron adds its row of output weights, times this activation, to the line of ${chipText(pass, line)}`,
+      ...(raised ? ["; by itself, that makes ", ...raised.map((id, i) => `${i ? ", " : ""}“${withSpaces(pass.text(id))}”`), " likelier."] : ["."])],
     extra: [label(`what it writes: row ${neuron} of h.${layer}.mlp.c_proj.weight, times ${shownNumber(act)}`, 0, y - LABEL - 2, width),
       { x: 0, y: y + box.h + 5, w: 110, h: LABEL + 3, name: "link", text: "all input weights", label: `Input weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_fc.weight`, [0, pass.n_embd], [0, pass.n_inner]) },
       { x: 120, y: y + box.h + 5, w: 120, h: LABEL + 3, name: "link", text: "all output weights", label: `Output weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_proj.weight`, [0, pass.n_inner], [0, pass.n_embd]) }],
@@ -296,7 +296,7 @@ export function tokenScene(_, context) {
   return {
     ...strips,
     says: [`${chipText(pass, line)} is token ${id} of ${pass.vocab_size.toLocaleString("en")}. It becomes ${pass.n_embd.toLocaleString("en")} learned numbers; the place in the text adds as many. Tokens that occur in similar places have similar numbers.`],
-    items: [...strips.items, ...(near.length ? [label("the tokens with the most similar numbers, and the cosine of the angle", 0, y - LABEL - 3, width)] : []),
+    items: [...strips.items, ...(near.length ? [label("the tokens with the most similar embeddings, with cosine similarity", 0, y - LABEL - 3, width)] : []),
       ...near.map(({ text, cosine }, i) => ({ ...label(`${withSpaces(text)} ${formatNumber(cosine)}`, (i % columns) * (width / columns), y + 4 + Math.floor(i / columns) * (LABEL + 9), width / columns), name: "near", value: cosine })),
       { x: Math.max(0, width - 130), y: height - LABEL - 4, w: 130, h: LABEL + 3, name: "link", text: "all embeddings", label: "All embeddings: wte", to: matrixLevel("wte.weight", [0, pass.vocab_size], [0, pass.n_embd]) }],
   };
@@ -311,8 +311,8 @@ export function normScene({ layer }, context) {
   const variance = centered.reduce((sum, value) => sum + value * value, 0) / x.length;
   const normalized = centered.map((value) => value / Math.sqrt(variance + pass.described.epsilon));
   return {
-    ...stripsScene([["x: the line before the block", x], ["less its mean, divided by its standard deviation", normalized], ["times a learned weight, plus a learned bias: goes into the heads", normalized.map((value, i) => value * data.weight[i] + data.bias[i])]], height / 3, context, `Layer norm of ${chipText(pass, line)} before block ${layer}`, false),
-    says: [`The layer norm brings the numbers of ${chipText(pass, line)} to one size: their mean is `, numberElement(mean), ", their variance ", numberElement(variance), ". The line itself grows from block to block; the heads read this copy of it. The MLP has a layer norm of its own."],
+    ...stripsScene([["x: the line before the block", x], ["minus its mean, divided by its standard deviation", normalized], ["times a learned weight, plus a learned bias: goes into the heads", normalized.map((value, i) => value * data.weight[i] + data.bias[i])]], height / 3, context, `Layer norm of ${chipText(pass, line)} before block ${layer}`, false),
+    says: [`The layer norm brings the numbers of ${chipText(pass, line)} to mean 0 and variance 1. Before it, their mean is `, numberElement(mean), ", their variance ", numberElement(variance), ". The line itself grows from block to block; the heads read the normalized copy. The MLP has a layer norm of its own."],
   };
 }
 

@@ -3,7 +3,7 @@
 import { strongest } from "./pass.js";
 
 const CELLS = 48; // of a strip
-const HEADS = ["#009e73", "#cc79a7", "#8a5cd0", "#56b4e9", "#b8860b", "#0072b2", "#d55e00", "#7a7a7a"]; // Okabe and Ito's, for the color-blind; first those unlike the strips'
+const HEADS = ["#009e73", "#cc79a7", "#8a5cd0", "#56b4e9", "#b8860b", "#0072b2", "#d55e00", "#7a7a7a"]; // Okabe and Ito's, for the color-blind; colors unlike the strips' come first
 export const headColor = (head) => HEADS[head % HEADS.length];
 
 /** The moments of a pass: the embedding, attention and MLP of each block, the answer, the draw. */

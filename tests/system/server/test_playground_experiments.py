@@ -220,7 +220,7 @@ class TestEffects:
         said = tab.inner_text("#effects-says")
         strongest = max(strengths, key=lambda pair: abs(pair[0]))
         label = cells.nth(strengths.index(strongest)).get_attribute("aria-label")
-        assert said.endswith(f"Most changes: {label}.")
+        assert said.endswith(f"Largest effect: {label}.")
         tab.focus("#pushes")
         tab.keyboard.press("Enter")
         assert tab.locator(".cell").all_text_contents() == pushes
