@@ -485,7 +485,7 @@ async function grow(chunks, ends, seed, onToken) {
 /** Return the status after `n` tokens were written with seed `used`: the page's seed, or the page's seed plus the `depth` tokens before them. */
 function sayWritten(n, used, depth, reason, count) {
   const { seed } = readSettings();
-  const why = reason === "stop" ? " The model ended the text." : allIds().length >= state.model.n_positions ? " The model’s context is full." : count > 1 ? " You asked for this many. The picture shows how the marked token was chosen; press another to see its picture." : "";
+  const why = reason === "stop" ? " The model ended the text." : allIds().length >= state.model.n_positions ? " The model’s context is full." : count > 1 ? " You asked for this many. Press a token to see in the picture how it was chosen." : "";
   const sum = used === seed ? "" : ` (the seed ${seed} plus ${depth} for the ${depth === 1 ? "token" : "tokens"} already written)`;
   return `${counted(n, "token")} written with seed ${used}${sum}.${why}`;
 }

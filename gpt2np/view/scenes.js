@@ -215,7 +215,7 @@ export function scoreScene({ layer, head, key: wanted }, context) {
     a: q, b: row(data.k, head, key),
     nameA: `query of ${chipText(pass, line)}`, nameB: `key of ${chipText(pass, key)}`,
     termTo: (i) => (isThere({ kind: "number" }) ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: row(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
-    says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number, and the products added. The sum is multiplied by a fixed number, which keeps scores small: `, ...terms, ". The softmax turns the scores of all tokens, even negative ones, into shares: a higher score gives a larger share, here ", dataElement(weights[key], percent(weights[key])), "."],
+    says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number, and the products added. A fixed factor keeps the sum small: `, ...terms, ". The softmax turns all scores, even negative ones, into shares: a higher score gives a larger share, here ", dataElement(weights[key], percent(weights[key])), "."],
     extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
       ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 24 ? [withSpaces(pass.lineText(other)), ...(box(other).w > 44 ? [shownNumber(score)] : []), percent(weights[other])].join("\n") : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
   }, context, (canvas) => {
@@ -296,7 +296,7 @@ export function tokenScene(_, context) {
   return {
     ...strips,
     says: [`${chipText(pass, line)} is token ${id} of ${pass.vocab_size.toLocaleString("en")}. It becomes ${pass.n_embd.toLocaleString("en")} learned numbers; the place in the text adds as many. Tokens that occur in similar places have similar numbers.`],
-    items: [...strips.items, ...(near.length ? [label("the tokens with the most similar embeddings, with cosine similarity", 0, y - LABEL - 3, width)] : []),
+    items: [...strips.items, ...(near.length ? [label("most similar embeddings (cosine)", 0, y - LABEL - 3, width)] : []),
       ...near.map(({ text, cosine }, i) => ({ ...label(`${withSpaces(text)} ${formatNumber(cosine)}`, (i % columns) * (width / columns), y + 4 + Math.floor(i / columns) * (LABEL + 9), width / columns), name: "near", value: cosine })),
       { x: Math.max(0, width - 130), y: height - LABEL - 4, w: 130, h: LABEL + 3, name: "link", text: "all embeddings", label: "All embeddings: wte", to: matrixLevel("wte.weight", [0, pass.vocab_size], [0, pass.n_embd]) }],
   };
