@@ -76,7 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     add_ray_arguments(parser)
     parser.epilog = (
-        "A value in the model's generation_config.json replaces the default; a given option wins."
+        "A value in the model's generation_config.json replaces the default.\n"
+        "A given option replaces both."
     )
 
 

@@ -135,7 +135,7 @@ class PackedMatrix:
 def joined(panels: Array, groups: int) -> Array:
     """Return panels (I, …, P, k, m) as matrices (groups, …, I / groups · k, P·m), a view.
 
-    `groups` must be I or 1. Both give a view of panels that are stored without small-matrix kernels.
+    `groups` must be I or 1. Without small-matrix kernels, both give a view of the panels.
     """
     *stack, p, _, m = panels.shape[1:]
     k_axis = panels.ndim - 2
