@@ -7,6 +7,7 @@ python docs/generate.py --check    exits with 1 if a page is out of date
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -121,7 +122,7 @@ def options_page() -> str:
 
 def request_fields_page() -> str:
     """Return the page of the fields of HTTP requests, made from the models and `fields.py`."""
-    from gpt2np.server.fields import IGNORED, PARTIAL, REFUSED
+    from gpt2np.server.fields import IGNORED, NEUTRAL, PARTIAL, REFUSED
     from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest
 
     completion, chat = CompletionRequest.model_fields, ChatCompletionRequest.model_fields
@@ -132,7 +133,9 @@ def request_fields_page() -> str:
         treatment = f"supported as `{options[name]}`" if name in options else "supported"
         rows[name] = PARTIAL.get(name, treatment), where or "chat" * (name not in completion)
     for name, advice in REFUSED.items():
-        text = f"refused: {advice}" if advice else "refused"
+        _, *allowed = NEUTRAL.get(name, [None])
+        text = f"refused, except `{json.dumps(*allowed)}`" if allowed else "refused"
+        text += f": {advice}" if advice else ""
         rows[name] = ("supported; refused in chat" if name in rows else text), ""
     rows |= {name: (f"ignored: {reason}", "") for name, reason in IGNORED.items()}
     table = [f"| `{name}` | {text} | {where} |" for name, (text, where) in sorted(rows.items())]
@@ -143,12 +146,15 @@ def request_fields_page() -> str:
         "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. A "
         "field with an endpoint in the last column exists only there; the other endpoint ignores "
         "it.",
-        "A supported field acts as in OpenAI's API or vLLM; `boundary` and `interventions` are "
-        'our own. "supported as X" means that [Generation options](options.md) has the field under '
-        "the name X. The defaults of that page hold here, too, except these: `temperature` is 1, "
-        "`top_k` is 0 and, for completions, `max_tokens` is 16. A request with a refused field "
-        "gets status 400 and an error that names the field. The value null is allowed, and for "
-        "most of these fields false, too. "
+        "A supported field acts as in OpenAI's API or vLLM. [Generation options](options.md) "
+        'describes the options of a generation under the same names; a field that is "supported as '
+        'X" has the name X there. Defaults are as on that page, except these: `temperature` is 1, '
+        "`top_k` is 0 and, for completions, `max_tokens` is 16. The model's generation_config.json "
+        "has no effect. `boundary` and `interventions` exist only in gpt2np; [HTTP "
+        "server](../guide/server.md) explains `interventions`.",
+        "A request with a refused field gets status 400 and an error that names the field. A "
+        "refused field may be null. If the table names no other allowed value, it may also be "
+        "false, 0, or empty. "
         "An ignored field changes nothing. Fields outside this table are ignored, too; the "
         "response header `X-Ignored-Fields` names up to 20 of these. A running server "
         "lists the ranges of values at `/docs`.",

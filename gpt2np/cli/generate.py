@@ -9,12 +9,13 @@ except with --boundary text.
 The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.
 
-With --prompts, each line or row of a file is a prompt, with the same result as
-in a separate run. The results go to the --out file (JSON Lines or Parquet) in
-the order of the prompts. Run an interrupted command again to resume; prompts
-appended to the file in the meantime are processed, too. If the model, an option
-or a processed prompt has changed, the command fails and names the change;
---force starts over.
+With --prompts, each line or row of a file is a prompt. The results go to the
+--out file (JSON Lines or Parquet) in the order of the prompts, each with its
+seed: a separate run with this seed has the same result. Run an interrupted
+command again to resume; it also processes prompts that were added at the end of
+the file. If the model, an option or a processed prompt has changed, the command
+fails and names the change. --force starts over, also if the --out file is
+complete.
 """
 
 import argparse
@@ -68,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="File of prompts to continue, with the results in --out: .txt (a prompt per line), "
-        '.jsonl (a string per line, or an object such as {"prompt": "...", "seed": 5}) or '
-        ".parquet (a prompt per row)",
+        '.jsonl (a string per line, or an object with options, such as {"prompt": "...", '
+        '"seed": 5}) or .parquet (such an object per row)',
     )
     groups = add_generation_arguments(parser)
     _add_output_arguments(groups["Output"])
@@ -83,13 +84,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
     add = group.add_argument
-    receipt = "Record the first generated text in FILE, for gpt2np replay to reproduce and check"
+    receipt = (
+        "Record the model, the options and the first text in FILE; the command "
+        "'gpt2np replay FILE' generates the text again and compares"
+    )
     add("--receipt", type=Path, metavar="FILE", help=receipt)
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
     add(
         "--json",
         action="store_true",
-        help="Print each text as a JSON object; required with --logprobs",
+        help="Print each text as a JSON object, also with its log probabilities",
     )
     add(
         "--out",

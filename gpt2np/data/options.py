@@ -31,7 +31,7 @@ class DatasetOptions:
     max_rows_per_file: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "Write the output as a folder with a manifest and files of at most N rows",
+        "Write a folder of files of at most N rows each, and a manifest, in place of one file",
         group="Output",
         default_text="one file",
     )

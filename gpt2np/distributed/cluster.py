@@ -22,8 +22,8 @@ class Cluster:
     address: str | None = option(
         None,
         Text(is_optional=True),
-        "Run on the Ray cluster at ADDRESS; without ADDRESS, on $RAY_ADDRESS, else a cluster on "
-        "this machine, else a new one",
+        "Share the work among workers on the Ray cluster at ADDRESS; without ADDRESS, at "
+        "$RAY_ADDRESS, else on this machine's cluster, else on a new one",
         flags=("--ray",),
         metavar="ADDRESS",
     )

@@ -357,9 +357,9 @@ class GenerationOptions:
     early_stopping: EarlyStopping = option(
         False,
         OneOf(True, False, "never"),
-        "When to end the search once {num_beams} texts are complete. true: at once; false: when "
-        "the current score of every unfinished beam is below that of the worst complete text; "
-        "never: only when the best score that a beam can still reach is, too",
+        "When to end the search once {num_beams} texts are complete. true: at once; false: when no "
+        "unfinished beam scores above the worst complete text; never: when no unfinished beam can "
+        "rise above it any more",
         group="Beam search",
         is_model_default=True,
     )
@@ -403,7 +403,8 @@ class GenerationOptions:
     bad_words: tuple[str, ...] = option(
         (),
         Texts(),
-        "Never generate TEXT, with or without a space before it",
+        "Never generate the tokens of TEXT, with or without a space before it; a longer word may "
+        "have other tokens",
         group="Penalties",
         flags=("--bad-word",),
     )
@@ -423,7 +424,8 @@ class GenerationOptions:
     min_new_tokens: int = option(
         0,
         Integer(0),
-        "Generate at least N tokens before the end-of-text token",
+        "Exclude the end-of-text token until N tokens are generated; {stop} and the like can still "
+        "end the text earlier",
         group="Stopping",
         json_name="min_tokens",
         is_model_default=True,
@@ -465,8 +467,8 @@ class GenerationOptions:
     window: int = option(
         0,
         Integer(0, note="0 to end when the context is full"),
-        "When the context is full, cut it to its last N tokens and continue; 0 ends the output "
-        "instead",
+        "When the context is full, cut it to its last N tokens and continue; a prompt that is too "
+        "long is cut, too. 0: end the output, and reject such a prompt",
         group="Stopping",
     )
 
@@ -501,7 +503,7 @@ class GenerationOptions:
         1,
         Integer(1, 1000),
         "Number of texts to return. Samples have the seeds {seed}, {seed} + 1, …; a beam search "
-        "returns its best texts, at most {num_beams}",
+        "returns its best texts, {num_beams} or fewer",
         group="Output",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
@@ -509,8 +511,8 @@ class GenerationOptions:
     best_of: int | None = option(
         None,
         Integer(1, 1000, is_optional=True),
-        "Sample N texts, and return the {num_return_sequences} texts with the highest mean log "
-        "probability, best first",
+        "Sample N texts and return only the best of them, as many as {num_return_sequences} says: "
+        "those with the highest mean log probability per token, best first",
         group="Output",
     )
     logprobs: int | None = option(

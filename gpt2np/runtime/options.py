@@ -8,7 +8,7 @@ from typing import Any, Literal
 from gpt2np.errors import check_argument
 from gpt2np.options import Flag, Integer, OneOf, Text, check_options, option
 
-MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled'"
+MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled' (a small model)"
 
 
 class Processes(Integer):
@@ -74,10 +74,10 @@ class ModelOptions:
     draft: str = option(
         "auto",
         Text(),
-        "Guess several next tokens cheaply, and let the model check them in one pass: faster, with "
-        "the same text. The guesses come from n-grams, built-in ones and those of the text so far "
-        "(auto), from a file of n-grams made by gpt2np train-draft, or from a smaller model with "
-        "the same vocabulary; none: no guesses",
+        "Speculative decoding: guess several tokens cheaply and check them in one pass; faster, "
+        "with the same text. auto: guess from built-in n-grams and from the text so far; FILE: "
+        "from n-grams that gpt2np train-draft made; MODEL: with a smaller model of the same "
+        "vocabulary; none: off",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )

@@ -22,8 +22,8 @@ REFUSED = {
     "truncation_side": "truncate_prompt_tokens always drops the first tokens",
     "echo": "only completions echo a prompt",
     "continue_final_message": "use /v1/completions",
-    "chat_template": "the model's template is used",
-    "chat_template_kwargs": "the model's template is used",
+    "chat_template": "the model's own template is used",
+    "chat_template_kwargs": "the model's own template is used",
     "documents": "put them in a message",
     "functions": "",
     "function_call": "",
@@ -53,7 +53,7 @@ REFUSED = {
 PARTIAL = {
     "suffix": "refused",
     "tools": 'refused, unless `tool_choice` is `"none"`',
-    "tool_choice": '`"none"` is supported; others are refused with `tools`, ignored without',
+    "tool_choice": '`"none"` is supported; others are refused with `tools`, else ignored',
     "response_format": "`text`, `json_object`, `json_schema`; other types are refused",
     "structured_outputs": "`regex`, `choice`, `json`, `json_object`; others are refused",
     "stream_options": "`include_usage`; `continuous_usage_stats` is refused",
@@ -66,7 +66,7 @@ PARTIAL = {
 """Declared fields of which some values are errors."""
 
 _NOTHING: list[Any] = [None, False, 0, "", [], {}]
-_NEUTRAL: dict[str, list[Any]] = {
+NEUTRAL: dict[str, list[Any]] = {
     "truncation_side": [None, "left"],
     "modalities": [None, ["text"]],
     "function_call": [None, "none"],
@@ -76,6 +76,7 @@ _NEUTRAL: dict[str, list[Any]] = {
     "typical": [None, 1],
     "thinking_token_budget": [None, -1],
 }
+"""Values of refused fields that change nothing, where they are not those of `_NOTHING`."""
 
 _NOT_TEXT = "the models accept only text"
 _NO_REASONING = "the models have no reasoning channel"
@@ -118,4 +119,4 @@ IGNORED = {
 
 def is_meant(name: str, value: Any) -> bool:
     """Return whether a refused field's value would change the result."""
-    return value not in _NEUTRAL.get(name, _NOTHING)
+    return value not in NEUTRAL.get(name, _NOTHING)
