@@ -10,6 +10,7 @@ from statistics import median
 import numpy as np
 
 from gpt2np.generation.options import Draft, Options
+from gpt2np.kernels.matmul import splits_exactly
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2, KVCache, last_token_indices
 
@@ -115,7 +116,12 @@ def warm_up(model: GPT2) -> None:
 
 
 def settle(model: GPT2, rows: int, work: Work) -> None:
-    """Repeat `work` until the model has chosen how many processes share passes of `rows` tokens."""
+    """Repeat `work` until the model has chosen how many processes share passes of `rows` tokens.
+
+    Return at once if there is no choice.
+    """
+    if not splits_exactly(rows):
+        return
     end = time.perf_counter() + _SETTLE_S
     while model.processes == "auto" and time.perf_counter() < end:
         work()

@@ -58,6 +58,11 @@ _CONVERSION_WORK = 4
 _lanes: defaultdict[np.dtype[Any], Array] = defaultdict(lambda: np.empty((0, LANES)))
 
 
+def splits_exactly(n_rows: int) -> bool:
+    """Tell whether a product that ranks compute by columns has the bits of the whole product."""
+    return small_kernels() or n_rows <= MAX_SPLIT_ROWS
+
+
 def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     """Multiply x (…, n, k) by w (…, k, m). Returns (…, n, m).
 

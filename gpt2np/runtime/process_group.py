@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.kernels.blas import single_threaded_blas, small_kernels
-from gpt2np.kernels.matmul import MAX_SPLIT_ROWS, SMALL_BATCH
+from gpt2np.kernels.blas import single_threaded_blas
+from gpt2np.kernels.matmul import SMALL_BATCH, splits_exactly
 from gpt2np.kernels.threads import inline
 from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
@@ -152,10 +152,10 @@ class ProcessGroup:
         logits_indices: IntArray,
     ) -> Array | None:
         """Compute a pass on as many ranks as the tuner chooses; report the time to the tuner."""
-        if not small_kernels() and sum(map(len, sequences)) > MAX_SPLIT_ROWS:
+        n_tokens, n_workers = sum(map(len, sequences)), len(self._workers)
+        if not splits_exactly(n_tokens):
             # The number of ranks would change bits, and so sampled texts from run to run.
             return self._runner.run(sequences, caches, logits_indices)
-        n_tokens, n_workers = sum(map(len, sequences)), len(self._workers)
         n_ranks = tuner.choose(n_tokens, n_workers + 1)
         start = time.perf_counter()
         if n_ranks == 1:

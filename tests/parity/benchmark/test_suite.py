@@ -38,6 +38,14 @@ class TestTiming:
         assert "".join(calls) == "aaabbbaaabbb"
         assert [len(timing.runs) for timing in timings] == [4, 4]
 
+    @pytest.mark.parametrize(("exact", "runs"), [(False, 0), (True, 1)])
+    def test_waits_only_for_a_number_of_processes_that_can_change(self, monkeypatch, exact, runs):
+        choice = SimpleNamespace(min_rows=5, max_rows=16, is_settled=True)
+        model, calls = SimpleNamespace(processes="auto", rank_choices=[choice]), []
+        monkeypatch.setattr(timing, "splits_exactly", lambda rows: exact and rows == 8)
+        timing.settle(model, 8, lambda: calls.append(1))
+        assert len(calls) == runs
+
 
 class TestPlan:
     def test_of_gpt2s_context(self):
