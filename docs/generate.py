@@ -152,9 +152,9 @@ def request_fields_page() -> str:
         "`top_k` is 0 and, for completions, `max_tokens` is 16. The model's generation_config.json "
         "has no effect. `boundary` and `interventions` exist only in gpt2np; [HTTP "
         "server](../guide/server.md) explains `interventions`.",
-        "A request with a refused field gets status 400 and an error that names the field. A "
-        "refused field may be null. If the table names no other allowed value, it may also be "
-        "false, 0, or empty. "
+        "A request with a refused field gets status 400 and an error that names the field. "
+        "The value null counts as no field. So do false, 0, and an empty string, list or object, "
+        'if the table says "refused", and X, if it says "refused, except X". '
         "An ignored field changes nothing. Fields outside this table are ignored, too; the "
         "response header `X-Ignored-Fields` names up to 20 of these. A running server "
         "lists the ranges of values at `/docs`.",

@@ -77,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     add_ray_arguments(parser)
     parser.epilog = (
-        "A value in the model's generation_config.json replaces the default.\n"
-        "A given option replaces both."
+        "The model's generation_config.json overrides the defaults shown above.\n"
+        "An option that you give overrides generation_config.json."
     )
 
 
@@ -93,7 +93,7 @@ def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
     add(
         "--json",
         action="store_true",
-        help="Print each text as a JSON object, also with its log probabilities",
+        help="Print each text as a JSON object, the only form that shows log probabilities",
     )
     add(
         "--out",

@@ -358,8 +358,8 @@ class GenerationOptions:
         False,
         OneOf(True, False, "never"),
         "When to end the search once {num_beams} texts are complete. true: at once; false: when no "
-        "unfinished beam scores above the worst complete text; never: when no unfinished beam can "
-        "rise above it any more",
+        "unfinished beam's present score beats the worst complete text; never: only when no "
+        "unfinished beam could still beat that text by growing longer",
         group="Beam search",
         is_model_default=True,
     )
@@ -403,8 +403,8 @@ class GenerationOptions:
     bad_words: tuple[str, ...] = option(
         (),
         Texts(),
-        "Never generate the tokens of TEXT, with or without a space before it; a longer word may "
-        "have other tokens",
+        "Never generate the tokens of TEXT, with or without a space before it; TEXT can still "
+        "appear within a longer word that has other tokens",
         group="Penalties",
         flags=("--bad-word",),
     )
@@ -503,7 +503,7 @@ class GenerationOptions:
         1,
         Integer(1, 1000),
         "Number of texts to return. Samples have the seeds {seed}, {seed} + 1, …; a beam search "
-        "returns its best texts, {num_beams} or fewer",
+        "returns its N best texts, so {num_beams} must be at least N",
         group="Output",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",

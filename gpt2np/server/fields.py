@@ -53,7 +53,7 @@ REFUSED = {
 PARTIAL = {
     "suffix": "refused",
     "tools": 'refused, unless `tool_choice` is `"none"`',
-    "tool_choice": '`"none"` is supported; others are refused with `tools`, else ignored',
+    "tool_choice": '`"none"` is supported; in a request with `tools`, other values are refused',
     "response_format": "`text`, `json_object`, `json_schema`; other types are refused",
     "structured_outputs": "`regex`, `choice`, `json`, `json_object`; others are refused",
     "stream_options": "`include_usage`; `continuous_usage_stats` is refused",
@@ -105,7 +105,7 @@ IGNORED = {
     "add_special_tokens": "GPT-2's tokenizer adds none",
     "spaces_between_special_tokens": "special tokens are not part of the text",
     "priority": "requests run in order of arrival",
-    "stream_interval": "an event has the tokens of one forward pass",
+    "stream_interval": "the server sends an event after each forward pass",
     "return_token_offsets": "only for vLLM's render endpoint",
     "routed_experts_prompt_start": "the models have no experts",
     "cache_salt": "requests share no cached prefixes",
