@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, fields
 from functools import cache
+from typing import Any
 
 from gpt2np.errors import InvalidArgumentError, short_repr
 
@@ -18,138 +19,121 @@ MIN_CHECKED_EXPANSION = 64 * MIB
 """A compressed file that expands to this size or less may have any ratio."""
 
 
-def _limit(default: int, unit: str, effect: str) -> int:
-    limit: int = field(default=default, metadata={"unit": unit, "effect": effect})
-    return limit
+def _limit(default: int, effect: str, unit: str = "") -> Any:
+    """Declare a limit; by default, its unit is the last word of its name."""
+    return field(default=default, metadata={"effect": effect, "unit": unit})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on untrusted input. A field's metadata has the unit and the effect of more."""
+    """Limits on untrusted input. A field's metadata has the effect of more."""
 
     # Parsing JSON can take fifty times the file's size in memory. GPT-2 XL's header has 60,000
     # bytes; the largest common tokenizer_config.json has 1.2 million.
     max_config_bytes: int = _limit(
-        2 * MIB, "bytes", "A larger config, header or chat template is refused before it is read."
+        2 * MIB, "A larger config, header or chat template is refused before it is read."
     )
     # Several times the largest byte-pair vocabulary in use.
     max_vocabulary_bytes: int = _limit(
-        32 * MIB,
-        "bytes",
-        "A larger vocabulary file or saved conversation is refused before it is read.",
+        32 * MIB, "A larger vocabulary file or saved conversation is refused before it is read."
     )
-    max_token_bytes: int = _limit(
-        1024, "bytes", "A `.tiktoken` file with a longer token is refused."
-    )
+    max_token_bytes: int = _limit(1024, "A `.tiktoken` file with a longer token is refused.")
     # GPT-2's vocabulary has 2.
     max_merges_per_token: int = _limit(
-        16, "merges", "A `.tiktoken` file with more merges per token, on average, is refused."
+        16, "A `.tiktoken` file with more merges per token, on average, is refused.", "merges"
     )
     max_template_seconds: int = _limit(
-        10, "seconds", "A chat template that takes longer to compile or to render is an error."
+        10, "A chat template that takes longer to compile or to render is an error."
     )
     max_template_memory_bytes: int = _limit(
-        512 * MIB, "bytes", "A chat template that needs more memory is an error (Linux only)."
+        512 * MIB, "A chat template that needs more memory is an error (Linux only)."
     )
     max_template_characters: int = _limit(
-        4 * MIB, "characters", "A chat template that renders a longer text is an error."
+        4 * MIB, "A chat template that renders a longer text is an error."
     )
     max_cache_bytes: int = _limit(
-        GIB,
-        "bytes",
-        "Sequences wait until the KV caches of the running ones fit; more beams are refused.",
+        GIB, "Sequences wait until the KV caches of the running ones fit; more beams are refused."
     )
     max_inspected_bytes: int = _limit(
-        16 * MIB, "bytes", "`/api/inspect` refuses to return larger activations."
+        16 * MIB, "`/api/inspect` refuses to return larger activations."
     )
     # A pass that is kept for its gradients takes half a gigabyte with GPT-2 small.
-    max_saliency_tokens: int = _limit(256, "tokens", "`/api/saliency` refuses a longer text.")
+    max_saliency_tokens: int = _limit(256, "`/api/saliency` refuses a longer text.")
     # Each runs in a pass of its own; beside others, they share a tenth of a second of each step.
     max_steered_sequences: int = _limit(
-        8, "sequences", "`gpt2np serve` refuses more sequences with `interventions` at a time."
+        8, "`gpt2np serve` refuses more sequences with `interventions` at a time."
     )
     max_steered_tokens: int = _limit(
-        500, "tokens", "`gpt2np serve` refuses a request with `interventions` for more new tokens."
+        500, "`gpt2np serve` refuses a request with `interventions` for more new tokens."
     )
     # Each edited hook point costs 0.1 ms in each pass.
     max_steered_points: int = _limit(
         300,
-        "hook points",
         "`gpt2np serve` refuses a request whose `interventions` edit more hook points in total.",
+        "hook points",
     )
-    max_choices_characters: int = _limit(
-        50_000, "characters", "Longer `choices`, all together, are refused."
-    )
-    max_schema_characters: int = _limit(100_000, "characters", "A larger JSON Schema is refused.")
+    max_choices_characters: int = _limit(50_000, "Longer `choices`, all together, are refused.")
+    max_schema_characters: int = _limit(100_000, "A larger JSON Schema is refused.")
     max_pattern_characters: int = _limit(
-        100_000,
-        "characters",
-        "A larger regular expression, with its repetitions expanded, is refused.",
+        100_000, "A larger regular expression, with its repetitions expanded, is refused."
     )
     max_pattern_seconds: int = _limit(
         2,
-        "seconds",
         "A longer search for `stop_regex` or a vocabulary's own pattern is an error; for each "
         "100,000 characters of text, as many seconds more are allowed.",
     )
     max_line_bytes: int = _limit(
-        64 * MIB, "bytes", "A longer line of a .jsonl file or prompt file is an error."
+        64 * MIB, "A longer line of a .jsonl file or prompt file is an error."
     )
     max_document_bytes: int = _limit(
-        GIB,
-        "bytes",
-        "A longer text from standard input, a file or a corpus is an error.",
+        GIB, "A longer text from standard input, a file or a corpus is an error."
     )
     max_compression_ratio: int = _limit(
         200,
-        "bytes per byte",
         "A .gz, .npz or .parquet file that grows more, beyond its first 64 MiB, is an error.",
+        "bytes per byte",
     )
     max_hub_file_bytes: int = _limit(
-        256 * MIB, "bytes", "A larger file on the Hub, other than weights, is not downloaded."
+        256 * MIB, "A larger file on the Hub, other than weights, is not downloaded."
     )
     max_hub_weights_bytes: int = _limit(
-        64 * GIB, "bytes", "A larger file of weights on the Hub is not downloaded."
+        64 * GIB, "A larger file of weights on the Hub is not downloaded."
     )
     # Parsing keeps Python's interpreter lock: 4 MiB take up to 0.1 s.
     max_body_bytes: int = _limit(
-        4 * MIB, "bytes", "A request to `gpt2np serve` with a larger body gets status 413."
+        4 * MIB, "A request to `gpt2np serve` with a larger body gets status 413."
     )
-    max_list_entries: int = _limit(
-        100_000, "entries", "`gpt2np serve` refuses a longer list in a request."
-    )
+    max_list_entries: int = _limit(100_000, "`gpt2np serve` refuses a longer list in a request.")
     max_option_entries: int = _limit(
         1000,
-        "entries",
         "`gpt2np serve` refuses longer lists of texts or ids in an option, such as `stop`, "
         "`bad_words` or `logit_bias`.",
     )
     max_option_characters: int = _limit(
-        50_000, "characters", "`gpt2np serve` refuses longer texts in an option, all together."
+        50_000, "`gpt2np serve` refuses longer texts in an option, all together."
     )
     max_top_logprobs: int = _limit(
-        20, "tokens", "`gpt2np serve` refuses to return more likely tokens at each position."
+        20, "`gpt2np serve` refuses to return more likely tokens at each position.", "tokens"
     )
     max_header_seconds: int = _limit(
-        10, "seconds", "`gpt2np serve` closes a connection whose headers take longer."
+        10, "`gpt2np serve` closes a connection whose headers take longer."
     )
     max_body_seconds: int = _limit(
-        60, "seconds", "A request to `gpt2np serve` whose body takes longer gets status 408."
+        60, "A request to `gpt2np serve` whose body takes longer gets status 408."
     )
     max_connections: int = _limit(
         2048,
-        "connections",
         "Beyond, `gpt2np serve` closes the oldest connection without a request for each new one; "
         "lower where the system allows fewer open files.",
     )
     max_response_logprobs: int = _limit(
         2_000_000,
-        "numbers",
         "A request to `gpt2np serve` for more log probabilities, in all choices together, is "
         "refused.",
+        "numbers",
     )
     max_explained_piece_characters: int = _limit(
-        256, "characters", "The page of `explain` omits the merges of a longer piece."
+        256, "The page of `explain` omits the merges of a longer piece."
     )
 
 
@@ -193,11 +177,11 @@ def variable(name: str) -> str:
 
 def limit_table() -> str:
     """Return the limits as a table in Markdown."""
-    rows = [
-        f"| `{limit.name}` | {limit.default:,} | {limit.metadata['unit']} "
-        f"| {limit.metadata['effect']} |"
-        for limit in fields(Limits)
-    ]
+    rows = (
+        f"| `{item.name}` | {item.default:,} | "
+        f"{item.metadata['unit'] or item.name.rpartition('_')[2]} | {item.metadata['effect']} |"
+        for item in fields(Limits)
+    )
     return "\n".join(["| limit | default | unit | effect |", "|---|---:|---|---|", *rows])
 
 

@@ -57,7 +57,7 @@ def _decode_json(value: object) -> object:
 
 def _option_type(values: Range) -> Any:
     """Return the type of an option; `GenerationOptions` checks the values."""
-    if isinstance(values, (Integer, Number)):
+    if isinstance(values, Number):
         return int if isinstance(values, Integer) else float
     if isinstance(values, Texts):
         return Annotated[list[str], BeforeValidator(_text_list)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
 from typing import Any
@@ -24,26 +24,23 @@ class Range:
     """The valid values of an option.
 
     Attributes:
+        noun: the valid values in words, without bounds.
         note: what a special value means, for messages.
         is_optional: whether None is valid.
         metavar: name of a value in `--help`.
         item_type: function that converts an item of a list from text.
     """
 
+    noun: str
     metavar = "X"
     item_type: Callable[[str], Any] = str
 
     def __init__(self, *, note: str = "", is_optional: bool = False) -> None:
         self.note, self.is_optional = note, is_optional
 
-    @property
-    def expected(self) -> str:
-        """The valid values in words, with the note."""
-        return "; ".join(filter(None, [self.words(), self.note]))
-
     def words(self) -> str:
         """Return the valid values in words."""
-        raise NotImplementedError
+        return self.noun
 
     def is_valid(self, value: Any) -> bool:
         """Return whether a value, which is not None, is valid."""
@@ -62,7 +59,8 @@ class Range:
         if value is None and self.is_optional:
             return None
         check_no_array(name, value)
-        check_argument(self.is_valid(value), name, value, self.expected)
+        expected = f"{self.words()}; {self.note}" if self.note else self.words()
+        check_argument(self.is_valid(value), name, value, expected)
         return self.normalize(value)
 
 
@@ -83,6 +81,8 @@ def is_number(value: Any) -> bool:
 class Number(Range):
     """Numbers from `low` to `high`, in a unit; with `is_open`, above `low`."""
 
+    noun = "a number"
+
     def __init__(
         self,
         low: float = 0,
@@ -94,7 +94,8 @@ class Number(Range):
     ) -> None:
         super().__init__(**common)
         self.low, self.high, self.is_open = low, high, is_open
-        self.noun = f"a number of {unit}" if unit else "a number"
+        if unit:
+            self.noun = f"a number of {unit}"
 
     def words(self) -> str:
         if self.is_open:
@@ -109,19 +110,11 @@ class Number(Range):
         return bool(is_inside and not (self.is_open and value == self.low))
 
 
-class Integer(Range):
+class Integer(Number):
     """Integers from `low` to `high`."""
 
     metavar = "N"
-
-    def __init__(self, low: int = 0, high: float = math.inf, **common: Any) -> None:
-        super().__init__(**common)
-        self.low, self.high = low, high
-
-    def words(self) -> str:
-        if self.high == math.inf:
-            return f"an integer, at least {self.low}"
-        return f"an integer from {self.low} to {self.high}"
+    noun = "an integer"
 
     def is_valid(self, value: Any) -> bool:
         return is_integer(value) and bool(self.low <= value <= self.high)
@@ -130,8 +123,7 @@ class Integer(Range):
 class Flag(Range):
     """True or False."""
 
-    def words(self) -> str:
-        return "True or False"
+    noun = "True or False"
 
     def is_valid(self, value: Any) -> bool:
         return isinstance(value, bool)
@@ -156,9 +148,7 @@ class Text(Range):
     """A text that is not empty."""
 
     metavar = "TEXT"
-
-    def words(self) -> str:
-        return "a non-empty text"
+    noun = "a non-empty text"
 
     def is_valid(self, value: Any) -> bool:
         return isinstance(value, str) and value != ""
@@ -174,9 +164,7 @@ class Texts(Range):
         self.is_single = is_single
 
     def words(self) -> str:
-        return (
-            "a non-empty text or a list of them" if self.is_single else "a list of non-empty texts"
-        )
+        return f"{Text.noun} or a list of them" if self.is_single else "a list of non-empty texts"
 
     def is_valid(self, value: Any) -> bool:
         texts = [value] if self.is_single and isinstance(value, str) else value
@@ -186,6 +174,7 @@ class Texts(Range):
         return (value,) if isinstance(value, str) else tuple(value)
 
 
+@dataclass
 class Option:
     """How an option is declared.
 
@@ -193,39 +182,31 @@ class Option:
         default: default value.
         range: valid values.
         help: one sentence without a period; `{name}` stands for the name of another option.
+        metavar: name of the value in `--help`.
         details: further sentences for the reference page.
         group: title of the group in `--help` and on the reference page.
         flags: names on the command line; by default, the name with hyphens.
-        metavar: name of the value in `--help`, if not that of the range.
         default_text: meaning of the default, for `--help`.
         json_name: name in OpenAI's or vLLM's protocol, where it differs.
         is_model_default: whether a model's generation_config.json can set the default.
     """
 
-    def __init__(
-        self,
-        default: Any,
-        range: Range,
-        help: str,
-        *,
-        details: str = "",
-        group: str = "",
-        flags: tuple[str, ...] = (),
-        metavar: str | None = None,
-        default_text: str = "",
-        json_name: str = "",
-        is_model_default: bool = False,
-    ) -> None:
-        self.default, self.range, self.help, self.details = default, range, help, details
-        self.group, self.flags = group, flags
-        self.metavar = range.metavar if metavar is None else metavar
-        self.default_text, self.json_name = default_text, json_name
-        self.is_model_default = is_model_default
+    default: Any
+    range: Range
+    help: str
+    metavar: str
+    details: str = ""
+    group: str = ""
+    flags: tuple[str, ...] = ()
+    default_text: str = ""
+    json_name: str = ""
+    is_model_default: bool = False
 
 
 def option(default: Any, range: Range, help: str, **more: Any) -> Any:
     """Return a dataclass field that declares an option; see the attributes of `Option`."""
-    return field(default=default, metadata={"option": Option(default, range, help, **more)})
+    declared = Option(default, range, help, **{"metavar": range.metavar, **more})
+    return field(default=default, metadata={"option": declared})
 
 
 @cache

@@ -104,7 +104,7 @@ def _value_keywords(option: Option) -> dict[str, Any]:
         return {"action": action, "default": None}
     if isinstance(values, OneOf):
         return {"choices": [str(value).lower() for value in values.values]}
-    if isinstance(values, (Integer, Number)):
+    if isinstance(values, Number):
         return {"type": int if isinstance(values, Integer) else float, "metavar": option.metavar}
     if isinstance(values, Text):
         return {"metavar": option.metavar}

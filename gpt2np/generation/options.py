@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
@@ -143,9 +144,7 @@ class Ids(Range):
 
     metavar = "ID"
     item_type = int
-
-    def words(self) -> str:
-        return "a list of ids, integers from 0"
+    noun = "a list of ids, integers from 0"
 
     def is_valid(self, value: Any) -> bool:
         return _is_list(value) and all(map(_is_id, value))
@@ -157,8 +156,7 @@ class Ids(Range):
 class IdLists(Range):
     """A list of lists of token ids."""
 
-    def words(self) -> str:
-        return "a list of non-empty lists of ids, as in [[5], [6, 7]]"
+    noun = "a list of non-empty lists of ids, as in [[5], [6, 7]]"
 
     def is_valid(self, value: Any) -> bool:
         return _is_list(value) and all(
@@ -173,9 +171,7 @@ class Biases(Range):
     """A mapping from token ids to numbers, or the pairs; ids may be strings, like keys in JSON."""
 
     metavar = "ID=X"
-
-    def words(self) -> str:
-        return 'token ids with numbers from -10000 to 10000, as in {7: -5} or {"7": -5}'
+    noun = 'token ids with numbers from -10000 to 10000, as in {7: -5} or {"7": -5}'
 
     def is_valid(self, value: Any) -> bool:
         def is_key(key: Any) -> bool:
@@ -235,9 +231,7 @@ class JsonSchema(Text):
     """A JSON Schema: a dict, JSON text, or the path of a file; in normal form, JSON text."""
 
     metavar = "FILE"
-
-    def words(self) -> str:
-        return "a JSON Schema as a dict, as JSON text, or the path of a file"
+    noun = "a JSON Schema as a dict, as JSON text, or the path of a file"
 
     def is_valid(self, value: Any) -> bool:
         return isinstance(value, (Mapping, PathLike)) or super().is_valid(value)
@@ -272,6 +266,13 @@ class JsonSchema(Text):
 
 _PROBABILITY = Number(0, 1, is_open=True)
 
+_sampling = partial(option, group="Sampling", is_model_default=True)
+_beam_search = partial(option, group="Beam search", is_model_default=True)
+_penalty = partial(option, group="Penalties")
+_stopping = partial(option, group="Stopping")
+_constraint = partial(option, group="Constraints")
+_output = partial(option, group="Output")
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
@@ -293,239 +294,190 @@ class GenerationOptions:
         group="Prompt",
     )
 
-    temperature: float = option(
-        0.8,
-        Number(0, note="0 is greedy"),
-        "Sampling temperature; 0 selects the most likely token",
-        group="Sampling",
-        is_model_default=True,
+    temperature: float = _sampling(
+        0.8, Number(0, note="0 is greedy"), "Sampling temperature; 0 selects the most likely token"
     )
-    top_k: int = option(
+    top_k: int = _sampling(
         40,
         Integer(0, note="0 for no limit"),
         "Sample only from the N most likely tokens; 0 for all",
-        group="Sampling",
-        is_model_default=True,
     )
-    top_p: float = option(
+    top_p: float = _sampling(
         1.0,
         _PROBABILITY,
         "Sample from the smallest set of most likely tokens with this total probability",
-        group="Sampling",
-        is_model_default=True,
     )
-    min_p: float = option(
+    min_p: float = _sampling(
         0.0,
         Number(0, 1),
         "Exclude tokens whose probability is below this fraction of the most likely token's",
-        group="Sampling",
-        is_model_default=True,
     )
-    typical_p: float = option(
+    typical_p: float = _sampling(
         1.0,
         _PROBABILITY,
         "Locally typical sampling: rank tokens by how close their surprisal is to the entropy, and "
         "sample from the closest, up to this total probability",
         details="See Meister et al. 2022.",
-        group="Sampling",
-        is_model_default=True,
     )
-    seed: int | None = option(
+    seed: int | None = _sampling(
         None,
         Integer(0, is_optional=True),
         "Random seed; the same seed gives the same text",
-        group="Sampling",
+        is_model_default=False,
         default_text="random",
     )
 
-    num_beams: int = option(
+    num_beams: int = _beam_search(
         1,
         Integer(1, 64),
         "Use beam search with N beams instead of sampling; 1 for no beam search",
-        group="Beam search",
         json_name="use_beam_search",
-        is_model_default=True,
     )
-    length_penalty: float = option(
+    length_penalty: float = _beam_search(
         1.0,
         Number(-100, 100),
         "Divide the log probability of a beam by its length raised to this power; a higher power "
         "favors longer texts",
-        group="Beam search",
-        is_model_default=True,
     )
-    early_stopping: EarlyStopping = option(
+    early_stopping: EarlyStopping = _beam_search(
         False,
         OneOf(True, False, "never"),
         "When to end the search once {num_beams} texts are complete. true: at once; false: when no "
         "unfinished beam's present score beats the worst complete text; never: only when no "
         "unfinished beam could still beat that text by growing longer",
-        group="Beam search",
-        is_model_default=True,
     )
 
-    repetition_penalty: float = option(
+    repetition_penalty: float = _penalty(
         1.0,
         Number(0.001, 1000, note="1 for none"),
         "Penalize tokens that are already in the prompt or the text; 1 is off, above 1 discourages "
         "repetition",
         details="It divides positive logits and multiplies negative ones (Keskar et al. 2019).",
-        group="Penalties",
         is_model_default=True,
     )
-    presence_penalty: float = option(
+    presence_penalty: float = _penalty(
         0.0,
         Number(-2, 2),
         "Subtract X from the logit of each token that has been generated",
         details="As in OpenAI's API.",
-        group="Penalties",
     )
-    frequency_penalty: float = option(
+    frequency_penalty: float = _penalty(
         0.0,
         Number(-2, 2),
         "Subtract X from the logit of a token each time it has been generated",
         details="As in OpenAI's API.",
-        group="Penalties",
     )
-    no_repeat_ngram_size: int = option(
+    no_repeat_ngram_size: int = _penalty(
         0,
         Integer(0, note="0 for none"),
         "Never repeat a sequence of N tokens from the prompt or the text; 0 allows repeats",
-        group="Penalties",
         is_model_default=True,
     )
-    logit_bias: tuple[tuple[int, float], ...] = option(
-        (),
-        Biases(),
-        "Add X to the logit of token ID",
-        group="Penalties",
+    logit_bias: tuple[tuple[int, float], ...] = _penalty(
+        (), Biases(), "Add X to the logit of token ID"
     )
-    bad_words: tuple[str, ...] = option(
+    bad_words: tuple[str, ...] = _penalty(
         (),
         Texts(),
         "Never generate the tokens of TEXT, with or without a space before it; TEXT can still "
         "appear within a longer word that has other tokens",
-        group="Penalties",
         flags=("--bad-word",),
     )
-    bad_words_ids: tuple[tuple[int, ...], ...] = option(
-        (), IdLists(), "Never generate these sequences of token ids", group="Penalties"
+    bad_words_ids: tuple[tuple[int, ...], ...] = _penalty(
+        (), IdLists(), "Never generate these sequences of token ids"
     )
 
-    max_new_tokens: int = option(
+    max_new_tokens: int = _stopping(
         200,
         Integer(1),
         "Maximum number of tokens to generate",
-        group="Stopping",
         flags=("-n", "--max-new-tokens"),
         json_name="max_tokens",
         is_model_default=True,
     )
-    min_new_tokens: int = option(
+    min_new_tokens: int = _stopping(
         0,
         Integer(0),
         "Exclude the end-of-text token until N tokens are generated; {stop} and the like can still "
         "end the text earlier",
-        group="Stopping",
         json_name="min_tokens",
         is_model_default=True,
     )
-    max_time: float | None = option(
+    max_time: float | None = _stopping(
         None,
         Number(0, is_open=True, unit="seconds", is_optional=True),
         "Stop after this many seconds and return the text so far",
         details="Time is measured from the call. The decode step in progress is completed.",
-        group="Stopping",
         default_text="no limit",
         is_model_default=True,
     )
-    ignore_eos: bool = option(
-        False,
-        Flag(),
-        "Never generate the end-of-text token (EOS); other limits end the text",
-        group="Stopping",
+    ignore_eos: bool = _stopping(
+        False, Flag(), "Never generate the end-of-text token (EOS); other limits end the text"
     )
-    stop: tuple[str, ...] = option(
-        (), Texts(is_single=True), "End the output before TEXT", group="Stopping"
+    stop: tuple[str, ...] = _stopping((), Texts(is_single=True), "End the output before TEXT")
+    stop_token_ids: tuple[int, ...] = _stopping(
+        (), Ids(), "End the output before token ID", flags=("--stop-id", "--stop-token-id")
     )
-    stop_token_ids: tuple[int, ...] = option(
-        (),
-        Ids(),
-        "End the output before token ID",
-        group="Stopping",
-        flags=("--stop-id", "--stop-token-id"),
-    )
-    stop_regex: tuple[str, ...] = option(
+    stop_regex: tuple[str, ...] = _stopping(
         (),
         Patterns(is_single=True),
         "End the output before a match of this regular expression",
         details="With a pattern such as `cat\\b` or `foo(?!bar)`, later text can invalidate a "
         "match. It counts only when no later text can invalidate it.",
-        group="Stopping",
         metavar="PATTERN",
     )
-    window: int = option(
+    window: int = _stopping(
         0,
         Integer(0, note="0 to end when the context is full"),
         "When the context is full, cut it to its last N tokens and continue; a prompt that is too "
         "long is cut, too. 0: end the output, and reject such a prompt",
-        group="Stopping",
     )
 
-    choices: tuple[str, ...] = option(
+    choices: tuple[str, ...] = _constraint(
         (),
         Choices(),
         "Generate exactly one of the given texts; include its leading space, as in ' yes'",
-        group="Constraints",
         flags=("--choice",),
         json_name="structured_outputs.choice",
     )
-    regex: str | None = option(
+    regex: str | None = _constraint(
         None,
         Text(is_optional=True),
         "Generate a text that fully matches this regular expression; no look-around, no "
         "back-references, anchors only at its ends",
         details="See `gpt2np.constraints.syntax`.",
-        group="Constraints",
         metavar="PATTERN",
         json_name="structured_outputs.regex",
     )
-    json_schema: str | None = option(
+    json_schema: str | None = _constraint(
         None,
         JsonSchema(is_optional=True),
         "Generate JSON that is valid against this JSON Schema",
         details="See the guide to constraints for the supported keywords.",
-        group="Constraints",
         json_name="structured_outputs.json",
     )
 
-    num_return_sequences: int = option(
+    num_return_sequences: int = _output(
         1,
         Integer(1, 1000),
         "Number of texts to return. Samples have the seeds {seed}, {seed} + 1, …; a beam search "
         "returns its N best texts, so {num_beams} must be at least N",
-        group="Output",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
     )
-    best_of: int | None = option(
+    best_of: int | None = _output(
         None,
         Integer(1, 1000, is_optional=True),
         "Sample N texts and return only the best of them, as many as {num_return_sequences} says: "
         "those with the highest mean log probability per token, best first",
-        group="Output",
     )
-    logprobs: int | None = option(
+    logprobs: int | None = _output(
         None,
         Integer(0, 1000, is_optional=True),
         "Return the log probability of each token, and of the N most likely tokens at its position",
-        group="Output",
     )
-    prompt_logprobs: int | None = option(
-        None,
-        Integer(0, 1000, is_optional=True),
-        "Like {logprobs}, for the prompt's tokens",
-        group="Output",
+    prompt_logprobs: int | None = _output(
+        None, Integer(0, 1000, is_optional=True), "Like {logprobs}, for the prompt's tokens"
     )
 
     draft: Draft = option(
@@ -538,10 +490,9 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        values = vars(self)
         for is_contradiction, message in _CONTRADICTIONS:
-            if is_contradiction(values):
-                named = {name: value for name, value in values.items() if f"{{{name}}}" in message}
+            if is_contradiction(self):
+                named = {name: x for name, x in vars(self).items() if f"{{{name}}}" in message}
                 raise InvalidArgumentError(message, **named)
 
     def with_seed(self, seed: int) -> GenerationOptions:
@@ -564,65 +515,60 @@ ONE_TEXT_ONLY = ("Prompt", "Beam search", "Output")
 TEXT_CONSTRAINTS = ("choices", "regex", "json_schema")
 """Options of which at most one is given: what the text must be."""
 
-_CONTRADICTIONS: tuple[tuple[Callable[[Any], Any], str], ...] = (
+_CONTRADICTIONS: tuple[tuple[Callable[[GenerationOptions], object], str], ...] = (
     (
-        lambda o: o["num_beams"] > 1 and o["temperature"] > 0,
+        lambda o: o.num_beams > 1 and o.temperature > 0,
         "{num_beams} is {num_beams.value} and {temperature} {temperature.value}: beam search does "
         "not sample; set {temperature} to 0, or {num_beams} to 1",
     ),
     (
-        lambda o: o["num_beams"] > 1 and o["boundary"] == "text",
+        lambda o: o.num_beams > 1 and o.boundary == "text",
         "{num_beams} is {num_beams.value}: beam search does not support {boundary} "
         "{boundary.value}; omit it, or set {num_beams} to 1",
     ),
     (
-        lambda o: o["num_beams"] > 1 and o["best_of"] is not None,
+        lambda o: o.num_beams > 1 and o.best_of is not None,
         "{num_beams} is {num_beams.value} and {best_of} {best_of.value}: beam search does not "
         "sample; omit one of them",
     ),
     (
-        lambda o: 1 < o["num_beams"] < o["num_return_sequences"],
+        lambda o: 1 < o.num_beams < o.num_return_sequences,
         "{num_return_sequences} is {num_return_sequences.value} and {num_beams} "
         "{num_beams.value}: there are no more continuations than beams",
     ),
     (
-        lambda o: o["num_beams"] > 1 and o["window"],
+        lambda o: o.num_beams > 1 and o.window,
         "{num_beams} is {num_beams.value}: beam search does not support {window}; omit it, or set "
         "{num_beams} to 1",
     ),
     (
-        lambda o: o["num_beams"] == 1 and o["temperature"] == 0 and (o["best_of"] or 1) > 1,
+        lambda o: o.temperature == 0 and (o.best_of or 1) > 1,
         "{best_of} is {best_of.value} and {temperature} 0: greedy continuations are all the same; "
         "set {temperature} above 0, or {num_beams}",
     ),
     (
-        lambda o: (
-            o["num_beams"] == 1
-            and o["temperature"] == 0
-            and not o["best_of"]
-            and o["num_return_sequences"] > 1
-        ),
+        lambda o: o.temperature == 0 and not o.best_of and o.num_return_sequences > o.num_beams,
         "{num_return_sequences} is {num_return_sequences.value} and {temperature} 0: greedy "
         "continuations are all the same; set {temperature} above 0, or {num_beams}",
     ),
     (
-        lambda o: o["best_of"] is not None and o["best_of"] < o["num_return_sequences"],
+        lambda o: o.best_of is not None and o.best_of < o.num_return_sequences,
         "{best_of} is {best_of.value}, less than {num_return_sequences}, "
         "{num_return_sequences.value}",
     ),
     (
-        lambda o: o["min_new_tokens"] > o["max_new_tokens"],
+        lambda o: o.min_new_tokens > o.max_new_tokens,
         "{min_new_tokens} is {min_new_tokens.value}, more than {max_new_tokens}, "
         "{max_new_tokens.value}",
     ),
     (
-        lambda o: o["stop_regex"] and any(o[name] for name in TEXT_CONSTRAINTS),
+        lambda o: o.stop_regex and (o.choices or o.regex or o.json_schema),
         "{stop_regex} would end a text before it matches {choices}, {regex} or {json_schema}; omit "
         "{stop_regex}",
     ),
     (
-        lambda o: sum(bool(o[name]) for name in TEXT_CONSTRAINTS) > 1,
+        lambda o: sum(map(bool, (o.choices, o.regex, o.json_schema))) > 1,
         "{choices}, {regex} and {json_schema} contradict each other; give one",
     ),
 )
-"""Pairs of a condition and a message that names the contradicting options."""
+"""Pairs of a condition, which can rely on those before it, and a message that names the options."""

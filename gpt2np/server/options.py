@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from gpt2np.options import Flag, Integer, Number, Text, Texts, check_options, option
+
+_queue = partial(option, group="Queue")
+_access = partial(option, group="Access")
 
 
 @dataclass(frozen=True)
@@ -15,67 +19,54 @@ class ServerOptions:
         InvalidArgumentError: a value is out of its range.
     """
 
-    max_running: int = option(
-        16, Integer(1), "Maximum number of sequences that a model runs at once", group="Queue"
+    max_running: int = _queue(
+        16, Integer(1), "Maximum number of sequences that a model runs at once"
     )
-    max_queued: int = option(
-        1024,
-        Integer(1),
-        "Maximum number of waiting sequences; further requests get status 503",
-        group="Queue",
+    max_queued: int = _queue(
+        1024, Integer(1), "Maximum number of waiting sequences; further requests get status 503"
     )
-    cache_bytes: int | None = option(
+    cache_bytes: int | None = _queue(
         None,
         Integer(1, is_optional=True),
         "Maximum number of bytes for a model's KV caches",
-        group="Queue",
         default_text="$GPT2NP_MAX_CACHE_BYTES, or 1 GiB",
     )
-    timeout: float = option(
+    timeout: float = _queue(
         600.0,
         Number(0, is_open=True),
         "Abort a request after this time, with status 504",
-        group="Queue",
         metavar="SECONDS",
     )
-    shutdown_timeout: float = option(
+    shutdown_timeout: float = _queue(
         30.0,
         Number(0, is_open=True),
         "Time limit for running requests at shutdown",
-        group="Queue",
         metavar="SECONDS",
     )
-    api_key: str | None = option(
+    api_key: str | None = _access(
         None,
         Text(is_optional=True),
         "Require the header Authorization: Bearer KEY in requests, except to /health",
-        group="Access",
         metavar="KEY",
         default_text="$GPT2NP_API_KEY, or none",
     )
-    allowed_hosts: tuple[str, ...] = option(
+    allowed_hosts: tuple[str, ...] = _access(
         (),
         Texts(),
         "If no key is set, accept the Host header NAME, besides localhost",
         details="IP addresses are always allowed.",
-        group="Access",
         flags=("--allowed-host",),
         metavar="NAME",
     )
-    cors_origins: tuple[str, ...] = option(
+    cors_origins: tuple[str, ...] = _access(
         (),
         Texts(),
         "Allow web pages from ORIGIN; '*' allows all",
-        group="Access",
         flags=("--cors-origin",),
         metavar="ORIGIN",
     )
-    access_log: bool = option(
-        False, Flag(), "Log each request, without its body, to stderr", group="Access"
-    )
-    log_prompts: bool = option(
-        False, Flag(), "Log the prompts of each request to stderr", group="Access"
-    )
+    access_log: bool = _access(False, Flag(), "Log each request, without its body, to stderr")
+    log_prompts: bool = _access(False, Flag(), "Log the prompts of each request to stderr")
 
     def __post_init__(self) -> None:
         check_options(self)

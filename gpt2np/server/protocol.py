@@ -149,9 +149,8 @@ _OTHER_TYPES = {
 
 def _annotation(values: Range) -> Any:
     """Return the type of a field for a range; `GenerationOptions` checks what a type can't."""
-    if isinstance(values, (Number, Integer)):
-        is_open = isinstance(values, Number) and values.is_open
-        bounds = {"gt" if is_open else "ge": values.low, "le": values.high}
+    if isinstance(values, Number):
+        bounds = {"gt" if values.is_open else "ge": values.low, "le": values.high}
         finite: Any = {name: bound for name, bound in bounds.items() if bound < math.inf}
         if isinstance(values, Integer):
             return Annotated[int, Field(**finite), Whole]
