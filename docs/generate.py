@@ -134,7 +134,7 @@ def request_fields_page() -> str:
         rows[name] = PARTIAL.get(name, treatment), where or "chat" * (name not in completion)
     for name, advice in REFUSED.items():
         _, *allowed = NEUTRAL.get(name, [None])
-        text = f"refused, except `{json.dumps(*allowed)}`" if allowed else "refused"
+        text = f"refused (except `{json.dumps(*allowed)}`)" if allowed else "refused"
         text += f": {advice}" if advice else ""
         rows[name] = ("supported; refused in chat" if name in rows else text), ""
     rows |= {name: (f"ignored: {reason}", "") for name, reason in IGNORED.items()}
@@ -153,8 +153,9 @@ def request_fields_page() -> str:
         "has no effect. `boundary` and `interventions` exist only in gpt2np; [HTTP "
         "server](../guide/server.md) explains `interventions`.",
         "A request with a refused field gets status 400 and an error that names the field. "
-        "The value null counts as no field. So do false, 0, and an empty string, list or object, "
-        'if the table says "refused", and X, if it says "refused, except X". '
+        "Null always counts as no field. If the table says "
+        '"refused" without an exception, false, 0, and an empty string, list or object also count '
+        'as no field. If it says "refused (except X)", X also counts as no field. '
         "An ignored field changes nothing. Fields outside this table are ignored, too; the "
         "response header `X-Ignored-Fields` names up to 20 of these. A running server "
         "lists the ranges of values at `/docs`.",

@@ -342,9 +342,9 @@ class GenerationOptions:
     early_stopping: EarlyStopping = _beam_search(
         False,
         OneOf(True, False, "never"),
-        "When to end the search once {num_beams} texts are complete. true: at once; false: when no "
-        "unfinished beam's present score beats the worst complete text; never: only when no "
-        "unfinished beam could still beat that text by growing longer",
+        "When to end the search once {num_beams} texts are complete. true: at once; false: when "
+        "all unfinished beams score below the worst complete text; never: as false, but with the "
+        "best score that each beam could still reach",
     )
 
     repetition_penalty: float = _penalty(
@@ -380,7 +380,7 @@ class GenerationOptions:
         (),
         Texts(),
         "Never generate the tokens of TEXT, with or without a space before it; TEXT can still "
-        "appear within a longer word that has other tokens",
+        "appear inside a longer word that is split into different tokens",
         flags=("--bad-word",),
     )
     bad_words_ids: tuple[tuple[int, ...], ...] = _penalty(
@@ -460,8 +460,8 @@ class GenerationOptions:
     num_return_sequences: int = _output(
         1,
         Integer(1, 1000),
-        "Number of texts to return. Samples have the seeds {seed}, {seed} + 1, …; a beam search "
-        "returns its N best texts, so {num_beams} must be at least N",
+        "Number of texts to return. A beam search returns its N best texts, so {num_beams} must be "
+        "at least N. Samples have the seeds {seed}, {seed} + 1, …",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
     )
