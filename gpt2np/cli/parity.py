@@ -7,6 +7,7 @@ check   Compare an engine's arrays, or its greedy texts, with golden arrays.
 import argparse
 import json
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,16 +81,13 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"is_rounding": report.is_rounding, **asdict(report)}))
     else:
-        wrong = {}  # the worst prompt of each wrong array
-        for point in sorted(report.points, key=lambda p: p.error / p.tolerance):
-            if not point.is_rounding:
-                wrong[point.point] = point
-        if wrong:
+        if report.first:
             print(f"{'wrong array':24} {'prompt':10} {'error':>9} {'tolerance':>9}")
-        for name in dict.fromkeys(point.point for point in report.points):
-            if name in wrong:
-                p = wrong[name]
-                print(f"{name:24} {p.prompt:10} {p.error:9.2g} {p.tolerance:9.2g}")
+        for name, points in groupby(report.points, key=lambda p: p.point):
+            worst = max(points, key=lambda p: p.ratio)
+            if not worst.is_rounding:
+                error, tolerance = f"{worst.error:9.2g}", f"{worst.tolerance:9.2g}"
+                print(f"{name:24} {worst.prompt:10} {error} {tolerance}")
         print(report)
     return 0 if report.is_rounding else 1
 

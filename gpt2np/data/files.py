@@ -70,10 +70,17 @@ def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = 
     Raises `error` if the file can't be read, or has more than `max_bytes`.
     """
     check_is_file(path, error)
-    try:
+    with reading(path, error):
         if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
             raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")
         return path.read_bytes()
+
+
+@contextmanager
+def reading(path: Path, error: type[GPT2NPError]) -> Iterator[None]:
+    """Raise `error`, which names the file, in the place of an OSError of the `with` block."""
+    try:
+        yield
     except OSError as problem:
         raise error(f"cannot read {path}: {error_reason(problem)}") from problem
 

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.checkpoint.names import weight_shapes
-from gpt2np.data.files import as_path, atomic_path
+from gpt2np.data.files import as_path, atomic_path, reading
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation.logits_processors import compute_logits
 from gpt2np.model import GPT2, KVCache
@@ -80,8 +80,8 @@ def compute_prefix(model: GPT2, text: str, ids: list[int]) -> Prefix:
 
 def read_prefix(path: Path, model: GPT2) -> Prefix:
     """Read a prefix that `Prefix.save` wrote; see `LanguageModel.load_prefix`."""
-    if not path.is_file():
-        raise CheckpointError(f"the prefix {path} is missing, or not a file")
+    with reading(path, CheckpointError):  # safe_open tells no reason but "missing"
+        path.open("rb").close()
     try:
         with safe_open(path, framework="numpy") as file:
             description = json.loads((file.metadata() or {})[_METADATA_KEY])

@@ -26,17 +26,24 @@ def receipt(
     options: GenerationOptions,
     model: GPT2,
     tokenizer: Tokenizer,
+    *,
+    is_cut_off: bool,
 ) -> dict[str, Any]:
     """Return the receipt of the text `ids`, without the model's name; see `Completion.receipt`.
 
     Raises:
-        InvalidArgumentError: the text was generated with `window` or `boundary="text"`.
+        InvalidArgumentError: the text was generated with `window` or `boundary="text"`, or by a
+            beam search that was cut off.
     """
     if options.window or options.boundary == "text":
         raise InvalidArgumentError(
             "a receipt is of a whole text that continues the prompt's tokens; omit window and "
             "boundary"
         )
+    if is_cut_off and options.num_beams > 1:
+        message = "a beam search that was cut off has no receipt; increase {max_time}, or let "
+        message += "the search end"
+        raise InvalidArgumentError(message, max_time=options.max_time)
     if options.num_beams == 1:
         options = replace(options, num_return_sequences=1, best_of=None)
     steps = np.arange(len(prompt_ids) - 1, len(prompt_ids) + len(ids) - 1)
@@ -52,6 +59,7 @@ def receipt(
         "options": asdict(options),
         "prompt_ids": prompt_ids,
         "ids": ids,
+        "is_cut_off": is_cut_off,
         "logits": [hashlib.sha256(row.tobytes()).hexdigest() for row in logits],
     }
 

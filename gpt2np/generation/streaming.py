@@ -130,13 +130,11 @@ class Completion:
         """
         from gpt2np.generation.receipt import receipt
 
-        content = receipt(self.prompt_ids, self.ids, self.options, lm.model, lm.tokenizer)
         is_cut_off = self.finish_reason in ("time", "cancelled")
-        if is_cut_off and self.options.num_beams > 1:
-            message = "a beam search that was cut off has no receipt; increase {max_time}, or let "
-            message += "the search end"
-            raise InvalidArgumentError(message, max_time=self.options.max_time)
-        return {"model": self.model, **content, "is_cut_off": is_cut_off}
+        content = receipt(
+            self.prompt_ids, self.ids, self.options, lm.model, lm.tokenizer, is_cut_off=is_cut_off
+        )
+        return {"model": self.model, **content}
 
 
 _DEFAULTS = asdict(GenerationOptions())

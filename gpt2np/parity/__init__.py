@@ -11,11 +11,10 @@ shows at the step that makes it, and later steps do not inherit it.
 from gpt2np.parity.candidate import read_candidate
 from gpt2np.parity.check import PointReport, Report, TextReport, check, check_texts
 from gpt2np.parity.golden import Golden, read_golden, record, write_golden
-from gpt2np.parity.mistakes import HALF_PRECISION, MISTAKES, Mistake
+from gpt2np.parity.mistakes import MISTAKES, Mistake
 from gpt2np.parity.replay import read_receipt, replay
 
 __all__ = [
-    "HALF_PRECISION",
     "MISTAKES",
     "Golden",
     "Mistake",

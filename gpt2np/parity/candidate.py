@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.safetensors_file import read_chunks, read_header
-from gpt2np.errors import CheckpointError, InvalidArgumentError, did_you_mean, error_reason
+from gpt2np.data.files import reading
+from gpt2np.errors import CheckpointError, InvalidArgumentError, did_you_mean
 from gpt2np.kernels.array import Array
 from gpt2np.model.hook_points import all_names, get_hook_point, hook_point_names, hook_point_shape
 
@@ -28,7 +29,7 @@ _RAW = re.compile(r"(?P<name>.+)\.(?P<shape>\d*(?:x\d+)*)\.f32")
 
 
 def read_candidate(path: str | Path) -> dict[str, Array]:
-    """Read arrays from a .safetensors, .npz, .npy or .f32 file, or from a folder of the last two.
+    """Read arrays from a .safetensors file, or from a .npz, .npy or .f32 file or a folder of these.
 
     The name of a .npy or .f32 file is that of its array; `__` stands for the `/` after the prompt.
     A .f32 file has raw little-endian float32, and its shape before the ending:
@@ -39,19 +40,15 @@ def read_candidate(path: str | Path) -> dict[str, Array]:
     """
     path = Path(path)
     try:
-        if path.is_dir():
-            arrays = dict(_read_array(file) for file in sorted(path.iterdir()) if file.is_file())
-        elif path.suffix in (".npy", ".f32"):
-            arrays = dict([_read_array(path)])
-        elif path.suffix == ".npz":
-            arrays = dict(_load(path))
-        else:
-            arrays = {
-                name: np.concatenate([np.empty(0), *read_chunks(tensor)]).reshape(tensor.shape)
-                for name, tensor in read_header(path).items()
-            }
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error_reason(error)}") from error
+        with reading(path, CheckpointError):
+            if path.suffix not in (".npy", ".npz", ".f32") and not path.is_dir():
+                arrays = {
+                    name: np.concatenate([np.empty(0), *read_chunks(tensor)]).reshape(tensor.shape)
+                    for name, tensor in read_header(path).items()
+                }
+            else:
+                files = sorted(path.iterdir()) if path.is_dir() else [path]
+                arrays = dict(item for file in files if file.is_file() for item in _load(file))
     except (ValueError, SafetensorError) as error:
         raise CheckpointError(f"cannot read the arrays in {path}: {error}") from error
     if not arrays:
@@ -59,23 +56,19 @@ def read_candidate(path: str | Path) -> dict[str, Array]:
     return arrays
 
 
-def _read_array(file: Path) -> tuple[str, Array]:
+def _load(file: Path) -> list[tuple[str, Array]]:
+    """Return the names and arrays of a .npy, .npz or .f32 file."""
     if match := _RAW.fullmatch(file.name):
         shape = tuple(int(n or -1) for n in match["shape"].split("x"))
         values = np.fromfile(file, "<f4")
         try:
-            return match["name"].replace("__", "/"), values.reshape(shape)
+            return [(match["name"].replace("__", "/"), values.reshape(shape))]
         except (ValueError, OverflowError):
             raise ValueError(f"{file.name} has {values.size} numbers") from None
-    return file.stem.replace("__", "/"), _load(file)
-
-
-def _load(file: Path) -> Any:
-    """Return the array of a .npy file, or the names and arrays of a .npz file."""
     try:
         loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
-            return loaded
+            return [(file.stem.replace("__", "/"), loaded)]
         with loaded:
             return [(name, loaded[name]) for name in loaded.files]
     except (ValueError, EOFError, BadZipFile, zlib.error) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.interp.trace import as_gpt2
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, common_length
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.model import GPT2
 from gpt2np.model.gpt2 import gpt2
@@ -19,7 +19,7 @@ from gpt2np.model.hook_points import hook_point_names
 from gpt2np.model.plain import PlainContext, arrange_arrays
 from gpt2np.parity.candidate import by_prompt
 from gpt2np.parity.golden import Golden
-from gpt2np.parity.mistakes import HALF_PRECISION, MISTAKES, PassStep
+from gpt2np.parity.mistakes import MISTAKES, PassStep
 
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
@@ -32,8 +32,8 @@ _FLOOR = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float6
 _ELEMENTWISE = ("embed", "resid_mid", "mlp.act", "resid")  # steps without sums
 _MIN_SIGNIFICANCE = 12  # least size of a mistake, in standard deviations of independent errors
 _MIN_ROW_SIGNIFICANCE = 6  # as above, below the tolerance: errors within a row may correlate
-_MAX_REST = 0.25  # largest fraction of an error that a mistake may leave unexplained
-_MAX_HALF_REST = 0.7  # numbers near a rounding boundary of float16 may round the other way
+_MAX_UNEXPLAINED_SHARE = 0.25  # of an error; other mistakes correlate with it, but explain little
+_MAX_UNEXPLAINED_BY_DESIGN = 0.7  # numbers near a boundary of float16 may round the other way
 _MAX_TOKENS = 64  # of the longest prompt on which mistakes are tried
 
 
@@ -56,6 +56,11 @@ class PointReport:
     golden_error: float | None
 
     @property
+    def ratio(self) -> float:
+        """The error in units of the tolerance."""
+        return self.error / self.tolerance
+
+    @property
     def is_rounding(self) -> bool:
         """Whether rounding explains the error."""
         return self.error <= self.tolerance
@@ -71,10 +76,10 @@ class Report:
         first: the first array that rounding does not explain; None if there is none.
         mistake: the name of the mistake that explains it; None if no known mistake does.
         explained_error: the error at `first` of an engine with this mistake.
+        by_design: the name of a step that the candidate computes otherwise by design
+            (`Mistake.by_design`). Errors and tolerances are then relative to a pass that computes
+            this step in the same way.
         pattern: what the error at `first` looks like, if no known mistake explains it.
-        precision: the step that the candidate computes in half precision by design, one of
-            `HALF_PRECISION`. Errors and tolerances are then relative to a pass that also computes
-            this step in half precision.
     """
 
     dtype: str
@@ -82,7 +87,7 @@ class Report:
     first: PointReport | None = None
     mistake: str | None = None
     explained_error: float | None = None
-    precision: str | None = None
+    by_design: str | None = None
     pattern: str | None = None
 
     @property
@@ -91,9 +96,9 @@ class Report:
         return self.first is None
 
     def __str__(self) -> str:
-        dtype = f"{self.dtype} with {self.precision}" if self.precision else self.dtype
+        dtype = f"{self.dtype} with {self.by_design}" if self.by_design else self.dtype
         if self.first is None:
-            worst = max(self.points, key=lambda p: p.error / p.tolerance)
+            worst = max(self.points, key=lambda p: p.ratio)
             return (
                 f"rounding: {len(self.points)} arrays agree within the rounding of {dtype}; the "
                 f"largest error is {worst.error:.2g}, of at most {worst.tolerance:.2g}, at "
@@ -102,7 +107,7 @@ class Report:
         place = f"a bug, first at {self.first.point} (prompt {self.first.prompt!r})"
         size = f"error {self.first.error:.2g}"
         size += f"; rounding in {dtype} explains at most {self.first.tolerance:.2g}"
-        if self.mistake is None or self.explained_error is None:
+        if self.explained_error is None:
             pattern = f" ({self.pattern})" if self.pattern else ""
             return f"{place}: {size}; no known mistake explains it{pattern}"
         named = f"this mistake explains all but {self.explained_error:.2g}: {self.mistake}"
@@ -131,9 +136,9 @@ def check(
         raise InvalidArgumentError("the candidate has no arrays; give at least logits")
     is_known = dtype is None or dtype in DTYPES
     check_argument(is_known, "dtype", dtype, f"one of {', '.join(DTYPES)}, or None")
-    dtype = dtype or _recognized(given)
+    dtype = dtype or _recognized(x for arrays in given.values() for x in arrays.values())
     report = _check(golden, given, model, dtype)
-    if report.mistake in HALF_PRECISION:
+    if any(m.by_design for m in MISTAKES if m.name == report.mistake):
         return _check(golden, given, model, dtype, report.mistake)
     return report
 
@@ -143,51 +148,37 @@ def _check(
     given: Mapping[str, Mapping[str, Array]],
     model: GPT2,
     dtype: str,
-    precision: str | None = None,
+    by_design: str | None = None,
 ) -> Report:
-    """Return the verdict; `precision` names a step in half precision that is no mistake."""
+    """Return the verdict; `by_design` names a mistake that is none."""
     checks = {
-        prompt: _PromptCheck(model, ids, given[prompt], dtype, precision)
+        prompt: _PromptCheck(model, ids, given[prompt], dtype, by_design)
         for prompt, ids in golden.ids.items()
         if prompt in given
     }
-    points = [p for prompt in checks for p in checks[prompt].reports(prompt, golden)]
     order = {name: i for i, name in enumerate(hook_point_names(model.config.n_layer))}
-    points.sort(key=lambda p: order[p.point])
-    flagged = next((p for p in points if not p.is_rounding), None)
+    reports = (p for prompt in checks for p in checks[prompt].reports(prompt, golden))
+    points = tuple(sorted(reports, key=lambda p: order[p.point]))
+    first = next((p for p in points if not p.is_rounding), None)
     # Mistakes are tried on one prompt: each is a pass.
-    prompt = flagged.prompt if flagged else min(checks, key=lambda name: -_usable(checks[name]))
-    last = flagged.point if flagged else None
-    by_name = {p.point: p for p in points if p.prompt == prompt}
-    explanations = [
-        (by_name[point], mistake, error)
-        for point, mistake, error in (
-            checks[prompt].explanations(last) if _usable(checks[prompt]) else ()
-        )
-        if by_name[point].is_rounding or error < by_name[point].error * _max_rest(mistake)
-    ]
-    if explanations:
+    prompt = first.prompt if first else max(checks, key=lambda name: checks[name].n_usable)
+    tried = [p for p in points if p.prompt == prompt]
+    if first:
+        tried = tried[: tried.index(first) + 1]
+    if explanations := [*checks[prompt].explanations(tried)]:
         found = min(explanations, key=lambda entry: (order[entry[0].point], entry[2]))
-        return Report(dtype, tuple(points), *found, precision)
-    pattern = checks[prompt].pattern(flagged) if flagged else None
-    return Report(dtype, tuple(points), flagged, precision=precision, pattern=pattern)
-
-
-def _max_rest(mistake: str) -> float:
-    """Return the largest fraction of an error that `mistake` may leave unexplained.
-
-    A mistake that the engine does not make can correlate with the error, too, but explains little.
-    """
-    return _MAX_HALF_REST if mistake in HALF_PRECISION else _MAX_REST
-
-
-def _usable(one: _PromptCheck) -> int:
-    """Return the number of arrays of a prompt on which mistakes can be tried."""
-    return len(one.given) if len(one.ids) <= _MAX_TOKENS else 0
+        return Report(dtype, points, *found, by_design)
+    pattern = checks[prompt].pattern(first) if first else None
+    return Report(dtype, points, first, by_design=by_design, pattern=pattern)
 
 
 class _PromptCheck:
-    """The arrays of a candidate for one prompt, and the steps computed from them."""
+    """The arrays of a candidate for one prompt, and the steps computed from them.
+
+    Attributes:
+        given: the arrays by hook point.
+        n_usable: the number of arrays on which mistakes can be tried.
+    """
 
     def __init__(
         self,
@@ -195,47 +186,57 @@ class _PromptCheck:
         ids: Sequence[int],
         given: Mapping[str, Array],
         dtype: str,
-        precision: str | None = None,
+        by_design: str | None = None,
     ) -> None:
-        self.ids, self.given = list(ids), given
-        self._config, self._dtype, self._precision = model.config, dtype, precision
+        self.given = given
+        self.n_usable = len(given) if len(ids) <= _MAX_TOKENS else 0
+        self._ids, self._config, self._dtype = ids, model.config, dtype
+        self._by_design = (by_design,) if by_design else ()
         self._weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
-        self._right = self._steps(given, precision) if given else {}
+        self._right = self._steps(*self._by_design) if given else {}
 
     def reports(self, prompt: str, golden: Golden) -> Iterator[PointReport]:
         """Yield the result for each array."""
         rounded, exact = self.rounded_pass(), golden.arrays.get(prompt, {})
-        ours = self._steps({point: rounded[point] for point in self.given}, self._precision)
-        wide = self._steps(self.given) if self._precision else self._right
+        ours = self._steps(*self._by_design, given={name: rounded[name] for name in self.given})
+        plain = self._steps() if self._by_design else self._right
         for point, array in self.given.items():
             right = self._right[point]
             error, own_error = _distance(array, right), _distance(rounded[point], ours[point])
             # A number near a rounding boundary of float16 may round to its other neighbor.
-            flips = _distance(wide[point], right) / 2
-            tolerance = max(_MARGIN * own_error, flips, _floor(self._dtype, point, self._config))
+            rounding_flips = _distance(plain[point], right) / 2
+            floor = _floor(self._dtype, point, self._config)
+            tolerance = max(_MARGIN * own_error, rounding_flips, floor)
             from_golden = _distance(array, exact[point]) if point in exact else None
             yield PointReport(prompt, point, error, tolerance, from_golden)
 
-    def explanations(self, last: str | None) -> Iterator[tuple[str, str, float]]:
-        """Yield (point, mistake, error with the mistake) wherever a mistake explains an array.
+    def explanations(
+        self, reports: Sequence[PointReport]
+    ) -> Iterator[tuple[PointReport, str, float]]:
+        """Yield (array, mistake, error with the mistake) wherever a mistake explains an array.
 
-        `last` is the first array with too large an error, if any. In bfloat16 and float16, mistakes
-        are also tried on the arrays before `last`, because rounding can hide a mistake there.
+        Only the last of the reports may have too large an error. In bfloat16 and float16, mistakes
+        are also tried on the arrays before it, because rounding can hide a mistake there.
         """
-        names = hook_point_names(self._config.n_layer)
-        names = names[: names.index(last) + 1] if last else names
-        points = [name for name in names if name in self.given]
         if self._dtype in _WIDE:
-            points = [last] if last else []
-        for mistake in dict.fromkeys(mistake.name for mistake in MISTAKES if points):
-            if mistake in HALF_PRECISION and (self._dtype not in _WIDE or self._precision):
+            reports = [report for report in reports if not report.is_rounding]
+        if not (reports and self.n_usable):
+            return
+        for mistake in {m.name: m for m in MISTAKES}.values():
+            if mistake.by_design and (self._dtype not in _WIDE or self._by_design):
                 continue
+            limit = _MAX_UNEXPLAINED_BY_DESIGN if mistake.by_design else _MAX_UNEXPLAINED_SHARE
             with np.errstate(all="ignore"):
-                wrong = self._steps(self.given, self._precision, mistake)
-            for point in points:
-                arrays = self.given[point], self._right[point], wrong[point]
-                if _explains(*arrays) and (point == last or _is_in_rows(*arrays)):
-                    yield point, mistake, _distance(self.given[point], wrong[point])
+                wrong = self._steps(*self._by_design, mistake.name)
+            for report in reports:
+                x, right = self.given[report.point], self._right[report.point]
+                effect = wrong[report.point]
+                if _explains(x, right, effect) and (
+                    not report.is_rounding or _is_in_rows(x, right, effect)
+                ):
+                    error = _distance(x, effect)
+                    if report.is_rounding or error < limit * report.error:
+                        yield report, mistake.name, error
                     break
 
     def pattern(self, flagged: PointReport) -> str | None:
@@ -248,14 +249,14 @@ class _PromptCheck:
         """Return the arrays of our own pass in the candidate's dtype and shapes."""
         wide = np.float64 if self._dtype == "float64" else np.float32
         weights = {n: _round(w, self._dtype).astype(wide) for n, w in self._weights.items()}
-        _, rounded = self._run(weights, lambda _, x: _round(x, self._dtype), [self._precision])
+        _, rounded = self._run(weights, lambda _, x: _round(x, self._dtype), self._by_design)
         return {name: self._cut(name, array.astype(np.float64)) for name, array in rounded.items()}
 
-    def _steps(self, given: Mapping[str, Array], *mistakes: str | None) -> dict[str, Array]:
+    def _steps(self, *mistakes: str, given: Mapping[str, Array] | None = None) -> dict[str, Array]:
         """Run the pass in float64 with `given` in the place of its arrays; return the steps."""
 
         def choose(name: str, right: Array) -> Array:
-            array = given.get(name, right)
+            array = (given or self.given).get(name, right)
             return array if array.shape == right.shape else right  # logits of the last token
 
         steps, _ = self._run(self._weights, choose, mistakes)
@@ -265,7 +266,7 @@ class _PromptCheck:
         self,
         weights: Mapping[str, Array],
         choose: Callable[[str, Array], Array],
-        mistakes: Sequence[str | None],
+        mistakes: Sequence[str],
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Run the pass; return the computed steps, and the arrays that `choose` returns for them.
 
@@ -278,12 +279,12 @@ class _PromptCheck:
         def hook(name: str, right: Array) -> Array:
             block, point = _split(name)
             if compute := computes.get(point):
-                ids = np.array(self.ids)
+                ids = np.array(self._ids)
                 right = compute(PassStep(right, arrays, weights, self._config, ids, block))
             steps[name], arrays[name] = right, choose(name, right)
             return arrays[name]
 
-        context: Any = PlainContext(self.ids, self._config, hook)
+        context: Any = PlainContext(self._ids, self._config, hook)
         with single_threaded_blas():  # threads lose time on small products
             gpt2(context, arrange_arrays(self._config, weights))
         return steps, arrays
@@ -350,26 +351,25 @@ def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:
     error = x - right
     if not np.isfinite(error).all():
         return "not all numbers are finite"
-    found, size = [], np.sqrt(np.mean(right * right))
+    notes, size = [], np.sqrt(np.mean(right * right))
     for axis, name in enumerate(("heads", "tokens", "columns")[-x.ndim :]):
-        other_axes = tuple(i for i in range(x.ndim) if i != axis)
-        wrong = np.flatnonzero(
-            np.sqrt(np.mean(error * error, other_axes)) > tolerance * size
-        ).tolist()
+        reduced_axes = tuple(i for i in range(x.ndim) if i != axis)
+        errors = np.sqrt(np.mean(error * error, reduced_axes))
+        wrong = np.flatnonzero(errors > tolerance * size).tolist()
         if len(wrong) <= x.shape[axis] * 7 / 8:
             listed = ", ".join(map(str, wrong[:6])) + ", …" * (len(wrong) > 6)
-            found.append(f"only in {len(wrong)} of {x.shape[axis]} {name}: {listed}")
+            notes.append(f"only in {len(wrong)} of {x.shape[axis]} {name}: {listed}")
     if np.allclose(right.sum(-1), 1) and not np.allclose(x.sum(-1), 1, atol=1e-2):
-        found.append("rows do not sum to 1")
+        notes.append("rows do not sum to 1")
     factors = (error * right).sum(-1, keepdims=True) / (right * right).sum(-1, keepdims=True)
     limit = np.sqrt(np.mean(error * error)) / 20
     if x.shape[-2] > 1 and np.sqrt(np.mean((error - error.mean(-2, keepdims=True)) ** 2)) < limit:
-        found.append("the same for all tokens, as a wrong bias causes")
+        notes.append("the same for all tokens, as a wrong bias causes")
     elif np.sqrt(np.mean((error - factors * right) ** 2)) < limit:
-        found.append("one factor for each token, as a wrong scale or variance causes")
-    if (kind := _recognized({"": {"": x}})) in DTYPES[: DTYPES.index(dtype)]:
-        found.append(f"all numbers are {kind}")
-    return "; ".join(found)
+        notes.append("one factor for each token, as a wrong scale or variance causes")
+    if (kind := _recognized([x])) in DTYPES[: DTYPES.index(dtype)]:
+        notes.append(f"all numbers are {kind}")
+    return "; ".join(notes)
 
 
 def _round(x: Array, dtype: str) -> Array:
@@ -382,8 +382,9 @@ def _round(x: Array, dtype: str) -> Array:
         return bits.view(np.float32).astype(x.dtype)
 
 
-def _recognized(given: Mapping[str, Mapping[str, Array]]) -> str:
-    arrays = [array for arrays in given.values() for array in arrays.values()]
+def _recognized(arrays: Iterable[Array]) -> str:
+    """Return the narrowest of `DTYPES` that holds all numbers of the arrays."""
+    arrays = list(arrays)
     return next(
         dtype
         for dtype in DTYPES
@@ -446,9 +447,8 @@ def check_texts(
             message = "the golden file has no continuation of prompt {0!r}; record the file with "
             message += "{max_new_tokens} of at least 1"
             raise InvalidArgumentError(message, prompt, max_new_tokens=1)
-        steps = enumerate(zip(right, ids, strict=False))
-        step = next((i for i, (a, b) in steps if a != b), None)
-        if step is None:
+        step = common_length(right, ids)
+        if step == min(len(right), len(ids)):
             reports[prompt] = TextReport()
             continue
         before = [*golden.ids[prompt], *right[:step]]

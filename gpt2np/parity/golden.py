@@ -12,8 +12,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.checkpoint.safetensors_file import write_safetensors
-from gpt2np.data.files import as_path, atomic_path
-from gpt2np.errors import CheckpointError, check_argument, error_reason, is_integer
+from gpt2np.data.files import as_path, atomic_path, reading
+from gpt2np.errors import CheckpointError, check_argument, is_integer
 from gpt2np.interp.trace import trace
 from gpt2np.kernels.array import Array
 
@@ -135,8 +135,9 @@ def read_golden(path: str | Path) -> Golden:
         CheckpointError: the file is missing, damaged, or was not written by `write_golden`.
     """
     path = as_path(path)
+    with reading(path, CheckpointError):  # safe_open tells no reason but "missing"
+        path.open("rb").close()
     try:
-        path.open("rb").close()  # safe_open reports any file that it can't open as missing
         with safe_open(path, "np") as file:
             content: dict[str, Any] = json.loads((file.metadata() or {})["gpt2np"])
             arrays: dict[str, dict[str, Array]] = {name: {} for name in content["ids"]}
@@ -146,9 +147,7 @@ def read_golden(path: str | Path) -> Golden:
         return Golden(
             content["model"], content["ids"], content["greedy_ids"], content["gaps"], arrays
         )
-    except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error_reason(error)}") from error
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise CheckpointError(
             f"{path} has no golden arrays ({error}); write them with gpt2np parity record"
         ) from error

@@ -90,11 +90,13 @@ class Mistake:
         name: what the engine does wrong.
         point: the hook point at which it shows first, without the block.
         compute: the array that an engine with this mistake has at the point.
+        by_design: whether it is no bug: some engines, such as llama.cpp, compute the step so.
     """
 
     name: str
     point: str
     compute: Compute
+    by_design: bool = False
 
 
 def _norm_input(s: PassStep, norm: str) -> Array:
@@ -164,12 +166,12 @@ _SUBNORMALS = "subnormal float16 weights (magnitude below 2⁻¹⁴) are read as
 
 
 def _without_subnormals(s: PassStep) -> PassStep:
-    """Return the step with subnormal float16 weights set to 0, as after a faulty conversion.
+    """Return the step with subnormal float16 weights set to 0.
 
-    Changes the weights of the step's block or, outside the blocks, the embeddings; and LM_HEAD.
+    Changes only weights of the step's block, or outside of all blocks.
     """
-    prefix = f"h.{s.layer}." if s.block else "w"  # "w" selects wte and wpe
-    names = [name for name in s.weights if name.startswith((prefix, LM_HEAD))]
+    prefixes = (f"h.{s.layer}.",) if s.block else ("wte.", "wpe.", LM_HEAD)
+    names = [name for name in s.weights if name.startswith(prefixes)]
     flushed = {name: np.where(np.abs(w := s.weights[name]) < 2.0**-14, 0, w) for name in names}
     return replace(s, weights={**s.weights, **flushed})
 
@@ -272,8 +274,6 @@ def _shifted(x: Array) -> Array:
     return np.concatenate([x[..., :1, :], x[..., :-1, :]], -2)
 
 
-_FLOAT16_TABLE = "GELU from a table of float16"
-
 _STEPS: dict[str, dict[str, Compute]] = {
     "embed": {
         "positions are off by one": lambda s: (
@@ -357,7 +357,6 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "ln_2 is not applied before the MLP": lambda s: s.linear(s["resid_mid"], "mlp.c_fc"),
     },
     "mlp.act": {
-        _FLOAT16_TABLE: lambda s: _float16_table(s),
         "GELU by erf, but the config says another activation": lambda s: (
             ACTIVATIONS["gelu"](s["mlp.pre"])
         ),
@@ -435,12 +434,8 @@ MISTAKES: tuple[Mistake, ...] = (
         for point, steps in _STEPS.items()
         for n, compute in steps.items()
     ),
+    Mistake("GELU from a table of float16", "mlp.act", _float16_table, by_design=True),
     *_qkv_mistakes(),
     *(mistake for norm in ("ln_1", "ln_2", "ln_f") for mistake in _norm_mistakes(norm)),
 )
 """The known mistakes. Mistakes of one name show at several points, such as attn.q and attn.v."""
-
-HALF_PRECISION = frozenset({_FLOAT16_TABLE})
-"""Names in MISTAKES that are no bugs.
-
-Some engines, such as llama.cpp, compute these steps in half precision by design."""

@@ -16,6 +16,7 @@ from gpt2np.errors import (
     short_repr,
 )
 from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.streaming import Completion, TextStream
 
 _KINDS = {
     "model": str,
@@ -27,6 +28,7 @@ _KINDS = {
     "logits": list,
     "weights_and_config": str,
     "tokenizer": str,
+    "is_cut_off": bool,
 }
 
 if TYPE_CHECKING:
@@ -70,12 +72,14 @@ def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     _check(content)
     ids, digests = content["ids"], content["logits"]
     try:
-        best = lm.generate(content["prompt_ids"], _options(content["options"]))
+        options = _options(content["options"])
+        if content["is_cut_off"]:
+            done = _generate_start(lm.stream(content["prompt_ids"], options), len(ids))
+        else:
+            best = lm.generate(content["prompt_ids"], options)
+            done = next((found for found in best.alternatives if found.ids == ids), best)
     except (InvalidArgumentError, ContextLengthError) as error:
         raise CheckpointError(f"no receipt of this version's gpt2np generate ({error})") from error
-    done = next((found for found in best.alternatives if found.ids == ids), best)
-    if content.get("is_cut_off"):
-        done = replace(done, ids=done.ids[: len(ids)])
     again = done.receipt(lm)
     for name in ("weights_and_config", "tokenizer", "exact", "dtype"):
         if again[name] != content[name]:
@@ -89,6 +93,13 @@ def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     if len(ids) != len(done.ids):
         return f"{len(done.ids)} tokens instead of {len(ids)}"
     return None
+
+
+def _generate_start(stream: TextStream, count: int) -> Completion:
+    """Return the first `count` tokens of a text that was cut off, or all if it ends before."""
+    while stream.running and len(stream.sequence.ids) < count:
+        stream.step()
+    return replace(stream.completion, ids=stream.sequence.ids[:count])
 
 
 def _options(values: Mapping[str, Any]) -> GenerationOptions:

@@ -135,7 +135,7 @@ def test_a_table_of_float16_is_rounding(config: str, points: list[str] | None) -
     golden = Golden("x", {"p": ids}, {}, {}, {})
     arrays = run(model, ids, "float32", TABLE)
     report = check(golden, {p: arrays[p] for p in points or arrays}, model)
-    assert report.is_rounding and report.precision == TABLE, str(report)
+    assert report.is_rounding and report.by_design == TABLE, str(report)
     assert f"agree within the rounding of float32 with {TABLE};" in str(report)
 
 
@@ -145,8 +145,20 @@ def test_a_mistake_beside_a_table_of_float16() -> None:
     arrays = run(model, ids, "float32", TABLE)
     arrays["blocks.2.attn.z"] = arrays["blocks.2.attn.z"] * np.float32(1.00001)
     report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
-    assert report.precision == TABLE
+    assert report.by_design == TABLE
     assert report.first is not None and report.first.point == "blocks.2.attn.z"
+
+
+def test_one_step_of_float16_beside_a_table_of_float16() -> None:
+    """Half of the numbers may round to their other neighbor, but not all of them."""
+    model = small_model("GPT-2")
+    ids = random_ids(12, 3, model.config.vocab_size)
+    arrays = run(model, ids, "float32", TABLE)
+    table = arrays["blocks.1.mlp.act"].astype(np.float16)
+    arrays["blocks.1.mlp.act"] = np.nextafter(table, np.float16(9)).astype(np.float32)
+    report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+    assert report.first is not None and report.first.point == "blocks.1.mlp.act"
+    assert report.mistake is None
 
 
 def test_a_mistake_that_explains_little_is_not_named() -> None:
@@ -171,6 +183,24 @@ def test_a_row_that_rounds_as_a_whole_is_no_mistake() -> None:
                 arrays[name] = (arrays[name] * scale).astype(np.float32)
         report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
         assert report.is_rounding, str(report)
+
+
+@pytest.mark.parametrize(
+    ("point", "n"), [("embed", 4), ("ln_1", 48), ("mlp.out", 192), ("mlp.act", 4), ("resid", 4)]
+)
+def test_the_least_error_that_is_no_rounding(point: str, n: int) -> None:
+    """Thrice that of adding n numbers one by one, or of two roundings of a number."""
+    model = small_model("GPT-2")
+    ids = random_ids(12, 3, model.config.vocab_size)
+    name = point if point == "embed" else f"blocks.1.{point}"
+    arrays = run(model, ids, "float32")
+    x = arrays[name].astype(np.float64)
+    noise = np.random.default_rng(0).standard_normal(x.shape) * np.sqrt(np.mean(x * x))
+    for factor, is_rounding in ((0.5, True), (3, False)):
+        arrays[name] = (x + factor * np.sqrt(n) * 2.0**-23 * noise).astype(np.float32)
+        report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+        [result] = [p for p in report.points if p.point == name]
+        assert result.is_rounding == is_rounding, str(report)
 
 
 def test_sums_in_a_plain_loop_are_rounding() -> None:
