@@ -98,8 +98,8 @@ def run(arguments: Sequence[str]) -> int:
         return 2
     is_overview = not any(name in COMMANDS for name in arguments)
     modules = {
-        name: None if is_overview else import_module(f"gpt2np.cli.{_module_name(name)}")
-        for name in (arguments[:1] if is_named else COMMANDS)
+        name: import_module(f"gpt2np.cli.{_module_name(name)}")
+        for name in (arguments[:1] if is_named else () if is_overview else COMMANDS)
     }
     program = f"gpt2np {arguments[0]}" if is_named else "gpt2np"
     parser = _create_parser(modules)
@@ -137,7 +137,7 @@ def _describe(error: OSError) -> str:
 def _dispatch(
     parser: argparse.ArgumentParser,
     arguments: Sequence[str],
-    modules: Mapping[str, ModuleType | None],
+    modules: Mapping[str, ModuleType],
 ) -> int:
     args, unrecognized = parser.parse_known_args(arguments)
     program = "gpt2np" if args.command is None else f"gpt2np {args.command}"
@@ -160,9 +160,7 @@ def _dispatch(
     if args.command is None:
         parser.print_help()
         return 0
-    module = modules[args.command]
-    assert module is not None
-    exit_code: int = module.run(args)
+    exit_code: int = modules[args.command].run(args)
     sys.stdout.flush()  # a failure here is reported; at exit it would be silent
     return exit_code
 
@@ -191,8 +189,8 @@ def _first_line(command: str) -> str:
         return file.readline().removeprefix("r").removeprefix('"""')
 
 
-def _create_parser(modules: Mapping[str, ModuleType | None]) -> argparse.ArgumentParser:
-    """Create the parser of all commands; in an overview, all modules are None."""
+def _create_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
+    """Create the parser of some commands, or without modules the parser of the overview."""
     parser = _Parser(prog="gpt2np", description="Run GPT-2 with NumPy.")
     version = f"gpt2np {__version__}"
     parser.add_argument(
@@ -201,7 +199,8 @@ def _create_parser(modules: Mapping[str, ModuleType | None]) -> argparse.Argumen
     commands = parser.add_subparsers(
         title="Commands", dest="command", metavar="COMMAND", parser_class=_Parser
     )
-    for name, module in modules.items():
+    for name in modules or COMMANDS:
+        module = modules.get(name)
         description = module.__doc__ if module else None
         summary = (description or _first_line(name)).partition("\n")[0].rstrip(".")
         command = commands.add_parser(name, help=summary, description=description)

@@ -342,9 +342,9 @@ def _changed_error(
     return InvalidArgumentError(message, folder, force=True, **settings)
 
 
-def write_task(folder: Path, settings: Mapping[str, Any], digests: Mapping[str, str]) -> None:
+def write_task(folder: Path, settings: Mapping[str, Any], fingerprints: Mapping[str, str]) -> None:
     """Write task.json, which tells later runs that the files in the folder are gpt2np's."""
-    content = {"format": _FORMAT, "settings": settings, "fingerprints": digests}
+    content = {"format": _FORMAT, "settings": settings, "fingerprints": fingerprints}
     _write(folder / _TASK, json.dumps(content, default=repr).encode())
 
 

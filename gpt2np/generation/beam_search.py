@@ -244,12 +244,12 @@ def _cut_at_stop(
     """
     for i, token_id in enumerate(hypothesis.ids):
         detokenizer.push(token_id)
-        if detokenizer.stop_text is not None:
+        if detokenizer.is_stopped:
             ids = hypothesis.ids[: i + 1]
             hypothesis = replace(hypothesis, ids=ids, finish_reason="stop")
             break
     detokenizer.finish()
-    if detokenizer.stop_text is not None:
+    if detokenizer.is_stopped:
         hypothesis = replace(hypothesis, finish_reason="stop")
     stop_reason = detokenizer.stop_reason(hypothesis.finish_reason, hypothesis.ids)
     return detokenizer.text, stop_reason, hypothesis

@@ -59,9 +59,14 @@ class StreamingDetokenizer:
         """The stop text that the text has reached; None before."""
         return self._stops.stop_text
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the text has reached a stop text, which may be empty."""
+        return self.stop_text is not None
+
     def stop_reason(self, reason: str | None, ids: Sequence[int]) -> str | int | None:
         """Return `Completion.stop_reason` of a text with a finish reason and these ids."""
-        if reason == "stop" and self.stop_text is None and ids[-1] in self._stop_token_ids:
+        if reason == "stop" and not self.is_stopped and ids[-1] in self._stop_token_ids:
             return ids[-1]
         return self.stop_text
 
@@ -72,7 +77,6 @@ class StreamingDetokenizer:
 
     def finish(self) -> None:
         """End the text: add the text held back, up to a stop text."""
-        if self.stop_text is None:
+        if not self.is_stopped:
             rest = self._stops.push(self._decoder.finish())
-            is_stopped = self.stop_text is not None
-            self.pieces.append(rest if is_stopped else rest + self._stops.finish())
+            self.pieces.append(rest if self.is_stopped else rest + self._stops.finish())

@@ -278,7 +278,7 @@ class RunningSequence:
             return "eos"
         if token_id in options.stop_token_ids:
             return "stop"
-        if self.detokenizer and self.detokenizer.stop_text is not None:
+        if self.detokenizer and self.detokenizer.is_stopped:
             return "stop"
         if self.constraint and self.constraint.complete:
             return "stop"
@@ -293,7 +293,7 @@ class RunningSequence:
         if self.detokenizer is None:
             return reason
         self.detokenizer.finish()
-        return "stop" if self.detokenizer.stop_text is not None else reason
+        return "stop" if self.detokenizer.is_stopped else reason
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
         """End the sequence. Does nothing if the sequence has already ended."""

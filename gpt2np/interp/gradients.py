@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.display import shaded_tokens
-from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument, is_integer
+from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.interp.interventions import chain, patch_from
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace, prompt_ids, trace
 from gpt2np.kernels.array import Array, IntArray, equal_fields
@@ -115,11 +115,7 @@ def _checked_ids(
     """Return the ids of a prompt that the model can run."""
     ids, config = prompt_ids(model, prompt), as_gpt2(model).config
     check_sequences([ids], config.vocab_size)
-    if len(ids) > config.n_positions:
-        raise ContextLengthError(
-            f"the prompt has {len(ids):,} tokens; the model's context has "
-            f"{config.n_positions:,}; shorten the prompt"
-        )
+    check_prompt_length(len(ids), config)
     return ids
 
 
@@ -129,8 +125,6 @@ def _run(
 ) -> tuple[float, dict[str, Array]]:
     """Return the target's value and the gradients at all hook points."""
     _check_target(target)
-    check_sequences([ids], model.config.vocab_size)
-    check_prompt_length(len(ids), model.config)
     found: dict[str, Array] = {}
     with single_threaded_blas():
         context: Any = RecordingContext(

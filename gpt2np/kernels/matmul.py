@@ -102,7 +102,8 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
 def _matmul_of_any_blas(x: Array, w: Array, out: Array | None) -> Array:
     """Multiply x (…, n, k) by w (…, k, m) without small-matrix kernels. Threads share columns."""
     n, m = x.shape[-2], w.shape[-1]
-    by_gemv = 1 < n <= MAX_GEMV_ROWS and w.strides[-2] == w.itemsize
+    is_stored_by_output = w.strides[-2] == w.itemsize
+    by_gemv = is_stored_by_output and 1 < n <= MAX_GEMV_ROWS
     threads = python_threads() if _is_shared(n, w) else 1
     parts = _lane_slices(m, max(threads, -(-m // _MAX_COLUMNS)))
     if len(parts) == 1 and not by_gemv:

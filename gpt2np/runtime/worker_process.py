@@ -89,7 +89,7 @@ def kill_workers(workers: list[Worker]) -> None:
 
 
 def wait_for_blas(seconds: float) -> bool:
-    """Wait until no BLAS thread is busy, for at most some seconds; return whether none is.
+    """Wait up to `seconds` until all BLAS threads are idle; return whether they are.
 
     A fork during a matrix product can cause a deadlock. Set BLAS to one thread first. Threads
     of an earlier product may then stay busy for about 20 ms.

@@ -209,7 +209,7 @@ class Tokenizer:
         that `errors` rejects, or a character without a token.
         """
         ids: list[int] = []
-        for part in self._parts(text, False, allowed_special, disallowed_special, errors):
+        for part in self._parts(text, allowed_special, disallowed_special, errors):
             if part.added_id is None:
                 self._encode_plain(part.text, ids)
             else:
@@ -263,7 +263,7 @@ class Tokenizer:
         text = handle_surrogates(text, options.get("errors", "replace"))
         text_offsets = char_byte_offsets(text)
         spans: list[TokenSpan] = []
-        for part in self._parts(text, True, **options):
+        for part in self._parts(text, with_spans=True, **options):
             if part.added_id is None:
                 pieces = self._pre_tokenize(part.text)
                 tokens = chain.from_iterable(map(self._tokenize_piece, pieces))
@@ -366,10 +366,11 @@ class Tokenizer:
     def _parts(
         self,
         text: str,
-        with_spans: bool = False,
         allowed_special: Special = (),
         disallowed_special: Special = "all",
         errors: str = "replace",
+        *,
+        with_spans: bool = False,
     ) -> Iterator[NormalizedPart]:
         text = handle_surrogates(text, errors)
         allowed = self._resolve_special(allowed_special)

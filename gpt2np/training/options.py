@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.options import Integer, Number, attributes_text, check_options, option
 
+_MAX_BLOCKS = 1000  # listing the weights of more would take long, before memory runs out
+_MAX_SIZE = 1_000_000  # NumPy can count the numbers of arrays of these sizes, below 2⁶³
+
 
 @dataclass(frozen=True)
 class TrainerOptions:
@@ -19,16 +22,16 @@ class TrainerOptions:
         InvalidArgumentError: a value is out of its range, or the width is no multiple of `n_head`.
     """
 
-    n_layer: int = option(6, Integer(1, 1000), "Number of blocks", group="Architecture")
+    n_layer: int = option(6, Integer(1, _MAX_BLOCKS), "Number of blocks", group="Architecture")
     n_head: int = option(4, Integer(1), "Number of attention heads per block", group="Architecture")
     n_embd: int = option(
         256,
-        Integer(1, 100_000),
+        Integer(1, _MAX_SIZE),
         "Width of the residual stream, a multiple of {n_head}",
         group="Architecture",
     )
     n_positions: int = option(
-        512, Integer(1, 1_000_000), "Context length in tokens", group="Architecture"
+        512, Integer(1, _MAX_SIZE), "Context length in tokens", group="Architecture"
     )
     max_steps: int = option(10_000, Integer(1), "Number of training steps", group="Training")
     block_size: int | None = option(
@@ -38,11 +41,11 @@ class TrainerOptions:
         group="Training",
     )
     per_device_train_batch_size: int = option(
-        8, Integer(1, 100_000), "Sequences per pass", group="Training"
+        8, Integer(1, _MAX_SIZE), "Sequences per pass", group="Training"
     )
     gradient_accumulation_steps: int = option(
         1,
-        Integer(1, 100_000),
+        Integer(1, _MAX_SIZE),
         "Forward and backward passes per step; their gradients are added",
         group="Training",
     )
