@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
-from gpt2np.data.files import reject_duplicate_keys
+from gpt2np.data.files import reading, reject_duplicate_keys
 from gpt2np.errors import CheckpointError, error_reason
 from gpt2np.limits import limits
 from gpt2np.progress import progress_bar
@@ -102,13 +102,10 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                 raise CheckpointError(
                     f"{path} is a Git LFS pointer, not the file itself; run: git lfs pull"
                 )
-            size = int.from_bytes(prefix, "little")
-            if size > (
-                largest := limits().max_config_bytes
-            ):  # the package accepts headers of up to 100 MB
-                raise _damaged(
-                    path, f"its header claims {size:,} bytes, expected at most {largest:,}"
-                )
+            size, largest = int.from_bytes(prefix, "little"), limits().max_config_bytes
+            if size > largest:  # the package accepts headers of up to 100 MB
+                reason = f"its header claims {size:,} bytes, expected at most {largest:,}"
+                raise _damaged(path, reason)
             with safe_open(path, framework="numpy"):  # checks shapes, sizes and overlapping ranges
                 pass
             header = json.loads(file.read(size).decode(), object_pairs_hook=reject_duplicate_keys)
@@ -220,9 +217,8 @@ def _convert(name: str, tensor: TensorInfo, dtype: DTypeLike) -> NDArray[Any]:
         raise CheckpointError(f"{tensor.path}: not enough memory for {name}: {error}") from error
     done = 0
     try:
-        with np.errstate(
-            over="raise", under="ignore", invalid="ignore"
-        ):  # NaN is reported with the logits
+        # NaN is reported with the logits.
+        with np.errstate(over="raise", under="ignore", invalid="ignore"):
             for chunk in read_chunks(tensor):
                 array[done : done + len(chunk)] = chunk
                 done += len(chunk)
@@ -240,20 +236,17 @@ def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
     NumPy lacks bfloat16, so bfloat16 values become float32 without loss. Raises CheckpointError if
     the file is truncated or cannot be read.
     """
-    try:
-        with tensor.path.open("rb") as file:
-            file.seek(tensor.offset)
-            n_left = tensor.size
-            while n_left:
-                chunk = np.fromfile(file, NUMPY_DTYPES[tensor.dtype], min(n_left, CHUNK_SIZE))
-                if not len(chunk):
-                    raise _damaged(tensor.path, "it is truncated")
-                n_left -= len(chunk)
-                if tensor.dtype == "BF16":
-                    chunk = (chunk.astype(np.uint32) << 16).view(np.float32)
-                yield chunk
-    except OSError as error:
-        raise CheckpointError(f"cannot read {tensor.path}: {error_reason(error)}") from error
+    with reading(tensor.path, CheckpointError), tensor.path.open("rb") as file:
+        file.seek(tensor.offset)
+        n_left = tensor.size
+        while n_left:
+            chunk = np.fromfile(file, NUMPY_DTYPES[tensor.dtype], min(n_left, CHUNK_SIZE))
+            if not len(chunk):
+                raise _damaged(tensor.path, "it is truncated")
+            n_left -= len(chunk)
+            if tensor.dtype == "BF16":
+                chunk = (chunk.astype(np.uint32) << 16).view(np.float32)
+            yield chunk
 
 
 def write_safetensors(

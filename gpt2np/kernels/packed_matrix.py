@@ -80,13 +80,13 @@ class PackedMatrix:
     def column_range(self, start: int, stop: int) -> PackedMatrix:
         """Return a view of columns start … stop - 1; `start` must begin a panel."""
         m, padded = self.panel_shape[1], self.data.shape[3]
-        panels = slice(start // m, -(-stop // m))
+        first, last = start // m, -(-stop // m)
         return PackedMatrix(
-            self.data[:, panels],
+            self.data[:, first:last],
             (self.shape[0], stop - start),
             self.panel_shape,
-            None if self.scale is None else self.scale[:, panels],
-            None if self.bias is None else self.bias[panels.start * padded : panels.stop * padded],
+            None if self.scale is None else self.scale[:, first:last],
+            None if self.bias is None else self.bias[first * padded : last * padded],
         )
 
     def fill(self, matrix: Array) -> None:

@@ -47,42 +47,37 @@ class HookPoint:
         return self.shape.startswith("H")
 
 
-HOOK_POINTS = (
-    HookPoint("embed", "T C", ("blocks.0.hook_resid_pre",), "token embedding + position embedding"),
-    HookPoint(
-        "blocks.{i}.ln_1", "T C", ("blocks.{i}.ln1.hook_normalized",), "layer norm of the resid"
-    ),
-    HookPoint("blocks.{i}.attn.q", "H T D", ("blocks.{i}.attn.hook_q",), "queries before scaling"),
-    HookPoint("blocks.{i}.attn.k", "H T D", ("blocks.{i}.attn.hook_k",), "keys"),
-    HookPoint("blocks.{i}.attn.v", "H T D", ("blocks.{i}.attn.hook_v",), "values"),
-    HookPoint(
-        "blocks.{i}.attn.pattern",
+_IN_BLOCKS = (
+    ("ln_1", "T C", "ln1.hook_normalized", "layer norm of the resid"),
+    ("attn.q", "H T D", "attn.hook_q", "queries before scaling"),
+    ("attn.k", "H T D", "attn.hook_k", "keys"),
+    ("attn.v", "H T D", "attn.hook_v", "values"),
+    (
+        "attn.pattern",
         "H T T",
-        ("blocks.{i}.attn.hook_pattern",),
+        "attn.hook_pattern",
         "attention weights: query (row) by key (column)",
     ),
-    HookPoint(
-        "blocks.{i}.attn.z", "H T D", ("blocks.{i}.attn.hook_z",), "values weighted by the pattern"
-    ),
-    HookPoint("blocks.{i}.attn.out", "T C", ("blocks.{i}.hook_attn_out",), "attention output"),
-    HookPoint(
-        "blocks.{i}.resid_mid", "T C", ("blocks.{i}.hook_resid_mid",), "resid after attention"
-    ),
-    HookPoint(
-        "blocks.{i}.ln_2", "T C", ("blocks.{i}.ln2.hook_normalized",), "layer norm of resid_mid"
-    ),
-    HookPoint(
-        "blocks.{i}.mlp.pre", "T F", ("blocks.{i}.mlp.hook_pre",), "neurons before activation"
-    ),
-    HookPoint(
-        "blocks.{i}.mlp.act", "T F", ("blocks.{i}.mlp.hook_post",), "neurons after activation"
-    ),
-    HookPoint("blocks.{i}.mlp.out", "T C", ("blocks.{i}.hook_mlp_out",), "MLP output"),
-    HookPoint(
-        "blocks.{i}.resid",
-        "T C",
-        ("blocks.{i}.hook_resid_post", "blocks.{next}.hook_resid_pre"),
-        "residual stream after the block",
+    ("attn.z", "H T D", "attn.hook_z", "values weighted by the pattern"),
+    ("attn.out", "T C", "hook_attn_out", "attention output"),
+    ("resid_mid", "T C", "hook_resid_mid", "resid after attention"),
+    ("ln_2", "T C", "ln2.hook_normalized", "layer norm of resid_mid"),
+    ("mlp.pre", "T F", "mlp.hook_pre", "neurons before activation"),
+    ("mlp.act", "T F", "mlp.hook_post", "neurons after activation"),
+    ("mlp.out", "T C", "hook_mlp_out", "MLP output"),
+    ("resid", "T C", "hook_resid_post", "residual stream after the block"),
+)
+
+HOOK_POINTS = (
+    HookPoint("embed", "T C", ("blocks.0.hook_resid_pre",), "token embedding + position embedding"),
+    *(
+        HookPoint(
+            f"blocks.{{i}}.{name}",
+            shape,
+            (f"blocks.{{i}}.{alias}", *(["blocks.{next}.hook_resid_pre"] * (name == "resid"))),
+            meaning,
+        )
+        for name, shape, alias, meaning in _IN_BLOCKS
     ),
     HookPoint("ln_f", "T C", ("ln_final.hook_normalized",), "final layer norm"),
     HookPoint("logits", "T V", (), "logits of the next token"),

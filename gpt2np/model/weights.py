@@ -18,12 +18,7 @@ from gpt2np.kernels.exact import ExactLinear
 from gpt2np.kernels.linear import PackedHeads
 from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
-from gpt2np.runtime.packed_weights import (
-    PackedWeights,
-    Packing,
-    WeightSource,
-    quantized_nbytes,
-)
+from gpt2np.runtime.packed_weights import PackedWeights, Packing, WeightSource, quantized_nbytes
 
 _PANEL_WIDTH = 64  # outputs
 _MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
@@ -113,18 +108,12 @@ def pack_weights(
             raise InvalidArgumentError(f"the weights lack {name}")
         if arrays[name].shape != shape:
             raise InvalidArgumentError(f"{name} has shape {arrays[name].shape}, expected {shape}")
-    names = [*shapes, *([LM_HEAD] if LM_HEAD in arrays else [])]
+    head = LM_HEAD if LM_HEAD in arrays else WTE
+    given = {name: arrays[name] for name in dict.fromkeys((*shapes, head))}
     if exact:
-        given = {name: arrays[name] for name in names}
-        arrange = partial(_arrange_exact, config, LM_HEAD if LM_HEAD in arrays else WTE)
-        return PackedWeights(given, np.dtype(np.float64), {}, arrange)
-    return PackedWeights(
-        {name: arrays[name] for name in names},
-        arrays[WTE].dtype,
-        _packings(config, names, quantize),
-        partial(_arrange, config, LM_HEAD if LM_HEAD in arrays else WTE),
-        quantize=quantize,
-    )
+        return PackedWeights(given, np.dtype(np.float64), {}, partial(_arrange_exact, config, head))
+    packings, arrange = _packings(config, given, quantize), partial(_arrange, config, head)
+    return PackedWeights(given, arrays[WTE].dtype, packings, arrange, quantize=quantize)
 
 
 def int8_nbytes(config: GPT2Config, shapes: Mapping[str, tuple[int, ...]]) -> int:
@@ -204,7 +193,7 @@ def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: boo
         return replace(weight, bias=bias.data.reshape(-1))
 
     def heads(name: str) -> PackedHeads:
-        source.prefetch(f"{name.removesuffix('attn.c_attn')}")  # the whole block
+        source.prefetch(name.removesuffix("attn.c_attn"))  # the whole block
         weight, bias = (source.packed(f"{name}.{kind}") for kind in ("weight", "bias"))
         groups, _, *panel = weight.data.shape
         return PackedHeads(
@@ -217,11 +206,11 @@ def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: boo
     blocks = arrange_blocks(config, norm, linear, heads)
     lm_head = source.packed_parts(head)
     return ModelWeights(
-        wte=TokenEmbedding(partial(source.gather_rows, WTE)),
-        wpe=source.arrays["wpe.weight"],
-        blocks=list(blocks) if is_packed else blocks,
-        ln_f=norm("ln_f"),
-        lm_head=next(lm_head) if is_packed else lm_head,
+        TokenEmbedding(partial(source.gather_rows, WTE)),
+        source.arrays["wpe.weight"],
+        list(blocks) if is_packed else blocks,
+        norm("ln_f"),
+        next(lm_head) if is_packed else lm_head,
     )
 
 

@@ -70,24 +70,20 @@ def record(
     check_argument(lm.model.exact, "lm", lm.name, "an exact model: load(…, exact=True)")
     is_count = is_integer(max_new_tokens) and max_new_tokens >= 0
     check_argument(is_count, "max_new_tokens", max_new_tokens, "an integer, at least 0")
-    is_built_in = prompts is None
-    chosen = dict(PROMPTS if prompts is None else prompts)
-    golden = Golden(lm.name, {}, {}, {}, {})
     all_ids = {
         name: lm.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
-        for name, prompt in chosen.items()
+        for name, prompt in (PROMPTS if prompts is None else prompts).items()
     }
-    if is_built_in:
+    n_positions = lm.model.config.n_positions
+    if prompts is None:
         base = [token_id for ids in all_ids.values() for token_id in ids]
-        n_positions = lm.model.config.n_positions
         all_ids["full"] = (base * (n_positions // len(base) + 1))[:n_positions]
+    golden = Golden(lm.name, all_ids, {}, {}, {})
     for name, ids in all_ids.items():
-        is_full = is_built_in and name == "full"
+        is_full = prompts is None and name == "full"
         golden.arrays[name] = dict(trace(lm, ids, _FULL_POINTS if is_full else points).arrays)
-        golden.ids[name] = ids
-        max_steps = lm.model.config.n_positions - len(ids) + 1
-        greedy_ids, gaps = _greedy(lm, ids, min(max_new_tokens, max_steps))
-        golden.greedy_ids[name], golden.gaps[name] = greedy_ids, gaps
+        n_new = min(max_new_tokens, n_positions - len(ids) + 1)
+        golden.greedy_ids[name], golden.gaps[name] = _greedy(lm, ids, n_new)
     return golden
 
 

@@ -304,6 +304,7 @@ def test_files(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["p/logits"], logits)
     np.savez(tmp_path / "all.npz", logits=logits)
     np.testing.assert_array_equal(read_candidate(tmp_path / "all.npz")["logits"], logits)
+    assert sorted(read_candidate(tmp_path)) == ["embed", "logits", "p/logits"]
     logits[:2].tofile(tmp_path / "p__logits.3x4.f32")
     with pytest.raises(CheckpointError, match="has 8 numbers"):
         read_candidate(tmp_path)
