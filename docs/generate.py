@@ -153,9 +153,9 @@ def request_fields_page() -> str:
         "has no effect. `boundary` and `interventions` exist only in gpt2np; [HTTP "
         "server](../guide/server.md) explains `interventions`.",
         "A request with a refused field gets status 400 and an error that names the field. "
-        "Null always counts as no field. If the table says "
-        '"refused" without an exception, false, 0, and an empty string, list or object also count '
-        'as no field. If it says "refused (except X)", X also counts as no field. '
+        "Null always counts as no field. For a field that is just refused, these values also count "
+        'as no field: `false`, `0`, `""`, `[]` and `{}`. For one that is "refused (except X)", only '
+        "null and X do. "
         "An ignored field changes nothing. Fields outside this table are ignored, too; the "
         "response header `X-Ignored-Fields` names up to 20 of these. A running server "
         "lists the ranges of values at `/docs`.",

@@ -343,8 +343,8 @@ class GenerationOptions:
         False,
         OneOf(True, False, "never"),
         "When to end the search once {num_beams} texts are complete. true: at once; false: when "
-        "all unfinished beams score below the worst complete text; never: as false, but with the "
-        "best score that each beam could still reach",
+        "the present score of every unfinished beam is below that of the worst complete text; "
+        "never: when no unfinished beam could still reach a score above it (slowest)",
     )
 
     repetition_penalty: float = _penalty(
@@ -379,8 +379,8 @@ class GenerationOptions:
     bad_words: tuple[str, ...] = _penalty(
         (),
         Texts(),
-        "Never generate the tokens of TEXT, with or without a space before it; TEXT can still "
-        "appear inside a longer word that is split into different tokens",
+        "Never generate the tokens of TEXT, with or without a space before it; a longer word that "
+        "contains TEXT but consists of other tokens can still appear",
         flags=("--bad-word",),
     )
     bad_words_ids: tuple[tuple[int, ...], ...] = _penalty(
