@@ -154,8 +154,8 @@ def request_fields_page() -> str:
         "server](../guide/server.md) explains `interventions`.",
         "A request with a refused field gets status 400 and an error that names the field. "
         "Null always counts as no field. For a field that is just refused, these values also count "
-        'as no field: `false`, `0`, `""`, `[]` and `{}`. For one that is "refused (except X)", only '
-        "null and X do. "
+        'as no field: `false`, `0`, `""`, `[]` and `{}`. For one that is "refused (except X)", '
+        "only null and X do. "
         "An ignored field changes nothing. Fields outside this table are ignored, too; the "
         "response header `X-Ignored-Fields` names up to 20 of these. A running server "
         "lists the ranges of values at `/docs`.",

@@ -39,7 +39,7 @@ REFUSED = {
     "watermarking": "",
     "n_predict": "use max_tokens",
     "max_new_tokens": "use max_tokens",
-    "num_beams": "set use_beam_search to true; best_of, or n if best_of is missing, is the number of beams",
+    "num_beams": "set use_beam_search to true; best_of, or else n, is the number of beams",
     "do_sample": "for greedy decoding, set temperature to 0",
     "repeat_penalty": "use repetition_penalty",
     "typical": "use typical_p",
