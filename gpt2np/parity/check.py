@@ -222,7 +222,9 @@ class _PromptCheck:
             reports = [report for report in reports if not report.is_rounding]
         if not (reports and self.n_usable):
             return
-        for mistake in {m.name: m for m in MISTAKES}.values():
+        names = hook_point_names(self._config.n_layer)
+        steps = {_split(name)[1] for name in names[: names.index(reports[-1].point) + 1]}
+        for mistake in {m.name: m for m in MISTAKES if m.point in steps}.values():
             if mistake.by_design and (self._dtype not in _WIDE or self._by_design):
                 continue
             limit = _MAX_UNEXPLAINED_BY_DESIGN if mistake.by_design else _MAX_UNEXPLAINED_SHARE

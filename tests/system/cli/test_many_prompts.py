@@ -217,7 +217,7 @@ class TestInterruption:
         assert [path.name for path in tmp_path.iterdir()] == ["p.txt"]
 
     def test_a_second_process_keeps_off(self, tmp_path):
-        short_prompts(tmp_path / "p.txt", 300)
+        short_prompts(tmp_path / "p.txt", 100)
         arguments = self.arguments(tmp_path, "o.jsonl")
         first = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.DEVNULL)
         folder = tmp_path / "o.jsonl.partial"
@@ -229,7 +229,7 @@ class TestInterruption:
         assert "error: another process is writing to " in second.stderr.splitlines()[-1]
         assert first.wait(timeout=120) == 0
         lines = [line["line"] for line in written(tmp_path / "o.jsonl")]
-        assert lines == [*range(1, 301)] and not folder.exists()
+        assert lines == [*range(1, 101)] and not folder.exists()
 
     @pytest.mark.slow
     def test_killed_over_many_and_longer_texts(self, tmp_path, monkeypatch):

@@ -297,7 +297,8 @@ def test_early_stop(corpus, tmp_path, capsys):
     assert "step 6: evaluation" in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_killed_ten_times(corpus, tmp_path):
+@pytest.mark.parametrize("least", [4, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_several_times(corpus, tmp_path, least):
     """SIGKILL at any moment, also while a state is written, changes no bit of the model."""
     options = [*OPTIONS, "--max-steps", "200", "--save-steps", "4", "--resid-pdrop", "0.1"]
     options += ["--gradient-accumulation-steps", "2", "--eval-steps", "60"]
@@ -305,7 +306,7 @@ def test_killed_ten_times(corpus, tmp_path):
     whole, out, rng = tmp_path / "whole", tmp_path / "m", random.Random(0)
     subprocess.run(command(corpus, whole, options), check=True, capture_output=True)
     n_kills = n_while_saving = 0
-    while n_kills < 10 or n_while_saving < 3:
+    while n_kills < least or n_while_saving < 2:
         is_odd = n_kills % 2
         seconds = 0 if is_odd else rng.uniform(0, 0.1)
         folder = kill_training(corpus, out, options, seconds, while_saving=is_odd)

@@ -1,7 +1,4 @@
-"""Commands keep finished work and outputs of others; small files do not unpack to gigabytes.
-
-The tests use the command line only, so they can be run on earlier versions.
-"""
+"""Commands keep finished work and outputs of others; small files do not unpack to gigabytes."""
 
 import json
 import os
@@ -12,15 +9,30 @@ import time
 
 import numpy as np
 import pytest
+from helpers.patched_cli import small_steps
 
+PROGRAM = [sys.executable, "-m", "gpt2np"]
 COMMANDS = {"score": ["score", "--out"], "encode": ["encode"]}
 
 
-def start(command, source, out, *options):
+def paths(folder, command):
+    """Return the paths of a job's input, and of its output beside a file of another."""
+    suffix = ".jsonl" if command == "score" else ".bin"
+    source, out = folder / "in" / "t.jsonl", folder / "out" / f"o{suffix}"
+    for path in (source, out):
+        path.parent.mkdir()
+    (out.parent / "note").touch()
+    return source, out
+
+
+def start(command, source, out, program=PROGRAM):
     name, *before_out = COMMANDS[command]
-    given = [name, str(source), *before_out, str(out), "--model", "bundled", *options]
-    base = [sys.executable, "-m", "gpt2np", *given]
-    return subprocess.Popen(base, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    given = [*program, name, str(source), *before_out, str(out), "--model", "bundled"]
+    return subprocess.Popen(given, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def sizes_of_parts(out):
+    return {path.name: path.stat().st_size for path in out.parent.rglob("part-*")}
 
 
 def wait_for_work(process, out):
@@ -47,43 +59,31 @@ def write_documents(path, data, n_bytes):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
-@pytest.mark.parametrize("change", [os.utime, append], ids=["touch", "edit"])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_an_input_that_changed_is_named_and_no_result_is_lost(data, tmp_path, command, change):
-    source, out = tmp_path / "in" / "t.jsonl", tmp_path / "out" / "o"
-    out = out.with_suffix(".jsonl" if command == "score" else ".bin")
-    for path in (source, out):
-        path.parent.mkdir()
-    write_documents(source, data, 30_000_000)
-    (out.parent / "note").touch()
-    for seconds in (1, 5, 20):  # until there are results
-        process = start(command, source, out)
-        wait_for_work(process, out)
-        time.sleep(seconds)
-        interrupt(process)
-        if len([*out.parent.iterdir()]) > 1:
-            break
-    before = {path.name: path.stat().st_size for path in out.parent.rglob("part-*")}
-    change(source)
-    process = start(command, source, out)
-    try:
-        message = process.communicate(timeout=20)[1]
-    finally:
-        process.kill()
-    assert process.returncode == 2 and "t.jsonl" in message and "--force" in message
-    assert before == {path.name: path.stat().st_size for path in out.parent.rglob("part-*")}
-    assert before and not out.exists()
+def test_an_input_that_changed_is_named_and_no_result_is_lost(data, tmp_path, command):
+    source, out = paths(tmp_path, command)
+    write_documents(source, data, 3_000_000)
+    process = start(command, source, out, program=small_steps(0.05))
+    while not (before := sizes_of_parts(out)):
+        assert process.poll() is None
+        time.sleep(0.01)
+    interrupt(process)
+    before = sizes_of_parts(out)
+    for change in (os.utime, append):
+        change(source)
+        process = start(command, source, out, program=small_steps(0.05))
+        try:
+            message = process.communicate(timeout=20)[1]
+        finally:
+            process.kill()
+        assert process.returncode == 2 and "t.jsonl" in message and "--force" in message
+        assert sizes_of_parts(out) == before and not out.exists()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_an_output_that_appears_during_the_work_is_kept(data, tmp_path, command):
-    source, out = tmp_path / "in" / "t.jsonl", tmp_path / "out" / "o"
-    out = out.with_suffix(".jsonl" if command == "score" else ".bin")
-    for path in (source, out):
-        path.parent.mkdir()
-    n_bytes = 60_000 if command == "score" else 10_000_000
+@pytest.mark.parametrize(("command", "n_bytes"), [("score", 16_000), ("encode", 5_000_000)])
+def test_an_output_that_appears_during_the_work_is_kept(data, tmp_path, command, n_bytes):
+    source, out = paths(tmp_path, command)
     write_documents(source, data, n_bytes)
-    (out.parent / "note").touch()
     process = start(command, source, out)
     wait_for_work(process, out)
     out.write_text("of another")
@@ -96,18 +96,18 @@ def test_an_output_that_appears_during_the_work_is_kept(data, tmp_path, command)
 def test_a_small_file_that_unpacks_to_a_large_text(tmp_path, suffix):
     path, out = tmp_path / f"x{suffix}", tmp_path / "o.bin"
     if suffix == ".npz":
-        np.savez_compressed(path, np.zeros(100_000_000, np.uint16))
+        np.savez_compressed(path, np.zeros(40_000_000, np.uint16))
     elif suffix == ".parquet":
         pyarrow = pytest.importorskip("pyarrow")
         from pyarrow import parquet
 
-        table = pyarrow.table({"text": ["a " * 100_000_000]})
+        table = pyarrow.table({"text": ["a " * 40_000_000]})
         with path.open("wb") as file:
             parquet.write_table(table, file, compression="zstd", use_dictionary=False)
     else:
         import gzip
 
-        path.write_bytes(gzip.compress(b"a " * 100_000_000, 1))
+        path.write_bytes(gzip.compress(b"a " * 40_000_000, 1))
     assert path.stat().st_size < 1_000_000
     process = start("encode", path, out)
     try:

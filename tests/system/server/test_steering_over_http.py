@@ -165,10 +165,10 @@ def test_other_streams_do_not_wait(complete, server, steering, edits):
     waits, last, responses = [], time.monotonic(), []
 
     def steer():
-        responses.append(complete(*edits, max_tokens=60, ignore_eos=True, n=8))
+        responses.append(complete(*edits, max_tokens=20, ignore_eos=True, n=8))
 
     steered = threading.Thread(target=steer)
-    body = {"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True}
+    body = {"prompt": PROMPT, "max_tokens": 250, "ignore_eos": True, "stream": True}
     url = f"{server.url}/v1/completions"
     with httpx.stream("POST", url, json=body, timeout=60) as response:
         for i, _ in enumerate(response.iter_lines()):
