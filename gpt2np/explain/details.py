@@ -28,7 +28,7 @@ _N_NEURONS = 10
 _N_LISTED = 20  # next tokens
 _N_ALTERNATIVES = 5
 _POINTS = ("attn.q", "attn.k", "attn.v", "attn.z", "ln_2", "mlp.act")
-_MAX_POINTS = 1 << 21  # bytes; if the arrays of all blocks take more, a page has one block's
+_MAX_PAGE_BYTES = 1 << 21  # if the arrays of all blocks take more, a page has those of one block
 
 OnProgress = Callable[[str], None]
 
@@ -63,7 +63,7 @@ def described_layers(run: Run) -> range:
     layers = range(run.config.n_layer)
     arrays = (run.arrays[f"blocks.{i}.{point}"] for i in layers for point in _POINTS)
     one = range(run.focus.layer, run.focus.layer + 1)
-    return layers if sum(array.nbytes for array in arrays) <= _MAX_POINTS else one
+    return layers if sum(array.nbytes for array in arrays) <= _MAX_PAGE_BYTES else one
 
 
 def describe_points(run: Run) -> Json:

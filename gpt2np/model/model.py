@@ -142,7 +142,7 @@ class GPT2:
         """
         from gpt2np.checkpoint.convert import write_checkpoint  # most programs write no model
 
-        with self.weights.locked():
+        with self.weights.lock:
             write_checkpoint(self.config, self.weights, as_path(folder))
 
     @property

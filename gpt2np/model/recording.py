@@ -23,7 +23,7 @@ from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model.derivatives import DERIVATIVES, cross_entropy, layer_norm_backward
 from gpt2np.model.gpt2 import transformer_block
 from gpt2np.model.ops import causal_mask
-from gpt2np.model.plain import PlainKV, PlainLayerNorm, PlainLinear
+from gpt2np.model.plain import PlainContext, PlainKV, PlainLayerNorm, PlainLinear
 from gpt2np.model.weights import BlockWeights
 from gpt2np.runtime.hooked_context import Chain, Hook, call_hook, resolve_hook
 
@@ -36,7 +36,7 @@ _QUERY_BLOCK = 128
 _KEPT = ("ln_1", "attn.qkv", "attn.z", "resid_mid", "ln_2", "mlp.pre", "mlp.act", "resid")
 
 
-class RecordingContext:
+class RecordingContext(PlainContext):
     """One forward pass over packed texts, and the operations of its backward pass.
 
     Attributes:
@@ -120,14 +120,6 @@ class RecordingContext:
     def unembed(self, x: Array, w: PlainLinear) -> Array:
         """Return the logits: (N, C) → (N, V)."""
         return self._matmul(x, w.weight)
-
-    def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:
-        """Apply the function to all rows at once."""
-        return function(*arrays)
-
-    def requested(self, x: Array, z: Array, layer: int) -> tuple[Array, Array]:
-        """Return x and z: the logits of all tokens are requested."""
-        return x, z
 
     def attention(
         self, attend: Callable[..., Array], x: Array, w: PlainLinear, layer: int

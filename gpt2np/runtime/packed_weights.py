@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +112,8 @@ class PackedWeights(MutableMapping[str, Array]):
         dtype: the dtype of all weights.
         version: the number of assignments. Workers forked at a lower version have outdated weights.
         is_quantized: whether the matrices are packed as int8.
+        was_used: whether a pass has used the weights, or the matrices are packed.
+        lock: keeps other threads from assigning weights.
     """
 
     def __init__(
@@ -147,8 +148,8 @@ class PackedWeights(MutableMapping[str, Array]):
         self._packings = packings
         self._arrange = arrange
         self._packed_pass: Any = None
-        self._was_read = False
-        self._lock = threading.RLock()
+        self.was_used = False
+        self.lock = threading.RLock()
         if quantize:
             self.for_pass(short=False)
         else:
@@ -163,25 +164,16 @@ class PackedWeights(MutableMapping[str, Array]):
         """
         if self._packed_pass is not None:
             return self._packed_pass  # no lock: in a forked child, it may stay locked
-        with self._lock:
+        with self.lock:
             if self._packed_pass is None:
-                if short and not self._was_read and self._packings and small_kernels():
-                    self._was_read = True
+                if short and not self.was_used and self._packings and small_kernels():
+                    self.was_used = True
                     source = WeightSource(dict(self._arrays), {}, self._packings)
                     return self._arrange(source, False)
-                self._was_read = True  # if packing is interrupted, some arrays are gone already
+                self.was_used = True  # if packing is interrupted, some arrays are gone already
                 self._pack()
                 self._packed_pass = self._arrange(self._source, True)
             return self._packed_pass
-
-    @property
-    def was_used(self) -> bool:
-        """Whether a pass has used the weights."""
-        return self._was_read or self._packed_pass is not None
-
-    def locked(self) -> AbstractContextManager[object]:
-        """Return a lock that keeps other threads from assigning weights during a `with` block."""
-        return self._lock
 
     @property
     def _source(self) -> WeightSource:
@@ -241,12 +233,12 @@ class PackedWeights(MutableMapping[str, Array]):
 
         Returns (n, C).
         """
-        with self._lock:
+        with self.lock:
             return self._source.gather_rows(name, indices)
 
     def __getitem__(self, name: str) -> Array:
         self._check_name(name)
-        with self._lock:
+        with self.lock:
             if name in self._arrays:
                 view = self._arrays[name].view()
                 view.flags.writeable = False
@@ -263,7 +255,7 @@ class PackedWeights(MutableMapping[str, Array]):
             raise InvalidArgumentError(
                 f"{name} has shape {np.shape(array)}, expected {self._shapes[name]}"
             )
-        with self._lock:
+        with self.lock:
             if name in self._matrices:
                 matrix = self._packings[name].matrix(np.asarray(array, self.dtype))
                 self._check_finite(name, matrix)

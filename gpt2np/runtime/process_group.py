@@ -209,7 +209,7 @@ class ProcessGroup:
     def _fork_workers(self, count: int) -> None:
         """Fork workers until there are `count`; if there were none, set up memory for all ranks."""
         weights, workers = self._runner.weights, self._workers
-        with weights.locked():
+        with weights.lock:
             if not workers:
                 self._weights_version = weights.version
                 self._create_rank = self._set_up_ranks()

@@ -419,7 +419,7 @@ def test_every_merge_with_its_rank(open_page, page):
 
 
 def test_a_large_model_has_the_vectors_of_one_block(open_page, page, monkeypatch):
-    monkeypatch.setattr("gpt2np.explain.details._MAX_POINTS", 0)
+    monkeypatch.setattr("gpt2np.explain.details._MAX_PAGE_BYTES", 0)
     small = explain(page.run.lm, PROMPT, layer=2, steps=1, float64=False)
     assert len(small.html) < len(page.html)
     tab = open_page(small)

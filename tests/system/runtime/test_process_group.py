@@ -798,7 +798,7 @@ class TestWhenSomethingHappens:
         held, enough = threading.Event(), threading.Event()
 
         def hold():
-            with model.weights.locked():
+            with model.weights.lock:
                 held.set()
                 enough.wait(60)
 
