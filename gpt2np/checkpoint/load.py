@@ -173,13 +173,11 @@ def _read_headers(folder: Path) -> dict[str, TensorInfo]:
             f"{folder} lacks {', '.join(missing)}, listed in {INDEX_FILE}; download or save the "
             "model again"
         )
-    names: dict[str, list[str]] = {shard: [] for shard in shards}
-    for name, shard in weight_map.items():
-        names[shard].append(name)
     tensors: dict[str, TensorInfo] = {}
     for shard in shards:
         in_shard = read_header(folder / shard)
-        if absent := [name for name in names[shard] if name not in in_shard]:
+        names = (name for name, file in weight_map.items() if file == shard)
+        if absent := [name for name in names if name not in in_shard]:
             raise CheckpointError(
                 f"{index} maps {absent[0]} to {shard}, which does not contain it; download or save "
                 "the model again"

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -103,63 +104,61 @@ def _norm_input(s: PassStep, norm: str) -> Array:
     return s["resid_mid"] if norm == "ln_2" else s.resid
 
 
+def _centered(x: Array) -> Any:
+    return x - x.mean(-1, keepdims=True)
+
+
+def _variance(x: Array, ddof: int = 0) -> Any:
+    return x.var(-1, keepdims=True, ddof=ddof)
+
+
+def _mean_square(x: Array) -> Any:
+    return (x * x).mean(-1, keepdims=True)
+
+
+def _standardized(x: Array, epsilon: float) -> Any:
+    return _centered(x) / np.sqrt(_variance(x) + epsilon)
+
+
+_NORMALIZATIONS: dict[str, Callable[[Array, float], Array]] = {
+    "epsilon is 1e-6": lambda x, _: _standardized(x, 1e-6),
+    "epsilon is 1e-12 or missing": lambda x, _: _standardized(x, 1e-12),
+    "epsilon is 1e-3": lambda x, _: _standardized(x, 1e-3),
+    "epsilon is added outside of the root": lambda x, e: _centered(x) / (np.sqrt(_variance(x)) + e),
+    "the variance is divided by C - 1": lambda x, e: _centered(x) / np.sqrt(_variance(x, 1) + e),
+    "the mean is not subtracted (RMS norm)": lambda x, e: x / np.sqrt(_mean_square(x) + e),
+    "the variance is the mean square, without subtracting the mean": lambda x, e: (
+        _centered(x) / np.sqrt(_mean_square(x) + e)
+    ),
+    "divided by the variance, without the root": lambda x, e: _centered(x) / (_variance(x) + e),
+    "over the tokens, not the channels": lambda x, e: (x - x.mean(0)) / np.sqrt(x.var(0) + e),
+}
+
+
 def _norm_mistakes(norm: str) -> list[Mistake]:
     """Return the mistakes of one layer norm."""
-
-    def of(normalize: Callable[[Array, float], Array]) -> Compute:
-        def compute(s: PassStep) -> Array:
-            x = normalize(_norm_input(s, norm), s.config.layer_norm_epsilon)
-            return x * s.weight(f"{norm}.weight") + s.weight(f"{norm}.bias")
-
-        return compute
-
-    def centered(x: Array) -> Array:
-        y: Array = x - x.mean(-1, keepdims=True)
-        return y
-
-    def var(x: Array, ddof: int = 0) -> Array:
-        y: Array = x.var(-1, keepdims=True, ddof=ddof)
-        return y
-
-    def plain(x: Array, epsilon: float) -> Array:
-        return centered(x) / np.sqrt(var(x) + epsilon)
-
-    def normalized(s: PassStep) -> Array:
-        return plain(_norm_input(s, norm), s.config.layer_norm_epsilon)
-
     other = "ln_2" if norm == "ln_1" else "ln_1"
+
+    def normalized(
+        s: PassStep, normalize: Callable[[Array, float], Array] = _standardized
+    ) -> Array:
+        return normalize(_norm_input(s, norm), s.config.layer_norm_epsilon)
+
+    def scaled(s: PassStep, normalize: Callable[[Array, float], Array]) -> Array:
+        return normalized(s, normalize) * s.weight(f"{norm}.weight") + s.weight(f"{norm}.bias")
+
     steps: dict[str, Compute] = {
-        f"{norm} is missing": lambda s: _norm_input(s, norm),
-        "layer norm: epsilon is 1e-6": of(lambda x, _: plain(x, 1e-6)),
-        "layer norm: epsilon is 1e-12 or missing": of(lambda x, _: plain(x, 1e-12)),
-        "layer norm: epsilon is 1e-3": of(lambda x, _: plain(x, 1e-3)),
-        "layer norm: epsilon is added outside of the root": of(
-            lambda x, e: centered(x) / (np.sqrt(var(x)) + e)
-        ),
-        "layer norm: the variance is divided by C - 1": of(
-            lambda x, e: centered(x) / np.sqrt(var(x, 1) + e)
-        ),
-        "layer norm: the mean is not subtracted (RMS norm)": of(
-            lambda x, e: x / np.sqrt((x * x).mean(-1, keepdims=True) + e)
-        ),
-        "layer norm: the variance is the mean square, without subtracting the mean": of(
-            lambda x, e: centered(x) / np.sqrt((x * x).mean(-1, keepdims=True) + e)
-        ),
-        "layer norm: divided by the variance, without the root": of(
-            lambda x, e: centered(x) / (var(x) + e)
-        ),
-        "layer norm: over the tokens, not the channels": of(
-            lambda x, e: (x - x.mean(0)) / np.sqrt(x.var(0) + e)
-        ),
-        "layer norm: the bias is missing": lambda s: s.right - s.weight(f"{norm}.bias"),
-        "layer norm: weight and bias are missing": normalized,
-        "layer norm: the weight is 1 + weight": lambda s: s.right + normalized(s),
+        **{name: partial(scaled, normalize=function) for name, function in _NORMALIZATIONS.items()},
+        "the bias is missing": lambda s: s.right - s.weight(f"{norm}.bias"),
+        "weight and bias are missing": normalized,
+        "the weight is 1 + weight": lambda s: s.right + normalized(s),
     }
     if norm != "ln_f":
-        steps["layer norm: ln_1 and ln_2 are exchanged"] = lambda s: s.norm(
-            _norm_input(s, norm), other
-        )
-    return [Mistake(name, norm, compute) for name, compute in steps.items()]
+        steps["ln_1 and ln_2 are exchanged"] = lambda s: s.norm(_norm_input(s, norm), other)
+    return [
+        Mistake(f"{norm} is missing", norm, lambda s: _norm_input(s, norm)),
+        *(Mistake(f"layer norm: {name}", norm, compute) for name, compute in steps.items()),
+    ]
 
 
 _SUBNORMALS = "subnormal float16 weights (magnitude below 2⁻¹⁴) are read as 0"
@@ -181,61 +180,57 @@ def _heads(x: Array, n_head: int) -> Array:
     return x.reshape(len(x), n_head, -1).swapaxes(0, 1)
 
 
-def _qkv_mistakes() -> list[Mistake]:
-    """Return the mistakes in computing queries (index 0), keys (1) and values (2)."""
+def _third(i: int, s: PassStep, *, transposed: bool = False, bias: bool = True) -> Array:
+    """Return the queries (i = 0), keys (1) or values (2) of an engine's c_attn."""
+    y = s.linear(s["ln_1"], "attn.c_attn", transposed=transposed, bias=bias)
+    return _heads(np.split(y, 3, -1)[i], s.config.n_head)
 
-    def third(i: int, s: PassStep, *, transposed: bool = False, bias: bool = True) -> Array:
-        y = s.linear(s["ln_1"], "attn.c_attn", transposed=transposed, bias=bias)
-        return _heads(np.split(y, 3, -1)[i], s.config.n_head)
 
-    def of_resid(i: int, s: PassStep) -> Array:
-        return third(i, s.with_arrays({"ln_1": s.resid}))
+def _third_with_query_bias(i: int, s: PassStep) -> Array:
+    bias = np.split(s.weight("attn.c_attn.bias"), 3)[0]
+    return _third(i, s, bias=False) + _heads(bias[None], s.config.n_head)
 
-    def side_by_side(i: int, s: PassStep) -> Array:
-        y = s.linear(s["ln_1"], "attn.c_attn").reshape(len(s.ids), s.config.n_head, 3, -1)
-        return y[:, :, i].swapaxes(0, 1)
 
-    def strided(i: int, s: PassStep) -> Array:
-        return _join(third(i, s)).reshape(len(s.ids), -1, s.config.n_head).transpose(2, 0, 1)
+def _side_by_side(i: int, s: PassStep) -> Array:
+    y = s.linear(s["ln_1"], "attn.c_attn").reshape(len(s.ids), s.config.n_head, 3, -1)
+    return y[:, :, i].swapaxes(0, 1)
 
-    def query_bias(i: int, s: PassStep) -> Array:
-        bias = np.split(s.weight("attn.c_attn.bias"), 3)[0]
-        return third(i, s, bias=False) + _heads(bias[None], s.config.n_head)
 
-    def unsplit(i: int, s: PassStep) -> Array:
-        return _join(third(i, s)).reshape(s.right.shape)
+def _rotary(i: int, s: PassStep) -> Array:
+    half = s.right.shape[-1] // 2
+    angle = np.arange(len(s.ids))[:, None] * 10000.0 ** (-np.arange(half) / max(half, 1))
+    x, y, rest = np.split(s.right, [half, 2 * half], -1)
+    cos, sin = np.cos(angle), np.sin(angle)
+    return s.right if i == 2 else np.concatenate([x * cos - y * sin, y * cos + x * sin, rest], 2)
 
-    def rotary(i: int, s: PassStep) -> Array:
-        half = s.right.shape[-1] // 2
-        angle = np.arange(len(s.ids))[:, None] * 10000.0 ** (-np.arange(half) / max(half, 1))
-        x, y, rest = np.split(s.right, [half, 2 * half], -1)
-        cos, sin = np.cos(angle), np.sin(angle)
-        return (
-            s.right if i == 2 else np.concatenate([x * cos - y * sin, y * cos + x * sin, rest], 2)
-        )
 
-    steps: dict[str, Callable[[int, PassStep], Array]] = {
-        "c_attn's matrix is transposed ([in, out] read as [out, in])": partial(
-            third, transposed=True
-        ),
-        "c_attn's bias is missing": partial(third, bias=False),
-        "keys and values get the query part of c_attn's bias instead of their own": query_bias,
-        _SUBNORMALS: lambda i, s: third(i, _without_subnormals(s)),
-        "ln_1 is not applied before attention": of_resid,
-        "heads are interleaved: each head's q, k and v are read side by side": side_by_side,
-        "heads are interleaved: channel c of head h is read at c · H + h": strided,
-        "heads are split without a transposition of tokens and heads": unsplit,
-        "rotary position embeddings, which GPT-2 does not have": rotary,
-    }
-    for order in ("qvk", "kqv", "kvq", "vqk", "vkq"):
-        name = f"c_attn's thirds are read in the order {', '.join(order)}"
-        thirds = ["qkv".index(letter) for letter in order]
-        steps[name] = lambda i, s, thirds=thirds: third(thirds[i], s)  # type: ignore[misc]
-    return [
-        Mistake(name, f"attn.{letter}", partial(compute, i))
-        for name, compute in steps.items()
-        for i, letter in enumerate("qkv")
-    ]
+def _reordered(order: str, i: int, s: PassStep) -> Array:
+    return _third("qkv".index(order[i]), s)
+
+
+_QKV: dict[str, Callable[[int, PassStep], Array]] = {
+    "c_attn's matrix is transposed ([in, out] read as [out, in])": partial(_third, transposed=True),
+    "c_attn's bias is missing": partial(_third, bias=False),
+    "keys and values get the query part of c_attn's bias instead of their own": (
+        _third_with_query_bias
+    ),
+    _SUBNORMALS: lambda i, s: _third(i, _without_subnormals(s)),
+    "ln_1 is not applied before attention": lambda i, s: _third(
+        i, s.with_arrays({"ln_1": s.resid})
+    ),
+    "heads are interleaved: each head's q, k and v are read side by side": _side_by_side,
+    "heads are interleaved: channel c of head h is read at c · H + h": lambda i, s: (
+        _join(_third(i, s)).reshape(len(s.ids), -1, s.config.n_head).transpose(2, 0, 1)
+    ),
+    "heads are split without a transposition of tokens and heads": lambda i, s: _join(
+        _third(i, s)
+    ).reshape(s.right.shape),
+    "rotary position embeddings, which GPT-2 does not have": _rotary,
+    **{
+        f"c_attn's thirds are read in the order {', '.join(order)}": partial(_reordered, order)
+        for order in ("qvk", "kqv", "kvq", "vqk", "vkq")
+    },
+}
 
 
 def _scores(s: PassStep) -> Array:
@@ -435,7 +430,11 @@ MISTAKES: tuple[Mistake, ...] = (
         for n, compute in steps.items()
     ),
     Mistake("GELU from a table of float16", "mlp.act", _float16_table, by_design=True),
-    *_qkv_mistakes(),
+    *(
+        Mistake(name, f"attn.{letter}", partial(compute, i))
+        for name, compute in _QKV.items()
+        for i, letter in enumerate("qkv")
+    ),
     *(mistake for norm in ("ln_1", "ln_2", "ln_f") for mistake in _norm_mistakes(norm)),
 )
 """The known mistakes. Mistakes of one name show at several points, such as attn.q and attn.v."""
