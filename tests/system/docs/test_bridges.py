@@ -66,6 +66,17 @@ def names(monkeypatch, tmp_path, data, bundled):
     return {"folder": str(bundled)}
 
 
+def write_random_model(bundled, folder):
+    """Let transformers write a random model of the bundled shape, with its tokenizer."""
+    import torch
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(43)
+    config = GPT2Config.from_pretrained(bundled, initializer_range=0.1)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(bundled).save_pretrained(folder)
+
+
 def prepare(page, names, monkeypatch, data):
     """Run the blocks before a table; return whether the other library is there."""
     ours, *theirs = read_blocks(read(page))[:2]
@@ -98,9 +109,7 @@ def prepare(page, names, monkeypatch, data):
     return has_peer
 
 
-@pytest.mark.parametrize("page", PEERS)
-def test_every_row_runs_and_agrees(page, names, monkeypatch, data):
-    has_peer = prepare(page, names, monkeypatch, data)
+def check_rows(page, names, has_peer):
     lines = list(rows(page))
     assert len(lines) >= 10
     for number, (theirs, ours, result) in zip(count(1), lines, strict=False):
@@ -116,3 +125,21 @@ def test_every_row_runs_and_agrees(page, names, monkeypatch, data):
             np.testing.assert_allclose(
                 as_value(actual), as_value(expected), rtol=1e-4, atol=1e-4, err_msg=where
             )
+
+
+@pytest.mark.parametrize("page", PEERS)
+def test_every_row_runs_and_agrees(page, names, monkeypatch, data):
+    check_rows(page, names, prepare(page, names, monkeypatch, data))
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in ("transformers", "transformer_lens") if find_spec(page)]
+)
+def test_every_row_agrees_on_a_checkpoint_that_transformers_writes(
+    page, names, monkeypatch, data, bundled, tmp_path
+):
+    folder, load = tmp_path / "random", gpt2np.load
+    write_random_model(bundled, folder)
+    names["folder"] = str(folder)
+    monkeypatch.setattr(gpt2np, "load", lambda name: load(folder if name == "bundled" else name))
+    check_rows(page, names, prepare(page, names, monkeypatch, data))
