@@ -22,7 +22,6 @@ import argparse
 import json
 import signal
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +55,7 @@ from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.generation.sampling import TokenLogprob
     from gpt2np.language_model import Completion, LanguageModel, TextStream
-    from gpt2np.prompts.job import ToJson
     from gpt2np.tokenizer import Tokenizer
 
 
@@ -213,10 +210,13 @@ def _print_messages(messages: Sequence[str], seeds: Sequence[int]) -> None:
 def _print_completions(
     best: "Completion", tokenizer: "Tokenizer", args: argparse.Namespace, prompt: str
 ) -> None:
+    from gpt2np.prompts.rows import completion_as_json
+
     echo = "" if args.no_echo else prompt
     for index, completion in enumerate([best, *best.alternatives]):
         if args.json:
-            content = completion_as_json(completion, tokenizer)
+            speed = round(completion.tokens_per_second, 2)
+            content = completion_as_json(completion, tokenizer, tokens_per_second=speed)
             print(json.dumps(content, ensure_ascii=False), flush=True)
         else:
             separator = "---\n" if index else ""
@@ -236,31 +236,6 @@ def _summary(completions: Sequence["Completion"], context: int, window: bool) ->
     )
 
 
-def completion_as_json(completion: "Completion", tokenizer: "Tokenizer") -> dict[str, Any]:
-    """Convert a completion to a JSON object, with the text of each token beside its id."""
-    names = (
-        *("prompt", "prompt_ids", "prompt_tokens", "text", "ids", "tokens"),
-        *("finish_reason", "seed", "model"),
-    )
-    content = {name: getattr(completion, name) for name in names}
-    content["tokens_per_second"] = round(completion.tokens_per_second, 2)
-    for name in ("logprobs", "prompt_logprobs"):
-        tokens: Sequence[TokenLogprob | None] | None = getattr(completion, name)
-        if tokens is not None:
-            content[name] = [token and _logprob_as_json(token, tokenizer) for token in tokens]
-    return content
-
-
-def _logprob_as_json(token: "TokenLogprob", tokenizer: "Tokenizer") -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "token": tokenizer.token_texts([token.id])[0],
-        "logprob": token.logprob,
-        "top": token.top,
-        "top_tokens": tokenizer.token_texts(token_id for token_id, _ in token.top),
-    }
-
-
 def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Continue each prompt of the file --prompts. The exit code is 1 if a line was skipped."""
     args.prompts = spool_stdin(args.prompts)
@@ -278,14 +253,13 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
         from gpt2np.distributed.jobs import continue_on_ray
 
         source = model_source(args, lm)
-        run_elsewhere = continue_on_ray(source, args.prompts, _make_to_json, options, cluster)
+        run_elsewhere = continue_on_ray(source, args.prompts, options, cluster)
     bar = {"total": n_lines, "desc": "generating", "unit": "line"}
     with running_job(args.out, lambda done: f"line {done + 1:,}", **bar) as callbacks:
         n_written, n_skipped, _ = continue_file(
             lm,
             args.prompts,
             args.out,
-            _make_to_json(lm),
             options,
             callbacks,
             fingerprint,
@@ -311,14 +285,3 @@ def _check_prompts_options(args: argparse.Namespace) -> None:
         option = "--json" if args.json else "--no-echo"
         raise InvalidArgumentError(f"{option} has no effect with --prompts; leave it out")
     check_rows_output(args.out, overwrite=args.force, inputs=[args.prompts])
-
-
-def _make_to_json(lm: "LanguageModel") -> "ToJson":
-    return partial(_output_line, tokenizer=lm.tokenizer)
-
-
-def _output_line(completion: "Completion", tokenizer: "Tokenizer") -> dict[str, Any]:
-    """Convert a completion to a JSON object without the speed, which differs between runs."""
-    content = completion_as_json(completion, tokenizer)
-    del content["tokens_per_second"]
-    return content

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -30,9 +29,7 @@ from gpt2np.limits import check_expansion, how_to_raise, limits
 
 _READ_SIZE = 1 << 20  # bytes to read at once; minimum characters in a part of a document
 
-_N_SNIFFED_BYTES = (
-    8000  # a zero byte among the first bytes of a file marks a binary file, as in git
-)
+_N_SNIFFED_BYTES = 8000  # a zero byte among these marks a binary file, as in git
 
 _MAX_KINDS = 5  # suffixes in a message
 
@@ -195,9 +192,9 @@ def read_numbered_documents(file: Path, options: CorpusOptions) -> Iterator[Docu
                     problem = None if is_unicode_text(text) else _not_utf8(text, file, number)
                     yield Document("" if problem else text, number, problem)
                 return
-            for number, location, read_record in _records(file, stream, options.field):
+            for number, location, record in _records(file, stream, options.field):
                 try:
-                    text = text_field(read_record(), options.field, location)
+                    text = text_field(record, options.field, location)
                 except UnreadableFileError as error:
                     yield Document("", number, str(error))
                 else:
@@ -217,17 +214,16 @@ def _has_records(file: Path) -> bool:
 
 def _records(
     file: Path, stream: BinaryIO, field: str
-) -> Iterator[tuple[int, str, Callable[[], dict[str, Any]]]]:
-    """Yield (number, location, function that parses the record) for each row or non-blank line."""
+) -> Iterator[tuple[int, str, bytes | dict[str, Any]]]:
+    """Yield (number, location, record) for each row, or non-blank line of JSON."""
     if file.name.removesuffix(".gz").endswith(".jsonl"):
         for number, line in enumerate(bounded_lines(stream, file), 1):
             if line.strip():
-                location = f"{file}, line {number}"
-                yield number, location, partial(_parse_record, line, location)
+                yield number, f"{file}, line {number}", line
         return
     read = read_rows if file.suffix == ".parquet" else _read_csv
     for number, row in enumerate(read(stream, file, field), 1):
-        yield number, f"{file}, row {number}", partial(dict[str, Any], row)
+        yield number, f"{file}, row {number}", row
 
 
 def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, str]]:
@@ -261,8 +257,8 @@ def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, s
 def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
     with _errors_of(file), open_file(file) as stream:
         if _has_records(file):
-            for _, location, read_record in _records(file, stream, options.field):
-                text = text_field(read_record(), options.field, location)
+            for _, location, record in _records(file, stream, options.field):
+                text = text_field(record, options.field, location)
                 yield from _join(_split_at_separators([text], options), options, "", file)
         else:
             segments = _split_at_separators(_decode(stream, file), options)
@@ -279,8 +275,7 @@ def _errors_of(file: Path) -> Iterator[None]:
     except InvalidArgumentError as error:
         raise UnreadableFileError(str(error)) from error
     except (OSError, EOFError, zlib.error) as error:
-        reason = error_reason(error)
-        raise UnreadableFileError(f"cannot read {file}: {reason}") from error
+        raise UnreadableFileError(f"cannot read {file}: {error_reason(error)}") from error
 
 
 class _GzipFile(gzip.GzipFile):
@@ -321,19 +316,8 @@ def _decode(stream: BinaryIO, file: Path, errors: str = "strict") -> Iterator[st
         yield text
 
 
-def parse_records(lines: Iterable[str | bytes], file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (location, JSON object) for each line that is not blank; errors show the location.
-
-    Raises:
-        UnreadableFileError: a line is not a JSON object.
-    """
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            location = f"{file}, line {number}"
-            yield location, _parse_record(line, location)
-
-
-def _parse_record(line: str | bytes, location: str) -> dict[str, Any]:
+def parse_record(line: str | bytes, location: str) -> dict[str, Any]:
+    """Parse a JSON object, or raise UnreadableFileError with the `location`."""
     try:
         record = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -344,12 +328,14 @@ def _parse_record(line: str | bytes, location: str) -> dict[str, Any]:
     return record
 
 
-def text_field(record: dict[str, Any], field: str, location: str) -> str:
+def text_field(record: bytes | dict[str, Any], field: str, location: str) -> str:
     """Return the text in a field of a record; error messages show `location`.
 
     Raises:
-        UnreadableFileError: the field is missing, not a string, or has a lone surrogate.
+        UnreadableFileError: the bytes of the record are not a JSON object; or the field is missing,
+            not a string, or has a lone surrogate.
     """
+    record = record if isinstance(record, dict) else parse_record(record, location)
     text = record.get(field)
     if not isinstance(text, str):
         raise UnreadableFileError(f"{location}: expected a string in the field {field!r}")

@@ -16,12 +16,6 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 
-def check_is_file(path: Path, error: type[GPT2NPError]) -> None:
-    """Raise `error` if `path` is a folder, pipe or device; reading a pipe might never end."""
-    if path.exists() and not path.is_file():
-        raise error(f"{path} is not a file")
-
-
 def as_path(path: str | Path) -> Path:
     """Convert an argument to a path; `~` becomes the home folder.
 
@@ -69,7 +63,8 @@ def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = 
 
     Raises `error` if the file can't be read, or has more than `max_bytes`.
     """
-    check_is_file(path, error)
+    if path.exists() and not path.is_file():  # reading a pipe might never end
+        raise error(f"{path} is not a file")
     with reading(path, error):
         if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
             raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")

@@ -12,10 +12,6 @@ from typing import Any, BinaryIO
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, error_reason, install_hint, short_repr
 from gpt2np.limits import MIN_CHECKED_EXPANSION, check_expansion
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import pyarrow
-
 _ROWS_PER_BATCH = 32  # as Python objects, which take many times the memory of a table
 _ROW_GROUP_BYTES = 16 << 20
 
@@ -36,7 +32,7 @@ def read_rows(
             `Limits.max_compression_ratio`.
         GPT2NPError: pyarrow is not installed.
     """
-    arrow, parquet = _import_pyarrow()
+    arrow, parquet = import_pyarrow()
     try:
         file = parquet.ParquetFile(stream, pre_buffer=False)
         names = file.schema_arrow.names
@@ -77,7 +73,7 @@ def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) 
         GPT2NPError: pyarrow is not installed.
         OSError: the file can't be written.
     """
-    arrow, parquet = _import_pyarrow()
+    arrow, parquet = import_pyarrow()
     schema = arrow.schema([(name, _arrow_type(kind)) for name, kind in columns.items()])
     remaining, tables, size, n_rows = iter(rows), [], 0, 0
     with path.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
@@ -99,12 +95,8 @@ def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) 
     return n_rows
 
 
-def check_pyarrow() -> None:
-    """Raise GPT2NPError if pyarrow is not installed."""
-    _import_pyarrow()
-
-
-def _import_pyarrow() -> tuple[Any, Any]:
+def import_pyarrow() -> tuple[Any, Any]:
+    """Return the modules pyarrow and pyarrow.parquet, or raise GPT2NPError."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -113,8 +105,8 @@ def _import_pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _arrow_type(kind: Any) -> pyarrow.DataType:
-    arrow, _ = _import_pyarrow()
+def _arrow_type(kind: Any) -> Any:
+    arrow, _ = import_pyarrow()
     if isinstance(kind, list):
         return arrow.list_(_arrow_type(kind[0]))
     if isinstance(kind, dict):

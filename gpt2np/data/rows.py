@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.data.files import check_output_file
-from gpt2np.data.parquet import Columns, check_pyarrow, write_rows
+from gpt2np.data.parquet import Columns, import_pyarrow, write_rows
 from gpt2np.data.resumable import ReadStream
 from gpt2np.errors import InvalidArgumentError, check_argument
 
@@ -74,7 +74,7 @@ def check_rows_output(out: Path, *, overwrite: bool, inputs: Iterable[Path | Non
     if out.suffix not in ROW_SUFFIXES:
         check_argument(False, "out", f"{out}", f"a name that ends in {' or '.join(ROW_SUFFIXES)}")
     if out.suffix == ".parquet":
-        check_pyarrow()
+        import_pyarrow()
     check_output_file(out, overwrite=overwrite, inputs=inputs)
 
 

@@ -132,15 +132,10 @@ def _make_generator(
 
     lm = source.load()
 
-    def to_json(completion: Any) -> dict[str, Any]:
-        return {"completion": completion.text, "completion_ids": completion.ids}
-
     def run(rows: Rows) -> Rows:
         lines = [PromptLine(row[index] + 1, row[field]) for row in rows]
-        results = continue_lines(lm, lines, to_json, options, "row")
-        found = b"".join(made.contents[0] for _, made in results)
-        made = {row["line"]: row for row in map(json.loads, found.splitlines())}
-        names = ("completion", "completion_ids")
-        return [{name: made.get(line.number, {}).get(name) for name in names} for line in lines]
+        made = [results.contents[0] for _, results in continue_lines(lm, lines, options, "row")]
+        completions = [json.loads(line or "{}") for line in made]
+        return [{"completion": c.get("text"), "completion_ids": c.get("ids")} for c in completions]
 
     return run

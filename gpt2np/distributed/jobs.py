@@ -27,7 +27,7 @@ from gpt2np.evaluation.corpus import read_document_batches, score_batch
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.generation.prefix import model_fingerprint
 from gpt2np.language_model import LanguageModel
-from gpt2np.prompts.job import ToJson, continue_lines
+from gpt2np.prompts.job import continue_lines
 from gpt2np.prompts.prompt_file import PromptLine, read_lines
 from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer import Tokenizer, batches
@@ -104,18 +104,14 @@ def _run_batches(
 
 
 def continue_on_ray(
-    source: ModelArguments,
-    prompts: Path,
-    to_json: Callable[[LanguageModel], ToJson],
-    options: dict[str, Any],
-    cluster: Cluster,
+    source: ModelArguments, prompts: Path, options: dict[str, Any], cluster: Cluster
 ) -> Callable[[int], Iterator[tuple[PromptLine, Results]]]:
-    """Return the argument `run` of `continue_file`; `to_json` makes its function of the model."""
+    """Return the argument `run` of `continue_file`."""
 
     def run(after: int) -> Iterator[tuple[PromptLine, Results]]:
         file = prompts.absolute()
         readers = [partial(_read_checked, file, _sample(file), partial(_read_prompts, file, after))]
-        make = partial(_make_runner, source, to_json, options, f"{prompts}")
+        make = partial(_make_runner, source, options, f"{prompts}")
         for lines, results in map_on_cluster(readers, make, cluster):
             yield lines[-1], results
 
@@ -163,15 +159,12 @@ def _read_prompts(prompts: Path, after: int) -> Iterator[list[PromptLine]]:
 
 
 def _make_runner(
-    source: ModelArguments,
-    to_json: Callable[[LanguageModel], ToJson],
-    options: dict[str, Any],
-    name: str,
+    source: ModelArguments, options: dict[str, Any], name: str
 ) -> Callable[[list[PromptLine]], Results]:
     lm = source.load()
 
     def run(lines: list[PromptLine]) -> Results:
-        results = [made for _, made in continue_lines(lm, lines, to_json(lm), options, name)]
+        results = [made for _, made in continue_lines(lm, lines, options, name)]
         rows = b"".join(made.contents[0] for made in results)
         problems = [problem for made in results for problem in made.problems]
         return Results((rows,), problems, sum(made.n_tokens for made in results))

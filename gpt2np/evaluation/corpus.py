@@ -76,13 +76,6 @@ def score_corpus(
     options = options or ScoreOptions()
     check_score_options(lm, options)
     check_max_rows(out, max_rows_per_file)
-
-    def run_here(
-        files: Sequence[Path], start: tuple[int, int]
-    ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
-        for batch in read_document_batches(files, options, start):
-            yield batch, score_batch(lm, batch, options, files[batch.file])
-
     columns = TOKEN_COLUMNS if options.tokens else COLUMNS
     settings = {
         "model": lm.name,
@@ -95,10 +88,17 @@ def score_corpus(
         files,
         settings,
         {"the model": fingerprint},
-        run or run_here,
+        run or partial(_score_here, lm, options),
         lambda read, path: assemble_rows(read, path, columns, max_rows_per_file),
     )
     return run_job(job, out, callbacks, force=force)
+
+
+def _score_here(
+    lm: LanguageModel, options: ScoreOptions, files: Sequence[Path], start: tuple[int, int]
+) -> Iterator[tuple[DocumentBatch[Any], Results]]:
+    for batch in read_document_batches(files, options, start):
+        yield batch, score_batch(lm, batch, options, files[batch.file])
 
 
 def check_score_options(lm: LanguageModel, options: ScoreOptions) -> None:
@@ -161,21 +161,17 @@ def score_documents(
 
 
 def _measures(text: str, score: TextScore, context: int, stride: int) -> dict[str, Any]:
-    result = Perplexity(
-        documents=1,
+    result = Perplexity.of(
+        [text],
         tokens=len(score.ids),
-        words=len(text.split()),
-        characters=len(text),
-        bytes=len(text.encode()),
         context=context,
         stride=stride,
         counted=score.n_scored,
         log_probability=score.total,
         guide_mean=np.nan,
     )
-    names = (*_COUNTS, *_MEASURES)
-    known = names if score.n_scored else _COUNTS
-    return {name: getattr(result, name) if name in known else None for name in names}
+    known = {*_COUNTS, *(_MEASURES if score.n_scored else ())}
+    return {n: getattr(result, n) if n in known else None for n in (*_COUNTS, *_MEASURES)}
 
 
 def _token_rows(lm: LanguageModel, score: TextScore) -> list[dict[str, Any]]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt2np.data.corpus import parse_records, text_field
-from gpt2np.data.files import check_is_file
+from gpt2np.data.corpus import parse_record, text_field
+from gpt2np.data.files import read_bytes
 from gpt2np.data.text import decode_utf8
-from gpt2np.errors import InvalidArgumentError, error_reason
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
 Errors = Literal["strict", "replace"]
@@ -24,12 +24,7 @@ def read_text(file: Path, errors: Errors = "strict") -> str:
     Raises:
         InvalidArgumentError: the file cannot be read, or is not UTF-8 and `errors` is "strict".
     """
-    check_is_file(file, InvalidArgumentError)
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot read {file}: {error_reason(error)}") from error
-    return decode_utf8(data, file, errors=errors)
+    return decode_utf8(read_bytes(file, InvalidArgumentError), file, errors=errors)
 
 
 def read_all_documents(file: Path, errors: Errors = "strict", field: str = "text") -> list[str]:
@@ -61,4 +56,7 @@ def read_records(file: Path, errors: Errors = "strict") -> Iterator[tuple[str, d
     Raises:
         InvalidArgumentError: the file cannot be read or decoded, or a line is not a JSON object.
     """
-    yield from parse_records(read_text(file, errors).split("\n"), file)
+    for number, line in enumerate(read_text(file, errors).split("\n"), 1):
+        if line.strip():
+            location = f"{file}, line {number}"
+            yield location, parse_record(line, location)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -76,13 +76,7 @@ class Lambada(Result):
     correct_filtered: int | None
     log_probability: float
 
-    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
-        "definition",
-        "passages",
-        "accuracy",
-        "accuracy_filtered",
-        "perplexity",
-    )
+    JSON_FIELDS = ("definition", "passages", "accuracy", "accuracy_filtered", "perplexity")
 
     @property
     def accuracy(self) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from gpt2np.data.text import is_unicode_text
 from gpt2np.errors import InvalidArgumentError, short_repr
@@ -44,10 +44,8 @@ class MultipleChoice(Result):
     correct_by_characters: int
     correct_by_bytes: int
 
-    definition: ClassVar[str] = "harness"
-    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
-        *("definition", "questions", "acc", "acc_norm", "acc_bytes"),
-    )
+    definition = "harness"
+    JSON_FIELDS = ("definition", "questions", "acc", "acc_norm", "acc_bytes")
 
     @property
     def acc(self) -> float:

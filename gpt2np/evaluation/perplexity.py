@@ -16,7 +16,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -114,12 +114,23 @@ class Perplexity(PerUnitResult):
     log_probability: float
     guide_mean: float
 
-    definition: ClassVar[str] = "huggingface-fixed-length"
-    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
+    definition = "huggingface-fixed-length"
+    JSON_FIELDS = (
         *("definition", "context", "stride", "documents", "tokens", "counted", "words"),
         *("characters", "bytes", "log_probability", "perplexity", "in_guide", *PER_UNIT),
         "bits_per_character",
     )
+
+    @classmethod
+    def of(cls, documents: Sequence[str], **scores: Any) -> Perplexity:
+        """Return the perplexity of documents; `scores` are the fields that follow from scoring."""
+        return cls(
+            documents=len(documents),
+            words=sum(len(text.split()) for text in documents),
+            characters=sum(map(len, documents)),
+            bytes=sum(len(text.encode()) for text in documents),
+            **scores,
+        )
 
     @property
     def perplexity(self) -> float:
@@ -188,12 +199,9 @@ def perplexity(
     counted, log_probability, guide_mean = _score(
         lm, encoded, len(prefix), context, stride, on_progress
     )
-    return Perplexity(
-        documents=len(documents),
+    return Perplexity.of(
+        documents,
         tokens=n_tokens,
-        words=sum(len(text.split()) for text in documents),
-        characters=sum(map(len, documents)),
-        bytes=sum(len(text.encode()) for text in documents),
         context=context,
         stride=stride,
         counted=counted,
@@ -252,11 +260,8 @@ class WikiText(PerUnitResult):
     bytes: int
     log_probability: float
 
-    definition: ClassVar[str] = "harness"
-    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
-        *("definition", "pages", "words", "bytes", "log_probability"),
-        *PER_UNIT,
-    )
+    definition = "harness"
+    JSON_FIELDS = ("definition", "pages", "words", "bytes", "log_probability", *PER_UNIT)
 
     @property
     def total_nats(self) -> float:

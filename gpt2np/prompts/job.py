@@ -31,28 +31,10 @@ from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_lines
-
-COLUMNS = {
-    "line": int,
-    "id": object,
-    "prompt": str,
-    "prompt_ids": [int],
-    "prompt_tokens": [str],
-    "text": str,
-    "ids": [int],
-    "tokens": [str],
-    "finish_reason": str,
-    "seed": int,
-    "model": str,
-    "logprobs": object,
-    "prompt_logprobs": object,
-    "alternatives": object,
-}
-"""The columns of a .parquet file of results; see `gpt2np.data.parquet.Columns`."""
+from gpt2np.prompts.rows import COLUMNS, completion_as_json
+from gpt2np.tokenizer import Tokenizer
 
 _ALIASES = {"stop_strings": "stop", "do_sample": "temperature"}
-
-ToJson = Callable[[Completion], dict[str, Any]]
 
 
 def job_seed(out: Path, seed: int | None) -> int:
@@ -67,7 +49,6 @@ def continue_file(
     lm: LanguageModel,
     prompts: Path,
     out: Path,
-    to_json: ToJson,
     options: Mapping[str, Any],
     callbacks: JobCallbacks | None = None,
     fingerprint: str = "",
@@ -97,7 +78,7 @@ def continue_file(
     digests = partial(line_digests, prompts)
 
     def run_here(after: int) -> Iterator[tuple[PromptLine, Results]]:
-        return continue_lines(lm, read_lines(prompts, after), to_json, options, f"{prompts}")
+        return continue_lines(lm, read_lines(prompts, after), options, f"{prompts}")
 
     def steps(position: Position) -> Iterator[tuple[Position, Results]]:
         for line, results in (run or run_here)(position.done):
@@ -141,11 +122,7 @@ def _describe_lines(prompts: Path, start: int, stop: int) -> str:
 
 
 def continue_lines(
-    lm: LanguageModel,
-    lines: Iterable[PromptLine],
-    to_json: ToJson,
-    options: Mapping[str, Any],
-    source: str,
+    lm: LanguageModel, lines: Iterable[PromptLine], options: Mapping[str, Any], source: str
 ) -> Iterator[tuple[PromptLine, Results]]:
     """Continue prompts in batches; yield each line with its results, in order.
 
@@ -169,7 +146,7 @@ def continue_lines(
             error = next((s.sequence.error for s in result if s.sequence.error), None)
             result = pick_best(result) if error is None else str(error)
         if isinstance(result, Completion):
-            yield line, _row(line, result, to_json)
+            yield line, _row(line, result, lm.tokenizer)
         else:
             problems = [f"{source} line {line.number}: {result}"] if result else []
             yield line, Results((b"",), problems)
@@ -191,9 +168,9 @@ def _start(
         return str(error)
 
 
-def _row(line: PromptLine, completion: Completion, to_json: ToJson) -> Results:
+def _row(line: PromptLine, completion: Completion, tokenizer: Tokenizer) -> Results:
     completions = [completion, *completion.alternatives]
-    best, *alternatives = map(to_json, completions)
+    best, *alternatives = (completion_as_json(c, tokenizer) for c in completions)
     line_id = {} if line.id is None else {"id": line.id}
     content = {"line": line.number, **line_id, **best}
     if alternatives:

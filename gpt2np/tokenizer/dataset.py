@@ -27,7 +27,7 @@ from gpt2np.data import END_OF_TEXT
 from gpt2np.data.corpus_job import DocumentBatch, RunBatches, corpus_job, read_batches
 from gpt2np.data.files import check_output_file
 from gpt2np.data.options import DatasetOptions
-from gpt2np.data.parquet import check_pyarrow
+from gpt2np.data.parquet import import_pyarrow
 from gpt2np.data.resumable import JobCallbacks, ReadStream, Results, run_job
 from gpt2np.data.rows import check_max_rows, write_output
 from gpt2np.data.workers import check_processes, map_in_order
@@ -60,7 +60,7 @@ def check_output(out: Path, *, overwrite: bool = True) -> None:
             f"{out}: the suffix selects the format; use one of {', '.join(SUFFIXES)}"
         )
     if out.suffix == ".parquet":
-        check_pyarrow()
+        import_pyarrow()
     check_output_file(out, overwrite=overwrite)
 
 

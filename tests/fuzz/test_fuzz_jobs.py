@@ -40,16 +40,13 @@ def folder(tmp_path_factory):
 def run_job(byte_lm, folder):
     """run_job(name, callbacks, force): run the job that writes the file `name`."""
 
-    def as_json(completion):
-        return {"ids": completion.ids, "text": completion.text}
-
     def run(name, callbacks=None, force=False):
         callbacks = callbacks or JobCallbacks()
         files = [folder / file for file in INPUTS[name]]
         if name == "out.jsonl":
             options = {"seed": 1}
             out = folder / name
-            continue_file(byte_lm, *files, out, as_json, options, callbacks, force=force)
+            continue_file(byte_lm, *files, out, options, callbacks, force=force)
         else:
             tokenizer = byte_lm.tokenizer
             encode_dataset(files, folder / name, tokenizer, None, callbacks, force=force)

@@ -77,12 +77,8 @@ def test_prompts(lm, tmp_path):
         PromptLine(2, "A"),
     ]
     options = {"seed": 1, "max_new_tokens": 2, "num_return_sequences": 2}
-
-    def to_json(completion):
-        return {"prompt": completion.prompt, "ids": completion.ids, "seed": completion.seed}
-
     for out in ("o.jsonl", "o.parquet"):
-        continue_file(lm, tmp_path / "p.parquet", tmp_path / out, to_json, options)
+        continue_file(lm, tmp_path / "p.parquet", tmp_path / out, options)
     lines = [json.loads(line) for line in (tmp_path / "o.jsonl").open()]
     found = rows_of(tmp_path / "o.parquet")
     assert [row["ids"] for row in found] == [line["ids"] for line in lines]
@@ -103,7 +99,6 @@ def test_several_files_and_a_manifest(lm, tmp_path, suffix):
             lm,
             tmp_path / "t.txt",
             out,
-            lambda completion: {"ids": completion.ids},
             {"seed": 1, "max_new_tokens": 2},
             max_rows_per_file=n,
         ),

@@ -169,13 +169,6 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
     scoring, options = ScoreOptions(tokens=True), {"seed": 5, "max_new_tokens": 4}
     texts = tmp_path / "texts.txt"
     texts.write_text("One fox.<|endoftext|>Two kings." * 99)
-
-    def to_json(completion):  # local functions are pickled by value: workers lack this module
-        return {"ids": completion.ids, "seed": completion.seed}
-
-    def make_to_json(lm):
-        return to_json
-
     jobs = {
         "s.jsonl": (
             partial(score_corpus, quantized, files, options=scoring),
@@ -186,8 +179,8 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
             lambda cluster: encode_on_ray(lm.tokenizer, "text", False, cluster),
         ),
         "g.jsonl": (
-            partial(continue_file, lm, prompts, to_json=to_json, options=options),
-            lambda cluster: continue_on_ray(SOURCE, prompts, make_to_json, options, cluster),
+            partial(continue_file, lm, prompts, options=options),
+            lambda cluster: continue_on_ray(SOURCE, prompts, options, cluster),
         ),
     }
     for name, (job, on_ray) in jobs.items():

@@ -24,7 +24,7 @@ def run(
     (folder / "p.jsonl").write_text(content)
     resumed, restarted, described = [], [], []
 
-    def describe(completion):
+    def describe(completion, tokenizer):
         if len(described) == interrupt_after:
             raise Interrupted
         described.append(completion)
@@ -35,7 +35,9 @@ def run(
     paths = folder / "p.jsonl", folder / "o.jsonl"
     if not paths[1].is_symlink():
         paths[1].unlink(missing_ok=True)
-    continue_file(lm, *paths, describe, given, callbacks, force=force)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job, "completion_as_json", describe)
+        continue_file(lm, *paths, given, callbacks, force=force)
     lines = (folder / "o.jsonl").read_text().splitlines()
     return resumed, restarted, [json.loads(line)["ids"] for line in lines]
 
