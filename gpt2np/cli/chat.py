@@ -16,10 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.generation_options import (
-    add_generation_arguments,
-    generation_options,
-)
+from gpt2np.cli.generation_options import add_generation_arguments, generation_options
 from gpt2np.cli.model_options import add_model_arguments, load_quietly
 from gpt2np.cli.output import handle_interrupt, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, strip_newline
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
     from gpt2np.chat import ChatSession
     from gpt2np.chat.commands import ChatInput, ReadLine
     from gpt2np.generation.streaming import TextStream
-
-_PROMPT, _CONTINUATION_PROMPT = ">>> ", "... "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +128,7 @@ def _write_answer(session: "ChatSession", stream: "TextStream") -> None:
 
 
 def _read_terminal_line(is_continuation: bool) -> str | None:
-    prompt = _CONTINUATION_PROMPT if is_continuation else _PROMPT
+    prompt = "... " if is_continuation else ">>> "
     try:
         if sys.stdout.isatty():
             return decode_argument(input(prompt), "the line")

@@ -15,15 +15,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.runtime.options import MODEL_HELP
-
-if TYPE_CHECKING:
-    from gpt2np.checkpoint.convert import ConversionOptions, ConversionReport
-    from gpt2np.checkpoint.load import Checkpoint
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -42,10 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Maximum size of a weight file, such as 500MB or 2GB; a tensor larger than SIZE gets "
         "a separate file (default: one file for all weights)",
     )
-    keep_head = (
-        "Store lm_head.weight even if it equals wte.weight; some tools require lm_head.weight"
-    )
-    output("--keep-head", action="store_true", help=keep_head)
+    keep = "Store lm_head.weight even if it equals wte.weight; some tools require lm_head.weight"
+    output("--keep-head", action="store_true", help=keep)
     output("--json", action="store_true", help="Print the report as one JSON object")
 
 
@@ -56,16 +49,22 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("DST is -, but several files are written; name a new folder")
     check_not_hidden(args.target, [] if Path(args.source).exists() else [args.source])
     limit = None if args.max_shard_size is None else _parse_size(args.max_shard_size)
-    from gpt2np.checkpoint.convert import ConversionOptions
+    from gpt2np.checkpoint.convert import ConversionOptions, convert
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
+    from gpt2np.hub.model_files import COMPANIONS
 
     options = ConversionOptions(args.dtype, limit, args.keep_head)
     # Like Ctrl-C, SIGTERM raises an exception, so that `convert` removes the temporary folder.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     source = find_model(args.source).path
     checkpoint = read_checkpoint(source)
-    converted = _convert(checkpoint, args.target, options)
+    total = 2 * checkpoint.n_parameters  # every parameter is written and read back
+    showing = progress(total=total, desc="converting", unit_scale=True, delay=0.5)
+    with write_errors(args.target, check_filename=True), showing as bar:
+        converted = convert(
+            checkpoint, args.target, options, companions=COMPANIONS, on_progress=bar.update
+        )
     if args.json:
         print(json.dumps({"folder": str(args.target), **asdict(converted)}, ensure_ascii=False))
     else:
@@ -96,18 +95,6 @@ def _companion_problems(source: Path, target: Path) -> Iterator[str]:
         Tokenizer.load(target)
     except GPT2NPError as error:
         yield f"the model cannot be loaded without a valid vocabulary: {error}"
-
-
-def _convert(
-    checkpoint: "Checkpoint", target: Path, options: "ConversionOptions"
-) -> "ConversionReport":
-    from gpt2np.checkpoint.convert import convert
-    from gpt2np.hub.model_files import COMPANIONS
-
-    total = 2 * checkpoint.n_parameters  # every parameter is written and read back
-    showing = progress(total=total, desc="converting", unit_scale=True, delay=0.5)
-    with write_errors(target, check_filename=True), showing as bar:
-        return convert(checkpoint, target, options, companions=COMPANIONS, on_progress=bar.update)
 
 
 def _parse_size(size: str) -> int:

@@ -7,13 +7,8 @@ folder to stdout and messages to stderr.
 
 import argparse
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpt2np.cli.output import print_stderr
-
-if TYPE_CHECKING:
-    from gpt2np.hub import ModelSource
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,15 +40,8 @@ def run(args: argparse.Namespace) -> int:
     files = MODEL_FILES.existing_in(source.path)
     size = sum((source.path / name).stat().st_size for name in files)
     print_stderr(f"model: {source.name}, {len(files)} files, {size:,} bytes")
-    folder = source.path.absolute()
-    content = _as_json(source, folder, files, size)
-    print(json.dumps(content, ensure_ascii=False) if args.json else folder, flush=True)
-    return 0
-
-
-def _as_json(source: "ModelSource", folder: Path, files: list[str], size: int) -> dict[str, object]:
-    hub_id = source.hub_id
-    return {
+    folder, hub_id = source.path.absolute(), source.hub_id
+    content = {
         "model": hub_id.repository if hub_id else source.name,
         "revision": hub_id.revision or "main" if hub_id else None,
         "commit": folder.name if hub_id else None,
@@ -61,3 +49,5 @@ def _as_json(source: "ModelSource", folder: Path, files: list[str], size: int) -
         "files": files,
         "bytes": size,
     }
+    print(json.dumps(content, ensure_ascii=False) if args.json else folder, flush=True)
+    return 0

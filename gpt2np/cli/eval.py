@@ -8,7 +8,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,10 @@ from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.evaluation import ProgressCallback, Result
+    from gpt2np.evaluation import Result
     from gpt2np.language_model import LanguageModel
 
-    Measure = Callable[[LanguageModel, ProgressCallback], Result]
+    Measure = Callable[..., Result]  # of a model and `on_progress`
     InputsAndMeasure = tuple[Sequence[object], Measure]
 
 _PERPLEXITY = """Perplexity of texts, with a sliding window.
@@ -93,18 +94,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         summary = description.split("\n")[0].removesuffix(".")
         task = tasks.add_parser(name, help=summary, description=description)
         add_task_arguments(task)
-        _add_common_arguments(task)
+        errors = "Bytes that are not UTF-8: report an error, or read them as U+FFFD"
+        task.add_argument("--errors", choices=("strict", "replace"), default="strict",
+            help=f"{errors} (default: strict)")  # fmt: skip
+        output = task.add_argument_group("Output").add_argument
+        output("--json", action="store_true", help="Print the result as one JSON object")
+        add_model_arguments(task, "dtype", "exact", "weights", "processes")
 
 
 def _add_perplexity(task: argparse.ArgumentParser) -> None:
     add = task.add_argument
-    add(
-        "files",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="Text file (UTF-8) or .jsonl file; - reads text from standard input",
-    )
+    files = "Text file (UTF-8) or .jsonl file; - reads text from standard input"
+    add("files", nargs="+", type=Path, metavar="FILE", help=files)
     add_options(task, ScoreOptions, ("context", "stride"))
     insert = "Insert <|endoftext|> before each document, to score also the document's first token"
     add("--from-end-of-text", action="store_true", help=insert)
@@ -113,13 +114,11 @@ def _add_perplexity(task: argparse.ArgumentParser) -> None:
 
 def _add_lambada(task: argparse.ArgumentParser) -> None:
     add = task.add_argument
-    add("file", type=Path, metavar="FILE", help=".jsonl file with one passage per line")
+    add("files", nargs=1, type=Path, metavar="FILE", help=".jsonl file with one passage per line")
     definition = "Predict the last word (harness) or the last token (gpt2-paper) (default: harness)"
     add("--definition", choices=("harness", "gpt2-paper"), default="harness", help=definition)
-    stop_words = (
-        "File of words that the second accuracy of gpt2-paper never predicts (default: English "
-        "function words)"
-    )
+    stop_words = "File of words that the second accuracy of gpt2-paper never predicts"
+    stop_words = f"{stop_words} (default: English function words)"
     add("--stop-words", type=Path, metavar="FILE", help=stop_words)
     add("--field", default="text", help="JSON field with the passage (default: text)")
     add("--limit", type=int, metavar="N", help="Evaluate only the first N passages")
@@ -128,22 +127,14 @@ def _add_lambada(task: argparse.ArgumentParser) -> None:
 def _add_wikitext(task: argparse.ArgumentParser) -> None:
     add = task.add_argument
     file = "WikiText file, or .jsonl file with one page per line"
-    add("file", type=Path, metavar="FILE", help=file)
+    add("files", nargs=1, type=Path, metavar="FILE", help=file)
     add("--limit", type=int, metavar="N", help="Evaluate only the first N pages")
 
 
 def _add_choices(task: argparse.ArgumentParser) -> None:
     add = task.add_argument
-    add("file", type=Path, metavar="FILE", help=".jsonl file with one question per line")
+    add("files", nargs=1, type=Path, metavar="FILE", help=".jsonl file with one question per line")
     add("--limit", type=int, metavar="N", help="Evaluate only the first N questions")
-
-
-def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    errors = "Bytes that are not UTF-8: report an error, or read them as U+FFFD (default: strict)"
-    parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help=errors)
-    output = parser.add_argument_group("Output")
-    output.add_argument("--json", action="store_true", help="Print the result as one JSON object")
-    add_model_arguments(parser, "dtype", "exact", "weights", "processes")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -152,10 +143,7 @@ def run(args: argparse.Namespace) -> int:
             raise InvalidArgumentError(f"--{name} is {value}; it must be at least 1")
         vars(args)[name] = None if value is None else min(value, sys.maxsize)
     set_threads(args.threads)
-    for name in ("file", "files"):
-        if value := getattr(args, name, None):
-            is_list = isinstance(value, list)
-            vars(args)[name] = [*map(spool_stdin, value)] if is_list else spool_stdin(value)
+    args.files = [*map(spool_stdin, args.files)]
     _, _, create_measure, unit = _TASKS[args.task]
     inputs, measure = create_measure(args)  # reports invalid files before the model loads
     if not inputs:
@@ -189,7 +177,7 @@ def _run_with_progress(measure: "Measure", lm: "LanguageModel", unit: str) -> "R
             bar.update(done - bar.n)
 
         try:
-            return measure(lm, update)
+            return measure(lm, on_progress=update)
         except KeyboardInterrupt:
             pass
     print_stderr(f"interrupted after {state}")
@@ -202,12 +190,10 @@ def _perplexity(args: argparse.Namespace) -> "InputsAndMeasure":
 
     check_field(args.field, args.files)
     files = [read_all_documents(file, args.errors, args.field) for file in args.files]
-    given = given_options(args, ScoreOptions)
-    options = {name: given[name] for name in given if name != "field"}
-    documents = [text for documents in files for text in documents]
-    return documents, lambda lm, on_progress: perplexity(
-        lm, documents, **options, on_progress=on_progress
-    )
+    options = given_options(args, ScoreOptions)
+    del options["field"]
+    documents = [*chain(*files)]
+    return documents, partial(perplexity, documents=documents, **options)
 
 
 def _lambada(args: argparse.Namespace) -> "InputsAndMeasure":
@@ -222,12 +208,10 @@ def _lambada(args: argparse.Namespace) -> "InputsAndMeasure":
         words = frozenset(read_text(args.stop_words, args.errors).lower().split())
         if not words:
             raise InvalidArgumentError(f"--stop-words {args.stop_words} has no words")
-    records = islice(read_records(args.file, args.errors), args.limit)
+    records = islice(read_records(args.files[0], args.errors), args.limit)
     passages = [text_field(record, args.field, where) for where, record in records]
-    options = {"definition": args.definition, "stop_words": words}
-    return passages, lambda lm, on_progress: lambada(
-        lm, passages, **options, on_progress=on_progress
-    )
+    definition = args.definition
+    return passages, partial(lambada, passages=passages, definition=definition, stop_words=words)
 
 
 def _wikitext(args: argparse.Namespace) -> "InputsAndMeasure":
@@ -235,23 +219,21 @@ def _wikitext(args: argparse.Namespace) -> "InputsAndMeasure":
     from gpt2np.evaluation.documents import read_records, read_text
     from gpt2np.evaluation.perplexity import split_pages, wikitext
 
-    if args.file.suffix == ".jsonl":
-        records = islice(read_records(args.file, args.errors), args.limit)
+    if args.files[0].suffix == ".jsonl":
+        records = islice(read_records(args.files[0], args.errors), args.limit)
         pages = [text_field(record, "page", where) for where, record in records]
     else:
-        pages = split_pages(read_text(args.file, args.errors))[: args.limit]
-    return [page for page in pages if page.strip()], lambda lm, on_progress: wikitext(
-        lm, pages, on_progress
-    )
+        pages = split_pages(read_text(args.files[0], args.errors))[: args.limit]
+    return [page for page in pages if page.strip()], partial(wikitext, pages=pages)
 
 
 def _choices(args: argparse.Namespace) -> "InputsAndMeasure":
     from gpt2np.evaluation.documents import read_records
     from gpt2np.evaluation.multiple_choice import multiple_choice, read_question
 
-    records = islice(read_records(args.file, args.errors), args.limit)
+    records = islice(read_records(args.files[0], args.errors), args.limit)
     questions = [read_question(record, where) for where, record in records]
-    return questions, lambda lm, on_progress: multiple_choice(lm, questions, on_progress)
+    return questions, partial(multiple_choice, questions=questions)
 
 
 _Task = tuple[

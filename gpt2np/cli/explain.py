@@ -11,17 +11,12 @@ that the model processes and the page shows.
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import add_model_arguments, load_quietly
 from gpt2np.cli.output import counted, print_stderr, step_bar, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import atomic_write_text, check_output_file
 from gpt2np.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from gpt2np.explain import Page
-    from gpt2np.language_model import LanguageModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,20 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layer", type=int, metavar="L", help="Block to show in detail, from 0 (default: middle)")
     head = "Attention head to show alone, counted from 0 (default: all heads)"
     add("--head", type=int, metavar="H", help=head)
-    add(
-        "--position",
-        type=int,
-        metavar="T",
-        help="Token to show in detail, from 0 in the window (default: last)",
-    )
-    add(
-        "-n",
-        "--steps",
-        type=int,
-        default=8,
-        metavar="N",
-        help="Number of tokens to generate (default: 8)",
-    )
+    position = "Token to show in detail, from 0 in the window (default: last)"
+    add("--position", type=int, metavar="T", help=position)
+    steps = "Number of tokens to generate (default: 8)"
+    add("-n", "--steps", type=int, default=8, metavar="N", help=steps)
     output = parser.add_argument_group("Output").add_argument
     file = "HTML file to write; - writes to standard output"
     output("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
@@ -72,22 +57,10 @@ def run(args: argparse.Namespace) -> int:
     if not is_stdout:
         check_output_file(args.output, overwrite=args.force, inputs=[args.file])
     lm, messages = load_quietly(args)
-    page = _create_page(lm, prompt, args)
-    for message in messages:
-        print_stderr(message)
-    if not is_stdout:
-        with write_errors(args.output):
-            atomic_write_text(args.output, page.html)
-    print_stderr(f"{counted(len(page.run.ids), 'token')}, {len(page.html.encode()):,} bytes")
-    print(page.html if is_stdout else args.output, end="" if is_stdout else "\n", flush=True)
-    return 0
-
-
-def _create_page(lm: "LanguageModel", prompt: str, args: argparse.Namespace) -> "Page":
     from gpt2np.explain.page import PROGRESS_STEPS, explain
 
     with step_bar(PROGRESS_STEPS, width=18) as start_step:
-        return explain(
+        page = explain(
             lm,
             prompt,
             window=args.window,
@@ -98,3 +71,11 @@ def _create_page(lm: "LanguageModel", prompt: str, args: argparse.Namespace) -> 
             float64=not args.no_float64,
             on_progress=start_step,
         )
+    for message in messages:
+        print_stderr(message)
+    if not is_stdout:
+        with write_errors(args.output):
+            atomic_write_text(args.output, page.html)
+    print_stderr(f"{counted(len(page.run.ids), 'token')}, {len(page.html.encode()):,} bytes")
+    print(page.html if is_stdout else args.output, end="" if is_stdout else "\n", flush=True)
+    return 0

@@ -69,38 +69,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         '.jsonl (a string per line, or an object with options, such as {"prompt": "...", '
         '"seed": 5}) or .parquet (such an object per row)',
     )
-    groups = add_generation_arguments(parser)
-    _add_output_arguments(groups["Output"])
+    output = add_generation_arguments(parser)["Output"]
+    add = output.add_argument
+    receipt = "Record the model, the options and the first text in FILE; the command 'gpt2np replay"
+    receipt = f"{receipt} FILE' generates the text again and compares"
+    add("--receipt", type=Path, metavar="FILE", help=receipt)
+    add("--no-echo", action="store_true", help="Print the continuation without the prompt")
+    as_json = "Print each text as a JSON object, the only form that shows log probabilities"
+    add("--json", action="store_true", help=as_json)
+    out = "File for the results of --prompts: .jsonl or .parquet"
+    add("--out", type=Path, metavar="FILE", help=out)
+    force = "Overwrite the --out or --receipt file, or an earlier run's partial results"
+    add("--force", action="store_true", help=force)
+    add_option(output, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     add_ray_arguments(parser)
     parser.epilog = (
         "The model's generation_config.json overrides the defaults shown above.\n"
         "An option that you give overrides generation_config.json."
     )
-
-
-def _add_output_arguments(group: "argparse._ArgumentGroup") -> None:
-    add = group.add_argument
-    receipt = (
-        "Record the model, the options and the first text in FILE; the command "
-        "'gpt2np replay FILE' generates the text again and compares"
-    )
-    add("--receipt", type=Path, metavar="FILE", help=receipt)
-    add("--no-echo", action="store_true", help="Print the continuation without the prompt")
-    add(
-        "--json",
-        action="store_true",
-        help="Print each text as a JSON object, the only form that shows log probabilities",
-    )
-    add(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help="File for the results of --prompts: .jsonl or .parquet",
-    )
-    force = "Overwrite the --out or --receipt file, or an earlier run's partial results"
-    add("--force", action="store_true", help=force)
-    add_option(group, DatasetOptions, "max_rows_per_file")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -138,10 +125,11 @@ def _generate(
 
     if not prompt:
         messages = [*messages, "the prompt is empty; the text starts from the end-of-text token"]
-    is_text = lm.resolve_options(**options).boundary == "text"
-    if not is_text and (notice := prompt_notice(prompt, "--boundary text")):
+    resolved = lm.resolve_options(**options)
+    notice = prompt_notice(prompt, "--boundary text")
+    if resolved.boundary != "text" and notice:
         messages = [*messages, notice]
-    beam_search = lm.resolve_options(**options).num_beams > 1
+    beam_search = resolved.num_beams > 1
     check_beam_options(args, beam_search=beam_search)
     if beam_search:
         completion, exit_code = lm.generate(prompt, **options), 0
@@ -149,8 +137,7 @@ def _generate(
         _print_completions(completion, lm.tokenizer, args, prompt)
     else:
         streams = lm.streams(prompt, **options)
-        greedy = not lm.resolve_options(**options).temperature
-        seeds = [] if greedy else [stream.completion.seed for stream in streams]
+        seeds = [stream.completion.seed for stream in streams] if resolved.temperature else []
         _print_messages(messages, seeds)
         completion, exit_code = _run_streams(streams, lm.tokenizer, args, prompt)
     completions = [completion, *completion.alternatives]
@@ -169,10 +156,7 @@ def _generate(
 
 
 def _run_streams(
-    streams: Sequence["TextStream"],
-    tokenizer: "Tokenizer",
-    args: argparse.Namespace,
-    prompt: str,
+    streams: Sequence["TextStream"], tokenizer: "Tokenizer", args: argparse.Namespace, prompt: str
 ) -> tuple["Completion", int]:
     """Generate and print texts, even after Ctrl-C; return the best text and the exit code."""
     from gpt2np.generation.complete import pick_best, raise_error, run_streams
@@ -254,18 +238,11 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
         source = model_source(args, lm)
         run_elsewhere = continue_on_ray(source, args.prompts, options, cluster)
+    rest = fingerprint, args.force, run_elsewhere, args.max_rows_per_file
     bar = {"total": n_lines, "desc": "generating", "unit": "line"}
     with running_job(args.out, lambda done: f"line {done + 1:,}", **bar) as callbacks:
         n_written, n_skipped, _ = continue_file(
-            lm,
-            args.prompts,
-            args.out,
-            options,
-            callbacks,
-            fingerprint,
-            args.force,
-            run_elsewhere,
-            args.max_rows_per_file,
+            lm, args.prompts, args.out, options, callbacks, *rest
         )
     if not n_written:
         raise GPT2NPError(f"{args.prompts} holds no usable prompt; {args.out} is not written")

@@ -190,15 +190,14 @@ def terminal_style() -> Style:
 @contextlib.contextmanager
 def exit_on_interrupt(folder: Path) -> Iterator[None]:
     """After Ctrl-C, print how to resume from the folder of unfinished work; exit with code 130."""
+    signal.signal(signal.SIGINT, handle_interrupt)
     try:
         yield
     except KeyboardInterrupt:
+        when, end = " before the first results", "start"
         if folder.exists():
-            print_stderr(f"interrupted; run the same command again to resume from {folder}")
-        else:
-            print_stderr(
-                "interrupted before the first results; run the same command again to start"
-            )
+            when, end = "", f"resume from {folder}"
+        print_stderr(f"interrupted{when}; run the same command again to {end}")
         sys.exit(130)
 
 

@@ -74,18 +74,9 @@ def run(args: argparse.Namespace) -> int:
         from gpt2np.distributed.jobs import score_on_ray
 
         run_elsewhere = score_on_ray(model_source(args, lm), options, cluster)
+    rest = fingerprint, args.force, run_elsewhere, args.max_rows_per_file
     with running_corpus_job(args.out, files, "scoring") as callbacks:
-        n_written, n_skipped, _ = score_corpus(
-            lm,
-            files,
-            args.out,
-            options,
-            callbacks,
-            fingerprint,
-            args.force,
-            run_elsewhere,
-            args.max_rows_per_file,
-        )
+        n_written, n_skipped, _ = score_corpus(lm, files, args.out, options, callbacks, *rest)
     if not n_written:
         raise GPT2NPError(f"the files have no document to score; {args.out} is not written")
     return report_rows(args.out, (n_written, "document"), (n_skipped, "document"))

@@ -14,8 +14,6 @@ signal stops it at once.
 
 import argparse
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_groups, given_options
 from gpt2np.cli.model_options import add_model_arguments, load_model
@@ -23,9 +21,6 @@ from gpt2np.cli.output import print_stderr
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
 from gpt2np.kernels.threads import set_threads
 from gpt2np.server.options import ServerOptions
-
-if TYPE_CHECKING:
-    from gpt2np.language_model import LanguageModel
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -57,7 +52,10 @@ def run(args: argparse.Namespace) -> int:
     server = Server(options)
     serve(
         server,
-        lambda: _load_models(args),
+        lambda: [
+            load_model(argparse.Namespace(**vars(args) | {"model": model}))
+            for model in args.model or [None]
+        ],
         lambda url: print_stderr(f"serving {', '.join(server.engines)} at {url}"),
         host=args.host,
         port=args.port,
@@ -73,8 +71,3 @@ def _server_options(args: argparse.Namespace) -> ServerOptions:
             f"--host {args.host} can serve other machines; set --api-key, or --no-api-key"
         )
     return ServerOptions(**given_options(args, ServerOptions) | {"api_key": key})
-
-
-def _load_models(args: argparse.Namespace) -> "Sequence[LanguageModel]":
-    models = args.model or [None]
-    return [load_model(argparse.Namespace(**{**vars(args), "model": model})) for model in models]

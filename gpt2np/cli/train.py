@@ -25,7 +25,6 @@ from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import (
     check_not_hidden,
     exit_on_interrupt,
-    handle_interrupt,
     print_stderr,
     progress,
     write_errors,
@@ -74,54 +73,52 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, name)
         check_argument(value >= 1, name, value, "at least 1")
     options = TrainerOptions(**given_options(args, TrainerOptions))
-    from gpt2np.data.resumable import partial_folder, work_folder
-    from gpt2np.training.trainer import Trainer
-
     if args.from_model is not None:
         given = [name for name in [*_ARCHITECTURE, "model"] if getattr(args, name) is not None]
         if given:
             message = f"{{{given[0]}}} cannot be combined with --from, which sets it; omit one"
             raise InvalidArgumentError(message, **{given[0]: getattr(args, given[0])})
+    for name in ("eval_steps", "early_stopping_patience"):
+        if getattr(args, name) is not None and not args.eval_corpus:
+            message = f"{{{name}}} has no effect without --eval-corpus; add it or omit the option"
+            raise InvalidArgumentError(message, **{name: getattr(args, name)})
+    _train(args, options)
+    print(args.out)
+    return 0
+
+
+def _train(args: argparse.Namespace, options: TrainerOptions) -> None:
+    """Train, or resume, until the folder of the model is written."""
+    from gpt2np.data.resumable import partial_folder, work_folder
+    from gpt2np.training.trainer import Trainer
+
+    if args.from_model is not None:
         import gpt2np
 
         lm = gpt2np.load(args.from_model)
         tokenizer, model, description = lm.tokenizer, lm.model, f"model: {lm.name}"
     else:
         (tokenizer, description), model = load_tokenizer(args.model), None
-    for name in ("eval_steps", "early_stopping_patience"):
-        if getattr(args, name) is not None and not args.eval_corpus:
-            message = f"{{{name}}} has no effect without --eval-corpus; add it or omit the option"
-            raise InvalidArgumentError(message, **{name: getattr(args, name)})
     print_stderr(description)
     if options.warmup_steps >= options.max_steps:
         print_stderr("the warm-up takes all steps; give short runs fewer --warmup-steps")
-    signal.signal(signal.SIGINT, handle_interrupt)
+    more = {"model": model, "eval_corpus": args.eval_corpus, "force": args.force}
     with (
         write_errors(args.out, check_filename=True),
         exit_on_interrupt(partial_folder(args.out)),
         work_folder(args.out) as folder,
     ):
-        trainer = Trainer(
-            args.corpus,
-            folder,
-            tokenizer,
-            options,
-            model=model,
-            eval_corpus=args.eval_corpus,
-            force=args.force,
-        )
+        trainer = Trainer(args.corpus, folder, tokenizer, options, **more)
         try:
-            _train(trainer, options.max_steps, args.save_steps, args.logging_steps)
+            _take_steps(trainer, options.max_steps, args.save_steps, args.logging_steps)
         except KeyboardInterrupt:
             with held_signals([signal.SIGINT], may_hang=True):
                 trainer.save()
             raise
         trainer.finish(args.out)
-    print(args.out)
-    return 0
 
 
-def _train(trainer: "Trainer", max_steps: int, save_steps: int, logging_steps: int) -> None:
+def _take_steps(trainer: "Trainer", max_steps: int, save_steps: int, logging_steps: int) -> None:
     """Train to the end of the run; Ctrl-C takes effect only between two steps."""
     if trainer.step:
         print_stderr(f"resuming at step {trainer.step:,} of {max_steps:,}")

@@ -17,13 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
-from gpt2np.cli.output import (
-    check_not_hidden,
-    print_skipped,
-    print_stderr,
-    progress,
-    write_errors,
-)
+from gpt2np.cli.output import check_not_hidden, print_skipped, print_stderr, progress, write_errors
 from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError, TokenizerError, error_reason
@@ -52,10 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    options = _training_options(args)
-    from gpt2np.data.corpus import find_files, read_parts
+    from gpt2np.tokenizer.training_options import UNK_TOKEN, TrainingOptions
+
+    options = TrainingOptions(**given_options(args, TrainingOptions))
+    if options.alphabet != "bytes":
+        options = replace(options, special_tokens=(*options.special_tokens, UNK_TOKEN))
+    from gpt2np.data import END_OF_TEXT
+    from gpt2np.data.corpus import CorpusOptions, find_files, read_parts
     from gpt2np.hub.model_files import VOCABULARY_EXTRAS, VOCABULARY_FILES
     from gpt2np.tokenizer.formats import write_vocabulary
+    from gpt2np.tokenizer.pre_tokenizer import WHITESPACE_SPLITTING_PATTERNS
     from gpt2np.tokenizer.training.report import report_training
 
     written = [args.out / name for name in (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)]
@@ -64,7 +64,11 @@ def run(args: argparse.Namespace) -> int:
     files = find_files(map(spool_stdin, args.files), written, print_stderr)
     check_field(args.field, files)
     _check_writable(args.out)
-    corpus = _corpus_options(args, options)
+    corpus = CorpusOptions(
+        separators=(END_OF_TEXT, *options.special_tokens),
+        field=args.field,
+        split_long_documents=options.pattern in WHITESPACE_SPLITTING_PATTERNS,
+    )
     trained = _train(files, corpus, options, args.skip_errors)
     if not trained.piece_counts:
         raise InvalidArgumentError("the files have no text; nothing can be learned")
@@ -135,24 +139,3 @@ def _with_progress_bar(parts: "Iterator[TextPart]", description: str) -> "Iterat
         for part in parts:
             yield part
             bar.update(len(part.text))
-
-
-def _training_options(args: argparse.Namespace) -> "TrainingOptions":
-    from gpt2np.tokenizer.training_options import UNK_TOKEN, TrainingOptions
-
-    options = TrainingOptions(**given_options(args, TrainingOptions))
-    if options.alphabet == "bytes":
-        return options
-    return replace(options, special_tokens=(*options.special_tokens, UNK_TOKEN))
-
-
-def _corpus_options(args: argparse.Namespace, options: "TrainingOptions") -> "CorpusOptions":
-    from gpt2np.data import END_OF_TEXT
-    from gpt2np.data.corpus import CorpusOptions
-    from gpt2np.tokenizer.pre_tokenizer import WHITESPACE_SPLITTING_PATTERNS
-
-    return CorpusOptions(
-        separators=(END_OF_TEXT, *options.special_tokens),
-        field=args.field,
-        split_long_documents=options.pattern in WHITESPACE_SPLITTING_PATTERNS,
-    )
