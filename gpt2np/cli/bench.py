@@ -11,23 +11,19 @@ import argparse
 import json
 
 from gpt2np.cli.model_options import (
-    DEFAULT_MODEL,
+    MODEL_OR_DEFAULT,
     add_model_or_option,
     add_performance_arguments,
     model_argument,
 )
 from gpt2np.cli.output import print_stderr, step_bar
 from gpt2np.kernels.threads import set_threads, thread_count
-from gpt2np.runtime.options import MODEL_HELP
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_or_option(parser, f"{MODEL_HELP} (default: {DEFAULT_MODEL})")
-    parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="Repeat each measurement fewer times; faster, but less precise",
-    )
+    add_model_or_option(parser, MODEL_OR_DEFAULT)
+    quick = "Repeat each measurement fewer times; faster, but less precise"
+    parser.add_argument("--quick", action="store_true", help=quick)
     output = parser.add_argument_group("Output")
     output.add_argument("--json", action="store_true", help="Print the results as one JSON object")
     add_performance_arguments(parser, "dtype", "weights", "processes")

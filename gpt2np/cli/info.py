@@ -25,21 +25,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_or_option(parser, MODEL_HELP)
     check = "Read the weights; report NaN and infinity, and whether lm_head and wte differ"
     parser.add_argument("--check", action="store_true", help=check)
-    output = parser.add_argument_group("Output")
-    output.add_argument(
-        "--json", action="store_true", help="Print the information as one JSON object"
-    )
+    output = parser.add_argument_group("Output").add_argument
+    output("--json", action="store_true", help="Print the information as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpt2np.checkpoint.load import read_checkpoint
+    from gpt2np.checkpoint.load import is_finite, read_checkpoint
+    from gpt2np.checkpoint.names import LM_HEAD
     from gpt2np.hub import find_model
 
     source = find_model(model_argument(args, required=True))
     checkpoint = read_checkpoint(source.path)
     content = _as_json(source, checkpoint)
     if args.check and not content["problems"]:
-        content["check"] = _check_weights(checkpoint)
+        tensors = checkpoint.tensors
+        content["check"] = {
+            "not_finite": [name for name in tensors if not is_finite(tensors[name])],
+            "separate_lm_head": LM_HEAD in tensors and not checkpoint.is_tied(),
+        }
     if args.json:
         print(json.dumps(content, ensure_ascii=False))
     else:
@@ -88,17 +91,6 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
         },
         "tensors": tensors,
         "problems": checkpoint.find_problems(),
-    }
-
-
-def _check_weights(checkpoint: "Checkpoint") -> dict[str, Any]:
-    from gpt2np.checkpoint.load import is_finite
-    from gpt2np.checkpoint.names import LM_HEAD
-
-    tensors = checkpoint.tensors
-    return {
-        "not_finite": [name for name in tensors if not is_finite(tensors[name])],
-        "separate_lm_head": LM_HEAD in tensors and not checkpoint.is_tied(),
     }
 
 

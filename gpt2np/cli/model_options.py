@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer import Tokenizer
 
-DEFAULT_MODEL = options_of(ModelOptions)["model"].default_text
+MODEL_OR_DEFAULT = f"{MODEL_HELP} (default: {options_of(ModelOptions)['model'].default_text})"
+"""Help of an optional MODEL."""
 
 
 def add_model_arguments(
@@ -28,7 +29,7 @@ def add_model_arguments(
     With `multiple`, --model can be repeated.
     """
     if multiple:
-        text = f"{MODEL_HELP} (default: {DEFAULT_MODEL}); repeatable"
+        text = f"{MODEL_OR_DEFAULT}; repeatable"
         add_option(parser, ModelOptions, "model", action="append", help=text)
     else:
         add_option(parser, ModelOptions, "model")
@@ -148,7 +149,7 @@ def model_argument(args: argparse.Namespace, *, required: bool = False) -> str |
 def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:
     """Declare --model for a command that needs a vocabulary but no weights."""
     text = "Vocabulary file (tokenizer.json or .tiktoken), or model whose vocabulary to use"
-    text = f"{text}: {MODEL_HELP} (default: {DEFAULT_MODEL})"
+    text = f"{text}: {MODEL_OR_DEFAULT}"
     parser.add_argument("--model", "--tokenizer", metavar="MODEL", help=text)
 
 

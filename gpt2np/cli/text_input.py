@@ -20,12 +20,8 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare PROMPT and --file."""
     add = parser.add_argument
     add("prompt", nargs="?", metavar="PROMPT", help="Prompt; - reads standard input")
-    add(
-        "--file",
-        type=Path,
-        metavar="FILE",
-        help="Read the prompt from a UTF-8 text file; - is standard input",
-    )
+    file = "Read the prompt from a UTF-8 text file; - is standard input"
+    add("--file", type=Path, metavar="FILE", help=file)
 
 
 def add_files_argument(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:
@@ -59,10 +55,8 @@ def read_texts(texts: list[str], file: Path | None, kind: str, argument: str) ->
         )
     for text in filter(os.path.isfile, texts):
         print_stderr(f"{text} is taken as the {kind} itself; --file {text} reads the file")
-    return [
-        read_stdin(kind) if text == "-" else decode_argument(text, argument)
-        for text in texts or ["-"]
-    ]
+    texts = texts or ["-"]
+    return [read_stdin(kind) if t == "-" else decode_argument(t, argument) for t in texts]
 
 
 def decode_argument(text: str, name: str) -> str:
@@ -74,21 +68,20 @@ def read_stdin(kind: str) -> str:
     """Read standard input and strip one trailing newline; at a terminal, ask for the `kind`."""
     if sys.stdin.isatty():
         print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")
-    return strip_newline(decode_utf8(_read(sys.stdin.buffer, "standard input"), "standard input"))
+    return strip_newline(_read_text(sys.stdin.buffer, "standard input"))
 
 
 def read_text_file(file: Path) -> str:
     """Read the file that --file names; - is standard input."""
     if file == Path("-"):
-        return decode_utf8(sys.stdin.buffer.read(), "standard input")
+        return _read_text(sys.stdin.buffer, "standard input")
     if file == Path():
         raise InvalidArgumentError("--file is empty or the current folder; name a file")
     try:
         with file.open("rb") as stream:
-            data = _read(stream, str(file))
+            return _read_text(stream, f"{file}")
     except OSError as error:
         raise InvalidArgumentError(f"cannot read --file {file}: {error_reason(error)}") from error
-    return decode_utf8(data, str(file))
 
 
 def spool_stdin(path: str | Path) -> Path:
@@ -105,23 +98,21 @@ def spool_stdin(path: str | Path) -> Path:
     return folder / "stdin.txt"
 
 
-def _read(stream: BinaryIO, source: str) -> bytes:
-    data = stream.read(limits().max_document_bytes + 1)
-    if len(data) > limits().max_document_bytes:
-        raise InvalidArgumentError(
-            f"{source} has more than {limits().max_document_bytes:,} bytes; "
-            f"{how_to_raise('max_document_bytes')}"
-        )
-    return data
+def _read_text(stream: BinaryIO, source: str) -> str:
+    most = limits().max_document_bytes
+    data = stream.read(most + 1)
+    if len(data) > most:
+        advice = how_to_raise("max_document_bytes")
+        raise InvalidArgumentError(f"{source} has more than {most:,} bytes; {advice}")
+    return decode_utf8(data, source)
 
 
 def check_field(field: str, files: Iterable[Path]) -> None:
     """Raise InvalidArgumentError if --field has no effect on `files`."""
     kinds = {".jsonl", ".csv", ".parquet"}
     if field != "text" and not any(kinds.intersection(file.suffixes) for file in files):
-        raise InvalidArgumentError(
-            "--field is for .jsonl, .csv and .parquet files; there is none to read"
-        )
+        message = "--field is for .jsonl, .csv and .parquet files; there is none to read"
+        raise InvalidArgumentError(message)
 
 
 def strip_newline(text: str) -> str:

@@ -25,7 +25,6 @@ from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument
 
 if TYPE_CHECKING:
     from gpt2np.interp import Saliency, Trace
-    from gpt2np.interp.summary import Overview
     from gpt2np.kernels.array import Array
     from gpt2np.language_model import LanguageModel
 
@@ -33,22 +32,13 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     add = parser.add_argument
-    add(
-        "--points",
-        action="append",
-        metavar="NAME",
-        help="Activations to save to --npz or, without --npz, to summarize; * matches any part of "
-        "a name; may be given several times",
-    )
-    add(
-        "--list-points",
-        action="store_true",
-        help="List the names and shapes of all activations and exit",
-    )
-    saliency = (
-        "Show how much each token contributes to the log probability of the most likely next "
-    )
-    add("--saliency", action="store_true", help=f"{saliency}token, by integrated gradients")
+    points = "Activations to save to --npz or, without --npz, to summarize"
+    points = f"{points}; * matches any part of a name; may be given several times"
+    add("--points", action="append", metavar="NAME", help=points)
+    list_points = "List the names and shapes of all activations and exit"
+    add("--list-points", action="store_true", help=list_points)
+    saliency = "Show how much each token contributes to the log probability of the most likely"
+    add("--saliency", action="store_true", help=f"{saliency} next token, by integrated gradients")
     compare = "Compare the activations with those of transformers; needs transformers and torch"
     add("--compare", action="store_true", help=compare)
     output = parser.add_argument_group("Output").add_argument
@@ -94,12 +84,12 @@ def run(args: argparse.Namespace) -> int:
 def _check_options(args: argparse.Namespace) -> None:
     if args.top < 1:
         raise InvalidArgumentError(f"--top is {args.top}; it must be at least 1")
-    file = args.npz
-    if args.force and not file:
+    if args.force and not args.npz:
         raise InvalidArgumentError("--force is for --npz FILE")
-    if file:
-        check_output_file(file, overwrite=args.force, inputs=[args.file])
-        check_argument(file.suffix == ".npz", "npz", str(file), "the name of a .npz file")
+    if args.npz:
+        check_output_file(args.npz, overwrite=args.force, inputs=[args.file])
+        is_npz = args.npz.suffix == ".npz"
+        check_argument(is_npz, "npz", str(args.npz), "the name of a .npz file")
     for name in ("transformers", "torch") if args.compare else ():
         if find_spec(name) is None:
             raise GPT2NPError(
@@ -114,9 +104,8 @@ def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace
 
     all_points = [*points, *OVERVIEW_POINTS]
     nbytes = hook_points_nbytes(lm.model.config, len(ids), all_points, lm.model.dtype)
-    print_stderr(
-        f"memory: {nbytes / 1e6:,.1f} MB for the activations of {counted(len(ids), 'token')}"
-    )
+    size, n_tokens = f"{nbytes / 1e6:,.1f} MB", counted(len(ids), "token")
+    print_stderr(f"memory: {size} for the activations of {n_tokens}")
     total = len(hook_point_names(lm.model.config.n_layer))
     with progress(total=total, desc="forward pass", delay=1) as bar:
 
@@ -131,19 +120,23 @@ def _format_result(
     lm: "LanguageModel", prompt: str, trace: "Trace", points: list[str], args: argparse.Namespace
 ) -> str:
     """Format the overview of a trace as text, or as JSON for --json."""
-    from gpt2np.cli.trace_report import as_text, difference_table, numbers_table, saliency_lines
+    from gpt2np.cli import trace_report as report
     from gpt2np.interp.compare import compare_with_transformers
-    from gpt2np.interp.summary import overview_as_json, summarize_arrays
+    from gpt2np.interp.summary import overview, overview_as_json, summarize_arrays
 
     arrays = summarize_arrays(trace.subset(points)) if args.points and not args.npz else []
     differences = compare_with_transformers(lm.model, trace.ids.tolist()) if args.compare else []
     width = shutil.get_terminal_size().columns
-    overview = _overview(lm, trace, None if args.json else width, args.top)
+    n_columns = len(trace.ids) if args.json else min(report.lens_columns(width), len(trace.ids))
+    config = lm.model.config
+    total, top = n_columns * (config.n_layer + 1), min(args.top, config.vocab_size)
+    with progress(total=total, desc="logit lens", delay=1) as bar:
+        found = overview(lm.model, trace, top, last=n_columns, progress=bar.update)
     table = lm.tokenizer.vocabulary.token_bytes
     saliency = _saliency(lm, trace) if args.saliency else None
     if args.json:
         content: dict[str, Any] = {"model": lm.name, "prompt": prompt}
-        content |= overview_as_json(overview, table)
+        content |= overview_as_json(found, table)
         if arrays:
             content["arrays"] = [asdict(numbers) for numbers in arrays]
         if saliency:
@@ -152,10 +145,10 @@ def _format_result(
             content["transformers"] = [asdict(difference) for difference in differences]
         return json.dumps(content, ensure_ascii=False)
     style = terminal_style()
-    parts = [as_text(overview, table, width, style)]
-    parts += [saliency_lines(saliency, table, style)] if saliency else []
-    parts += [numbers_table(arrays, style)] if arrays else []
-    parts += [difference_table(differences, style)] if differences else []
+    parts = [report.as_text(found, table, width, style)]
+    parts += [report.saliency_lines(saliency, table, style)] if saliency else []
+    parts += [report.numbers_table(arrays, style)] if arrays else []
+    parts += [report.difference_table(differences, style)] if differences else []
     return "\n\n".join(parts)
 
 
@@ -167,18 +160,6 @@ def _saliency(lm: "LanguageModel", trace: "Trace") -> "Saliency":
     return saliency(lm, trace.ids.tolist(), Target(token))
 
 
-def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) -> "Overview":
-    """Compute the overview; the lens has as many last tokens as fit `width` columns (None: all)."""
-    from gpt2np.cli.trace_report import lens_columns
-    from gpt2np.interp.summary import overview
-
-    n = min(top, lm.model.config.vocab_size)
-    last = len(trace.ids) if width is None else min(lens_columns(width), len(trace.ids))
-    total = last * (lm.model.config.n_layer + 1)
-    with progress(total=total, desc="logit lens", delay=1) as bar:
-        return overview(lm.model, trace, n, last=last, progress=bar.update)
-
-
 def _point_table() -> str:
     from gpt2np.model.hook_points import HOOK_POINTS
 
@@ -188,7 +169,6 @@ def _point_table() -> str:
         shape = point.shape.replace(" ", " × ")
         lines += [f"{point.name.format(i='i'):<26}{shape:<12}{first:<34}{point.meaning}"]
         lines += [f"{'':<38}{alias}" for alias in more]
-    legend = (
-        "T tokens, C channels, H heads, D head size, F MLP width, V vocabulary size, i block index"
-    )
+    legend = "T tokens, C channels, H heads, D head size, F MLP width, V vocabulary size"
+    legend = f"{legend}, i block index"
     return "\n".join([*lines, "", legend])
