@@ -44,10 +44,5 @@ def progress_bar(
 
     delay = 1.0 if progress is None else 0.0  # seconds
     return tqdm(
-        total=total,
-        desc=description,
-        unit=unit,
-        unit_scale=unit == "B",
-        leave=False,
-        delay=delay,
+        total=total, desc=description, unit=unit, unit_scale=unit == "B", leave=False, delay=delay
     )

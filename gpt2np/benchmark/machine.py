@@ -84,9 +84,10 @@ def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) 
     """
     matrix = np.ones((_MATMUL_SIZE, _MATMUL_SIZE), dtype)
     data = np.ones(max(1, min(nbytes, _MAX_READ_BYTES) // matrix.itemsize), dtype)
-    return SpeedLimits(
-        read_bandwidth(data, threads, effort), data.nbytes, matmul_flops(matrix, matrix, effort)
-    )
+    product, operations = np.empty_like(matrix), 2 * _MATMUL_SIZE**3
+    bytes_per_second = read_bandwidth(data, threads, effort)
+    flops = _rate(operations, lambda: np.dot(matrix, matrix, out=product), effort)
+    return SpeedLimits(bytes_per_second, data.nbytes, flops)
 
 
 def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
@@ -106,13 +107,6 @@ def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
             _rate(data.nbytes, lambda: np.dot(data, data), effort),
             _rate(matrix.nbytes, lambda: np.dot(row, matrix, out=result), effort),
         )
-
-
-def matmul_flops(left: Array, right: Array, effort: Effort) -> float:
-    """Measure the floating-point operations per second of left (n, k) @ right (k, m)."""
-    result = np.empty((len(left), right.shape[1]), left.dtype)
-    operations = 2 * left.size * right.shape[1]
-    return _rate(operations, lambda: np.dot(left, right, out=result), effort)
 
 
 def _rate(amount: int, work: Callable[[], object], effort: Effort) -> float:

@@ -28,22 +28,17 @@ _DECODED = 16  # last tokens of the context, decoded one by one; all earlier tok
 
 
 def time_to_first_token(
-    folder: Path,
-    dtype: str,
-    weights: str | None,
-    processes: Processes,
-    n_positions: int,
-    runs: int,
+    folder: Path, dtype: str, weights: str | None, processes: Processes, n_positions: int, runs: int
 ) -> Timing:
     """Time `gpt2np generate` from the start of its process to its first token.
 
     After the first run, the model's files are in the operating system's page cache. The prompt is
     cut to fit into a context of `n_positions` tokens even if each character is a token.
     """
-    options = ["--model", str(folder.absolute()), "--dtype", dtype, "--processes", str(processes)]
-    generate = [sys.executable, "-m", "gpt2np", "generate", PROMPT[: n_positions - 1]]
-    options += ["--weights", weights] if weights else []
-    command = [*generate, *options, "--no-echo", "-n", "1", "--greedy"]
+    command = [sys.executable, "-m", "gpt2np", "generate", PROMPT[: n_positions - 1]]
+    command += ["--model", str(folder.absolute()), "--dtype", dtype, "--processes", str(processes)]
+    command += ["--weights", weights] if weights else []
+    command += ["--no-echo", "-n", "1", "--greedy"]
     return Timing(tuple(seconds_of(lambda: _read_first_byte(command)) for _ in range(runs)))
 
 
@@ -120,13 +115,10 @@ def peak_memory(workers: Sequence[int] = ()) -> int | None:
 
 
 def _worker_memory(workers: Sequence[int]) -> int:
-    """Return the memory in bytes of the workers, without pages shared with this process.
-
-    This is the sum of the proportional set sizes (Pss) of this process and all workers, minus the
-    resident set size (Rss) of this process.
-    """
+    """Return the memory in bytes of the workers, without pages shared with this process."""
     if not workers:
         return 0
+    # Proportional set sizes of all processes, without the resident set of this process.
     proportional = sum(_smaps_field(str(process), "Pss") for process in ("self", *workers))
     return max(0, proportional - _smaps_field("self", "Rss"))
 

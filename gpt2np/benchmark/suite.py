@@ -88,8 +88,50 @@ def run_suite(
     config = model.config
     nbytes = weight_bytes_per_token(config, 1 if weights else model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit_effort)
+    prefill, decode, batches, draft = _time_passes(model, plan, on_progress)
+    has_vocabulary = not VOCABULARY_FILES.missing_in(source.path)
+    on_progress("text with drafts, without")
+    text = _time_text(model, source, plan) if has_vocabulary and plan.n_positions > 32 else None
+    on_progress("start")
+    same, start = (source.path, dtype, weights, processes), None
+    if has_vocabulary:
+        start = time_to_first_token(*same, plan.n_positions, plan.rounds).as_json()
+    on_progress("memory")
+    memory = measure_memory(*same)
+    on_progress("limits of the machine")  # measured twice, because the machine's load may change
+    limits = limits.best_of(measure_limits(nbytes, threads, dtype, plan.limit_effort))
+    prefill_limits = (  # of passes that only compute their matrix products
+        limits.flops_per_second * s.tokens / prefill_flops(config, s.tokens) for s in prefill
+    )
+    decode_limit = limits.bytes_per_second / nbytes  # of steps that only read the weights
+    return {
+        "model": source.name,
+        "parameters": model.weights.parameters,
+        "config": asdict(config),
+        "dtype": dtype,
+        "weights": weights or dtype,
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": machine,
+        "limits": asdict(limits),
+        "weight_bytes_per_token": nbytes,
+        "prefill": [*map(speed_as_json, prefill, prefill_limits)],
+        "decode": [speed_as_json(speed, decode_limit) for speed in decode],
+        "batch": [*map(speed_as_json, batches)],
+        "several_tokens": speed_as_json(draft),
+        "text": text,
+        "processes": model.processes,
+        "rank_choices": [asdict(choice) for choice in model.rank_choices],
+        "start": start,
+        "memory": memory,
+    }
+
+
+def _time_passes(
+    model: GPT2, plan: Plan, on_progress: Callable[[str], None]
+) -> tuple[list[Speed], list[Speed], list[Speed], Speed]:
+    """Time passes of prefill, of decoding, of batches, and of draft tokens."""
     timing.warm_up(model)
-    prefill = []
+    prefill: list[Speed] = []
     for tokens in plan.prompt_lengths:
         on_progress(f"prefill of {tokens} tokens")
         prefill.append(timing.time_prefill(model, tokens, plan.prefill_effort))
@@ -103,46 +145,8 @@ def run_suite(
     turns = plan.rounds, plan.turn_effort
     batches = timing.time_batches(model, _BATCH_SIZES, min(64, plan.n_positions - 1), *turns)
     on_progress("several tokens in one call")
-    draft_context = min(200, plan.n_positions - plan.draft_tokens)
-    draft = timing.time_draft(model, plan.draft_tokens, draft_context, *turns)
-    has_vocabulary = not VOCABULARY_FILES.missing_in(source.path)
-    on_progress("text with drafts, without")
-    text = _time_text(model, source, plan) if has_vocabulary and plan.n_positions > 32 else None
-    on_progress("start")
-    same, start = (source.path, dtype, weights, processes), None
-    if has_vocabulary:
-        start = time_to_first_token(*same, plan.n_positions, plan.rounds).as_json()
-    on_progress("memory")
-    memory = measure_memory(*same)
-    on_progress("limits of the machine")  # measured twice, because the machine's load may change
-    limits = limits.best_of(measure_limits(nbytes, threads, dtype, plan.limit_effort))
-    decode_limit = limits.bytes_per_second / nbytes  # of steps that only read the weights
-    return {
-        "model": source.name,
-        "parameters": model.weights.parameters,
-        "config": asdict(config),
-        "dtype": dtype,
-        "weights": weights or dtype,
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": machine,
-        "limits": asdict(limits),
-        "weight_bytes_per_token": nbytes,
-        "prefill": [
-            # The limit of a prefill that only computes its matrix products.
-            speed_as_json(
-                speed, limits.flops_per_second * speed.tokens / prefill_flops(config, speed.tokens)
-            )
-            for speed in prefill
-        ],
-        "decode": [speed_as_json(speed, decode_limit) for speed in decode],
-        "batch": [speed_as_json(speed) for speed in batches],
-        "several_tokens": speed_as_json(draft),
-        "text": text,
-        "processes": model.processes,
-        "rank_choices": [asdict(choice) for choice in model.rank_choices],
-        "start": start,
-        "memory": memory,
-    }
+    context = min(200, plan.n_positions - plan.draft_tokens)
+    return prefill, decode, batches, timing.time_draft(model, plan.draft_tokens, context, *turns)
 
 
 def _time_text(model: GPT2, source: ModelSource, plan: Plan) -> dict[str, Any]:
@@ -178,13 +182,12 @@ def speed_as_json(speed: Speed, limit: float | None = None) -> dict[str, Any]:
 
 def suite_text(results: Mapping[str, Any]) -> str:
     """Format the results of `run_suite` as a text table."""
-    return "\n".join([*_header(results), "", *_align(_rows(results)), "", *_NOTES])
+    return "\n".join([*_header(results), "", *_align(_rows(results)), "", _NOTES])
 
 
-_NOTES = (
-    "Values are medians. The limits assume that decode only reads the weights once per token, and",
-    "that prefill only computes matrix products, at the speed of two large square matrices.",
-)
+_NOTES = """\
+Values are medians. The limits assume that decode only reads the weights once per token, and
+that prefill only computes matrix products, at the speed of two large square matrices."""
 
 
 def _header(results: Mapping[str, Any]) -> Iterator[str]:
@@ -216,11 +219,8 @@ def _header(results: Mapping[str, Any]) -> Iterator[str]:
 def _rows(results: Mapping[str, Any]) -> Iterator[Row]:
     for name in ("prefill", "decode"):
         for speed in results[name]:
-            case = (
-                f"at context {speed['context']:,}"
-                if name == "decode"
-                else (f"{speed['tokens']:,} tokens")
-            )
+            at = f"at context {speed['context']:,}"
+            case = at if name == "decode" else f"{speed['tokens']:,} tokens"
             limit = _format_rate(speed["limit"])
             share = f"{speed['of_limit']:4.0%} of this machine's limit ({limit})"
             yield _rate_row(name, case, speed, speed["tokens"], share)
@@ -252,15 +252,16 @@ def _rows(results: Mapping[str, Any]) -> Iterator[Row]:
     weights, kv_cache = (f"{memory[name] / 1e6:,.0f}" for name in ("weights", "kv_cache"))
     least = f"{times}{weights} MB of weights + {kv_cache} of KV cache"
     yield "memory", "context full, peak", peak, "", least
-    for choice in results["rank_choices"]:
-        first, last = choice["min_rows"], choice["max_rows"]
-        rows = f"{first}" if last == first else f"{first} – {last}" if last else f"{first} or more"
-        case = f"{rows} {'token' if last == 1 else 'tokens'} a pass"
-        times = ", ".join(
-            f"{n}: {seconds * 1e3:.1f} ms" for n, seconds in choice["seconds"].items()
-        )
-        ranks = f"{choice['ranks']}               "
-        yield "processes", case, ranks, "", f"processes and times: {times}"
+    yield from map(_rank_row, results["rank_choices"])
+
+
+def _rank_row(choice: Mapping[str, Any]) -> Row:
+    """Return a table row that shows the number of processes for passes of some size."""
+    first, last = choice["min_rows"], choice["max_rows"]
+    rows = f"{first}" if last == first else f"{first} – {last}" if last else f"{first} or more"
+    times = ", ".join(f"{n}: {seconds * 1e3:.1f} ms" for n, seconds in choice["seconds"].items())
+    case = f"{rows} {'token' if last == 1 else 'tokens'} a pass"
+    return "processes", case, f"{choice['ranks']}{'':15}", "", f"processes and times: {times}"
 
 
 def _rate_row(

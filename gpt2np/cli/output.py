@@ -121,17 +121,15 @@ def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
         yield start_step
 
 
-@contextlib.contextmanager
-def progress(**options: Any) -> Iterator[tqdm[Any]]:
-    """Show a progress bar at a terminal. In the `with` block, Ctrl-C raises KeyboardInterrupt.
+def progress(**options: Any) -> tqdm[Any]:
+    """Show a progress bar at a terminal; from here on, Ctrl-C raises KeyboardInterrupt.
 
     `options` are those of tqdm.
     """
     from tqdm import tqdm  # required by huggingface_hub
 
     signal.signal(signal.SIGINT, handle_interrupt)
-    with tqdm(**{"leave": False, "disable": None, **options}) as bar:
-        yield bar
+    return tqdm(**{"leave": False, "disable": None, **options})
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -111,18 +112,19 @@ def corpus_job(
                 message = "{0} has changed while it was read; run it again with {force.setting}"
                 raise GPT2NPError(message, file, force=True)
 
-    def describe(start: int, stop: int) -> str:
-        changed = files[start:stop]
-        if len(changed) > 1:
-            return f"a file from {changed[0]} to {changed[-1]}"
-        return f"{changed[0]}" if changed else "the list of input files"
-
     return Job(
         {"version of gpt2np": __version__, **settings},
         fingerprints,
         lambda _: dict(enumerate(digests)),
-        describe,
+        partial(_describe_files, files),
         steps,
         assemble,
         harmless or {},
     )
+
+
+def _describe_files(files: Sequence[Path], start: int, stop: int) -> str:
+    changed = files[start:stop]
+    if len(changed) > 1:
+        return f"a file from {changed[0]} to {changed[-1]}"
+    return f"{changed[0]}" if changed else "the list of input files"

@@ -24,11 +24,7 @@ def is_utf16(data: bytes) -> bool:
 
 
 def decode_utf8(
-    data: bytes,
-    source: object,
-    *,
-    errors: str | None = None,
-    keep_bom: bool = False,
+    data: bytes, source: object, *, errors: str | None = None, keep_bom: bool = False
 ) -> str:
     """Decode UTF-8. Strip the byte-order mark unless `keep_bom` is true.
 

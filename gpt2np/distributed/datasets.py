@@ -40,20 +40,16 @@ def score(
     name or folder that every node can load.
     """
     options = ScoreOptions(field, context, stride, from_end_of_text, tokens)
-    return _add_columns(
-        ds, partial(_make_scorer, ModelArguments(ModelOptions(model)), options), cluster
-    )
+    make = partial(_make_scorer, ModelArguments(ModelOptions(model)), options)
+    return _add_columns(ds, make, cluster)
 
 
 def encode(
     ds: Dataset, model: str | None = None, *, cluster: Cluster | None = None, field: str = "text"
 ) -> Dataset:
     """Add the column "ids", the token ids of the text in column `field`, to each row."""
-    return _add_columns(
-        ds,
-        partial(_make_encoder, ModelArguments(ModelOptions(model)).options.model, field),
-        cluster,
-    )
+    make = partial(_make_encoder, ModelArguments(ModelOptions(model)).options.model, field)
+    return _add_columns(ds, make, cluster)
 
 
 def generate(
@@ -71,14 +67,9 @@ def generate(
     The seed of a row is `seed` + the row's number in column `index`, so that the texts do not
     depend on how rows are distributed. `options` are keyword arguments of `LanguageModel.generate`.
     """
-    made = partial(
-        _make_generator,
-        ModelArguments(ModelOptions(model)),
-        {**options, "seed": seed},
-        field,
-        index,
-    )
-    return _add_columns(ds, made, cluster)
+    source = ModelArguments(ModelOptions(model))
+    make = partial(_make_generator, source, {**options, "seed": seed}, field, index)
+    return _add_columns(ds, make, cluster)
 
 
 def _add_columns(
@@ -120,9 +111,8 @@ def _make_encoder(model: str | None, field: str) -> Callable[[Rows], Rows]:
     from gpt2np.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(find_vocabulary(model).path)
-    return lambda rows: [
-        {"ids": tokenizer.encode(row[field], disallowed_special=())} for row in rows
-    ]
+    encode = partial(tokenizer.encode, disallowed_special=())
+    return lambda rows: [{"ids": encode(row[field])} for row in rows]
 
 
 def _make_generator(

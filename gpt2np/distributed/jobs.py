@@ -76,12 +76,9 @@ def score_on_ray(source: ModelArguments, options: ScoreOptions, cluster: Cluster
 
 def encode_on_ray(tokenizer: Tokenizer, options: DatasetOptions, cluster: Cluster) -> RunBatches:
     """Return the argument `run` of `encode_dataset`."""
-    read = partial(
-        read_batches,
-        read=partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=options.field),
-        batch_size=batches.BATCH_SIZE,
-        skip_errors=options.skip_errors,
-    )
+    read_file = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=options.field)
+    size, skip_errors = batches.BATCH_SIZE, options.skip_errors
+    read = partial(read_batches, read=read_file, batch_size=size, skip_errors=skip_errors)
     return partial(_run_batches, read, partial(_make_encoder, tokenizer), cluster)
 
 

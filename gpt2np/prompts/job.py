@@ -75,31 +75,34 @@ def continue_file(
     check_max_rows(out, max_rows_per_file)
     given: Any = options
     lm.resolve_options(**given)  # raises an error before a file is written
-    digests = partial(line_digests, prompts)
 
     def run_here(after: int) -> Iterator[tuple[PromptLine, Results]]:
         return continue_lines(lm, read_lines(prompts, after), options, f"{prompts}")
 
-    def steps(position: Position) -> Iterator[tuple[Position, Results]]:
-        for line, results in (run or run_here)(position.done):
-            position = Position(line.number, 0, line.number, line.digest)
-            yield position, results
-        n_lines = position.done
-        if digests((n_lines, n_lines + 1)) != ({n_lines: position.digest} if n_lines else {}):
-            raise GPT2NPError(
-                f"{prompts} has changed while its prompts were continued; run the same command "
-                "again to continue lines at the end that are new"
-            )
-
     job = Job(
         {**_model_settings(lm), **options},
         {"the model": fingerprint},
-        digests,
+        partial(line_digests, prompts),
         partial(_describe_lines, prompts),
-        steps,
-        lambda read, path: assemble_rows(read, path, COLUMNS, max_rows_per_file),
+        partial(_steps, prompts, run or run_here),
+        partial(assemble_rows, columns=COLUMNS, max_rows_per_file=max_rows_per_file),
     )
     return run_job(job, out, callbacks, force=force)
+
+
+def _steps(
+    prompts: Path, run: Callable[[int], Iterator[tuple[PromptLine, Results]]], position: Position
+) -> Iterator[tuple[Position, Results]]:
+    for line, results in run(position.done):
+        position = Position(line.number, 0, line.number, line.digest)
+        yield position, results
+    n_lines = position.done
+    expected = {n_lines: position.digest} if n_lines else {}
+    if line_digests(prompts, (n_lines, n_lines + 1)) != expected:
+        raise GPT2NPError(
+            f"{prompts} has changed while its prompts were continued; run the same command again "
+            "to continue lines at the end that are new"
+        )
 
 
 def _model_settings(lm: LanguageModel) -> dict[str, Any]:

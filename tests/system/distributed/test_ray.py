@@ -23,6 +23,7 @@ from helpers.kills import contents, run_to_the_end
 
 import gpt2np.distributed
 from gpt2np import GPT2NPError, InvalidArgumentError, LanguageModel
+from gpt2np.data.options import DatasetOptions
 from gpt2np.distributed import Cluster
 from gpt2np.distributed.jobs import (
     ModelArguments,
@@ -176,7 +177,7 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
         ),
         "e.npz": (
             partial(encode_dataset, [texts, prompts], tokenizer=lm.tokenizer),
-            lambda cluster: encode_on_ray(lm.tokenizer, "text", False, cluster),
+            lambda cluster: encode_on_ray(lm.tokenizer, DatasetOptions(), cluster),
         ),
         "g.jsonl": (
             partial(continue_file, lm, prompts, options=options),
