@@ -17,7 +17,7 @@ from gpt2np.cli.declared_options import add_options, given_options
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr, progress
 from gpt2np.cli.text_input import check_field, spool_stdin
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.kernels.threads import set_threads
 
@@ -139,8 +139,8 @@ def _add_choices(task: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     for name in ("limit", "context", "stride"):
-        if (value := getattr(args, name, None)) is not None and value < 1:
-            raise InvalidArgumentError(f"--{name} is {value}; it must be at least 1")
+        value = getattr(args, name, None)
+        check_argument(value is None or value >= 1, name, value, "at least 1")
         vars(args)[name] = None if value is None else min(value, sys.maxsize)
     set_threads(args.threads)
     args.files = [*map(spool_stdin, args.files)]

@@ -16,7 +16,7 @@ from gpt2np.cli.model_options import add_model_arguments, load_quietly
 from gpt2np.cli.output import counted, print_stderr, step_bar, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import atomic_write_text, check_output_file
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, check_argument
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +49,7 @@ def _parse_window(text: str) -> slice:
 
 def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args)
-    if args.steps < 1:
-        raise InvalidArgumentError(f"--steps is {args.steps}; it must be at least 1")
+    check_argument(args.steps >= 1, "steps", args.steps, "at least 1")
     is_stdout = args.output == Path("-")
     if is_stdout and args.force:
         raise InvalidArgumentError("--force has no effect on standard output; leave it out")

@@ -82,8 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_options(args: argparse.Namespace) -> None:
-    if args.top < 1:
-        raise InvalidArgumentError(f"--top is {args.top}; it must be at least 1")
+    check_argument(args.top >= 1, "top", args.top, "at least 1")
     if args.force and not args.npz:
         raise InvalidArgumentError("--force is for --npz FILE")
     if args.npz:

@@ -13,18 +13,13 @@ has generated itself make the best table.
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
-from gpt2np.cli.output import print_skipped, print_stderr, progress, write_errors
+from gpt2np.cli.output import print_skipped, print_stderr, with_character_bar, write_errors
 from gpt2np.cli.text_input import add_files_argument, spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from gpt2np.generation.ngram_counts import NgramCounts
-    from gpt2np.tokenizer import Tokenizer
 
 _MIN_BYTES = 10_000
 
@@ -43,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpt2np.data.corpus import find_files
+    from gpt2np.data.corpus import CorpusOptions, find_files, read_parts
     from gpt2np.data.files import check_output_file
-    from gpt2np.generation.ngram_counts import build_table
+    from gpt2np.generation.ngram_counts import NgramCounts, build_table
     from gpt2np.generation.ngram_table import max_entries, vocabulary_fingerprint
 
     if args.out.suffix != ".safetensors":
@@ -56,7 +51,15 @@ def run(args: argparse.Namespace) -> int:
     files = find_files(map(spool_stdin, args.files), [args.out], print_stderr)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
-    counts = _count(files, tokenizer, args.field, args.skip_errors)
+    counts = NgramCounts(tokenizer.vocab_size)
+    eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    # Splitting may change a token at a boundary; the effect on the counts is negligible.
+    options = CorpusOptions(field=args.field, split_long_documents=True)
+    parts = read_parts(files, options, print_skipped if args.skip_errors else None)
+    for text, ends_document in with_character_bar(parts, "counting"):
+        counts.add(tokenizer.encode(text, disallowed_special=()))
+        if ends_document:
+            counts.add(eos)
     if not counts.n_ids:
         raise InvalidArgumentError("the files have no text; there is nothing to count")
     token_bytes = tokenizer.vocabulary.token_bytes
@@ -70,24 +73,3 @@ def run(args: argparse.Namespace) -> int:
         f"({size:,} bytes)"
     )
     return 0
-
-
-def _count(
-    files: list[Path], tokenizer: "Tokenizer", field: str, skip_errors: bool
-) -> "NgramCounts":
-    from gpt2np.data.corpus import CorpusOptions, read_parts
-    from gpt2np.generation.ngram_counts import NgramCounts
-
-    counts = NgramCounts(tokenizer.vocab_size)
-    eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    # Splitting may change a token at a boundary; the effect on the counts is negligible.
-    options = CorpusOptions(field=field, split_long_documents=True)
-    with progress(desc="counting", unit=" characters", unit_scale=True, leave=True) as bar:
-        for text, ends_document in read_parts(
-            files, options, print_skipped if skip_errors else None
-        ):
-            counts.add(tokenizer.encode(text, disallowed_special=()))
-            if ends_document:
-                counts.add(eos)
-            bar.update(len(text))
-    return counts

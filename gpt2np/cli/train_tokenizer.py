@@ -11,21 +11,23 @@ text.
 
 import argparse
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
-from gpt2np.cli.output import check_not_hidden, print_skipped, print_stderr, progress, write_errors
+from gpt2np.cli.output import (
+    check_not_hidden,
+    print_skipped,
+    print_stderr,
+    progress,
+    with_character_bar,
+    write_errors,
+)
 from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError, TokenizerError, error_reason
 from gpt2np.options import options_of
-
-if TYPE_CHECKING:
-    from gpt2np.data.corpus import CorpusOptions, TextPart
-    from gpt2np.tokenizer.training import TrainedVocabulary, TrainingOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.tokenizer.formats import write_vocabulary
     from gpt2np.tokenizer.pre_tokenizer import WHITESPACE_SPLITTING_PATTERNS
     from gpt2np.tokenizer.training.report import report_training
+    from gpt2np.tokenizer.training.train import train
 
     written = [args.out / name for name in (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)]
     _check_out(args.out, [] if args.force else written)
@@ -69,7 +72,11 @@ def run(args: argparse.Namespace) -> int:
         field=args.field,
         split_long_documents=options.pattern in WHITESPACE_SPLITTING_PATTERNS,
     )
-    trained = _train(files, corpus, options, args.skip_errors)
+    parts = read_parts(files, corpus, print_skipped if args.skip_errors else None)
+    parts = with_character_bar(parts, "reading")
+    with progress(desc="learning", unit=" tokens", leave=True, total=options.vocab_size) as bar:
+        texts = (part.text for part in parts)
+        trained = train(texts, options, lambda n_tokens, _: bar.update(n_tokens - bar.n))
     if not trained.piece_counts:
         raise InvalidArgumentError("the files have no text; nothing can be learned")
     if len(trained.tokens) != options.vocab_size:
@@ -80,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         write_vocabulary(trained.vocabulary, args.out)
     print_stderr(f"written to {args.out}")
     parts = read_parts(files, corpus, (lambda error: None) if args.skip_errors else None)
-    report = report_training(trained, _with_progress_bar(parts, "measuring"))
+    report = report_training(trained, with_character_bar(parts, "measuring"))
     print(json.dumps(report.to_json(), ensure_ascii=False) if args.json else report.to_text())
     return 0
 
@@ -116,26 +123,3 @@ def _check_writable(folder: Path) -> None:
         TemporaryDirectory(dir=nearest).cleanup()
     except OSError as error:
         raise TokenizerError(f"cannot write to --out {folder}: {error_reason(error)}") from error
-
-
-def _train(
-    files: list[Path], corpus: "CorpusOptions", options: "TrainingOptions", skip_errors: bool
-) -> "TrainedVocabulary":
-    from gpt2np.data.corpus import read_parts
-    from gpt2np.tokenizer.training.train import train
-
-    parts = read_parts(files, corpus, print_skipped if skip_errors else None)
-    parts = _with_progress_bar(parts, "reading")
-    with progress(desc="learning", unit=" tokens", leave=True, total=options.vocab_size) as bar:
-
-        def on_progress(n_tokens: int, _: int) -> None:
-            bar.update(n_tokens - bar.n)
-
-        return train((part.text for part in parts), options, on_progress)
-
-
-def _with_progress_bar(parts: "Iterator[TextPart]", description: str) -> "Iterator[TextPart]":
-    with progress(desc=description, unit=" characters", unit_scale=True, leave=True) as bar:
-        for part in parts:
-            yield part
-            bar.update(len(part.text))

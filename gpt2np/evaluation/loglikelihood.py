@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -92,13 +93,8 @@ def rolling_loglikelihoods(lm: LanguageModel, texts: Sequence[str]) -> Iterator[
     Yields the log probability of each text in nats. An end-of-text token precedes each text.
     """
     bos_token_id, context = require_bos_token_id(lm), lm.model.config.n_positions
-    windows: list[Window] = []
-    counts = []
-    for text in texts:
-        ids = np.array([bos_token_id, *encode_text(lm, text)])
-        text_windows = list(windows_of(ids, rolling_spans(len(ids), context)))
-        counts.append(len(text_windows))
-        windows += text_windows
-    scores = score_windows(lm.model, windows)
-    for count in counts:
-        yield sum(math.fsum(next(scores).logprobs) for _ in range(count))
+    encoded = [np.array([bos_token_id, *encode_text(lm, text)]) for text in texts]
+    windows = [[*windows_of(ids, rolling_spans(len(ids), context))] for ids in encoded]
+    scores = score_windows(lm.model, chain(*windows))
+    for text_windows in windows:
+        yield sum(math.fsum(next(scores).logprobs) for _ in text_windows)
