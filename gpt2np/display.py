@@ -32,8 +32,8 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
     for first, *cells in rows[:MAX_ROWS]:
         data = "".join(f'<td style="text-align:left">{_escape(cell)}</td>' for cell in cells)
         lines.append(f'<tr><th style="text-align:left">{_escape(first)}</th>{data}</tr>')
-    if more := len(rows) - MAX_ROWS:
-        lines += [f"<tr><td>… {more:,} more rows</td></tr>"] if more > 0 else []
+    if len(rows) > MAX_ROWS:
+        lines.append(f"<tr><td>… {len(rows) - MAX_ROWS:,} more rows</td></tr>")
     return f"<table><caption>{_escape(title)}</caption>{''.join(lines)}</table>"
 
 

@@ -22,18 +22,10 @@ MODEL_OR_DEFAULT = f"{MODEL_HELP} (default: {options_of(ModelOptions)['model'].d
 
 
 def add_model_arguments(
-    parser: argparse.ArgumentParser, *performance: str, multiple: bool = False
+    parser: argparse.ArgumentParser, *performance: str
 ) -> "argparse._ArgumentGroup":
-    """Declare --model, --tokenizer and the group "Performance", which is returned.
-
-    With `multiple`, --model can be repeated.
-    """
-    if multiple:
-        text = f"{MODEL_OR_DEFAULT}; repeatable"
-        add_option(parser, ModelOptions, "model", action="append", help=text)
-    else:
-        add_option(parser, ModelOptions, "model")
-    add_option(parser, ModelOptions, "tokenizer")
+    """Declare --model, --tokenizer and the group "Performance", which is returned."""
+    add_options(parser, ModelOptions, ("model", "tokenizer"))
     return add_performance_arguments(parser, *performance)
 
 

@@ -15,11 +15,12 @@ signal stops it at once.
 import argparse
 import os
 
-from gpt2np.cli.declared_options import add_groups, given_options
-from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.declared_options import add_groups, add_option, given_options
+from gpt2np.cli.model_options import MODEL_OR_DEFAULT, add_performance_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
 from gpt2np.kernels.threads import set_threads
+from gpt2np.runtime.options import ModelOptions
 from gpt2np.server.options import ServerOptions
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -29,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--host", default="127.0.0.1", metavar="HOST", help="Address (default: 127.0.0.1)")
     add("--port", type=int, default=8000, metavar="PORT", help="Port (default: 8000; 0: any)")
-    add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft", multiple=True)
+    text = f"{MODEL_OR_DEFAULT}; repeatable"
+    add_option(parser, ModelOptions, "model", action="append", help=text)
+    add_option(parser, ModelOptions, "tokenizer")
+    add_performance_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     groups = add_groups(parser, ServerOptions)
     no_key = "Allow a HOST that other machines reach, without a key"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)
