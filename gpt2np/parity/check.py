@@ -231,12 +231,9 @@ class _PromptCheck:
             with np.errstate(all="ignore"):
                 wrong = self._steps(*self._by_design, mistake.name)
             for report in reports:
-                x, right = self.given[report.point], self._right[report.point]
-                effect = wrong[report.point]
-                if _explains(x, right, effect) and (
-                    not report.is_rounding or _is_in_rows(x, right, effect)
-                ):
-                    error = _distance(x, effect)
+                arrays = [a[report.point] for a in (self.given, self._right, wrong)]
+                if _explains(*arrays) and (not report.is_rounding or _is_in_rows(*arrays)):
+                    error = _distance(self.given[report.point], wrong[report.point])
                     if report.is_rounding or error < limit * report.error:
                         yield report, mistake.name, error
                     break
