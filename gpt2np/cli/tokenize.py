@@ -83,8 +83,7 @@ def _format(
     text: str, tokenizer: "Tokenizer", options: dict[str, Any], args: argparse.Namespace
 ) -> str:
     if args.json:
-        content = _as_json(text, tokenizer, options, with_merges=args.merges)
-        return json.dumps(content, ensure_ascii=False)
+        return json.dumps(_as_json(text, tokenizer, options, args.merges), ensure_ascii=False)
     ids = tokenizer.encode(text, **options)
     if args.ids or args.count:
         return " ".join(map(str, ids)) if args.ids else str(len(ids))
@@ -102,7 +101,7 @@ def _format(
 
 
 def _as_json(
-    text: str, tokenizer: "Tokenizer", options: dict[str, Any], *, with_merges: bool
+    text: str, tokenizer: "Tokenizer", options: dict[str, Any], with_merges: bool
 ) -> dict[str, Any]:
     """Return the tokens of a text as JSON; bytes of incomplete characters are escaped."""
     spans = tokenizer.offsets(text, **options)

@@ -185,7 +185,7 @@ def read_numbered_documents(file: Path, options: CorpusOptions) -> Iterator[Docu
     """
     number = 0
     try:
-        with _errors_of(file), open_file(file) as stream:
+        with _opened(file) as stream:
             if not _has_records(file):
                 texts = _between_separators(_decode(stream, file, "surrogateescape"), options, file)
                 for number, text in enumerate(texts, 1):
@@ -201,11 +201,6 @@ def read_numbered_documents(file: Path, options: CorpusOptions) -> Iterator[Docu
                     yield Document(text, number)
     except UnreadableFileError as error:
         yield Document("", number + 1, str(error))
-
-
-def open_file(file: Path) -> BinaryIO:
-    """Open a file to read its bytes; a .gz file is decompressed."""
-    return cast("BinaryIO", _GzipFile(file) if file.suffix == ".gz" else file.open("rb"))
 
 
 def _has_records(file: Path) -> bool:
@@ -255,7 +250,7 @@ def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, s
 
 
 def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
-    with _errors_of(file), open_file(file) as stream:
+    with _opened(file) as stream:
         if _has_records(file):
             for _, location, record in _records(file, stream, options.field):
                 text = text_field(record, options.field, location)
@@ -266,10 +261,11 @@ def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
 
 
 @contextmanager
-def _errors_of(file: Path) -> Iterator[None]:
-    """Convert each error of reading a file to an UnreadableFileError."""
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    """Open a file; decompress .gz. Each error of reading it becomes an UnreadableFileError."""
     try:
-        yield
+        with _GzipFile(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            yield cast("BinaryIO", stream)
     except UnreadableFileError:
         raise
     except InvalidArgumentError as error:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.files import bounded_lines, reject_duplicate_keys
+from gpt2np.data.files import bounded_lines, reading, reject_duplicate_keys
 from gpt2np.data.parquet import read_rows
 from gpt2np.data.text import is_utf16
-from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
+from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation import Options
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
@@ -44,10 +44,8 @@ def count_lines(path: Path) -> int:
         raise InvalidArgumentError(f"{path} must end in {' or '.join(SUFFIXES)}")
     if not path.is_file():
         raise InvalidArgumentError(f"there is no file {path}")
-    try:
+    with reading(path, InvalidArgumentError):
         n_lines = sum(1 for _ in _raw_lines(path))
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot read {path}: {error_reason(error)}") from error
     if not n_lines:
         raise InvalidArgumentError(f"{path} is empty; there is no prompt to continue")
     return n_lines

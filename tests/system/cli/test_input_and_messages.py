@@ -7,6 +7,7 @@ from helpers.command_line import run_here
 
 from gpt2np.errors import InvalidArgumentError, install_hint
 from gpt2np.evaluation.documents import read_text
+from gpt2np.limits import Limits
 
 TEXT = "The fox ran to the bell. The bell rang."
 
@@ -50,6 +51,16 @@ def test_standard_input_equals_a_file(tmp_path, command):
         contents.append(read_results(folder))
     assert outputs[0] == outputs[1]
     assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("arguments", ["-", "--file -", "--file text.txt"])
+def test_a_text_has_a_limit(tmp_path, monkeypatch, arguments):
+    small = Limits(max_document_bytes=40)
+    monkeypatch.setattr("gpt2np.cli.text_input.limits", lambda: small)
+    (tmp_path / "text.txt").write_text("x" * 41)
+    result = run("tokenize", *arguments.split(), stdin="x" * 41, folder=tmp_path)
+    assert result.returncode == 2
+    assert "has more than 40 bytes; to raise this limit, set GPT2NP_MAX" in result.stderr
 
 
 @pytest.mark.parametrize("mark", ["little", "big"])
