@@ -66,12 +66,9 @@ def run(args: argparse.Namespace) -> int:
     # Without the output: a second run must not train on the vocabulary of the first run.
     files = find_files(map(spool_stdin, args.files), written, print_stderr)
     check_field(args.field, files)
-    _check_writable(args.out)
-    corpus = CorpusOptions(
-        separators=(END_OF_TEXT, *options.special_tokens),
-        field=args.field,
-        split_long_documents=options.pattern in WHITESPACE_SPLITTING_PATTERNS,
-    )
+    separators = (END_OF_TEXT, *options.special_tokens)
+    splits_long_documents = options.pattern in WHITESPACE_SPLITTING_PATTERNS
+    corpus = CorpusOptions(separators, args.field, splits_long_documents)
     parts = read_parts(files, corpus, print_skipped if args.skip_errors else None)
     parts = with_character_bar(parts, "reading")
     with progress(desc="learning", unit=" tokens", leave=True, total=options.vocab_size) as bar:
@@ -94,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_out(out: Path, protected: Iterable[Path]) -> None:
     """Raise an error if `out` can't hold a new vocabulary, or a file in `protected` exists."""
+    from tempfile import TemporaryDirectory
+
     if str(out) == ".":
         raise InvalidArgumentError("--out is empty or the current folder; choose another")
     if str(out) == "-":
@@ -110,16 +109,10 @@ def _check_out(out: Path, protected: Iterable[Path]) -> None:
             f"--out {out} has a vocabulary already ({', '.join(existing)}); give --force to "
             "replace it"
         )
-
-
-def _check_writable(folder: Path) -> None:
-    """Raise an error if `folder` cannot be created or written. Called before the training."""
-    from tempfile import TemporaryDirectory
-
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not nearest.is_dir():
-        raise InvalidArgumentError(f"cannot write to --out {folder}: {nearest} is not a folder")
+        raise InvalidArgumentError(f"cannot write to --out {out}: {nearest} is not a folder")
     try:
         TemporaryDirectory(dir=nearest).cleanup()
     except OSError as error:
-        raise TokenizerError(f"cannot write to --out {folder}: {error_reason(error)}") from error
+        raise TokenizerError(f"cannot write to --out {out}: {error_reason(error)}") from error

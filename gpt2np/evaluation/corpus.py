@@ -61,17 +61,14 @@ def score_corpus(
     """Score each document of `files`; the result of the Outcome is the number of documents.
 
     The rows of `out`, a .jsonl or .parquet file, have the order of the documents. A document that
-    can't be read is skipped and reported. A call resumes an interrupted call; `files` may have
-    additional files at the end. `fingerprint` is a digest of the model's files. `force` overwrites
-    `out`, and discards an unfinished job with a different model, options or files. `run` scores the
-    batches elsewhere; see `gpt2np.distributed.jobs`. `max_rows_per_file` is that of `write_output`.
+    can't be read is skipped and reported. A call resumes an interrupted call (see `run_job`);
+    `files` may have additional files at the end. `fingerprint` is a digest of the model's files.
+    `run` scores the batches elsewhere; see `gpt2np.distributed.jobs`. `max_rows_per_file` is that
+    of `write_output`.
 
-    Raises:
-        InvalidArgumentError: an option is invalid; or `force` is false, and `out` exists, or an
-            unfinished job has a different model, options or files.
+    Raises the errors of `run_job`, and:
+        InvalidArgumentError: an option is invalid.
         CheckpointError: the model's logits are not finite.
-        GPT2NPError: a file changes while the job runs.
-        OSError: the files can't be written.
     """
     options = options or ScoreOptions()
     check_score_options(lm, options)

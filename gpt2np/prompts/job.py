@@ -61,16 +61,13 @@ def continue_file(
     `prompts` is a prompt file, and `out` the output file, .jsonl or .parquet, which is written at
     the end unless no line is valid. `options` are keyword arguments of `LanguageModel.generate` and
     include a seed; options of a line take precedence. `fingerprint` is a digest of the model's
-    files. `force` overwrites `out`, and discards an unfinished job with a different model, options
-    or prompts. `run(after)` continues the lines after number `after` elsewhere; see
-    `gpt2np.distributed.jobs`. `max_rows_per_file` is that of `write_output`.
+    files. A call resumes an interrupted call; see `run_job`. `run(after)` continues the lines after
+    number `after` elsewhere; see `gpt2np.distributed.jobs`. `max_rows_per_file` is that of
+    `write_output`.
 
-    Raises:
-        InvalidArgumentError: an option is invalid; or `force` is false, and `out` exists, or an
-            unfinished job has a different model, options or prompts.
+    Raises the errors of `run_job`, and:
+        InvalidArgumentError: an option is invalid.
         CheckpointError: the model's logits are not finite.
-        GPT2NPError: the prompt file changes while the job runs.
-        OSError: the files can't be written.
     """
     check_max_rows(out, max_rows_per_file)
     given: Any = options
