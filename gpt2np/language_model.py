@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -55,6 +55,16 @@ if TYPE_CHECKING:
 __all__ = ["Completion", "LanguageModel", "TextStream"]
 
 Prompt = str | Sequence[int]
+
+
+class _ScoreArguments(TypedDict, total=False):
+    given: Prompt
+    context: int | None
+    stride: int | None
+    from_end_of_text: bool | None
+    boundary: Boundary
+    progress: bool | None
+    interventions: Hook | Sequence[Hook] | None
 
 
 class LanguageModel:
@@ -395,31 +405,11 @@ class LanguageModel:
         return read_prefix(as_path(path), self.model)
 
     @overload
-    def score(
-        self,
-        text: Prompt,
-        *,
-        given: Prompt = ...,
-        context: int | None = ...,
-        stride: int | None = ...,
-        from_end_of_text: bool | None = ...,
-        boundary: Boundary = ...,
-        progress: bool | None = ...,
-        interventions: Hook | Sequence[Hook] | None = ...,
-    ) -> TextScore: ...
+    def score(self, text: Prompt, **arguments: Unpack[_ScoreArguments]) -> TextScore: ...
 
     @overload
     def score(
-        self,
-        text: list[str] | list[list[int]],
-        *,
-        given: Prompt = ...,
-        context: int | None = ...,
-        stride: int | None = ...,
-        from_end_of_text: bool | None = ...,
-        boundary: Boundary = ...,
-        progress: bool | None = ...,
-        interventions: Hook | Sequence[Hook] | None = ...,
+        self, text: list[str] | list[list[int]], **arguments: Unpack[_ScoreArguments]
     ) -> list[TextScore]: ...
 
     def score(
@@ -579,11 +569,11 @@ class LanguageModel:
         is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes))
         check_argument(is_list, "prompts", prompts, "a list; for one prompt call generate")
         prompts = list(prompts)
-        if per_prompt_options is None:
-            per_prompt_options = [{} for _ in prompts]
-        is_iterable = isinstance(per_prompt_options, Iterable)
-        sets = list(per_prompt_options) if is_iterable else []
-        is_list = is_iterable and all(isinstance(overrides, Mapping) for overrides in sets)
+        sets: list[Any] = [{} for _ in prompts]
+        if per_prompt_options is not None:
+            is_iterable = isinstance(per_prompt_options, Iterable)
+            sets = list(per_prompt_options) if is_iterable else [per_prompt_options]
+        is_list = all(isinstance(overrides, Mapping) for overrides in sets)
         expected = 'a list of dicts, as in [{"seed": 5}, {}]'
         check_argument(is_list, "per_prompt_options", per_prompt_options, expected)
         if len(sets) != len(prompts):
@@ -660,38 +650,33 @@ class LanguageModel:
         self, options: GenerationOptions, callbacks: Callbacks, n_prompt: int
     ) -> Constraint | None:
         """Return the constraint for a prompt of `n_prompt` tokens, if any."""
-        constraint = self._unlimited_constraint(options, callbacks)
+        constraint = callbacks.constraint
+        given = {name: getattr(options, name) for name in TEXT_CONSTRAINTS}
+        if any(given.values()):
+            if constraint:
+                raise InvalidArgumentError(
+                    "{constraint} cannot be combined with {choices}, {regex} or {json_schema}; "
+                    "omit one of them",
+                    constraint=constraint,
+                    **given,
+                )
+            from gpt2np.constraints import text_constraint
+
+            constraint = text_constraint(
+                self.tokenizer.vocabulary.token_bytes,
+                self.model.config.vocab_size,
+                self.eos_token_ids,
+                frozenset(self.tokenizer.special_tokens.values()),
+                options.stop_token_ids,
+                excluded=options.stop,
+                **given,
+            )
         most = options.max_new_tokens
         if not options.window:
             most = min(most, self.model.config.n_positions + 1 - n_prompt)
         within: Callable[[int], Constraint] | None = getattr(constraint, "within", None)
         # A prompt that leaves no room is an error later.
         return within(most) if within and most > 0 else constraint
-
-    def _unlimited_constraint(
-        self, options: GenerationOptions, callbacks: Callbacks
-    ) -> Constraint | None:
-        given = {name: getattr(options, name) for name in TEXT_CONSTRAINTS}
-        if not any(given.values()):
-            return callbacks.constraint
-        if callbacks.constraint:
-            raise InvalidArgumentError(
-                "{constraint} cannot be combined with {choices}, {regex} or {json_schema}; omit "
-                "one of them",
-                constraint=callbacks.constraint,
-                **given,
-            )
-        from gpt2np.constraints import text_constraint
-
-        return text_constraint(
-            self.tokenizer.vocabulary.token_bytes,
-            self.model.config.vocab_size,
-            self.eos_token_ids,
-            frozenset(self.tokenizer.special_tokens.values()),
-            options.stop_token_ids,
-            excluded=options.stop,
-            **given,
-        )
 
     def _read_prompt(
         self, prompt: Prompt, prefix: Prefix | None = None, window: int = 0

@@ -50,9 +50,8 @@ def check_state(
     ends = {*eos_token_ids, *options.stop_token_ids}
     n_running = n - 1 if reason else n
     _check(ends.isdisjoint(ids[:n_running]), "ids", state, "without an end before the last id")
-    _check_logprobs("logprobs", state, ids, options.logprobs is not None, n, vocab_size)
-    n_prompt = len(prompt_ids) - 1
-    _check_logprobs("prompt_logprobs", state, prompt_ids[1:], False, n_prompt, vocab_size)
+    _check_logprobs("logprobs", state, ids, options.logprobs is not None, vocab_size)
+    _check_logprobs("prompt_logprobs", state, prompt_ids[1:], False, vocab_size)
     starts = _context_starts(len(prompt_ids), n, options.window, n_positions)
     start = state["context_start"]
     _check(is_integer(start) and start in starts, "context_start", state, f"{min(starts)}")
@@ -92,16 +91,14 @@ def _context_starts(n_prompt: int, n_new: int, window: int, n_positions: int) ->
 
 
 def _check_logprobs(
-    name: str, state: Mapping[str, Any], ids: Sequence[int], complete: bool, most: int, size: int
+    name: str, state: Mapping[str, Any], ids: Sequence[int], is_complete: bool, vocab_size: int
 ) -> None:
-    """Check a list of log probabilities, of the last `most` of `ids` or fewer."""
-    tokens = state[name]
-    is_list = isinstance(tokens, (list, tuple)) and len(tokens) <= most
-    is_list = is_list and (not complete or len(tokens) == len(ids))
-    is_list = is_list and all(_is_logprob(token, size) for token in tokens)
+    """Check a list of log probabilities: of all `ids` if `is_complete`, else of the last."""
+    tokens, least = state[name], len(ids) if is_complete else 0
+    is_list = isinstance(tokens, (list, tuple)) and least <= len(tokens) <= len(ids)
+    is_list = is_list and all(_is_logprob(token, vocab_size) for token in tokens)
     _check(is_list, name, state, f"a log probability for each of {len(ids)} ids")
-    followed = ids[len(ids) - len(tokens) :]
-    is_same = all(token["id"] == i for token, i in zip(tokens, followed, strict=True))
+    is_same = [token["id"] for token in tokens] == [*ids[len(ids) - len(tokens) :]]
     _check(is_same, name, state, "those of the ids")
 
 

@@ -26,9 +26,9 @@ from gpt2np.errors import (
     ModelNotFoundError,
     short_repr,
 )
-from gpt2np.language_model import LanguageModel
+from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.server.completions import events, respond, start_request
-from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError, RunningRequest
+from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError
 from gpt2np.server.inspect import add_inspection
 from gpt2np.server.metrics import Metrics
 from gpt2np.server.middleware import Guard
@@ -38,7 +38,6 @@ from gpt2np.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
-    GenerationRequest,
     JsonNotation,
     TokenizeRequest,
     check_ids,
@@ -149,13 +148,9 @@ def _add_generation(app: FastAPI, server: Server) -> None:
     async def create_completion(request: Request) -> Response:
         """Continue one or several prompts."""
         body = await read_json(request, CompletionRequest)
-        engine, prompts = server.engine(body.model), body.prompts()
-
-        async def start() -> RunningRequest:
-            return await start_request(engine, body, prompts)
-
+        engine = server.engine(body.model)
         reply = CompletionReply(body, engine.lm, request.scope["request_id"])
-        return await _answer(request, server, start, reply, body)
+        return await _answer(request, engine, reply, body.prompts())
 
     @app.post(
         "/v1/chat/completions",
@@ -166,13 +161,9 @@ def _add_generation(app: FastAPI, server: Server) -> None:
         """Answer the messages of a conversation. The model needs a chat template."""
         body = await read_json(request, ChatCompletionRequest)
         engine = server.engine(body.model)
-
-        async def start() -> RunningRequest:
-            render = partial(_chat_prompt, server, engine.lm, body)
-            return await start_request(engine, body, [render])
-
         reply = ChatReply(body, engine.lm, request.scope["request_id"])
-        return await _answer(request, server, start, reply, body)
+        render = partial(_chat_prompt, server, engine.lm, body)
+        return await _answer(request, engine, reply, [render])
 
 
 def _success(model: type) -> dict[int | str, dict[str, Any]]:
@@ -182,21 +173,20 @@ def _success(model: type) -> dict[int | str, dict[str, Any]]:
 
 async def _answer(
     request: Request,
-    server: Server,
-    start: Callable[[], Awaitable[RunningRequest]],
+    engine: Engine,
     reply: AnyReply,
-    body: GenerationRequest,
+    prompts: Sequence[Prompt | Callable[[], Prompt]],
 ) -> Response:
     """Start and run a request; return the response, or a stream that has begun.
 
     The request ends early when the client disconnects. A header names unknown fields.
     """
+    body = reply.request
 
     async def begin() -> Response:
-        running = await start()
-        if server.options.log_prompts:
-            decode = running.engine.lm.tokenizer.decode
-            texts = [p if isinstance(p, str) else decode(p) for p in running.prompts]
+        running = await start_request(engine, body, prompts)
+        if engine.options.log_prompts:
+            texts = [prompt.text for prompt in running.prompts]
             print(f"{reply.id}: {texts!r}", file=sys.stderr, flush=True)
         if not body.stream:
             return Response(await respond(running, reply), media_type="application/json")

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.beam_search import beam_completion
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.complete import pick_best, start_streams
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
 from gpt2np.generation.streaming import TextStream
-from gpt2np.language_model import LanguageModel, Prompt
-from gpt2np.limits import how_to_raise, limits
+from gpt2np.language_model import Prompt
 from gpt2np.server.engine import Engine, RunningRequest
 from gpt2np.server.interventions import check_steered, hooks_of
-from gpt2np.server.protocol import GenerationRequest, check_ids
+from gpt2np.server.protocol import GenerationRequest, check_ids, check_limit
 from gpt2np.server.replies import AnyReply
 from gpt2np.server.responses import DONE, event, json_bytes
-from gpt2np.server.threads import BEAM_SEARCH, CHAT_TEMPLATES, CONSTRAINTS, prepare, run_on
+from gpt2np.server.threads import (
+    BEAM_SEARCH,
+    CHAT_TEMPLATES,
+    CONSTRAINTS,
+    PREPARATION,
+    prepare,
+    run_on,
+)
 
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
 
@@ -37,115 +41,101 @@ async def start_request(
     Raises:
         QueueFullError: the queue is full. This is checked before any costly work.
     """
-    arguments = request.arguments()
-    is_greedy = request.temperature == 0 and not request.use_beam_search
-    n_copies = (request.n or 1) if is_greedy and request.best_of is None else 1
-    n_sequences = len(prompts) * n_copies * _n_per_prompt(arguments)
+    arguments, config = request.arguments(), engine.lm.model.config
+    n_per_prompt = max(
+        arguments.get("num_return_sequences", 1),
+        arguments.get("best_of") or 1,
+        arguments.get("num_beams", 1),
+    )
+    n_sequences = len(prompts) * n_per_prompt * _n_copies(request, arguments)
     _check_sizes(arguments)
-    _check_logprobs(arguments, n_sequences, engine.lm.model.config.n_positions)
-    if hooks := hooks_of(request.interventions or (), engine.lm.model.config):
+    _check_logprobs(arguments, n_sequences, config.n_positions)
+    if hooks := hooks_of(request.interventions or (), config):
         check_steered(arguments, n_sequences)
         arguments["interventions"] = hooks
     running = engine.start(n_sequences, is_steered=bool(hooks))
     if request.use_beam_search:
         processors: Any = arguments.get("logits_processor", ())
         arguments["logits_processor"] = [*processors, running.raise_if_cancelled]
-    lm, vocab_size = engine.lm, engine.lm.model.config.vocab_size
-    has_constraint = any(arguments.get(name) for name in TEXT_CONSTRAINTS)
-
-    def create_streams(prompt: Prompt) -> None:
-        if n_last := request.truncate_prompt_tokens:
-            prompt = _truncate(lm, prompt, n_last)
-        if not isinstance(prompt, str):
-            check_ids("prompt", prompt, vocab_size)
-        running.prompts.append(prompt)
-        resolved = lm.request(prompt, _DEFAULTS, **arguments)
-        running.n_prompt_tokens += len(resolved.ids)
-        if request.use_beam_search:
-            running.searches.append(partial(beam_completion, lm.model, resolved))
-        else:
-            for _ in range(n_copies):
-                running.streams.append(
-                    start_streams(lm.model, replace(resolved, index=len(running.all_streams)))
-                )
-
     try:
-        check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
+        check_ids("allowed_token_ids", request.allowed_token_ids or (), config.vocab_size)
         for prompt in prompts:
             if running.error:
                 raise running.error
             if callable(prompt):
                 prompt = await run_on(CHAT_TEMPLATES, prompt)
-            if has_constraint:  # it may take a second to compile
-                await run_on(CONSTRAINTS, create_streams, prompt)
-            else:
-                await prepare(create_streams, prompt)
+            has_constraint = any(arguments.get(name) for name in TEXT_CONSTRAINTS)
+            thread = CONSTRAINTS if has_constraint else PREPARATION  # compiling may take a second
+            await run_on(thread, _add_prompt, running, request, arguments, prompt)
     except BaseException:
         engine.end(running)
         raise
     return running
 
 
-def _n_per_prompt(arguments: GenerateArguments) -> int:
-    names = ("num_return_sequences", "best_of", "num_beams")
-    numbers: list[int] = [arguments.get(name) or 1 for name in names]  # type: ignore[misc]
-    return max(numbers)
+def _n_copies(request: GenerationRequest, arguments: GenerateArguments) -> int:
+    """Return how often each prompt is continued; above 1 for `n` greedy continuations."""
+    return (request.n or 1) // arguments.get("num_return_sequences", 1)
 
 
-def _truncate(lm: LanguageModel, prompt: Prompt, n_last: int) -> Sequence[int]:
-    """Return the last tokens of a prompt; -1 keeps as many as the context holds, as in vLLM."""
-    ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
-    return ids[-(lm.model.config.n_positions if n_last == -1 else n_last) :]
+def _add_prompt(
+    running: RunningRequest,
+    request: GenerationRequest,
+    arguments: GenerateArguments,
+    prompt: Prompt,
+) -> None:
+    """Resolve a prompt's request, and create its streams."""
+    lm = running.engine.lm
+    if n_last := request.truncate_prompt_tokens:  # -1: as many as the context holds, as in vLLM
+        ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
+        prompt = ids[-(lm.model.config.n_positions if n_last == -1 else n_last) :]
+    if not isinstance(prompt, str):
+        check_ids("prompt", prompt, lm.model.config.vocab_size)
+    resolved = lm.request(prompt, _DEFAULTS, **arguments)
+    running.prompts.append(resolved)
+    for _ in range(0 if request.use_beam_search else _n_copies(request, arguments)):
+        copy = replace(resolved, index=len(running.all_streams))
+        running.streams.append(start_streams(lm.model, copy))
 
 
 def _check_sizes(arguments: GenerateArguments) -> None:
     """Check the lengths of lists, all of which take time in each decode step."""
     for name, value in arguments.items():
         entries = value if isinstance(value, (list, tuple, Mapping)) else [value]
-        sizes = {
-            "max_option_entries": len(entries),
-            "max_option_characters": sum(len(x) for x in entries if isinstance(x, str)),
-        }
-        for limit_name, size in sizes.items():
-            if size > (limit := getattr(limits(), limit_name)):
-                unit = limit_name.rpartition("_")[2]
-                raise InvalidArgumentError(
-                    f"{name} has {size:,} {unit}, more than {limit:,}; give fewer, or "
-                    f"{how_to_raise(limit_name)} for the server"
-                )
+        n, n_characters = len(entries), sum(len(x) for x in entries if isinstance(x, str))
+        check_limit("max_option_entries", n, f"{name} has {{}} entries", "give fewer")
+        check_limit(
+            "max_option_characters", n_characters, f"{name} has {{}} characters", "give fewer"
+        )
 
 
 def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions: int) -> None:
     """Check how many log probabilities a request can get."""
-    n_numbers, most = 0, limits().max_response_logprobs
     n_new_top, n_prompt_top = arguments.get("logprobs"), arguments.get("prompt_logprobs")
-    if (n_top := max(n_new_top or 0, n_prompt_top or 0)) > limits().max_top_logprobs:
-        raise InvalidArgumentError(
-            f"logprobs asks for {n_top} tokens at each position, more than "
-            f"{limits().max_top_logprobs}; ask for fewer, or {how_to_raise('max_top_logprobs')} "
-            "for the server"
-        )
+    n_top = max(n_new_top or 0, n_prompt_top or 0)
+    asked = "logprobs asks for {} tokens at each position"
+    check_limit("max_top_logprobs", n_top, asked, "ask for fewer")
+    n_numbers = 0
     if n_new_top is not None:
         n_tokens = min(arguments.get("max_new_tokens", n_positions), n_positions)
         n_numbers += n_sequences * n_tokens * (n_new_top + 1)
     if n_prompt_top is not None:
         n_numbers += n_sequences * n_positions * (n_prompt_top + 1)
-    if n_numbers > most:
-        raise InvalidArgumentError(
-            f"logprobs and n ask for up to {n_numbers:,} log probabilities, more than {most:,}; "
-            f"send several requests, or {how_to_raise('max_response_logprobs')} for the server"
-        )
+    asked = "logprobs and n ask for up to {} log probabilities"
+    check_limit("max_response_logprobs", n_numbers, asked, "send several requests")
 
 
 async def respond(running: RunningRequest, reply: AnyReply) -> bytes:
     """Run a request to its end and return the response's JSON."""
+    lm = running.engine.lm
     try:
         async for _ in running.engine.updates(running, every_step=False):
             pass
         best = [await prepare(pick_best, streams) for streams in running.streams]
-        for search in running.searches:
-            best.append(await run_on(BEAM_SEARCH, search))
-            running.engine.observe_beams(best[-1])
+        for prompt in running.prompts:
+            if prompt.options.num_beams > 1:
+                best.append(await run_on(BEAM_SEARCH, beam_completion, lm.model, prompt))
+                running.engine.observe_beams(best[-1])
     finally:
         running.engine.end(running)
     completions = [completion for first in best for completion in (first, *first.alternatives)]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.async_engine import AsyncEngine, Update
+from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.kernels.array import Array
-from gpt2np.language_model import LanguageModel, Prompt
+from gpt2np.language_model import LanguageModel
 from gpt2np.limits import limits
 from gpt2np.server.metrics import Metrics
 from gpt2np.server.options import ServerOptions
@@ -34,10 +35,8 @@ class RunningRequest:
         engine: runs the request.
         n_sequences: number of places in the queue: sequences or beams.
         is_steered: whether the request has interventions, so that each sequence runs alone.
-        prompts: the prompts, each a text or token ids.
-        n_prompt_tokens: number of tokens of the prompts, once they are known.
-        streams: the streams of each prompt.
-        searches: beam searches to call instead of running streams.
+        prompts: the request of each prompt whose tokens are known.
+        streams: the streams of each prompt; none for a beam search.
         error: why the request was cancelled, if it was.
         timer: cancels the request after the server's timeout.
     """
@@ -45,12 +44,15 @@ class RunningRequest:
     engine: Engine
     n_sequences: int
     is_steered: bool = False
-    prompts: list[Prompt] = field(default_factory=list)
-    n_prompt_tokens: int = 0
+    prompts: list[Request] = field(default_factory=list)
     streams: list[list[TextStream]] = field(default_factory=list)
-    searches: list[Callable[[], Completion]] = field(default_factory=list)
     error: Exception | None = None
     timer: asyncio.TimerHandle | None = None
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        """Number of tokens of `prompts`."""
+        return sum(len(prompt.ids) for prompt in self.prompts)
 
     @property
     def all_streams(self) -> list[TextStream]:
@@ -78,13 +80,13 @@ class Engine:
 
     Attributes:
         lm: the model.
+        options: the server's options.
     """
 
     def __init__(self, lm: LanguageModel, metrics: Metrics, options: ServerOptions) -> None:
-        self.lm = lm
+        self.lm, self.options = lm, options
         self._metrics = metrics
         self._max_sequences = options.max_running + options.max_queued
-        self._timeout = options.timeout
         self._running: set[RunningRequest] = set()  # changed in the event loop's thread only
         self._times: dict[int, _Times] = {}  # of sequences, by id()
         self._step_start = 0.0
@@ -143,9 +145,9 @@ class Engine:
                 f"this request needs {n_sequences}"
             )
         running = RunningRequest(self, n_sequences, is_steered)
-        error = RequestTimeoutError(f"the request took more than {self._timeout:g} seconds")
-        loop = asyncio.get_running_loop()
-        running.timer = loop.call_later(self._timeout, self.cancel, running, error)
+        timeout, loop = self.options.timeout, asyncio.get_running_loop()
+        error = RequestTimeoutError(f"the request took more than {timeout:g} seconds")
+        running.timer = loop.call_later(timeout, self.cancel, running, error)
         self._running.add(running)
         return running
 

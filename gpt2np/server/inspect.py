@@ -6,7 +6,7 @@ import asyncio
 import base64
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -38,8 +38,17 @@ T = TypeVar("T")
 def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
     """Add the endpoints; `get_engine` returns the engine of a model's name."""
     lock = asyncio.Lock()  # one inspection at a time: each has a pass of its own
-    compute = partial(_compute, lock)
-    add_numbers(app, get_engine, compute)
+
+    async def respond(
+        request: Request, model: type[Any], describe: Callable[..., Json]
+    ) -> Response:
+        """Return `describe(lm, body)` for a request whose body is a `model`."""
+        body = await read_json(request, model)
+        engine = get_engine(body.model)
+        run = partial(describe, engine.lm, body)
+        return await json_response(await _compute(lock, request, engine, run))
+
+    add_numbers(app, get_engine, respond)
 
     @app.get("/api/model")
     async def describe_model(model: str | None = None) -> Response:
@@ -52,10 +61,7 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
 
         The points of `interventions` are those of the documentation's page "Hook points".
         """
-        body = await read_json(request, InspectRequest)
-        engine = get_engine(body.model)
-        result = await compute(request, engine, lambda: inspect(engine.lm, body))
-        return await json_response(result)
+        return await respond(request, InspectRequest, inspect)
 
     extra = body_schema(ExplainRequest)
 
@@ -67,7 +73,7 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
         window = slice(*body.window) if body.window else None
         options = body.model_dump(exclude={"model", "prompt", "window"})
         run = partial(explain, engine.lm, body.prompt, window=window, **options)
-        return HTMLResponse((await compute(request, engine, run)).html)
+        return HTMLResponse((await _compute(lock, request, engine, run)).html)
 
 
 async def _compute(

@@ -10,9 +10,8 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.interp import Intervention, add, scale
-from gpt2np.limits import how_to_raise, limits
 from gpt2np.model.hook_points import hook_point_shape, select_hook_points
-from gpt2np.server.protocol import EditRequest, InterventionRequest
+from gpt2np.server.protocol import EditRequest, InterventionRequest, check_limit
 
 
 def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervention]:
@@ -24,12 +23,9 @@ def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervent
     """
     hooks = [_hook(edit, config) for edit in edits if not edit.changes_nothing]
     hooks = [hook.for_layers(config.n_layer) for hook in hooks]  # once, not in each pass
-    n, most = sum(len(hook.points) for hook in hooks), limits().max_steered_points
-    if n > most:
-        raise InvalidArgumentError(
-            f"the interventions edit {n:,} hook points, more than {most:,}; name fewer, or "
-            f"{how_to_raise('max_steered_points')} for the server"
-        )
+    n_points = sum(len(hook.points) for hook in hooks)
+    edited = "the interventions edit {} hook points"
+    check_limit("max_steered_points", n_points, edited, "name fewer")
     return hooks
 
 
@@ -58,15 +54,6 @@ def check_steered(arguments: GenerateArguments, n_sequences: int) -> None:
     Raises:
         InvalidArgumentError: the request asks for too many sequences or tokens.
     """
-    requested = {
-        "max_steered_sequences": n_sequences,
-        "max_steered_tokens": arguments.get("max_new_tokens", 0),
-    }
-    for name, number in requested.items():
-        most: int = getattr(limits(), name)
-        if number > most:
-            unit = name.rpartition("_")[2]
-            raise InvalidArgumentError(
-                f"a request with interventions asks for {number:,} {unit}, more than {most:,}; "
-                f"ask for fewer, or {how_to_raise(name)} for the server"
-            )
+    asked, n_tokens = "a request with interventions asks for {}", arguments.get("max_new_tokens", 0)
+    check_limit("max_steered_sequences", n_sequences, f"{asked} sequences", "ask for fewer")
+    check_limit("max_steered_tokens", n_tokens, f"{asked} tokens", "ask for fewer")

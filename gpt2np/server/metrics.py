@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gpt2np.generation.scheduler import Scheduler
@@ -16,36 +18,28 @@ class Metrics:
     """The metrics of one server, by model. Methods may be called from any thread."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._running = self._gauge("num_requests_running", "Sequences in the batch")
-        self._waiting = self._gauge("num_requests_waiting", "Sequences in the queue")
-        self._cache = self._gauge("kv_cache_bytes", "Bytes of keys and values in use")
-        self._prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts")
-        self._tokens = self._counter("generation_tokens", "Generated tokens")
-        self._outcomes = Counter(
-            "gpt2np_request_success",
-            "Ended sequences by finish reason",
-            ["model_name", "finished_reason"],
-            registry=self._registry,
+        registry = self._registry = CollectorRegistry()
+        common: Any = {"labelnames": ["model_name"], "namespace": "gpt2np", "registry": registry}
+        self._running = Gauge("num_requests_running", "Sequences in the batch", **common)
+        self._waiting = Gauge("num_requests_waiting", "Sequences in the queue", **common)
+        self._cache = Gauge("kv_cache_bytes", "Bytes of keys and values in use", **common)
+        self._prompt_tokens = Counter("prompt_tokens", "Tokens of prompts", **common)
+        self._tokens = Counter("generation_tokens", "Generated tokens", **common)
+        labels = ["model_name", "finished_reason"]
+        text = "Ended sequences by finish reason"
+        self._outcomes = Counter("request_success", text, **{**common, "labelnames": labels})
+        times: Any = {**common, "buckets": _SECONDS}
+        text = "Queue, prefill, first token"
+        self._first = Histogram("time_to_first_token_seconds", text, **times)
+        self._queue = Histogram("request_queue_time_seconds", "Time in the queue", **times)
+        self._next = Histogram("inter_token_latency_seconds", "Time between two tokens", **times)
+        self._whole = Histogram(
+            "e2e_request_latency_seconds", "Time of the whole sequence", **times
         )
-        self._first = self._histogram("time_to_first_token_seconds", "Queue, prefill, first token")
-        self._queue = self._histogram("request_queue_time_seconds", "Time in the queue")
-        self._next = self._histogram("inter_token_latency_seconds", "Time between two tokens")
-        self._whole = self._histogram("e2e_request_latency_seconds", "Time of the whole sequence")
-        self._prompt = self._histogram("request_prompt_tokens", "Tokens of a prompt", _COUNTS)
-        self._new = self._histogram("request_generation_tokens", "New tokens", _COUNTS)
-        self._batch = self._histogram("batch_size", "Sequences in a decode step", _COUNTS)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"gpt2np_{name}", text, ["model_name"], registry=self._registry)
-
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"gpt2np_{name}", text, ["model_name"], registry=self._registry)
-
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
-        return Histogram(
-            f"gpt2np_{name}", text, ["model_name"], registry=self._registry, buckets=buckets
-        )
+        sizes: Any = {**common, "buckets": _COUNTS}
+        self._prompt = Histogram("request_prompt_tokens", "Tokens of a prompt", **sizes)
+        self._new = Histogram("request_generation_tokens", "New tokens", **sizes)
+        self._batch = Histogram("batch_size", "Sequences in a decode step", **sizes)
 
     def observe_step(self, lm: LanguageModel, scheduler: Scheduler) -> None:
         """Record the state of a scheduler after a decode step."""

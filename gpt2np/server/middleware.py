@@ -82,9 +82,8 @@ class Guard:
             message = "missing or wrong API key; send Authorization: Bearer KEY"
             return _error(401, message, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
         if "transfer-encoding" in headers and "content-length" in headers:
-            message = (
-                "send either Transfer-Encoding or Content-Length"  # proxies may see another end
-            )
+            # Proxies may see another end.
+            message = "send either Transfer-Encoding or Content-Length"
             return _error(400, message, headers={"Connection": "close"})
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method == "POST" and kind != "application/json":  # a page from elsewhere can't send this

@@ -24,14 +24,14 @@ from gpt2np.tokenizer.training import TrainingOptions, train
 from gpt2np.tokenizer.training.train import pattern_pre_tokenizer
 from gpt2np.tokenizer.vocabulary import chars_to_bytes
 
-Compute = Callable[[Request, Engine, Callable[[], Any]], Awaitable[Any]]
+Respond = Callable[[Request, type[Any], Callable[..., Json]], Awaitable[Response]]
 Model = Annotated[str | None, Query()]
 Range = Annotated[str | None, Query(pattern=r"^\d{1,9}:\d{1,9}$", description="As in 0:64.")]
 _N_BYTES = 256
 
 
-def add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine], compute: Compute) -> None:
-    """Add the endpoints; `compute` runs a function with a pass of its own for a request."""
+def add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine], respond: Respond) -> None:
+    """Add the endpoints; `respond` runs a function that has passes of its own."""
 
     @app.get("/api/weights")
     async def get_weights(
@@ -58,21 +58,12 @@ def add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine], comput
     @app.post("/api/saliency", openapi_extra=body_schema(SaliencyRequest))
     async def get_saliency(request: Request) -> Response:
         """Attribute a token's log probability to the tokens before it (integrated gradients)."""
-        body = await read_json(request, SaliencyRequest)
-        engine = get_engine(body.model)
-        result = await compute(request, engine, lambda: _saliency(engine.lm, body))
-        return await json_response(result)
+        return await respond(request, SaliencyRequest, _saliency)
 
     @app.post("/api/direction", openapi_extra=body_schema(DirectionRequest))
     async def get_direction(request: Request) -> Response:
         """Return the direction between two lists of texts, for `interventions`."""
-        body = await read_json(request, DirectionRequest)
-        engine = get_engine(body.model)
-        found = await compute(
-            request, engine, lambda: direction(engine.lm, body.texts_a, body.texts_b, body.point)
-        )
-        vector = array_json(found.vector.reshape(-1), np.float32)
-        return await json_response({"point": found.point, "vector": vector})
+        return await respond(request, DirectionRequest, _direction)
 
     @app.post("/api/merges", openapi_extra=body_schema(MergesRequest))
     async def get_merges(request: Request) -> Response:
@@ -103,6 +94,11 @@ def _saliency(lm: LanguageModel, body: SaliencyRequest) -> Json:
         )
     found = saliency(lm, body.prompt, Target(body.token), steps=body.steps)
     return {"values": found.values.tolist(), "value": found.value, "baseline": found.baseline}
+
+
+def _direction(lm: LanguageModel, body: DirectionRequest) -> Json:
+    found = direction(lm, body.texts_a, body.texts_b, body.point)
+    return {"point": found.point, "vector": array_json(found.vector.reshape(-1), np.float32)}
 
 
 def learned_merges(text: str, n: int) -> Json:

@@ -28,7 +28,7 @@ from gpt2np.errors import InvalidArgumentError, Notation, short_repr
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
 from gpt2np.generation.options import TEXT_CONSTRAINTS, Biases, GenerationOptions, Ids
 from gpt2np.kernels.array import Array
-from gpt2np.limits import limits
+from gpt2np.limits import how_to_raise, limits
 from gpt2np.options import Flag, Integer, Number, OneOf, Range, Texts, help_text, options_of
 from gpt2np.server.fields import IGNORED, REFUSED, is_meant
 
@@ -113,6 +113,7 @@ _NOT_SERVED = {
 _OF_ENDPOINTS = ("max_new_tokens", "logprobs")  # each endpoint has other fields for these
 _OPTIONS = options_of(GenerationOptions)
 _JSON_NAMES = {name: option.json_name or name for name, option in _OPTIONS.items()}
+_JSON_NAMES["window"] = "truncate_prompt_tokens"  # which keeps the last tokens, too
 _FIELDS = {
     name: field
     for name, field in _JSON_NAMES.items()
@@ -125,12 +126,7 @@ class JsonNotation(Notation):
     """Arguments in messages as fields of a request."""
 
     def name(self, argument: str) -> str:
-        """Return the field of an option; `truncate_prompt_tokens` keeps the last tokens, too."""
-        return (
-            "truncate_prompt_tokens"
-            if argument == "window"
-            else _JSON_NAMES.get(argument, argument)
-        )
+        return _JSON_NAMES.get(argument, argument)
 
     def setting(self, argument: str, value: object) -> str:
         """Return a field with a value; a slice of the prompt's tokens is a list of two numbers."""
@@ -170,8 +166,7 @@ _ADDED_MEANINGS = {
 
 def describe(name: str) -> str:
     """Return the description of the field for an option."""
-    text = _OPTIONS[name].help
-    text += _ADDED_MEANINGS.get(name, "")
+    text = _OPTIONS[name].help + _ADDED_MEANINGS.get(name, "")
     return help_text(GenerationOptions, text, JsonNotation())
 
 
@@ -484,6 +479,16 @@ def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
                 f"{{{name}}}: id {token_id} is not in the model's vocabulary of {vocab_size}",
                 **{name: ids},
             )
+
+
+def check_limit(name: str, number: int, problem: str, advice: str) -> None:
+    """Raise InvalidArgumentError if a request's number exceeds a limit; `problem` has a {}."""
+    most: int = getattr(limits(), name)
+    if number > most:
+        raise InvalidArgumentError(
+            f"{problem.format(f'{number:,}')}, more than {most:,}; {advice}, or "
+            f"{how_to_raise(name)} for the server"
+        )
 
 
 class InterventionRequest(EditRequest):

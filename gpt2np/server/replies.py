@@ -29,14 +29,19 @@ R = TypeVar("R", CompletionRequest, ChatCompletionRequest)
 
 
 class Reply(ABC, Generic[R]):
-    """Builds the response to one request, or the chunks of its stream."""
+    """Builds the response to one request, or the chunks of its stream.
+
+    Attributes:
+        request: the request.
+        id: the response's id.
+    """
 
     object_name: str
     chunk_name: str
     id_prefix: str
 
     def __init__(self, request: R, lm: LanguageModel, request_id: str) -> None:
-        self._request: R = request
+        self.request: R = request
         self._lm = lm
         self._drops_new_text = request.max_tokens == 0
         self.id = f"{self.id_prefix}-{request_id}"
@@ -71,7 +76,7 @@ class Reply(ABC, Generic[R]):
         choice = self.first_choice(index, completion)
         if choice is None:
             return None
-        if self._request.return_token_ids:
+        if self.request.return_token_ids:
             choice |= {"token_ids": [], "prompt_token_ids": completion.prompt_ids}
         return self._chunk({**choice, "finish_reason": None})
 
@@ -82,7 +87,7 @@ class Reply(ABC, Generic[R]):
             "stop_reason": update.stop_reason,
             **self.new_fields(update),
         }
-        if self._request.return_token_ids:
+        if self.request.return_token_ids:
             choice["token_ids"] = [] if self._drops_new_text else update.ids
         return self._chunk(choice)
 
@@ -95,7 +100,7 @@ class Reply(ABC, Generic[R]):
 
     @property
     def _includes_usage(self) -> bool:
-        options = self._request.stream_options
+        options = self.request.stream_options
         return bool(options and options.include_usage)
 
     def _usage(self, n_prompt: int, n_new: int) -> Json:
@@ -112,7 +117,7 @@ class Reply(ABC, Generic[R]):
         return {**self._head, "object": self.chunk_name, "choices": [choice], **null_usage}
 
     def _ids(self, completion: Completion) -> Json:
-        if not self._request.return_token_ids:
+        if not self.request.return_token_ids:
             return {}
         new_ids = [] if self._drops_new_text else completion.ids
         return {"token_ids": new_ids, "prompt_token_ids": completion.prompt_ids}
@@ -144,13 +149,13 @@ class CompletionReply(Reply[CompletionRequest]):
             "stop_reason": None if self._drops_new_text else completion.stop_reason,
             **self._ids(completion),
         }
-        if self._request.prompt_logprobs is not None:
+        if self.request.prompt_logprobs is not None:
             known = completion.prompt_logprobs or ()
             choice["prompt_logprobs"] = prompt_logprobs(self._lm.tokenizer, known)
         return choice
 
     def first_choice(self, index: int, completion: Completion) -> Json | None:
-        if not (self._request.echo or self._request.return_token_ids):
+        if not (self.request.echo or self.request.return_token_ids):
             return None
         text, ids, logprobs = self._echo(completion)
         return {"index": index, "text": text, **self._logprobs(index, ids, logprobs)}
@@ -163,7 +168,7 @@ class CompletionReply(Reply[CompletionRequest]):
 
     def _echo(self, completion: Completion) -> tuple[str, list[int], list[TokenLogprob | None]]:
         """Return the prompt's text, ids and log probabilities, if requested."""
-        if not self._request.echo:
+        if not self.request.echo:
             return "", [], []
         unknown: list[TokenLogprob | None] = [None] * len(completion.prompt_ids)
         return completion.prompt, completion.prompt_ids, completion.prompt_logprobs or unknown
@@ -171,7 +176,7 @@ class CompletionReply(Reply[CompletionRequest]):
     def _logprobs(
         self, index: int, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None]
     ) -> Json:
-        is_wanted = self._request.logprobs is not None
+        is_wanted = self.request.logprobs is not None
         return {"logprobs": self._writers[index].write(ids, logprobs) if is_wanted else None}
 
 
@@ -200,7 +205,7 @@ class ChatReply(Reply[ChatCompletionRequest]):
         return {"delta": delta, "logprobs": self._logprobs(update.logprobs)}
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> Json | None:
-        return chat_logprobs(self._lm.tokenizer, logprobs) if self._request.logprobs else None
+        return chat_logprobs(self._lm.tokenizer, logprobs) if self.request.logprobs else None
 
 
 AnyReply = CompletionReply | ChatReply

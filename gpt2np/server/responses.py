@@ -34,29 +34,20 @@ class Logprobs(TypedDict):
     text_offset: list[int]
 
 
-class CompletionChoice(TypedDict):
-    """One continuation of a prompt."""
-
+class _Choice(TypedDict):
     index: int
-    text: str
-    logprobs: Logprobs | None
     finish_reason: Literal["stop", "length"]
     stop_reason: NotRequired[str | int | None]
     token_ids: NotRequired[list[int]]
     prompt_token_ids: NotRequired[list[int]]
+
+
+class CompletionChoice(_Choice):
+    """One continuation of a prompt."""
+
+    text: str
+    logprobs: Logprobs | None
     prompt_logprobs: NotRequired[list[Any]]
-
-
-class CompletionResponse(TypedDict):
-    """The response of POST /v1/completions."""
-
-    id: str
-    object: Literal["text_completion"]
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: Usage
-    system_fingerprint: str
 
 
 class AnswerMessage(TypedDict):
@@ -66,28 +57,33 @@ class AnswerMessage(TypedDict):
     content: str
 
 
-class ChatChoice(TypedDict):
+class ChatChoice(_Choice):
     """One answer."""
 
-    index: int
     message: AnswerMessage
     logprobs: dict[str, Any] | None
-    finish_reason: Literal["stop", "length"]
-    stop_reason: NotRequired[str | int | None]
-    token_ids: NotRequired[list[int]]
-    prompt_token_ids: NotRequired[list[int]]
 
 
-class ChatCompletionResponse(TypedDict):
-    """The response of POST /v1/chat/completions."""
-
+class _Response(TypedDict):
     id: str
-    object: Literal["chat.completion"]
     created: int
     model: str
-    choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
+
+
+class CompletionResponse(_Response):
+    """The response of POST /v1/completions."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+
+
+class ChatCompletionResponse(_Response):
+    """The response of POST /v1/chat/completions."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
 
 
 class ErrorDetail(TypedDict):

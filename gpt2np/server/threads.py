@@ -27,7 +27,7 @@ BEAM_SEARCH = ThreadPoolExecutor(1, "gpt2np-beams")
 CONSTRAINTS = ThreadPoolExecutor(1, "gpt2np-constraints")
 CHAT_TEMPLATES = ThreadPoolExecutor(1, "gpt2np-templates")
 INSPECTION = ThreadPoolExecutor(1, "gpt2np-inspection")
-_PREPARATION = ThreadPoolExecutor(1, "gpt2np-preparation")
+PREPARATION = ThreadPoolExecutor(1, "gpt2np-preparation")
 
 
 async def run_on(
@@ -40,7 +40,7 @@ async def run_on(
 
 async def prepare(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function that takes milliseconds, such as for one prompt or one choice."""
-    return await run_on(_PREPARATION, function, *args, **kwargs)
+    return await run_on(PREPARATION, function, *args, **kwargs)
 
 
 async def read_json(request: Request, model: type[M]) -> M:
