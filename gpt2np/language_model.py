@@ -340,13 +340,12 @@ class LanguageModel:
         request = self.request(prompt, options, **changes)
         if request.options.num_beams > 1:
             return (await asyncio.to_thread(complete, self.model, [request]))[0]
+        from gpt2np.generation.async_engine import engine_of
+
         streams = start_streams(self.model, request)
-
-        async def read(stream: TextStream) -> None:
-            async for _ in stream:
-                pass
-
-        await asyncio.gather(*map(read, streams))
+        sequences = [stream.sequence for stream in streams]
+        async for _ in engine_of(self.model).run(self.model, sequences, every_step=False):
+            pass
         return pick_best(streams)
 
     def resume(

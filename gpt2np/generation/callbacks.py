@@ -23,7 +23,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import Options
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.kernels.array import Array, real_array
-from gpt2np.runtime.hooked_context import Hook, after_prompt
+from gpt2np.runtime.hooked_context import Hook
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
@@ -95,11 +95,6 @@ class Callbacks:
         if np.isneginf(logits.max()):
             raise _processor_error(processor, "forbids every token that the options allow")
         return logits
-
-    def hook(self, is_prompt: bool) -> Hook | None:
-        """Return the hook for the prompt's pass if `is_prompt`, else for a decode step."""
-        hook = self.interventions
-        return hook if hook is None or is_prompt else after_prompt(hook)
 
 
 def _processor_error(processor: LogitsProcessor, what: str) -> InvalidArgumentError:

@@ -25,7 +25,8 @@ from gpt2np.generation.sampling import (
 )
 from gpt2np.kernels.array import Array, common_length
 from gpt2np.model import GPT2, KVCache
-from gpt2np.runtime.hooked_context import Hook
+from gpt2np.runtime.arguments import check_ids
+from gpt2np.runtime.hooked_context import Hook, after_prompt
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
@@ -149,7 +150,8 @@ class RunningSequence:
     @property
     def hook(self) -> Hook | None:
         """The caller's hook for the next forward pass, if any."""
-        return self.request.callbacks.hook(is_prompt=self.cache.length == 0)
+        hook = self.request.callbacks.interventions
+        return after_prompt(hook) if hook and self.cache.length else hook
 
     @property
     def mean_logprob(self) -> float:
@@ -342,7 +344,12 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
             f"{config.n_positions}",
             window=options.window,
         )
-    _check_ids(request, config.vocab_size)
+    biased = [i for i, _ in options.logit_bias]
+    banned = [i for word in options.bad_words_ids for i in word]
+    check_ids("prompt", prompt, config.vocab_size)
+    check_ids("logit_bias", biased, config.vocab_size)
+    check_ids("bad_words_ids", banned, config.vocab_size)
+    check_ids("stop_token_ids", options.stop_token_ids, config.vocab_size)
     return RunningSequence(
         request,
         config.n_positions,
@@ -352,22 +359,6 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
         deadline=time.monotonic() + (options.max_time or math.inf),
         speculation=request.new_draft() if request.new_draft else None,
     )
-
-
-def _check_ids(request: Request, vocab_size: int) -> None:
-    options = request.options
-    ids_by_name = {
-        "prompt": request.ids,
-        "logit_bias": [i for i, _ in options.logit_bias],
-        "bad_words_ids": [i for word in options.bad_words_ids for i in word],
-        "stop_token_ids": options.stop_token_ids,
-    }
-    for name, ids in ids_by_name.items():
-        if invalid := [i for i in ids if not 0 <= i < vocab_size]:
-            raise InvalidArgumentError(
-                f"{{{name}}}: id {invalid[0]} is not in the model's vocabulary of {vocab_size}",
-                **{name: ids},
-            )
 
 
 @dataclass(eq=False)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from copy import copy
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from gpt2np.display import colored_tokens
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob
@@ -237,7 +237,7 @@ class TextStream(Iterator[str]):
         request = self.sequence.request
         if request.resume is None:
             raise TypeError("only a stream of a LanguageModel can be pickled")
-        return _resume, (request.resume, self.state, request.callbacks)
+        return partial(request.resume, **vars(request.callbacks)), (self.state,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TextStream:  # the copy has the same model
         return copy(self)
@@ -290,9 +290,3 @@ class TextStream(Iterator[str]):
         """End the generation; return the text added since the last call of `new_text`."""
         self.sequence.end("cancelled")
         return self.new_text()
-
-
-def _resume(
-    resume: Callable[..., TextStream], state: dict[str, Any], callbacks: Callbacks
-) -> TextStream:
-    return resume(state, **vars(callbacks))

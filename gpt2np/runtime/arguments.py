@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,6 +35,16 @@ def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[Int
                 f"id {invalid} is not in the model's vocabulary of {vocab_size}"
             )
     return [ids.astype(np.int64) for ids in arrays]
+
+
+def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
+    """Raise InvalidArgumentError if an id of the argument `name` is not in the vocabulary."""
+    for token_id in ids:
+        if not 0 <= token_id < vocab_size:
+            raise InvalidArgumentError(
+                f"{{{name}}}: id {token_id} is not in the model's vocabulary of {vocab_size}",
+                **{name: ids},
+            )
 
 
 def check_caches(

@@ -27,6 +27,7 @@ from gpt2np.errors import (
     short_repr,
 )
 from gpt2np.language_model import LanguageModel, Prompt
+from gpt2np.runtime.arguments import check_ids
 from gpt2np.server.completions import events, respond, start_request
 from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError
 from gpt2np.server.inspect import add_inspection
@@ -40,7 +41,6 @@ from gpt2np.server.protocol import (
     DetokenizeRequest,
     JsonNotation,
     TokenizeRequest,
-    check_ids,
 )
 from gpt2np.server.replies import AnyReply, ChatReply, CompletionReply
 from gpt2np.server.responses import (

@@ -12,9 +12,10 @@ from gpt2np.generation.complete import pick_best, start_streams
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
 from gpt2np.generation.streaming import TextStream
 from gpt2np.language_model import Prompt
+from gpt2np.runtime.arguments import check_ids
 from gpt2np.server.engine import Engine, RunningRequest
 from gpt2np.server.interventions import check_steered, hooks_of
-from gpt2np.server.protocol import GenerationRequest, check_ids, check_limit
+from gpt2np.server.protocol import GenerationRequest, check_limit
 from gpt2np.server.replies import AnyReply
 from gpt2np.server.responses import DONE, event, json_bytes
 from gpt2np.server.threads import (

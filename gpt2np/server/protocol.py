@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -469,16 +469,6 @@ class DetokenizeRequest(_Request):
 
     model: str | None = None
     tokens: List[TokenId]
-
-
-def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
-    """Raise InvalidArgumentError if an id is not in the vocabulary; `name` is the field's."""
-    for token_id in ids:
-        if token_id >= vocab_size:
-            raise InvalidArgumentError(
-                f"{{{name}}}: id {token_id} is not in the model's vocabulary of {vocab_size}",
-                **{name: ids},
-            )
 
 
 def check_limit(name: str, number: int, problem: str, advice: str) -> None:
