@@ -61,10 +61,7 @@ class RunningSequence:
         seconds: time from the start to the latest token id.
         n_read: number of pieces of the text that `new_text` has returned.
         error: the error that ended the sequence, if any.
-        finish_reason: None while the sequence runs; "eos" after one of `eos_token_ids`; "length" at
-            `max_new_tokens` or when the context is full; "stop" after a stop id or a stop text, or
-            when the constraint is complete; "time" after `max_time`; "cancelled" by the caller or
-            after an error.
+        finish_reason: why the sequence ended, as in `Completion`; "cancelled" also after an error.
     """
 
     request: Request
@@ -271,7 +268,9 @@ class RunningSequence:
         self.finish_reason = reason
         self.ids.append(token_id)
         if logprob and on_token:
-            on_token(self._generated_token(logprob))
+            tokenizer = self.request.tokenizer
+            [text] = tokenizer.token_texts([token_id]) if tokenizer else [""]
+            on_token(GeneratedToken(**vars(logprob), text=text, index=self.request.index))
 
     def _finish_reason_after(self, token_id: int, logits: Array) -> FinishReason | None:
         """Return why the sequence ends after `token_id`, if it does."""
@@ -310,11 +309,6 @@ class RunningSequence:
         self.error = error
         self.finish_reason = reason
         self._preparation = None
-
-    def _generated_token(self, logprob: TokenLogprob) -> GeneratedToken:
-        tokenizer = self.request.tokenizer
-        [text] = tokenizer.token_texts([logprob.id]) if tokenizer else [""]
-        return GeneratedToken(**vars(logprob), text=text, index=self.request.index)
 
 
 def start_sequence(model: GPT2, request: Request) -> RunningSequence:

@@ -282,19 +282,15 @@ def _add_tokenizer(app: FastAPI, server: Server) -> None:
     async def tokenizer_info() -> Json:
         """Describe the first model's tokenizer, for lm-evaluation-harness."""
         lm = server.engine(None).lm
-        return _describe_tokenizer(lm, server.templates.get(lm.name))
-
-
-def _describe_tokenizer(lm: LanguageModel, template: ChatTemplate | None) -> Json:
-    tokens = {i: token for token, i in lm.tokenizer.special_tokens.items()}
-    eos = lm.tokenizer.eos_token_id
-    return {
-        **lm.tokenizer.vocabulary.special_tokens_map,
-        "eos_token": None if eos is None else tokens.get(eos),
-        "vocab_size": lm.tokenizer.vocab_size,
-        "model_max_length": lm.model.config.n_positions,
-        "chat_template": template.source if template else None,
-    }
+        tokenizer, template = lm.tokenizer, server.templates.get(lm.name)
+        eos_tokens = [t for t, i in tokenizer.special_tokens.items() if i == tokenizer.eos_token_id]
+        return {
+            **tokenizer.vocabulary.special_tokens_map,
+            "eos_token": next(iter(eos_tokens), None),
+            "vocab_size": tokenizer.vocab_size,
+            "model_max_length": lm.model.config.n_positions,
+            "chat_template": template.source if template else None,
+        }
 
 
 def _add_status(app: FastAPI, server: Server) -> None:

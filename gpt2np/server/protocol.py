@@ -257,16 +257,6 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         unknown = [name for name in self.model_extra or () if name not in {*REFUSED, *IGNORED}]
         return [name for name in unknown if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
 
-    @property
-    def max_new_tokens(self) -> int | None:
-        """The maximum number of new tokens, or None for the default."""
-        raise NotImplementedError
-
-    @property
-    def top_logprobs_per_token(self) -> int | None:
-        """The number of likely tokens to return at each position; None for no log probabilities."""
-        raise NotImplementedError
-
     def unsupported(self) -> str | None:
         """Return the name of a field that asks for something that gpt2np lacks, if any."""
         outputs, form = self.structured_outputs, self.response_format
@@ -323,7 +313,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         return given[0] if given else None
 
     def arguments(self) -> GenerateArguments:
-        """Return the keyword arguments of `LanguageModel.generate` for the fields that are set."""
+        """Return the arguments of `generate` for the fields that both requests have."""
         if name := self.unsupported():
             raise InvalidArgumentError(f"{name} is not supported")
         outputs = self.structured_outputs
@@ -333,8 +323,6 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             "top_p": sys.float_info.min if self.top_p == 0 else self.top_p,
             "seed": None if self.seed is None else self.seed % (1 << 64),
             "stop": self.stop or None,
-            "max_new_tokens": self.max_new_tokens,
-            "logprobs": self.top_logprobs_per_token,
             "regex": outputs and outputs.regex,
             "choices": outputs and outputs.choice,
             "json_schema": self.json_schema(),
@@ -369,25 +357,21 @@ class CompletionRequest(GenerationRequest):
     logprobs: Annotated[int, Field(ge=0, le=1000), Whole] | None = None
     suffix: AnyText | None = None
 
-    @property
-    def max_new_tokens(self) -> int | None:
-        """At least 1: with max_tokens=0, the new token is dropped."""
-        return 16 if self.max_tokens is None else max(1, self.max_tokens)
-
-    @property
-    def top_logprobs_per_token(self) -> int | None:
-        """The field `logprobs`."""
-        return self.logprobs
-
     def unsupported(self) -> str | None:
         """Return the name of a field that asks for something that gpt2np lacks, if any."""
         return "suffix" if self.suffix else super().unsupported()
 
     def arguments(self) -> GenerateArguments:
-        """Return the keyword arguments; `echo` with `logprobs` needs those of the prompt."""
+        """Return the keyword arguments; `echo` with `logprobs` needs those of the prompt.
+
+        With max_tokens=0, the reply drops the only new token.
+        """
         arguments = super().arguments()
-        if self.echo and self.logprobs is not None:
-            arguments["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
+        arguments["max_new_tokens"] = 16 if self.max_tokens is None else max(1, self.max_tokens)
+        if self.logprobs is not None:
+            arguments["logprobs"] = self.logprobs
+            if self.echo:
+                arguments["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
         return arguments
 
     def prompts(self) -> list[str | list[int]]:
@@ -435,21 +419,19 @@ class ChatCompletionRequest(GenerationRequest):
     tools: List[Any] | None = None
     tool_choice: Any = None
 
-    @property
-    def max_new_tokens(self) -> int | None:
-        """The field `max_completion_tokens`, or `max_tokens`; default: up to the context."""
-        return self.max_completion_tokens or self.max_tokens or 1 << 20
-
-    @property
-    def top_logprobs_per_token(self) -> int | None:
-        """The field `top_logprobs`, if `logprobs` is true."""
-        return self.top_logprobs or 0 if self.logprobs else None
-
     def unsupported(self) -> str | None:
         """Return the name of a field that asks for something that gpt2np lacks, if any."""
         if self.top_logprobs and not self.logprobs:
             return "top_logprobs without logprobs"
         return "tools" if self.tools and self.tool_choice != "none" else super().unsupported()
+
+    def arguments(self) -> GenerateArguments:
+        """Return the keyword arguments; by default, the answer may fill the context."""
+        arguments = super().arguments()
+        arguments["max_new_tokens"] = self.max_completion_tokens or self.max_tokens or 1 << 20
+        if self.logprobs:
+            arguments["logprobs"] = self.top_logprobs or 0
+        return arguments
 
 
 class TokenizeRequest(_Request):
