@@ -120,9 +120,25 @@ def options_page() -> str:
     return "\n\n".join(lines) + "\n"
 
 
+PARTIAL = {
+    "suffix": "refused",
+    "tools": 'refused, unless `tool_choice` is `"none"`',
+    "tool_choice": '`"none"` is supported; in a request with `tools`, other values are refused',
+    "response_format": "`text`, `json_object`, `json_schema`; other types are refused",
+    "structured_outputs": "`regex`, `choice`, `json`, `json_object`; others are refused",
+    "stream_options": "`include_usage`; `continuous_usage_stats` is refused",
+    "skip_special_tokens": "must be true",
+    "include_stop_str_in_output": "must be false",
+    "use_beam_search": "supported; refused with `stream`",
+    "prompt_logprobs": "supported; refused with `stream`",
+    "best_of": "supported; with `stream`, it must equal `n`",
+}
+"""Declared fields of which some values are errors."""
+
+
 def request_fields_page() -> str:
     """Return the page of the fields of HTTP requests, made from the models and `fields.py`."""
-    from gpt2np.server.fields import IGNORED, NEUTRAL, PARTIAL, REFUSED
+    from gpt2np.server.fields import IGNORED, NEUTRAL, REFUSED
     from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest
 
     completion, chat = CompletionRequest.model_fields, ChatCompletionRequest.model_fields

@@ -5,8 +5,8 @@ logits_processors, sampling    penalties and filters; selection of the next toke
 request                        from the arguments of `generate` to a request
 complete                       from requests to completions
 sequence, scheduler            sequences that run in batches, one forward pass per step
-detokenizer                    decoding of token ids to text as they arrive
-stopping, stop_regex           stop strings and stop regexes
+detokenizer                    decoding of token ids to text as they arrive, up to a stop string
+stop_regex                     stop regexes
 streaming, async_engine        streams of text, and results; streams for asyncio and the server
 beam_search, speculation       beam search; speculative decoding
 scoring                        log probabilities of given texts

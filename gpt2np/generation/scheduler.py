@@ -4,7 +4,8 @@ import sys
 import time
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
+from itertools import takewhile
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -239,20 +240,16 @@ class Scheduler:
         """
         if sequence.cache.length or sequence.n_pending == 1 or not _is_shareable(sequence):
             return True
-        best_length, donor = _MIN_SHARED - 1, None
-        for earlier in self.running:
-            if earlier is sequence:
-                break
-            if _is_shareable(earlier):
-                shared = common_length(sequence.request.ids[:-1], earlier.request.ids)
-                if shared > best_length:
-                    best_length, donor = shared, earlier
-        if donor is None:
+        ids = sequence.request.ids[:-1]
+        earlier = takewhile(lambda other: other is not sequence, self.running)
+        donors = [(common_length(ids, s.request.ids), s) for s in earlier if _is_shareable(s)]
+        n_shared, donor = max(donors, key=itemgetter(0), default=(0, sequence))
+        if n_shared < _MIN_SHARED:
             return True
-        if donor.cache.length < best_length:
+        if donor.cache.length < n_shared:
             return False
         cache = donor.cache.copy()
-        cache.truncate(best_length)
+        cache.truncate(n_shared)
         sequence.cache = cache
         return True
 

@@ -50,21 +50,6 @@ REFUSED = {
 }
 """Fields that would change the result: a request with such a field is an error. With advice."""
 
-PARTIAL = {
-    "suffix": "refused",
-    "tools": 'refused, unless `tool_choice` is `"none"`',
-    "tool_choice": '`"none"` is supported; in a request with `tools`, other values are refused',
-    "response_format": "`text`, `json_object`, `json_schema`; other types are refused",
-    "structured_outputs": "`regex`, `choice`, `json`, `json_object`; others are refused",
-    "stream_options": "`include_usage`; `continuous_usage_stats` is refused",
-    "skip_special_tokens": "must be true",
-    "include_stop_str_in_output": "must be false",
-    "use_beam_search": "supported; refused with `stream`",
-    "prompt_logprobs": "supported; refused with `stream`",
-    "best_of": "supported; with `stream`, it must equal `n`",
-}
-"""Declared fields of which some values are errors."""
-
 _NOTHING: list[Any] = [None, False, 0, "", [], {}]
 NEUTRAL: dict[str, list[Any]] = {
     "truncation_side": [None, "left"],

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt2np.generation.stopping import StopStrings
+from gpt2np.generation.detokenizer import StopStrings
 
 
 def run(stops, pieces):
