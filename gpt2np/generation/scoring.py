@@ -291,18 +291,10 @@ def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[
     n_positions = model.config.n_positions
     context = n_positions if context is None else context
     stride = max(1, context // 2) if stride is None else stride
-    if not 2 <= context <= n_positions:
-        raise InvalidArgumentError(
-            f"{{context}} is {context}; it must be 2 to {n_positions}, the model's number of "
-            f"positions",
-            context=context,
-        )
-    if not 1 <= stride <= context:
-        raise InvalidArgumentError(
-            f"{{stride}} is {stride}; it must be 1 to {context}, the context, or the tokens "
-            f"between two windows would not be scored",
-            stride=stride,
-        )
+    expected = f"2 to {n_positions}, the model's number of positions"
+    check_argument(2 <= context <= n_positions, "context", context, expected)
+    expected = f"1 to {context}, the context, or the tokens between two windows would not be scored"
+    check_argument(1 <= stride <= context, "stride", stride, expected)
     return context, stride
 
 

@@ -132,3 +132,24 @@ def test_threads_that_read_one_stream_get_each_piece_once_or_an_error(lm):
         pass
     assert stream.completion.ids == expected.ids
     assert all("another thread or task" in str(error) for error in errors)
+
+
+def test_an_error_of_one_continuation_ends_the_others(lm):
+    indices = []
+
+    def fail_in_the_second(token):
+        indices.append(token.index)
+        if token.index == 1:
+            raise ZeroDivisionError
+
+    async def numbers_of_tokens():
+        options = {"max_new_tokens": 400, "ignore_eos": True, "on_token": fail_in_the_second}
+        with pytest.raises(ZeroDivisionError):
+            await lm.agenerate("The fox", seed=1, num_return_sequences=2, **options)
+        await asyncio.sleep(0.1)  # the step in progress ends
+        before = len(indices)
+        await asyncio.sleep(0.3)
+        return before, len(indices)
+
+    before, after = asyncio.run(numbers_of_tokens())
+    assert before == after < 400
