@@ -93,7 +93,8 @@ TYPED = {
     "uninstall", "license", "cite", "attention", "temperature", "beam", "stop", "regex",
     "schema", "openai", "ray", "parquet", "tokenizer", "vocabulary", "checkpoint",
     "safetensors", "float64", "threads", "seed", "notebook", "classroom", "receipt", "parity",
-    "speed", "kv cache",
+    "speed", "kv cache", "stop sequence", "batch size", "context length", "max tokens",
+    "repetition penalty", "api key", "offline", "out of memory", "greedy", "proxy", "memory",
 }  # fmt: skip
 
 
