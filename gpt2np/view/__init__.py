@@ -17,9 +17,7 @@ index.html, playground.css, app.js, api.js, inside.js, compare.js, share.js, car
 saliency.js the earlier tokens that a token came from
 steering.js a direction between two lists of words, added during generation
 river.js    the branches of the texts written from one prompt
-effects.js  the effects of all parts, each switched off in turn
 bpe.js      the merges of a tokenizer
-extras.css  the styles of the modules above, from saliency.js on
 
 The server sends these files as they are. A self-contained page includes the
 Machine's modules, joined into one.

@@ -9,8 +9,9 @@ export class ServerError extends Error {
 
 export class ConnectionLost extends Error {}
 
-const listeners = { lost: [], back: [] };
-export const onConnection = (event, listener) => listeners[event].push(listener);
+let tell = () => {};
+/** Call `listener(isLost)` when the connection is lost, and when the server answers again. */
+export const onConnection = (listener) => { tell = listener; };
 
 let key = sessionStorage.getItem("gpt2np-key");
 let isWaiting = false;
@@ -24,7 +25,7 @@ export function setKey(value) {
 async function waitForServer() {
   if (isWaiting) return;
   isWaiting = true;
-  for (const listener of listeners.lost) listener();
+  tell(true);
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, 500));
     try {
@@ -32,7 +33,7 @@ async function waitForServer() {
     } catch { /* not yet */ }
   }
   isWaiting = false;
-  for (const listener of listeners.back) listener();
+  tell(false);
 }
 
 function connectionLost() {
@@ -53,12 +54,9 @@ async function request(path, options = {}) {
   throw new ServerError(response.status, body?.error?.message ?? `The server answered with status ${response.status}.`);
 }
 
+export const post = (path, body, signal) => request(path, { method: "POST", body: JSON.stringify(body), signal });
 export const getJson = async (path) => (await request(path)).json();
-
-export const post = (path, body, signal) =>
-  request(path, { method: "POST", body: JSON.stringify(body), signal });
-
-export const postJson = async (path, body, signal) => (await post(path, body, signal)).json();
+export const postJson = async (path, body) => (await post(path, body)).json();
 
 const kept = new Map(); // the latest answers (promises), by request
 const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
@@ -107,14 +105,14 @@ async function* readEvents(asked) {
   }
 }
 
-/** Tokens of a choice or chunk: id, log probability, and [id, log probability] of the likeliest ten. */
+/** Tokens of a choice or chunk: id and log probability, also of the likeliest ten. */
 export function readTokens(choice) {
   const number = (name) => Number(name.slice("token_id:".length));
   const { tokens, token_logprobs: own, top_logprobs: top } = choice.logprobs;
   return tokens.map((name, i) => ({
     id: number(name),
     logprob: own[i],
-    top: top[i] && Object.entries(top[i]).map(([other, p]) => [number(other), p]).sort((a, b) => b[1] - a[1]),
+    top: top[i] && Object.entries(top[i]).map(([other, logprob]) => ({ id: number(other), logprob })).sort((a, b) => b.logprob - a.logprob),
   }));
 }
 

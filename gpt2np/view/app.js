@@ -6,6 +6,7 @@ import { createCompare } from "./compare.js";
 import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
+import { plainTable, tableRow } from "./numbers.js";
 import { createPresent } from "./present.js";
 import { createRiver } from "./river.js";
 import { createSaliency } from "./saliency.js";
@@ -14,9 +15,8 @@ import { createSheet } from "./sheet.js";
 import { serverSource } from "./source.js";
 import { createSteering } from "./steering.js";
 import { Tree, pathTo } from "./tree.js";
-import { bar, counted, dataElement, decodeToken, decodeTokens, element, find, hex, inText, percent, rovingFocus, showList, visible, withSpaces } from "./view.js";
+import { $, bar, button, chipElement, counted, dataElement, decodeToken, decodeTokens, element, find, hex, hint, inText, percent, rovingFocus, shareElement, showList, visible, withSpaces } from "./view.js";
 
-const $ = (id) => document.getElementById(id);
 const SETTINGS = ["temperature", "top_k", "top_p", "max_tokens", "seed"];
 const N_END = 8; // tokens of the end of a text
 
@@ -65,7 +65,7 @@ const allIds = () => [...state.tree.ids, ...pathTo(state.current).map((node) => 
 const isEnd = (id) => state.model.eos_token_ids.includes(id);
 
 /** An element that shows a token, with visible spaces, as the next one after the tokens `before`. */
-const chip = (id, before = []) => element("bdi", { class: "token", "data-id": id }, withSpaces(tokenText(id, before)));
+const chip = (id, before = []) => chipElement(tokenText(id, before), id);
 
 // ---- the prompt: tokens while you type
 
@@ -99,9 +99,7 @@ function showPromptTokens(ids) {
     (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads (␣ is a space):");
   count.classList.toggle("wrong", ids.length > limit);
   const texts = textsOf(ids);
-  showList($("prompt-tokens"), ids.map((id, i) => ({ id, text: texts[i] })), ({ id, text }) => `${id} ${text}`, ({ id, text }, i) => element("button", {
-    type: "button", class: `token t${i % 5}`, tabindex: -1, "data-id": id,
-  }, withSpaces(text)));
+  showList($("prompt-tokens"), ids.map((id, i) => ({ id, text: texts[i] })), ({ id, text }) => `${id} ${text}`, ({ id, text }, i) => button(withSpaces(text), null, { class: `token t${i % 5}`, tabindex: -1, "data-id": id }));
   promptFocus.reset();
 }
 
@@ -129,11 +127,11 @@ $("prompt").addEventListener("input", () => {
 });
 
 /** What is on the page describes one text: a story that is not the prompt's goes, and what the panels said of it. */
-function hideStory(hint) {
+function hideStory(why) {
   for (const id of ["story", "story-legend", "branches"]) $(id).hidden = true;
   shown += 1; // an answer on its way comes too late
-  $("choices-content").replaceChildren(element("p", { class: "hint" }, hint));
-  inside.clear(hint);
+  $("choices-content").replaceChildren(hint(why));
+  inside.clear(why);
   glow(null);
 }
 
@@ -171,8 +169,7 @@ const indexOf = (event) => {
   const button = event.target.closest(".piece");
   return button ? Number(button.dataset.index) : null;
 };
-$("story").addEventListener("pointerover", (event) => preview(indexOf(event)));
-$("story").addEventListener("focusin", (event) => preview(indexOf(event)));
+for (const kind of ["pointerover", "focusin"]) $("story").addEventListener(kind, (event) => preview(indexOf(event)));
 $("story").addEventListener("pointerleave", () => { preview(state.pinned); glow(null); });
 $("story").addEventListener("focusout", ({ relatedTarget }) => {
   if (!relatedTarget?.closest("#story, #choices")) preview(state.pinned);
@@ -219,7 +216,16 @@ async function pin(index, plays = false) {
   const answer = context.length ? askNext(context, token) : null; // for both sections
   showChoices(index);
   if (!inside.factors.size) showMachine(answer, token, plays); // otherwise inside.show draws it, with the changed parts
-  await inside.show(state.model, context, token, answer, plays);
+  await inside.show(context, token, answer, plays);
+}
+
+/** Show the text that ends with a node, and what is inside at the token `index` (default: the next one). */
+async function goTo(node, { index, says, plays } = {}) {
+  Object.assign(state, { current: node, pinned: null });
+  setBusy(null);
+  renderStory();
+  if (says) setStatus(says);
+  await pin(index ?? allIds().length, plays);
 }
 
 const sheet = createSheet();
@@ -236,9 +242,7 @@ async function switchPart(key) {
   if (running) return;
   if (state.pinned === null || !isTreeOfPrompt()) {
     if (!(await usePrompt())) return;
-    setBusy(null);
-    renderStory();
-    await pin(allIds().length);
+    await goTo(state.current);
   }
   await inside.toggle(key);
 }
@@ -252,26 +256,20 @@ async function pickNext(id) {
 
 async function showMachine(answer, token, plays = false, changes = {}) {
   const number = ++asked;
-  try {
-    const described = await answer;
-    if (number !== asked || !described) return;
-    const { temperature, top_k, top_p } = readSettings();
-    const filters = [`temperature ${temperature}`, ...(top_k ? [`top-k ${top_k}`] : []), ...(top_p < 1 ? [`top-p ${top_p}`] : []), ...steering.name()];
-    const picks = !isTreeOfPrompt() || described.ids.length >= state.tree.ids.length; // tokens of the prompt stay
-    machine.show(described, { token, title: `With ${filters.join(", ")}:`, plays, picks, ...changes });
-  } catch (error) {
-    showError(error);
-  }
+  const described = await answer;
+  if (number !== asked || !described) return;
+  const { temperature, top_k, top_p } = readSettings();
+  const filters = [`temperature ${temperature}`, ...(top_k ? [`top-k ${top_k}`] : []), ...(top_p < 1 ? [`top-p ${top_p}`] : []), ...steering.name()];
+  const picks = !isTreeOfPrompt() || described.ids.length >= state.tree.ids.length; // tokens of the prompt stay
+  machine.show(described, { token, title: `With ${filters.join(", ")}:`, plays, picks, ...changes });
 }
 
 /** The Machine has played a pass: play that of the next token, which is written if it is not there yet. */
 async function goOn() {
-  if (running || !isTreeOfPrompt()) {
-    if (!running) await write(null, 1, { usesPrompt: true, plays: "on" });
-    return;
-  }
+  if (running) return;
   const next = state.pinned + 1;
-  if (next < allIds().length) await pin(next, "on");
+  if (!isTreeOfPrompt()) await write(null, 1, { usesPrompt: true, plays: "on" });
+  else if (next < allIds().length) await pin(next, "on");
   else if (!isEnd(allIds().at(-1))) await write(state.current, 1, { plays: "on" });
   else machine.pause();
 }
@@ -289,17 +287,17 @@ async function showPrompt(ids) {
 // ---- choices
 
 /** The draw of the token after `context`, if the story knows it: a request's seed, and the tokens drawn before. */
-function drawOf(length) {
-  const node = pathTo(state.current)[length - state.tree.ids.length];
+function drawOf({ length }, token) {
+  const node = state.tree && token !== null && pathTo(state.current)[length - state.tree.ids.length];
   return node?.draw ? { seed: node.draw[0], n_drawn: node.draw[1] } : {};
 }
 
-const requestNext = (context, token) => ({
-  model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...sampling(readSettings()),
-  ...(state.tree && token !== null ? drawOf(context.length) : {}), ...steering.fields(),
+/** The request for what is inside the pass over `context`, and for what follows it. */
+const requestNext = (context, token, more = drawOf(context, token)) => ({
+  model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...sampling(readSettings()), ...steering.fields(), ...more,
 });
 
-/** Ask the server what follows `context`, and for what is inside the pass. The answer is cached: a click often follows hovering. */
+/** Ask the server what follows `context`. The answer is cached: a click often follows hovering. */
 const askNext = (context, token) => once("api/inspect", requestNext(context, token));
 
 let shown = 0; // the number of the latest choices
@@ -309,24 +307,18 @@ async function showChoices(index) {
   const ids = allIds();
   const context = ids.slice(0, index);
   const chosen = ids[index] ?? null;
-  if (!context.length) {
-    $("choices-content").replaceChildren(element("p", { class: "hint" }, "This is the first token: the model has nothing to predict it from."));
-    return;
-  }
+  if (!context.length) return $("choices-content").replaceChildren(hint("This is the first token: the model has nothing to predict it from."));
   $("choices-content").setAttribute("aria-busy", "true");
   const settings = readSettings();
   if (!isKept("api/inspect", requestNext(context, chosen))) {
     const node = pathTo(state.current)[index - state.tree.ids.length];
-    if (node?.top) renderChoices(index, chosen, node.top.map(([id, logprob]) => ({ id, logprob })), null);
+    if (node?.top) renderChoices(index, chosen, node.top, null);
     await new Promise((resolve) => setTimeout(resolve, 80)); // the pointer may only pass by
     if (number !== shown || running) return;
   }
   try {
     const answer = await askNext(context, chosen);
-    if (number !== shown) return;
-    renderChoices(index, chosen, answer.next, answer.kept, settings, answer.lens.at(-1).ranks[answer.tokens.indexOf(chosen)]);
-  } catch (error) {
-    showError(error);
+    if (number === shown) renderChoices(index, chosen, answer.next, answer.kept, settings, answer.lens.at(-1).ranks[answer.tokens.indexOf(chosen)]);
   } finally {
     if (number === shown) $("choices-content").removeAttribute("aria-busy");
   }
@@ -359,26 +351,17 @@ function renderChoices(index, chosen, next, kept, settings, rank) {
   const rest = 1 - listed.reduce((sum, row) => sum + Math.exp(row.logprob), 0);
   const mostSampled = kept && Math.max(...listed.map((row) => row.sampled));
   const restSampled = kept && 1 - listed.reduce((sum, row) => sum + row.sampled, 0);
-  const share = (p, longest) => [dataElement(p, percent(p)), bar(longest ? p / longest : 0)];
+  const share = (p, longest) => [shareElement(p), bar(longest ? p / longest : 0)];
+  const lost = (row) => element("span", { class: "lost" }, `cut off by ${whyLost(row === own ? rank : ranked.indexOf(row) + 1, settings)}`);
   const rows = listed.map((row) => {
-    const isOwn = row.id === chosen;
     const text = withSpaces(tokenText(row.id, read));
-    const button = isGiven ? chip(row.id, read) : element("button", { type: "button", class: "token pick", "data-id": row.id, "aria-label": isOwn ? `${text}, in the text` : `Continue with ${text}` }, text);
-    if (!isGiven) button.addEventListener("click", () => choose(index, row));
-    const cells = kept === null ? [element("td", { class: "soft" }, "…")]
-      : [row.sampled > 0 ? element("td", {}, ...share(row.sampled, mostSampled)) : element("td", { class: "lost" }, `cut off by ${whyLost(isOwn ? rank : ranked.indexOf(row) + 1, settings)}`)];
-    return element("tr", { class: `${isOwn ? "own" : ""}${kept && row.sampled === 0 ? " cut" : ""}` },
-      element("th", { scope: "row" }, button), element("td", {}, ...share(Math.exp(row.logprob), most)), ...cells);
+    const name = isGiven ? chip(row.id, read) : button(text, () => choose(index, row), { class: "token pick", "data-id": row.id, "aria-label": row === own ? `${text}, in the text` : `Continue with ${text}` });
+    const isCut = kept && row.sampled === 0;
+    return tableRow({ class: `${row === own ? "own" : ""}${isCut ? " cut" : ""}` }, name, share(Math.exp(row.logprob), most), kept === null ? "…" : isCut ? lost(row) : share(row.sampled, mostSampled));
   });
-  const others = state.model.vocab_size - listed.length;
-  rows.push(element("tr", { class: "rest" }, element("th", { scope: "row" }, `all ${others.toLocaleString("en")} others`),
-    element("td", {}, dataElement(rest, percent(Math.max(0, rest)))),
-    element("td", {}, ...(kept === null ? ["…"] : [dataElement(restSampled, restSampled < 1e-12 ? "0 %" : percent(restSampled))]))));
-  const table = element("table", { class: "choices" },
-    element("caption", {}, isGiven ? "This token is part of your prompt." : "Press a token to continue with it."),
-    element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "token"), element("th", { scope: "col" }, "the model’s probability"),
-      element("th", { scope: "col" }, "after temperature, top-k, top-p"))),
-    element("tbody", {}, ...rows));
+  rows.push(tableRow({ class: "rest" }, `all ${(state.model.vocab_size - listed.length).toLocaleString("en")} others`,
+    dataElement(rest, percent(Math.max(0, rest))), kept === null ? "…" : dataElement(restSampled, restSampled < 1e-12 ? "0 %" : percent(restSampled))));
+  const table = plainTable(isGiven ? "This token is part of your prompt." : "Press a token to continue with it.", ["token", "the model’s probability", "after temperature, top-k, top-p"], rows, "choices");
   const note = element("p", { class: "hint", id: "kept" });
   if (kept) {
     note.textContent = settings.temperature === 0 ? "At temperature 0 the likeliest token is always taken."
@@ -448,6 +431,10 @@ function showError(error) {
   if (error.status === 401) $("key-form").hidden = false;
   setStatus(error.message, true);
 }
+addEventListener("unhandledrejection", (event) => { // whatever was pressed
+  showError(event.reason);
+  event.preventDefault();
+});
 
 /** Start a new tree from the prompt, unless the tree is that prompt's. */
 async function usePrompt() {
@@ -456,9 +443,8 @@ async function usePrompt() {
   const ids = await tokenizePrompt();
   if (!ids) return false;
   if (state.tree) remember();
-  state.tree = Object.assign(new Tree(text, ids), { model: state.model.id });
-  state.current = state.tree.root;
-  state.pinned = state.lastRun = null;
+  const tree = Object.assign(new Tree(text, ids), { model: state.model.id });
+  Object.assign(state, { tree, current: tree.root, pinned: null, lastRun: null });
   return true;
 }
 
@@ -504,10 +490,7 @@ async function write(start, count, { seed, ways = 1, remembers = true, usesPromp
   if (running) return;
   const controller = new AbortController();
   setBusy(controller);
-  if ((usesPrompt && !(await usePrompt())) || !(await steering.ready())) {
-    setBusy(null);
-    return;
-  }
+  if ((usesPrompt && !(await usePrompt())) || !(await steering.ready())) return setBusy(null);
   start ??= ways > 1 ? pinnedNode() : seed === undefined ? state.current : state.tree.root;
   const depth = pathTo(start).length;
   const first = state.tree.ids.length + depth;
@@ -554,8 +537,15 @@ function showProgress(controller, ways) {
     $("story").scrollTop = $("story").scrollHeight;
     const { id, top } = state.current;
     if (ways > 1) river.render();
-    else renderChoices(allIds().length - 1, id, top.map(([other, logprob]) => ({ id: other, logprob })), null);
+    else renderChoices(allIds().length - 1, id, top, null);
   });
+}
+
+/** Whether the temperature is 0; say what follows. */
+function isGreedy(so) {
+  const { temperature } = readSettings();
+  if (!temperature) setStatus(`At temperature 0 the likeliest token is always taken, so ${so}. Raise the temperature first.`);
+  return !temperature;
 }
 
 $("write-form").addEventListener("submit", (event) => {
@@ -564,34 +554,27 @@ $("write-form").addEventListener("submit", (event) => {
 });
 $("river-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  const { seed, temperature, max_tokens } = readSettings();
+  const { seed, max_tokens } = readSettings();
   correctSetting($("river-count"));
-  if (temperature > 0) write(null, max_tokens, { seed, ways: Number($("river-count").value), usesPrompt: true });
-  else setStatus("At temperature 0 the likeliest token is always taken, so all texts would be the same. Raise the temperature first.");
+  if (!isGreedy("all texts would be the same")) write(null, max_tokens, { seed, ways: Number($("river-count").value), usesPrompt: true });
 });
 $("step").addEventListener("click", () => write(null, 1, { usesPrompt: true }));
 $("stop").addEventListener("click", () => running?.abort());
 $("continue").addEventListener("click", () => write(state.current, readSettings().max_tokens));
 $("retry").addEventListener("click", () => {
-  if (readSettings().temperature === 0) {
-    setStatus("At temperature 0 the likeliest token is always taken, so another try gives the same text. Raise the temperature first.");
-    return;
-  }
+  if (isGreedy("another try gives the same text")) return;
   $("seed").value = (readSettings().seed + 1) % 2 ** 32;
   write(state.lastRun.start, state.lastRun.count);
 });
 $("undo").addEventListener("click", async () => {
   const last = history.pop();
   if (!last) return;
-  Object.assign(state, { tree: last.tree, current: last.current, pinned: last.pinned });
+  Object.assign(state, { tree: last.tree, current: last.current });
   if (last.prompt !== $("prompt").value) {
     $("prompt").value = last.prompt;
     tokenizePrompt();
   }
-  setBusy(null);
-  renderStory();
-  setStatus("Undone.");
-  await pin(state.pinned ?? allIds().length);
+  await goTo(last.current, { index: last.pinned, says: "Undone." });
 });
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("write-form").requestSubmit();
@@ -608,10 +591,8 @@ $("examples").addEventListener("change", async () => {
   const isKnown = state.model.id === MODEL;
   if (isKnown) Object.assign(inside.chosen, { layer: example.layer, head: example.head });
   if (!(await usePrompt())) return;
-  setBusy(null);
-  renderStory();
-  setStatus(isKnown ? `Head ${example.head} of block ${example.layer} takes much from “${withSpaces(example.looksAt)}”. Switch the head off under “Inside” and see how likely “${withSpaces(example.next)}” is then.` : "Ready.");
-  await pin(allIds().length, true);
+  const says = isKnown ? `Head ${example.head} of block ${example.layer} takes much from “${withSpaces(example.looksAt)}”. Switch the head off under “Inside” and see how likely “${withSpaces(example.next)}” is then.` : "Ready.";
+  await goTo(state.current, { says, plays: true });
 });
 
 // ---- branches
@@ -620,14 +601,8 @@ async function openBranch(leaf) {
   if (running) return;
   remember();
   state.current = leaf;
-  state.pinned = null;
-  try {
-    await ensureNumbers();
-  } catch (error) {
-    showError(error);
-  }
-  renderStory();
-  await pin(state.tree.ids.length);
+  await ensureNumbers().catch(showError);
+  await goTo(leaf, { index: state.tree.ids.length });
 }
 
 /** Ask for the probabilities of tokens that came from an address, which has only their ids. */
@@ -645,19 +620,14 @@ async function ensureNumbers() {
 async function adopt(ids, tokens) {
   if (running || !(await usePrompt())) return;
   remember();
-  state.current = tokens.reduce((node, token) => state.tree.add(node, token), state.tree.root);
-  state.pinned = null;
-  setBusy(null);
-  renderStory();
-  setStatus("This text is now a branch of the story.");
+  goTo(tokens.reduce((node, token) => state.tree.add(node, token), state.tree.root), { index: ids.length, says: "This text is now a branch of the story." });
   $("story").scrollIntoView({ block: "center" });
-  await pin(ids.length);
 }
 
 // ---- start
 
 let settled = null; // the settings have changed: a timer
-const page = { state, correctSetting, machine, showMachine, sampling, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, setStatus, showError, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy };
+const page = { state, save: () => share.save(), correctSetting, machine, showMachine, requestNext, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, setStatus, showError, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy };
 const steering = createSteering(page, $("steering-content"), () => { share.save(); showAgain(); });
 page.steering = steering;
 const inside = createInside(page);
@@ -684,12 +654,10 @@ function showAgain() {
   else if (!running) tokenizePrompt(); // a second request would take the first one's place
 }
 
-onConnection("lost", () => {
-  $("connection").textContent = "The connection to the server is lost. This page keeps everything and asks again every half second.";
-  $("connection").hidden = false;
-});
-onConnection("back", () => {
-  $("connection").hidden = true;
+onConnection((isLost) => {
+  $("connection").hidden = !isLost;
+  $("connection").textContent = isLost ? "The connection to the server is lost. This page keeps everything and asks again every half second." : "";
+  if (isLost) return;
   if (state.model) setStatus("The server is back. You can go on.");
   else start();
 });
@@ -703,17 +671,15 @@ async function useModel(name) {
 
 $("model").addEventListener("change", async () => {
   running?.abort();
-  try {
-    await useModel($("model").value);
-    for (const id of ["prompt-tokens", "story"]) $(id).replaceChildren(); // ids of another vocabulary
-    state.tree = state.current = state.pinned = state.lastRun = null;
-    history.length = 0;
-    hideStory("Write something first.");
-    setBusy(null);
-    await tokenizePrompt();
-    share.save();
-    setStatus("Ready.");
-  } catch (error) { showError(error); }
+  await useModel($("model").value);
+  for (const id of ["prompt-tokens", "story"]) $(id).replaceChildren(); // ids of another vocabulary
+  state.tree = state.current = state.pinned = state.lastRun = null;
+  history.length = 0;
+  hideStory("Write something first.");
+  setBusy(null);
+  await tokenizePrompt();
+  share.save();
+  setStatus("Ready.");
 });
 
 $("key-form").addEventListener("submit", (event) => {

@@ -1,12 +1,12 @@
 // How a tokenizer is made: merges of bytes, learned from the reader's text, one after the other.
 
-import { decodeToken, element, withSpaces } from "./view.js";
+import { button, chipElement, decodeToken, element, withSpaces } from "./view.js";
 
 const N_SHOWN = 700; // tokens of the text
 const N_LISTED = 12; // merges
 
 /** Merge the neighbours `left` and `right` in a piece. A token is a string with a character for each byte. */
-export function mergePair(tokens, left, right) {
+function mergePair(tokens, left, right) {
   const merged = [];
   for (let i = 0; i < tokens.length; i++) {
     const isPair = tokens[i] === left && tokens[i + 1] === right;
@@ -19,14 +19,16 @@ export function mergePair(tokens, left, right) {
 const lengthOf = (pieces) => pieces.reduce((sum, tokens) => sum + tokens.length, 0);
 
 /** All moments of the learning: the tokens of each piece before the first merge, and after each one. */
-export function momentsOf({ merges, pieces }) {
+function momentsOf({ merges, pieces }) {
   const pairs = merges.map((sides) => sides.map(atob));
   const moments = [pieces.map((piece) => Array.from(new TextEncoder().encode(piece), (byte) => String.fromCharCode(byte)))];
   for (const [left, right] of pairs) moments.push(moments.at(-1).map((tokens) => (tokens.includes(left) ? mergePair(tokens, left, right) : tokens)));
   return { pairs, moments, lengths: moments.map(lengthOf) };
 }
 
-const nameOf = (token) => withSpaces(decodeToken(Uint8Array.from(token, (c) => c.charCodeAt(0))));
+const textOf = (token) => decodeToken(Uint8Array.from(token, (c) => c.charCodeAt(0)));
+const nameOf = (token) => withSpaces(textOf(token));
+const chipOf = (token) => chipElement(textOf(token));
 
 /** Build the panel in `root`; `learn(text)` gives merges and pieces. */
 export function createBpe(root, learn) {
@@ -34,12 +36,11 @@ export function createBpe(root, learn) {
   let learned = null;
   let at = 0;
   let timer = null;
-  const button = (id, label, action) => element("button", { type: "button", id, onclick: action, disabled: true }, label);
   const text = element("textarea", { id: "bpe-text", rows: 3, maxlength: 5000, dir: "auto", spellcheck: "false", "aria-label": "The text to learn from" });
   text.value = "the cat sat on the mat, and the other cat sat on that hat. the rat saw that the cats sat there.";
-  const play = button("bpe-play", "Play", () => (timer ? pause() : start()));
-  const back = button("bpe-back", "‹ Step", () => go(at - 1));
-  const forth = button("bpe-step", "Step ›", () => go(at + 1));
+  const play = button("Play", () => (timer ? pause() : start()), { id: "bpe-play", disabled: true });
+  const back = button("‹ Step", () => go(at - 1), { id: "bpe-back", disabled: true });
+  const forth = button("Step ›", () => go(at + 1), { id: "bpe-step", disabled: true });
   const range = element("input", { type: "range", id: "bpe-moment", min: 0, value: 0, disabled: true, "aria-label": "Number of merges" });
   const says = element("p", { class: "facts", id: "bpe-says", role: "status" });
   const tokens = element("div", { class: "bpe-tokens", id: "bpe-tokens", dir: "auto", role: "group", tabindex: 0, "aria-label": "The text as tokens" });
@@ -101,7 +102,7 @@ export function createBpe(root, learn) {
     tokens.replaceChildren(...flat.slice(0, N_SHOWN).map(({ token, i }) => element("bdi", { class: `token t${i % 5}${token === newest ? " new" : ""}` }, nameOf(token))),
       ...(flat.length > N_SHOWN ? [` … and ${(flat.length - N_SHOWN).toLocaleString("en")} more`] : []));
     list.replaceChildren(...pairs.slice(Math.max(0, at - N_LISTED), at).reverse().map(([left, right], i) => element("li", { value: at - i },
-      element("bdi", { class: "token" }, nameOf(left)), " + ", element("bdi", { class: "token" }, nameOf(right)), " → ", element("bdi", { class: "token" }, nameOf(left + right)))));
+      chipOf(left), " + ", chipOf(right), " → ", chipOf(left + right))));
     const [start, n] = [lengths[0], lengths[at]];
     Object.assign(root.dataset, { at, tokens: n });
     if (!pairs.length) says.textContent = "No pair of neighbours stands there twice, so there is nothing to merge. Paste a longer text.";

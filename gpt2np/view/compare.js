@@ -1,7 +1,7 @@
 // Compare: two settings, or two models, side by side on one prompt.
 
 import { loadModel, readTokens, streamCompletion } from "./api.js";
-import { counted, decodeToken, element, find, percent, visible } from "./view.js";
+import { $, button, counted, decodeToken, element, percent, visible } from "./view.js";
 
 const FIELDS = [
   ["temperature", "Temperature", 0, 2, 0.05], ["top_k", "Top-k (0: off)", 0, 1000, 1], ["top_p", "Top-p (1: off)", 0.05, 1, 0.05], ["seed", "Seed", 0, 4294967295, 1],
@@ -9,7 +9,6 @@ const FIELDS = [
 const DEFAULTS = { a: { temperature: 0, top_k: 0, top_p: 1, seed: 1 }, b: { temperature: 1.2, top_k: 0, top_p: 1, seed: 1 } };
 
 export function createCompare(page) {
-  const $ = (id) => document.getElementById(id);
   let controller = null;
   let wanted = null; // settings from an address
 
@@ -27,15 +26,14 @@ export function createCompare(page) {
 
   /** Write one side's text; tokens appear as they come. */
   async function write(side, box, signal) {
-    const model = await loadModel(read(side).model);
+    const { model: name, ...settings } = read(side);
+    const model = await loadModel(name);
     const tokens = [];
     const text = element("p", { class: "story", dir: "auto" }, element("bdi", { class: "given-text" }, visible($("prompt").value)));
     const facts = element("p", { class: "facts", "data-side": side });
-    const keep = element("button", { type: "button", disabled: true }, `Go on with ${side.toUpperCase()}’s text`);
+    const keep = button(`Go on with ${side.toUpperCase()}’s text`, () => page.adopt(ids, tokens), { disabled: true });
     box.replaceChildren(element("h3", {}, side.toUpperCase(), " ", element("span", { class: "soft" }, model.id)), text, facts, keep);
-    const { model: name, ...settings } = read(side);
-    // A model has its own tokens, so each encodes the prompt itself.
-    const ids = await page.encode(name, $("prompt").value);
+    const ids = await page.encode(name, $("prompt").value); // each model has its own tokens
     for await (const { choices: [choice] } of streamCompletion({ model: name, prompt: ids, max_tokens: page.readSettings().max_tokens, ...settings }, signal)) {
       for (const token of readTokens(choice)) {
         tokens.push(token);
@@ -48,7 +46,6 @@ export function createCompare(page) {
     facts.textContent = `${counted(tokens.length, "token")}. On average, the model gave a token of this text ${percent(Math.exp(mean))} (geometric mean): the less, the more surprising the text is to it.`;
     facts.dataset.mean = mean;
     keep.disabled = name !== page.state.model.id;
-    keep.addEventListener("click", () => page.adopt(ids, tokens));
     return { model: name, tokens, text };
   }
 
@@ -59,23 +56,23 @@ export function createCompare(page) {
     const boxes = [element("div"), element("div")];
     $("compare-texts").replaceChildren(...boxes);
     $("compare-texts").hidden = false;
-    $("compare-status").textContent = "Writing both…";
-    page.saveState?.();
+    const says = (text) => { $("compare-status").textContent = text; };
+    says("Writing both…");
+    page.save();
     try {
       const [a, b] = await Promise.all(["a", "b"].map((side, i) => write(side, boxes[i], controller.signal)));
-      const at = a.model === b.model ? a.tokens.findIndex((token, i) => token.id !== b.tokens[i]?.id) : -1;
-      if (a.model !== b.model) $("compare-status").textContent = "Two models: their tokens and their probabilities are their own.";
-      else if (at < 0 && a.tokens.length === b.tokens.length) $("compare-status").textContent = "Both texts are the same.";
+      const [longer, other] = a.tokens.length < b.tokens.length ? [b, a] : [a, b];
+      const first = longer.tokens.findIndex((token, i) => token.id !== other.tokens[i]?.id);
+      if (a.model !== b.model) says("Two models: their tokens and their probabilities are their own.");
+      else if (first < 0) says("Both texts are the same.");
       else {
-        const first = at < 0 ? a.tokens.length : at;
-        $("compare-status").textContent = first === 0 ? "The texts differ from the first token on." : `The first ${first === 1 ? "token is" : `${first} tokens are`} the same; then they part.`;
-        $("compare-status").dataset.same = first;
+        says(first === 0 ? "The texts differ from the first token on." : `The first ${first === 1 ? "token is" : `${first} tokens are`} the same; then they part.`);
         for (const { text } of [a, b]) text.querySelectorAll(".piece")[first]?.classList.add("parts-here");
       }
     } catch (error) {
-      if (error.name !== "AbortError") $("compare-status").textContent = error.message;
+      if (error.name !== "AbortError") says(error.message);
     }
   });
 
-  return { build, read: () => (find("#a-model") ? { a: read("a"), b: read("b") } : null), want: (sides) => { wanted = sides; } };
+  return { build, read: () => ($("a-model") ? { a: read("a"), b: read("b") } : null), want: (sides) => { wanted = sides; } };
 }

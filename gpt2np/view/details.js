@@ -1,9 +1,9 @@
 // The sections of the explain page: every number of a pass, from a description with the field `details`.
 
-import { attentionTable, chipOf, lensTable, lineChipOf, neuronsTable, shareElement, table, tableRow } from "./numbers.js";
+import { attentionTable, chipOf, lensTable, lineChipOf, neuronsTable, table, tableRow } from "./numbers.js";
 import { arrayOf, row } from "./pass.js";
 import { createSampler } from "./sampler.js";
-import { bar, dataElement, decodeToken, element, find, formatNumber, hex, percent, significant, visible, withSpaces } from "./view.js";
+import { bar, chipElement, counted, dataElement, decodeToken, element, find, formatNumber, hex, percent, shareElement, significant, visible, withSpaces } from "./view.js";
 
 const valueElement = (value) => dataElement(value, significant(value));
 const countElement = (value) => dataElement(value, value.toLocaleString("en"));
@@ -23,13 +23,13 @@ function* textNodes(pass) {
   if (!pieces.length) yield facts("The prompt is empty. A model needs a first token to start from: ", lineChipOf(pass, 0), `, id ${pass.ids[0]}, which marks the beginning of a text.`);
   else yield element("pre", { class: "prompt", dir: "auto" }, prompt.split("\n").map(visible).join("↵\n"));
   const shown = pieces.map((piece) => ({ ...piece, bytes: Uint8Array.from(atob(piece.bytes), (c) => c.charCodeAt(0)), ids: pass.ids.slice(piece.first, piece.first + piece.n_tokens) }));
-  const nameOf = ({ bytes }) => element("bdi", { class: "token" }, withSpaces(decodeToken(bytes)));
+  const nameOf = ({ bytes }) => chipElement(decodeToken(bytes));
   if (pieces.length) yield table("Each piece of the text, its bytes, its tokens and their ids", ["piece", "bytes (hexadecimal)", "tokens", "ids"], shown.map((piece) =>
     tableRow({}, nameOf(piece), element("code", {}, hex(piece.bytes)), piece.ids.flatMap((id) => [chipOf(pass, id), " "]), piece.ids.join(" "))), "pieces");
   const longest = Math.max(...shown.map(({ steps }) => steps.length));
   for (const piece of shown) {
     const count = Math.max(0, piece.steps.length - 1);
-    const says = piece.is_cut ? "a part of a long piece, without its merges" : count ? `${count} ${count === 1 ? "merge" : "merges"}` : "nothing is merged";
+    const says = piece.is_cut ? "a part of a long piece, without its merges" : count ? counted(count, "merge") : "nothing is merged";
     const summary = [nameOf(piece), element("span", { class: "soft" }, ` ${says} → ${piece.ids.join(" ")}`)];
     if (count) yield fold(summary, piece.steps.length === longest, mergeTable(piece));
     else yield facts(...summary);

@@ -1,14 +1,13 @@
 // The draw: a strip from 0 to 1, on which each token has a share, and the random number that falls on it.
 
-import { element, percent, withSpaces } from "./view.js";
+import { clamp, ease, element, percent, withSpaces } from "./view.js";
 
 const STRETCHED = 0.45; // of the phase: until then temperature and filters stretch and cut the strip
 const FALLEN = 0.9; // of the phase: until then the number falls
 const FALL = 26; // px
-const smooth = (x) => { const t = Math.min(1, Math.max(0, x)); return t * t * (3 - 2 * t); };
 
 /** The share of a row of a pass's `next`: `f` from 0, the model's probability, to 1, that of the draw. */
-export function shareAt({ start, from, logprob, sampled }, f) {
+function shareAt({ start, from, logprob, sampled }, f) {
   const p = Math.exp(logprob);
   return { left: start + (from - start) * f, width: p + (sampled - p) * f };
 }
@@ -48,7 +47,7 @@ export function createDraw() {
 
   /** Show the moment `f` of the draw, from 0 to 1; null before it. */
   function render(f) {
-    const g = f === null ? 0 : smooth(f / STRETCHED);
+    const g = f === null ? 0 : ease(f / STRETCHED);
     segments.classList.toggle("on", f !== null);
     segments.classList.toggle("moves", f !== null && f < 1); // the moment moves them, not a transition
     if (g !== stretched) {
@@ -59,7 +58,7 @@ export function createDraw() {
       stretched = g;
     }
     marker.hidden = place === null || f === null || f < STRETCHED;
-    const fallen = Math.min(1, Math.max(0, (f - STRETCHED) / (FALLEN - STRETCHED))) ** 2;
+    const fallen = clamp((f - STRETCHED) / (FALLEN - STRETCHED)) ** 2;
     marker.style.transform = `translateY(${((fallen - 1) * FALL).toFixed(1)}px)`;
   }
 

@@ -2,9 +2,9 @@
 
 import { EXPLAIN_SECTIONS } from "./details.js";
 import { createMachine } from "./machine.js";
-import { SECTIONS, chipOf, shareElement } from "./numbers.js";
+import { SECTIONS, chipOf } from "./numbers.js";
 import { arrayOf, row } from "./pass.js";
-import { element, find } from "./view.js";
+import { element, find, shareElement } from "./view.js";
 
 const described = JSON.parse(find("#data").textContent).pass;
 const { details, draw } = described;

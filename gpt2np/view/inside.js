@@ -1,9 +1,7 @@
 // Look inside: contributions of heads and MLPs, and switching off.
 
 import { post, postJson } from "./api.js";
-import { colorByEffects } from "./effects.js";
-import { shareElement } from "./numbers.js";
-import { dataElement, element, find, formatNumber, percent, rovingFocus } from "./view.js";
+import { $, button, dataElement, element, find, formatNumber, percent, rovingFocus, shareElement } from "./view.js";
 
 /** A part by its key, "layer,head" or "layer,mlp": a block and a head, or null for the MLP. */
 const partOf = (key) => {
@@ -11,27 +9,25 @@ const partOf = (key) => {
   return { layer: Number(layer), head: head === "mlp" ? null : Number(head) };
 };
 const keyOf = ({ layer, head }) => `${layer},${head ?? "mlp"}`;
-const partName = ({ layer, head }) => (head === null ? `the MLP of block ${layer}` : `head ${head} of block ${layer}`);
-const nameOfKey = (key) => partName(partOf(key));
+function nameOf(key) {
+  const { layer, head } = partOf(key);
+  return head === null ? `the MLP of block ${layer}` : `head ${head} of block ${layer}`;
+}
+const points = (effect) => `${effect >= 0.0005 ? "+" : ""}${formatNumber(100 * effect, 1)}`;
 
 /** The probability of a token in an answer of the server. */
 const probability = ({ next }, token) => Math.exp(next.find(({ id }) => id === token).logprob);
 
 export function createInside(page) {
-  const { chip, state } = page;
-  const root = document.getElementById("inside-content");
+  const root = $("inside-content");
   /** The selected part of the model: a block, and a head (null: the MLP). Factors by part. */
   const chosen = { layer: null, head: 0 };
   const factors = new Map(); // "layer,head" → factor; head "mlp"
   let shown = null; // { model, context, token, rival, answer, edited }
   let number = 0;
 
-  const request = (context, token, more = {}) => ({
-    model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...page.sampling(page.readSettings()), ...page.steering.fields(), ...more,
-  });
-
-  async function show(model, context, token, asked, plays) {
-    const mine = ++number;
+  async function show(context, token, asked, plays) {
+    const [mine, model] = [++number, page.state.model];
     if (!context.length) return clear("This is the first token: the model has read nothing before it. Click a later token.");
     root.setAttribute("aria-busy", "true");
     try {
@@ -44,8 +40,6 @@ export function createInside(page) {
       if (chosen.head >= model.n_head) chosen.head = 0;
       render();
       if (factors.size) await showChanges(mine, plays);
-    } catch (error) {
-      page.showError(error);
     } finally {
       if (mine === number) root.removeAttribute("aria-busy");
     }
@@ -68,7 +62,7 @@ export function createInside(page) {
     root.dataset.model = model.id;
   }
 
-  const nextChip = (id) => chip(id, shown.context);
+  const nextChip = (id) => page.chip(id, shown.context);
 
   /** Say that there is nothing to look into. */
   function clear(hint) {
@@ -77,14 +71,12 @@ export function createInside(page) {
     root.replaceChildren(element("p", { class: "hint" }, hint));
   }
 
-  function select(part) {
-    Object.assign(chosen, part);
-    for (const button of root.querySelectorAll(".cell")) {
-      button.setAttribute("aria-pressed", String(button.dataset.part === keyOf(chosen)));
-    }
+  function select(key) {
+    Object.assign(chosen, partOf(key));
+    for (const cell of root.querySelectorAll(".cell")) cell.setAttribute("aria-pressed", String(cell.dataset.part === key));
     page.machine.openBlock(chosen.layer);
     renderEdit();
-    page.saveState?.();
+    page.save();
   }
 
   // ---- contributions
@@ -96,8 +88,8 @@ export function createInside(page) {
     const [a, b] = [answer.tokens.indexOf(token), answer.tokens.indexOf(rival)];
     const of = new Map(components.map((name, i) => [name, values[i][a] - values[i][b]]));
     const grid = Array.from({ length: model.n_layer }, (_, layer) => [
-      ...Array.from({ length: model.n_head }, (_, head) => ({ layer, head, value: of.get(`blocks.${layer}.attn.head.${head}`) })),
-      { layer, head: null, value: of.get(`blocks.${layer}.mlp`) + of.get(`blocks.${layer}.mlp.c_proj.bias`) },
+      ...Array.from({ length: model.n_head }, (_, head) => ({ key: `${layer},${head}`, value: of.get(`blocks.${layer}.attn.head.${head}`) })),
+      { key: `${layer},mlp`, value: of.get(`blocks.${layer}.mlp`) + of.get(`blocks.${layer}.mlp.c_proj.bias`) },
     ]);
     const total = answer.attribution.logits[a] - answer.attribution.logits[b];
     const inGrid = grid.flat().reduce((sum, cell) => sum + cell.value, 0);
@@ -110,17 +102,14 @@ export function createInside(page) {
     const cells = grid.flat();
     const most = Math.max(...cells.map((cell) => Math.abs(cell.value)), 1e-9);
     const sorted = [...cells].sort((a, b) => b.value - a.value);
-    const list = (some) => (some.length ? some : [null]).flatMap((cell, i) => [i ? ", " : "", cell ? `${partName(cell)} (${formatNumber(cell.value)})` : "none"]);
+    const list = (some) => (some.length ? some : [null]).flatMap((cell, i) => [i ? ", " : "", cell ? `${nameOf(cell.key)} (${formatNumber(cell.value)})` : "none"]);
     const body = grid.map((row, layer) => element("tr", {}, element("th", { scope: "row" }, `block ${layer}`),
-      ...row.map((cell) => {
-        const key = keyOf(cell);
-        const label = `${partName(cell)}: ${formatNumber(cell.value)}${factors.has(key) ? `, set to ${factors.get(key)} times` : ""}`;
-        const button = element("button", {
-          type: "button", class: `cell ${cell.value < 0 ? "minus" : "plus"}${factors.has(key) ? " edited" : ""}`, "data-part": key, "data-value": cell.value,
-          tabindex: key === keyOf(chosen) ? 0 : -1, "aria-pressed": String(key === keyOf(chosen)), "aria-label": label, title: label, p: Math.abs(cell.value) / most,
-        }, formatNumber(cell.value, 1));
-        button.addEventListener("click", () => select({ layer: cell.layer, head: cell.head }));
-        return element("td", {}, button);
+      ...row.map(({ key, value }) => {
+        const label = `${nameOf(key)}: ${formatNumber(value)}${factors.has(key) ? `, set to ${factors.get(key)} times` : ""}`;
+        return element("td", {}, button(formatNumber(value, 1), () => select(key), {
+          class: `cell ${value < 0 ? "minus" : "plus"}${factors.has(key) ? " edited" : ""}`, "data-part": key, "data-value": value,
+          tabindex: key === keyOf(chosen) ? 0 : -1, "aria-pressed": String(key === keyOf(chosen)), "aria-label": label, title: label, p: Math.abs(value) / most,
+        }));
       })));
     const table = element("table", { class: "parts", "data-columns": model.n_head + 1 },
       element("thead", {}, element("tr", {}, element("td"), ...Array.from({ length: model.n_head }, (_, i) => element("th", { scope: "col" }, `head ${i}`)), element("th", { scope: "col" }, "MLP"))),
@@ -131,7 +120,7 @@ export function createInside(page) {
       element("p", { class: "hint", id: "parts-hint" }, `Each block has ${model.n_head} heads and an MLP. A head looks back at earlier tokens and brings something along from them; this is called attention. The MLP then works on each token alone. A number says how hard a part pushed: `,
         element("span", { class: "key plus" }, "blue"), " for ", nextChip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", nextChip(rival), ". Press a part to look at it."),
       element("div", { class: "wide" }, table),
-      element("div", { class: "buttons" }, element("button", { type: "button", id: "all-off", onclick: switchAllOff }, "Switch every part off in turn")),
+      element("div", { class: "buttons" }, button("Switch every part off in turn", switchAllOff, { id: "all-off" })),
       element("p", { class: "facts", id: "effects-says", role: "status" }),
       element("p", { class: "facts" }, "Most for ", nextChip(token), ": ", ...list(sorted.slice(0, 2).filter(({ value }) => value > 0)), ". Most for ", nextChip(rival), ": ", ...list(sorted.slice(-2).reverse().filter(({ value }) => value < 0)), "."),
       element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the last token read (the embedding) and fixed numbers (biases), the sum is ", dataElement(total, formatNumber(total)),
@@ -143,27 +132,41 @@ export function createInside(page) {
 
   async function switchAllOff() {
     const mine = shown;
-    const { context, token, isNext, answer } = mine;
+    const { context, token, answer } = mine;
     const before = probability(answer, token);
-    const says = find("#effects-says", root);
-    const button = find("#all-off", root);
-    const effectOf = async (part) => {
-      const edited = await postJson("api/inspect", request(context, isNext ? null : token, { tokens: [token], include: [], interventions: interventions([[part, 0]]) }));
-      return mine === shown ? probability(edited, token) - before : null;
-    };
-    button.disabled = true;
-    says.textContent = "Switching off one part after the other…";
+    const cells = [...root.querySelectorAll(".cell")];
+    $("all-off").disabled = true;
+    $("effects-says").textContent = "Switching off one part after the other…";
+    for (const cell of cells) cell.style.setProperty("--p", 0);
     try {
-      const strongest = await colorByEffects([...root.querySelectorAll(".cell")], effectOf, nameOfKey);
-      if (strongest === null) return;
+      const effects = [];
+      for (const cell of cells) {
+        const edited = await postJson("api/inspect", page.requestNext(context, token, { include: [], interventions: interventions([[cell.dataset.part, 0]]) }));
+        if (mine !== shown) return;
+        effects.push(probability(edited, token) - before);
+        showEffect(cell, effects.at(-1));
+        const most = Math.max(...effects.map(Math.abs), 1e-9); // the scale grows with what is found
+        effects.forEach((each, i) => cells[i].style.setProperty("--p", (Math.abs(each) / most).toFixed(4)));
+      }
       find("#parts-hint", root).replaceChildren("A number says by how many percentage points the probability of ", nextChip(token), ` (${percent(before)}) changes without this part: `, element("span", { class: "key plus" }, "blue"), " means that it falls, ", element("span", { class: "key minus" }, "orange"), " that it rises.");
-      says.textContent = `Largest effect: ${strongest}.`;
+      const sizes = effects.map(Math.abs);
+      $("effects-says").textContent = `Largest effect: ${cells[sizes.indexOf(Math.max(...sizes))].title}.`;
       find("#parts-panel h3", root).textContent = "What happens without it?";
-      button.replaceWith(element("button", { type: "button", id: "pushes", onclick: () => { renderParts(); find("#all-off", root).focus(); } }, "Show the pushes again"));
+      $("all-off").replaceWith(button("Show the pushes again", () => { renderParts(); $("all-off").focus(); }, { id: "pushes" }));
     } catch (error) {
-      page.showError(error);
       if (mine === shown) renderParts();
+      throw error;
     }
+  }
+
+  /** Color a cell of the map by what happens to the probability without its part. */
+  function showEffect(cell, effect) {
+    const label = `without ${nameOf(cell.dataset.part)}: ${points(effect)} percentage points`;
+    cell.classList.remove("plus", "minus");
+    cell.classList.add(effect < 0 ? "plus" : "minus");
+    cell.textContent = points(effect);
+    cell.dataset.effect = effect;
+    Object.assign(cell, { title: label, ariaLabel: label });
   }
 
   // ---- switching off
@@ -174,21 +177,17 @@ export function createInside(page) {
     return head === null ? { point: `blocks.${layer}.mlp.out`, factor } : { point: `blocks.${layer}.attn.z`, heads: [head], factor };
   })];
 
-  async function setFactor(part, factor) {
-    if (factor === 1) factors.delete(keyOf(part));
-    else factors.set(keyOf(part), factor);
-    try {
-      await showChanges(++number);
-      page.saveState?.();
-    } catch (error) {
-      page.showError(error);
-    }
+  async function setFactor(key, factor) {
+    if (factor === 1) factors.delete(key);
+    else factors.set(key, factor);
+    await showChanges(++number);
+    page.save();
   }
 
   /** Show the pass with the changed parts, unless another request has come since number `mine`. */
   async function showChanges(mine, plays = false) {
     const { context, isNext, token, answer } = shown;
-    const edited = factors.size ? await postJson("api/inspect", request(context, token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
+    const edited = factors.size ? await postJson("api/inspect", page.requestNext(context, token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
     if (mine !== number) return;
     shown.edited = edited;
     page.showMachine(edited ?? answer, isNext ? null : token, plays, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts: before (gray) → now", isChanged: true, was: answer.next }) });
@@ -200,18 +199,15 @@ export function createInside(page) {
     const key = keyOf(chosen);
     const slider = element("input", { type: "range", id: "factor", min: 0, max: 2, step: 0.1, value: factors.get(key) ?? 1, "aria-describedby": "factor-help" });
     const output = element("output", {}, String(slider.value));
-    const part = { ...chosen };
     slider.addEventListener("input", () => { output.value = slider.value; });
-    slider.addEventListener("change", () => setFactor(part, Number(slider.value)));
-    const set = (value) => { slider.value = value; output.value = value; setFactor(part, value); };
+    slider.addEventListener("change", () => setFactor(key, Number(slider.value)));
+    const set = (value) => { slider.value = value; output.value = value; setFactor(key, value); };
     find("#edit-panel", root).replaceChildren(
       element("h3", {}, "What if it were switched off?"),
-      element("label", { class: "slide" }, `Strength of ${partName(chosen)}: `, output, slider),
+      element("label", { class: "slide" }, `Strength of ${nameOf(key)}: `, output, slider),
       element("p", { class: "hint", id: "factor-help" }, "0 is off, 1 is normal, 2 is double. This changes the picture and the numbers, not the text. If they hardly move, the other parts do the work without this one."),
       element("div", { class: "buttons" },
-        element("button", { type: "button", id: "switch-off", onclick: () => set(0) }, "Switch it off"),
-        element("button", { type: "button", id: "normal", onclick: () => set(1) }, "Normal"),
-        element("button", { type: "button", id: "reset", onclick: reset }, "Reset all parts")),
+        button("Switch it off", () => set(0), { id: "switch-off" }), button("Normal", () => set(1), { id: "normal" }), button("Reset all parts", reset, { id: "reset" })),
       element("div", { id: "edit-result", "aria-live": "polite" }));
     renderEditResult();
   }
@@ -224,7 +220,7 @@ export function createInside(page) {
       result.replaceChildren(element("p", { class: "facts" }, factors.size ? "Computing…" : "All parts work normally."));
       return;
     }
-    const names = [...factors].map(([key, factor]) => `${nameOfKey(key)} × ${factor}`);
+    const names = [...factors].map(([key, factor]) => `${nameOf(key)} × ${factor}`);
     const best = edited.next[0];
     result.replaceChildren(
       element("p", { class: "facts" }, `Changed: ${names.join("; ")}.`),
@@ -237,10 +233,9 @@ export function createInside(page) {
   function explainPart() {
     const { context, model } = shown;
     const limit = model.max_explained_tokens;
-    const button = element("button", { type: "button", id: "explain" }, "Explain this step");
     const says = element("p", { class: "hint", role: "status" }, context.length > limit
       ? `Opens a page about the last ${limit} tokens alone, so its numbers differ from these.` : "Opens the whole explain page for exactly these tokens.");
-    button.addEventListener("click", async () => {
+    const open = async () => {
       const tab = window.open("about:blank", "_blank");
       says.textContent = "Computing the page…";
       try {
@@ -254,19 +249,19 @@ export function createInside(page) {
         tab?.close();
         says.textContent = error.message;
       }
-    });
+    };
     return [
       element("h3", {}, "Every number of it"),
       element("p", { class: "hint" }, "How text becomes numbers, one attention score multiplied out, every block and every probability: a page to read at leisure, which you can keep as a file."),
-      element("div", { class: "buttons" }, button), says,
+      element("div", { class: "buttons" }, button("Explain this step", open, { id: "explain" })), says,
     ];
   }
 
   /** Switch a part ("layer,head" or "layer,mlp"; default: the chosen one) off, or on again. */
   function toggle(key = keyOf(chosen)) {
     if (!shown) return null;
-    select(partOf(key));
-    return setFactor(chosen, factors.get(key) === 0 ? 1 : 0);
+    select(key);
+    return setFactor(key, factors.get(key) === 0 ? 1 : 0);
   }
 
   /** All parts work normally again. */
@@ -275,7 +270,7 @@ export function createInside(page) {
     factors.clear();
     if (!hadSome || !shown) return;
     renderEdit();
-    setFactor(chosen, 1);
+    setFactor(keyOf(chosen), 1);
   }
 
   return { show, clear, chosen, factors, toggle, reset, changes: () => ({ interventions: interventions() }) };

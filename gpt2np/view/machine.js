@@ -5,7 +5,8 @@ import { SECTIONS, chipOf, createNumbers, lineChipOf, nextChipOf } from "./numbe
 import { readPass } from "./pass.js";
 import { drawStage, headColor, layOut, paintStrips, phasesOf, secondsOf } from "./stage.js";
 import { createZoom } from "./zoom.js";
-import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, visible, withSpaces } from "./view.js";
+import { modelAt } from "./scenes.js";
+import { bar, button, dataElement, element, percent, rovingFocus, shareElement, visible, withSpaces } from "./view.js";
 
 const N_BARS = 9;
 const N_TEXT = 40; // tokens of the text above the picture
@@ -24,11 +25,8 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   let shown = { token: null, title: "", isChanged: false, picks: true, was: new Map() }; // the token that came, and how it was picked
   let phases = [];
   let moment = 0;
-  let isPlaying = false;
-  let goesOn = false; // between two passes
-  let until = Infinity; // the moment at which to pause
+  let isPlaying = false; // also between two passes
   let frame = 0;
-  let before = 0;
   let place = null;
   let strips = null;
   let colors = null;
@@ -37,7 +35,8 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   let chosen = 0; // the line that was pressed; the pointer only looks at others
   const view = { line: 0, head: null, bars: [], off: new Set() };
 
-  const text = element("p", { class: "machine-text", dir: "auto", "aria-label": "The text that the model reads" });
+  const [read, slot] = [element("span"), element("span", { class: "slot" })]; // the text, and the place of the next token
+  const text = element("p", { class: "machine-text", dir: "auto", "aria-label": "The text that the model reads" }, read, slot);
   const labels = element("div", { class: "machine-lines", role: "group", "aria-label": "The last tokens: a line each" });
   const canvas = element("canvas", { class: "machine-canvas", role: "img" });
   const answerTitle = element("p", { class: "machine-says" });
@@ -45,38 +44,34 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   const bars = element("ol", { class: "machine-bars" });
   const answer = element("div", { class: "machine-answer" }, answerTitle, draw.root, bars);
   const blocks = element("div", { class: "machine-blocks", role: "group", "aria-label": "Blocks" });
-  const readout = element("p", { class: "machine-readout", "aria-live": "off" }, LEGEND);
-  const button = (label, action, name, more = {}) => element("button", { type: "button", class: name, onclick: action, ...more }, label);
-  const play = button("Play", () => (isPlaying ? pause() : start()), "play primary");
+  const play = button("Play", () => (isPlaying ? pause() : start()), { class: "play primary" });
   const range = element("input", { type: "range", class: "moment", min: 0, step: 0.05, "aria-label": "Moment of the pass" });
   const speed = element("select", { "aria-label": "Speed" }, ...[[0.25, "¼ speed"], [0.5, "½ speed"], [1, "speed 1"], [2, "speed 2"], [4, "speed 4"]].map(([value, label]) => element("option", { value, selected: value === 1 }, label)));
   const heads = element("div", { class: "machine-heads", role: "group", "aria-label": "Heads to show" });
   const caption = element("p", { class: "machine-caption", role: "status" });
   const crumbs = element("nav", { class: "machine-crumbs", "aria-label": "Where you are in the model" });
-  const picture = element("div", { class: "machine-picture" }, canvas, blocks);
+  const picture = element("div", { class: "machine-picture" }, element("div", { class: "machine-view" }, canvas), blocks);
   const stage = element("div", { class: "machine-stage" }, labels, picture, answer);
   const panels = element("div", { class: "machine-numbers" });
   const showNumbers = createNumbers(panels, sections);
   root.classList.add("machine");
   root.append(element("div", { class: "machine-head" }, text, crumbs), stage,
-    element("div", { class: "transport" }, button("‹ Step", () => step(-1), "back", { "aria-label": "Step back" }), play, button("Step ›", () => step(1), "forth", { "aria-label": "Step" }), range, speed, heads),
-    caption, readout);
+    element("div", { class: "transport" }, button("‹ Step", () => step(-1), { class: "back", "aria-label": "Step back" }), play, button("Step ›", () => step(1), { class: "forth", "aria-label": "Step" }), range, speed, heads),
+    caption, element("p", { class: "machine-readout" }, LEGEND));
   const zoom = createZoom({
     canvas, picture, crumbs, source,
     say: (nodes) => { if (nodes) caption.replaceChildren(...nodes); else { said = ""; render(); } },
-    paintModel: (context) => drawStage(context, pass, strips, place, colors, moment, view),
-    context: () => ({ pass, line: view.line, colors, off: view.off, width: place.width, height: place.height, rows: place.hidden + place.rows === pass.count && !place.hidden ? { y: place.y(0) - place.pitch / 2, h: place.pitch * pass.count } : { y: 0, h: place.height } }),
-    modelItems: () => [{ x: 0, y: place.y(view.line) - 11, w: place.start * 0.95, h: 22, to: { kind: "token" }, name: "spot", label: `The embedding of ${withSpaces(pass.lineText(view.line))}` }],
-    modelAt: (x, y) => {
-      if (x < place.start) return { to: { kind: "token" }, box: { x: 0, y: y - 10, w: place.start, h: 20 } };
-      const layer = Math.floor((x - place.start) / place.block);
-      return layer < pass.n_layer ? { to: { kind: "block", layer }, box: { x: place.left(layer), y: 0, w: place.block, h: place.height } } : null;
+    model: {
+      get items() { return [{ x: 0, y: place.y(view.line) - 11, w: place.start * 0.95, h: 22, to: { kind: "token" }, name: "spot", label: `The embedding of ${withSpaces(pass.lineText(view.line))}` }]; },
+      paint: (context) => drawStage(context, pass, strips, place, colors, moment, view),
+      at: (x, y) => place && modelAt(pass, place, x, y),
     },
-    setLine: (line) => choose(line),
+    context: () => ({ pass, line: view.line, colors, off: view.off, width: place.width, height: place.height, rows: place.rows === pass.count ? { y: place.y(0) - place.pitch / 2, h: place.pitch * pass.count } : { y: 0, h: place.height } }),
+    lookAt: (line) => lookAt(line), setLine: (line) => choose(line),
     actions: (level) => {
       if (!onSwitch || level?.layer === undefined || level.kind === "norm") return [];
       const [key, name] = level.head === undefined ? [`${level.layer},mlp`, "the MLP"] : [`${level.layer},${level.head}`, `head ${level.head}`];
-      return [button(`Switch ${name} ${view.off.has(key) ? "on" : "off"}`, () => onSwitch(key), "switch")];
+      return [button(`Switch ${name} ${view.off.has(key) ? "on" : "off"}`, () => onSwitch(key), { class: "switch" })];
     },
     isStill: () => reducedMotion.matches,
     onChange: (level) => {
@@ -93,60 +88,43 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   // ---- time
 
   function start() {
-    if (!pass) return;
     zoom.leave();
     if (moment >= phases.length) moment = 0;
-    until = Infinity;
-    run();
+    run(phases.length, onEnd);
   }
 
-  function run() {
-    if (reducedMotion.matches) { // still frames, one after the other
-      if (until === Infinity) until = phases.length;
-      moment = until;
-      render();
-      return;
-    }
+  /** Play up to a moment, and call `next` there, if given; with reduced motion, show the moment. */
+  function run(end, next = null) {
+    pause();
+    if (reducedMotion.matches) return show(end);
     isPlaying = true;
     play.textContent = "Pause";
-    before = performance.now();
-    cancelAnimationFrame(frame);
+    let before = performance.now();
+    const tick = (now) => {
+      const phase = phases[Math.min(phases.length - 1, Math.floor(moment))];
+      moment = Math.min(end, moment + (Math.max(0, now - before) / 1000 / secondsOf(phase, pass)) * Number(speed.value));
+      before = now;
+      render();
+      if (moment >= end && end === phases.length) fall();
+      if (moment < end) frame = requestAnimationFrame(tick);
+      else if (next) next(); // the button stays at Pause until the next pass is there
+      else pause();
+    };
     frame = requestAnimationFrame(tick);
   }
 
   function pause() {
-    isPlaying = goesOn = false;
+    isPlaying = false;
     play.textContent = "Play";
     cancelAnimationFrame(frame);
   }
 
-  function tick(now) {
-    const phase = phases[Math.min(phases.length - 1, Math.floor(moment))];
-    moment += (Math.max(0, now - before) / 1000 / secondsOf(phase, pass)) * Number(speed.value);
-    before = now;
-    const end = Math.min(until, phases.length);
-    if (moment >= end) moment = end;
-    render();
-    if (moment < end) {
-      frame = requestAnimationFrame(tick);
-      return;
-    }
-    goesOn = Boolean(end === phases.length && until === Infinity && onEnd);
-    if (end === phases.length) fall();
-    if (goesOn) onEnd(); // the button stays at Pause until the next pass is there
-    else pause();
-  }
-
   function step(direction) {
-    if (!pass) return;
     pause();
     zoom.leave();
     if (direction < 0) show(Math.max(0, Math.ceil(moment) - 1));
     else if (moment >= phases.length) show(0);
-    else {
-      until = Math.floor(moment + 1e-9) + 1;
-      run();
-    }
+    else run(Math.floor(moment + 1e-9) + 1);
   }
 
   function show(value) {
@@ -176,32 +154,29 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     if (!place) return; // not laid out yet; the observer of the canvas calls again
     const at = Math.min(phases.length - 1, Math.floor(moment));
     const phase = phases[at];
-    drawNow();
+    const isOver = moment >= phases.length;
+    if (!zoom.isInside) drawNow();
     range.value = moment;
     const checkpoint = moment >= 2 + 2 * pass.n_layer - 1 ? pass.n_layer : Math.max(0, Math.floor((moment - 1) / 2));
-    const key = `${at} ${moment >= phases.length} ${view.line} ${checkpoint}`;
+    const key = `${at} ${isOver} ${view.line} ${checkpoint}`;
     if (key !== said) {
       said = key;
       const words = sayPhase(phase);
       if (!zoom.isInside) caption.replaceChildren(...words);
       range.setAttribute("aria-valuetext", nameOf(phase));
-      renderAnswer(checkpoint, moment >= phases.length || phase.kind === "draw");
-      for (const each of blocks.children) each.classList.toggle("now", Number(each.dataset.layer) === phase.layer && moment < phases.length);
+      renderAnswer(checkpoint, isOver || phase.kind === "draw");
+      for (const each of blocks.children) each.classList.toggle("now", Number(each.dataset.layer) === phase.layer && !isOver);
     }
-    const f = moment - at;
-    const isDrawn = moment >= phases.length;
-    bars.style.setProperty("--grow", phase.kind === "answer" && !isDrawn ? f.toFixed(3) : "1");
-    draw.render(phase.kind === "draw" ? Math.min(1, f) : null);
-    find(".slot", text).classList.toggle("filled", isDrawn && shown.token !== null);
+    bars.style.setProperty("--grow", phase.kind === "answer" ? (moment - at).toFixed(3) : "1");
+    draw.render(phase.kind === "draw" ? Math.min(1, moment - at) : null);
+    slot.classList.toggle("filled", isOver && shown.token !== null);
     root.dataset.moment = moment.toFixed(3);
   }
 
   function drawNow() {
-    if (!place || zoom.isInside) return;
     const start = performance.now();
     zoom.draw();
-    const spent = performance.now() - start;
-    (root.frames ??= []).push(spent); // read by the tests and by benchmarks/playground.py
+    (root.frames ??= []).push(performance.now() - start); // read by the tests and by benchmarks/playground.py
     if (root.frames.length > 600) root.frames.shift();
   }
 
@@ -233,7 +208,8 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     bars.replaceChildren(...listed.map((each) => {
       const { id, p, before = p } = each;
       const from = Math.abs(before - p) < 5e-4 ? [] : [element("span", { class: "soft" }, `${percent(before)} → `)];
-      const name = onPick && shown.picks && isLast ? element("button", { type: "button", class: "token", onclick: () => onPick(id), "aria-label": `Continue with ${withSpaces(pass.nextText(id))}` }, withSpaces(pass.nextText(id))) : ofOther ? chip(id) : nextChip(id);
+      const word = withSpaces(pass.nextText(id));
+      const name = onPick && shown.picks && isLast ? button(word, () => onPick(id), { class: "token", "aria-label": `Continue with ${word}` }) : ofOther ? chip(id) : nextChip(id);
       return element("li", { "data-id": id, class: each === followed && isLast && "own" }, name, element("span", {}, ...from, dataElement(p, p ? percent(p) : "cut off")), bar(p / most),
         ...(isAfter && each.before !== undefined ? [element("span", { class: "was", p: Math.min(1, before / most) })] : []));
     }));
@@ -245,22 +221,21 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   /** Where the bars are beside the picture, for the curves that lead to them. */
   function measureBars() {
     if (!place) return;
-    const { top } = canvas.getBoundingClientRect();
-    const isBeside = answer.getBoundingClientRect().top < canvas.getBoundingClientRect().bottom - 40;
+    const { top, bottom } = canvas.parentElement.getBoundingClientRect(); // the canvas may be growing
+    const isBeside = answer.getBoundingClientRect().top < bottom - 40;
     const rows = [...bars.children].filter((each) => each.offsetHeight);
     const most = Math.max(...pass.next.map((each) => Math.exp(each.logprob)));
     const shares = new Map(pass.next.map((each) => [each.id, Math.exp(each.logprob) / most]));
-    view.bars = isBeside ? rows.map((each) => {
+    view.bars = rows.map((each, i) => {
       const box = each.getBoundingClientRect();
-      return { y: box.top - top + box.height / 2, share: shares.get(Number(each.dataset.id)) ?? 0 };
-    }) : rows.map((each, i) => ({ y: ((i + 0.5) * place.height) / rows.length, share: shares.get(Number(each.dataset.id)) ?? 0 }));
+      return { y: isBeside ? box.top - top + box.height / 2 : ((i + 0.5) * place.height) / rows.length, share: shares.get(Number(each.dataset.id)) ?? 0 };
+    });
   }
 
   /** The token flies from its bar into the text. */
   function fall() {
     const from = shown.token !== null && bars.querySelector(".own")?.getBoundingClientRect();
-    const slot = find(".slot", text);
-    if (!from || reducedMotion.matches || !slot.animate) return;
+    if (!from || reducedMotion.matches) return;
     const to = slot.getBoundingClientRect();
     slot.animate([{ transform: `translate(${from.left - to.left}px, ${from.top - to.top}px)` }, { transform: "none" }], { duration: 500 / Number(speed.value), easing: "ease-in" });
   }
@@ -269,20 +244,10 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
 
   const nameOf = ({ kind, layer }) => ({ embed: "embedding", attention: `block ${layer}, attention`, mlp: `block ${layer}, MLP`, answer: "answer", draw: "draw" })[kind];
 
-  function strongestLook(layer, line) {
-    let best = null;
-    for (let head = 0; head < pass.n_head; head++) {
-      pass.weights(layer, head, line).forEach((weight, key) => {
-        if (key < line && (!best || weight > best.weight)) best = { head, key, weight };
-      });
-    }
-    return best;
-  }
-
   /** What temperature and filters did to a token's share of the strip. */
   function sayStretch(own) {
     const p = Math.exp(own.logprob);
-    return Math.abs(p - own.sampled) < 5e-4 ? [] : [` Before, the settings ${own.sampled > p ? "stretched" : "shrank"} its share from `, dataElement(p, percent(p)), " to ", dataElement(own.sampled, percent(own.sampled)), "."];
+    return Math.abs(p - own.sampled) < 5e-4 ? [] : [` Before, the settings ${own.sampled > p ? "stretched" : "shrank"} its share from `, shareElement(p), " to ", shareElement(own.sampled), "."];
   }
 
   function sayPhase({ kind, layer }) {
@@ -295,9 +260,9 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
       return [title, `Each token becomes ${n} numbers: a learned row that says which token it is, plus one that says where it stands. Blue cells are above zero, orange below.`];
     }
     if (kind === "attention") {
-      const best = strongestLook(layer, line);
+      const best = pass.strongestLook(layer, line);
       return [title, "Each token takes in something from tokens before it; a wider arc takes more. ", token,
-        ...(best ? [pass.first ? ", of the tokens in the picture before it, takes most from " : ", of the tokens before it, takes most from ", lineChip(best.key), ` (head ${best.head}: `, dataElement(best.weight, percent(best.weight)), ")."] : [" has no token before it in the picture."])];
+        ...(best ? [pass.first ? ", of the tokens in the picture before it, takes most from " : ", of the tokens before it, takes most from ", lineChip(best.key), ` (head ${best.head}: `, shareElement(best.weight), ")."] : [" has no token before it in the picture."])];
     }
     if (kind === "mlp") {
       const [most] = pass.neurons(layer, line);
@@ -312,7 +277,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     const { draw } = pass.described;
     const own = pass.next.find(({ id }) => id === shown.token);
     if (shown.token === null) return [title, "A strip from 0 to 1 is divided among all tokens, in the order of their numbers. Each token’s section is as long as its probability. ", pass.next.some(({ sampled }) => sampled === 1) ? "Here one token has all of it: nothing is left to chance." : `A random number picks one${onPick && shown.picks ? ": press “One token”, or a token" : ""}.`];
-    if (shown.isChanged) return [title, "The token that came, ", nextChip(shown.token), ", has ", ...(own ? [dataElement(own.sampled, percent(own.sampled))] : ["no place"]), " with the changed parts. What the gray shapes wrote is gone, and everything after them is computed anew."];
+    if (shown.isChanged) return [title, "The token that came, ", nextChip(shown.token), ", has ", ...(own ? [shareElement(own.sampled)] : ["no place"]), " with the changed parts. What the gray shapes wrote is gone, and everything after them is computed anew."];
     if (draw?.id === shown.token && own?.sampled < 1) {
       return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", nextChip(shown.token), ": it is written, and all begins again with the longer text.", ...sayStretch(own)];
     }
@@ -322,23 +287,21 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   // ---- building for a pass
 
   function build() {
-    blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button("", (event) => { event.stopPropagation(); openBlock(layer); zoom.open({ kind: "block", layer }); }, "", { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
-    heads.replaceChildren(button("all heads", () => isolate(null), "", { "data-head": "all", "aria-pressed": String(view.head === null) }),
+    blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => button("", (event) => { event.stopPropagation(); openBlock(layer); zoom.open({ kind: "block", layer }); }, { "data-layer": layer, "aria-label": `Block ${layer}`, "aria-pressed": String(layer === block) })));
+    heads.replaceChildren(button("all heads", () => isolate(null), { "data-head": "all", "aria-pressed": String(view.head === null) }),
       ...Array.from({ length: pass.n_head }, (_, head) => {
-        const made = button(String(head), () => isolate(head), "", { "data-head": head, "aria-label": `Head ${head}`, "aria-pressed": String(view.head === head) });
+        const made = button(String(head), () => isolate(head), { "data-head": head, "aria-label": `Head ${head}`, "aria-pressed": String(view.head === head) });
         made.style.borderBottomColor = headColor(head);
         return made;
       }));
     canvas.setAttribute("aria-label", `${pass.count} tokens as lines through ${pass.n_layer} blocks; the tables below hold the numbers`);
     range.max = phases.length;
-    resize();
+    repaint();
   }
 
   /** As much of the text's end as there is room for in one line, and the place of the next token. */
   function showText() {
-    const slot = element("span", { class: `slot${moment >= phases.length && shown.token !== null ? " filled" : ""}` }, shown.token === null ? "?" : visible(pass.nextText(shown.token)));
-    const read = element("span", {});
-    text.replaceChildren(read, slot);
+    slot.textContent = shown.token === null ? "?" : visible(pass.nextText(shown.token));
     const pieces = pass.texts.map((each, i) => (each === "·" && i < pass.count + pass.first - 1 ? "" : visible(each)));
     for (let n = Math.min(N_TEXT, pieces.length); n > 0; n--) {
       read.textContent = (n < pieces.length ? "…" : "") + pieces.slice(-n).join("");
@@ -350,13 +313,14 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     const rows = [];
     if (place.hasEarlier) {
       const name = `${pass.first + place.hidden} before`;
-      rows.push(place.hidden ? button(`▴ ${name}`, () => scroll(2 - place.rows), "earlier") : element("span", { class: "earlier" }, name));
+      rows.push(place.hidden ? button(`▴ ${name}`, () => scroll(2 - place.rows), { class: "earlier" }) : element("span", { class: "earlier" }, name));
     }
     for (let line = place.hidden; line < pass.count; line++) {
-      rows.push(element("button", { type: "button", tabindex: line === chosen ? 0 : -1, "data-line": line, class: line === view.line && "looked", "aria-pressed": String(line === chosen), "aria-label": `Line of ${withSpaces(pass.lineText(line))}` }, element("bdi", {}, withSpaces(pass.lineText(line)))));
+      const word = withSpaces(pass.lineText(line));
+      rows.push(button(element("bdi", {}, word), null, { tabindex: line === chosen ? 0 : -1, "data-line": line, class: line === view.line && "looked", "aria-pressed": String(line === chosen), "aria-label": `Line of ${word}` }));
     }
     const after = pass.count - place.hidden - place.rows;
-    if (after) rows.push(button(`▾ ${after} after`, () => scroll(place.rows - 2), "later"));
+    if (after) rows.push(button(`▾ ${after} after`, () => scroll(place.rows - 2), { class: "later" }));
     labels.replaceChildren(...rows);
   }
 
@@ -449,30 +413,6 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   new ResizeObserver(resize).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
 
-  /** The line under the pointer, or null; and the pointer's place. */
-  function pointed(event) {
-    const box = canvas.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    const line = Math.floor(y / place.pitch) + place.hidden - (place.hasEarlier ? 1 : 0);
-    return { x, line: line < place.hidden || line >= place.hidden + place.rows ? null : line };
-  }
-  picture.addEventListener("click", (event) => { if (place && !zoom.isInside) choose(pointed(event).line); });
-  /** A strip under the pointer is read out: the vector, and the number of the cell. */
-  picture.addEventListener("pointermove", (event) => {
-    if (!place || zoom.isInside) return;
-    const { x, line } = pointed(event);
-    if (line === null) return;
-    lookAt(line);
-    const k = Array.from({ length: pass.n_layer + 1 }, (_, i) => i).find((i) => Math.abs(x - place.stop(i)) <= place.strip / 2);
-    if (k === undefined) { readout.textContent = LEGEND; return; }
-    const vector = pass.resid(k, line);
-    const cell = Math.min(strips.width - 1, Math.max(0, Math.floor(((x - place.stop(k)) / place.strip + 0.5) * strips.width)));
-    const from = Math.floor((cell * vector.length) / strips.width);
-    const group = [...vector.slice(from, Math.floor(((cell + 1) * vector.length) / strips.width))];
-    const value = group.reduce((a, b) => (Math.abs(b) > Math.abs(a) ? b : a));
-    readout.replaceChildren("The line of ", lineChip(line), k ? ` after block ${k - 1}` : " before the first block", `: number ${from + group.indexOf(value)} is `, dataElement(value, formatNumber(value, 3)), ".");
-  });
-
   function renderNumbers() {
     if (pass && panels.isConnected) showNumbers(pass, { block, line: chosen, head: view.head, token: shown.token });
   }
@@ -480,7 +420,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   return {
     /** Show a pass. `token` came after it (null: open); parts in `off` ("layer,head", "layer,mlp") are gray, and `isChanged`: `was` has the rows of `next` without the changes; its tokens can be pressed if `picks`; `plays` starts it ("on": and what follows, unless paused meanwhile), otherwise the whole pass is shown. `line` is chosen (default: the last). */
     show(described, { token = null, title = "", plays = false, off = [], isChanged = false, was = [], line = null, picks = true } = {}) {
-      const starts = plays === "on" ? goesOn : plays;
+      const starts = plays === "on" ? isPlaying : plays;
       pause();
       pass = readPass(described);
       shown = { token, title, isChanged, picks, was: new Map(was.map(({ id, logprob }) => [id, Math.exp(logprob)])) };
@@ -492,15 +432,12 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
       if (view.head >= pass.n_head) view.head = null;
       if (block >= pass.n_layer) block = pass.n_layer - 1;
       moment = starts ? 0 : phases.length;
-      colors = readColors();
-      strips = paintStrips(pass, colors);
       root.hidden = false; // the picture needs its size
       build();
       renderNumbers();
       if (zoom.isInside) zoom.refresh(true);
       root.dataset.ready = "true";
-      if (starts && plays === "on") start();
-      else if (starts) { until = phases.length; run(); }
+      if (starts) run(phases.length, plays === "on" ? onEnd : null);
     },
     pause, openBlock, isolate, panels, leave: zoom.leave,
     get pass() { return pass; },

@@ -1,17 +1,17 @@
 // The numbers of a pass as tables, below the picture. A section is drawn again when what it follows changes.
 
-import { bar, dataElement, element, formatNumber, percent, withSpaces } from "./view.js";
+import { bar, chipElement, dataElement, element, formatNumber, shareElement, withSpaces } from "./view.js";
 
-export const table = (caption, head, rows, name = "") => element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
-  element("table", { class: name }, element("caption", {}, caption),
-    element("thead", {}, element("tr", {}, ...head.map((each) => (each ? element("th", { scope: "col" }, ...[each].flat()) : element("td"))))), element("tbody", {}, ...rows)));
+export const plainTable = (caption, head, rows, name = "") => element("table", { class: name }, element("caption", {}, caption),
+  element("thead", {}, element("tr", {}, ...head.map((each) => (each ? element("th", { scope: "col" }, ...[each].flat()) : element("td"))))), element("tbody", {}, ...rows));
+/** A table that scrolls sideways, also by the keyboard. */
+export const table = (caption, ...rest) => element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": caption }, plainTable(caption, ...rest));
 export const tableRow = (attributes, first, ...cells) =>
   element("tr", attributes, element("th", { scope: "row" }, ...[first].flat()), ...cells.map((cell) => element("td", {}, ...[cell].flat())));
 
-export const chipOf = (pass, id) => element("bdi", { class: "token", "data-id": id }, withSpaces(pass.text(id)));
-export const nextChipOf = (pass, id) => element("bdi", { class: "token", "data-id": id }, withSpaces(pass.nextText(id)));
-export const lineChipOf = (pass, line) => element("bdi", { class: "token", "data-id": pass.lineIds[line] }, withSpaces(pass.lineText(line)));
-export const shareElement = (p) => dataElement(p, percent(p));
+export const chipOf = (pass, id) => chipElement(pass.text(id), id);
+export const nextChipOf = (pass, id) => chipElement(pass.nextText(id), id);
+export const lineChipOf = (pass, line) => chipElement(pass.lineText(line), pass.lineIds[line]);
 
 /** Return the logit-lens table of a line, with `guesses` guesses per row; of the last line if the description has no guesses for that line. */
 export function lensTable(pass, { token, block, line: wanted }, guesses = 1) {

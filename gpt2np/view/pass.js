@@ -68,7 +68,7 @@ export function readPass(described) {
   const attention = (layer, line) => row(arrays.attention, layer, line);
   const strengths = Float32Array.from(arrays.resid.data.filter((_, i) => i % Math.ceil(arrays.resid.data.length / 20_000) === 0), Math.abs).sort();
   return {
-    ...shape, described, count, first: lines.first, next: described.next, lens: described.lens,
+    ...shape, headSize: shape.n_embd / shape.n_head, described, count, first: lines.first, next: described.next, lens: described.lens,
     ids: described.ids, lineIds: described.ids.slice(lines.first),
     text: (id) => decodeToken(bytesOf(id)),
     nextText: (id) => decodeToken(bytesOf(id), described.ids.slice(-4).flatMap((each) => [...bytesOf(each)])), // after the last line
@@ -78,6 +78,11 @@ export function readPass(described) {
     middle: (layer, line) => sum(resid(layer, line), attention(layer, line)),
     mlp: (layer, line) => row(arrays.mlp, layer, line),
     weights: (layer, head, line) => row(arrays.pattern, layer, head, line),
+    /** The token before a line that it takes most from, by which head and how much; null for the first line. */
+    strongestLook(layer, line) {
+      const looks = Array.from({ length: shape.n_head }, (_, head) => [...row(arrays.pattern, layer, head, line).subarray(0, line)].map((weight, key) => ({ head, key, weight }))).flat();
+      return looks.reduce((best, look) => (!best || look.weight > best.weight ? look : best), null);
+    },
     /** The lens of a line after `k` blocks, or null if the description has that of the last line only. */
     guess: (k, line) => {
       if (line === count - 1) return described.lens[k];

@@ -1,13 +1,12 @@
 // Present mode: the lesson of the guide as steps, one thing at a time in large letters, with a timer.
 
-import { element, find } from "./view.js";
+import { $, button, element, find } from "./view.js";
 
 const set = (id, value, kind) => {
-  const input = document.getElementById(id);
-  input.value = value;
-  input.dispatchEvent(new Event(kind, { bubbles: true }));
+  $(id).value = value;
+  $(id).dispatchEvent(new Event(kind, { bubbles: true }));
 };
-const press = (id) => document.getElementById(id).click();
+const press = (id) => $(id).click();
 const writeAt = (temperature) => () => {
   set("temperature", temperature, "input");
   press("generate");
@@ -27,12 +26,9 @@ const clock = (seconds) => `${Math.floor(seconds / 60)}:${String(seconds % 60).p
 
 /** Give the page its present mode; `inside` switches parts off, `machine` is the picture. */
 export function createPresent(inside, machine) {
-  const start = document.getElementById("present");
   const [title, says, time, actions] = [element("h2", { tabindex: -1 }), element("p", { class: "lesson-says", "aria-live": "polite" }), element("p", { class: "lesson-time", role: "timer" }), element("div", { class: "lesson-actions" })];
-  const back = element("button", { type: "button", onclick: () => go(at - 1) }, "‹ Back");
-  const next = element("button", { type: "button", class: "primary", onclick: () => go(at + 1) }, "Next ›");
-  const end = element("button", { type: "button", onclick: leave }, "End");
-  const lesson = element("section", { id: "lesson", "aria-label": "The lesson", hidden: true }, element("div", { class: "lesson-head" }, title, time), says, element("div", { class: "lesson-actions" }, actions, back, next, end));
+  const [back, next] = [button("‹ Back", () => go(at - 1)), button("Next ›", () => go(at + 1), { class: "primary" })];
+  const lesson = element("section", { id: "lesson", "aria-label": "The lesson", hidden: true }, element("div", { class: "lesson-head" }, title, time), says, element("div", { class: "lesson-actions" }, actions, back, next, button("End", leave)));
   find("main").prepend(lesson);
   let [at, since, timer] = [0, 0, null];
 
@@ -42,7 +38,7 @@ export function createPresent(inside, machine) {
     const { title: name, says: text, shows, actions: offered } = STEPS[at];
     title.textContent = `${at + 1} of ${STEPS.length}: ${name}`;
     says.textContent = text;
-    actions.replaceChildren(...offered.map(([label, act]) => element("button", { type: "button", onclick: () => act(inside) }, label)));
+    actions.replaceChildren(...offered.map(([label, act]) => button(label, () => act(inside))));
     [back.disabled, next.disabled] = [at === 0, at === STEPS.length - 1];
     document.documentElement.dataset.present = shows;
     showTime();
@@ -59,10 +55,10 @@ export function createPresent(inside, machine) {
     clearInterval(timer);
     lesson.hidden = true;
     delete document.documentElement.dataset.present;
-    start.focus();
+    $("present").focus();
   }
 
-  start.addEventListener("click", () => {
+  $("present").addEventListener("click", () => {
     machine.leave();
     inside.reset();
     lesson.hidden = false;

@@ -1,13 +1,18 @@
 // The texts written from one prompt as a river: what they share is drawn once, and each branch leaves where it differs.
 
 import { pathTo } from "./tree.js";
-import { counted, element, visible } from "./view.js";
+import { button, counted, element, visible } from "./view.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const N_SHARED = 18; // characters of a shared part: its end
 const N_OWN = 48; // of a branch's own part: its beginning
 const WIDE = 11; // px of the whole river
 const UNDER = 9; // px below the middle of a row, so that lines do not cover the words
+
+function svgElement(name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
 
 const cut = (text, n, fromEnd) => (text.length <= n ? text : fromEnd ? `…${text.slice(-n)}` : `${text.slice(0, n)}…`);
 
@@ -15,7 +20,7 @@ const cut = (text, n, fromEnd) => (text.length <= n ? text : fromEnd ? `…${tex
  * The rows of a tree, one for each leaf: the parts of its path that no row above has drawn. A part runs from one parting
  * of the ways to the next. `from` is the row and part where the row leaves; `count` the leaves that a part leads to.
  */
-export function rowsOf(root) {
+function rowsOf(root) {
   const rows = [];
   const visit = (start, row, from) => {
     const nodes = [];
@@ -61,8 +66,7 @@ export function createRiver(page, list, open) {
   }
 
   let rows = [];
-  const picture = document.createElementNS(SVG, "svg");
-  picture.setAttribute("aria-hidden", "true");
+  const picture = svgElement("svg", { "aria-hidden": "true" });
   list.before(picture);
 
   /** Draw the tree; a text of its own is no river yet. */
@@ -97,13 +101,7 @@ export function createRiver(page, list, open) {
     });
     picture.setAttribute("width", Math.max(...[...ends.values()].map(({ x }) => x)));
     picture.setAttribute("height", list.offsetHeight);
-    picture.replaceChildren(...paths.map(({ d, width, isCurrent }) => {
-      const path = document.createElementNS(SVG, "path");
-      path.setAttribute("d", d);
-      path.setAttribute("stroke-width", Math.max(1.5, width));
-      if (isCurrent) path.setAttribute("class", "current");
-      return path;
-    }));
+    picture.replaceChildren(...paths.map(({ d, width, isCurrent }) => svgElement("path", { d, "stroke-width": Math.max(1.5, width), class: isCurrent ? "current" : "" })));
   }
   new ResizeObserver(lay).observe(list);
 

@@ -1,7 +1,7 @@
 // What a token came from: earlier tokens glow by their share in its log probability (integrated gradients).
 
 import { once } from "./api.js";
-import { dataElement, element, formatNumber, withSpaces } from "./view.js";
+import { chipElement, dataElement, formatNumber } from "./view.js";
 
 const PAUSE = 200; // ms: the pointer may only pass by
 const SLOW = 2000; // ms: a model that takes longer glows only when it is asked again
@@ -49,13 +49,12 @@ export function createSaliency(page, story, says, isOn) {
       piece?.style.setProperty("--glow", Math.abs(value / most).toFixed(4));
       piece?.classList.toggle("against", value < 0);
     });
-    const named = (i) => [element("bdi", { class: "token" }, withSpaces(page.tokenText(ids[i]))), " (", dataElement(values[i], `${values[i] > 0 ? "+" : ""}${formatNumber(values[i])}`), ")"];
+    const named = (i) => [chipElement(page.tokenText(ids[i])), " (", dataElement(values[i], `${values[i] > 0 ? "+" : ""}${formatNumber(values[i])}`), ")"];
     const ranked = values.map((_, i) => i).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])).slice(0, N_SAID);
     const list = (indices) => indices.flatMap((i, k) => [k ? ", " : "", ...named(i)]);
     const [pro, contra] = [ranked.filter((i) => values[i] > 0), ranked.filter((i) => values[i] < 0)];
-    says.replaceChildren("For ", element("bdi", { class: "token" }, withSpaces(page.tokenText(ids.at(-1)))), ...(pro.length ? [" it counted most that these came before: ", ...list(pro)] : []),
+    says.replaceChildren("For ", chipElement(page.tokenText(ids.at(-1))), ...(pro.length ? [" it counted most that these came before: ", ...list(pro)] : []),
       ...(contra.length ? [pro.length ? "; against it: " : " most counted against it: ", ...list(contra)] : []), ". (Shares of its log probability.)");
-    says.dataset.values = values.join(" ");
   }
 
   return glow;

@@ -2,7 +2,8 @@
 // A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x, y)` says what is under the pointer.
 
 import { row, strongest } from "./pass.js";
-import { dataElement, formatNumber, percent, withSpaces } from "./view.js";
+import { CELLS, colorOf } from "./stage.js";
+import { dataElement, formatNumber, percent, shareElement, withSpaces } from "./view.js";
 
 const LABEL = 15; // pixels of a line of small text
 const shownNumber = (value) => formatNumber(value, Math.abs(value) < 10 ? 3 : 2);
@@ -14,7 +15,7 @@ function paintCells(context, values, columns, box, limit, colors) {
   const bitmap = document.createElement("canvas");
   [bitmap.width, bitmap.height] = [columns, rows];
   const pixels = new ImageData(columns, rows);
-  values.forEach((value, i) => pixels.data.set([...(value < 0 ? colors.minus : colors.plus), Math.round(255 * Math.sqrt(Math.min(1, Math.abs(value) / limit)))], 4 * i));
+  values.forEach((value, i) => pixels.data.set(colorOf(value, limit, colors), 4 * i));
   bitmap.getContext("2d").putImageData(pixels, 0, 0);
   context.imageSmoothingEnabled = false;
   context.fillStyle = colors.paper;
@@ -23,9 +24,9 @@ function paintCells(context, values, columns, box, limit, colors) {
   outline(context, box, colors.rule);
 }
 
-function outline(context, { x, y, w, h }, color, width = 1) {
+function outline(context, { x, y, w, h }, color) {
   context.strokeStyle = color;
-  context.lineWidth = width;
+  context.lineWidth = 1;
   context.strokeRect(x, y, w, h);
 }
 
@@ -35,8 +36,8 @@ const paintVector = (context, vector, box, limit, colors) => {
   paintCells(context, cells, cells.length, box, limit, colors);
 };
 
-/** Bars up and down from the middle of a box; `chosen` is marked. */
-function paintBars(context, values, box, limit, colors, chosen = null) {
+/** Bars up and down from the middle of a box. */
+function paintBars(context, values, box, limit, colors) {
   const cells = strongest(values, Math.max(1, Math.floor(box.w)));
   const middle = box.y + box.h / 2;
   const width = box.w / cells.length;
@@ -47,13 +48,39 @@ function paintBars(context, values, box, limit, colors, chosen = null) {
   });
   context.fillStyle = colors.soft;
   context.fillRect(box.x, middle, box.w, 1);
-  if (chosen !== null) outline(context, { x: box.x + (chosen * box.w) / values.length, y: box.y, w: Math.max(3, box.w / values.length), h: box.h }, colors.soft);
 }
 
+/** Vectors [name, numbers] as the columns of a table. */
+const vectorTable = (caption, parts, first = "number") => () =>
+  ({ caption, head: [first, ...parts.map(([name]) => name)], rows: Array.from(parts[0]?.[1] ?? [], (_, i) => [i, ...parts.map(([, vector]) => vector[i])]) });
+
 const inside = ({ x, y, w, h }, px, py) => px >= x && px < x + w && py >= y && py < y + h;
-const cellAt = (box, px, count) => Math.min(count - 1, Math.floor(((px - box.x) / box.w) * count));
+const cellAt = (box, px, count) => Math.max(0, Math.min(count - 1, Math.floor(((px - box.x) / box.w) * count)));
 const label = (text, x, y, w = 0, name = "") => ({ text, x, y, w, h: LABEL, name });
 const chipText = (pass, line) => `“${withSpaces(pass.lineText(line))}”`;
+
+/** What is under a point of the picture of the whole model, which `place` (stage.js) lays out. */
+export function modelAt(pass, place, x, y) {
+  const line = place.lineAt(y);
+  const layer = Math.floor((x - place.start) / place.block);
+  const to = layer < 0 ? { to: { kind: "token" }, box: { x: 0, y: y - 10, w: place.start, h: 20 } }
+    : layer < pass.n_layer ? { to: { kind: "block", layer }, box: { x: place.left(layer), y: 0, w: place.block, h: place.height } } : {};
+  return { line, ...to, says: line === null ? null : tipAt(pass, place, layer, line, x) };
+}
+
+function tipAt(pass, place, layer, line, x) {
+  const own = chipText(pass, line);
+  const k = Math.min(pass.n_layer, Math.max(0, Math.round((x - place.start + place.strip / 2) / place.block))); // of the nearest strip
+  if (layer < 0 || (k && Math.abs(x - place.stop(k)) <= place.strip / 2)) {
+    const name = k ? `line of ${own} after block ${k - 1}` : `embedding of ${own}, token ${pass.lineIds[line]} at position ${pass.first + line}`;
+    return readVector(pass.resid(k, line), { x: place.stop(k) - place.strip / 2, w: place.strip }, x, `${name}, number`, CELLS).says;
+  }
+  if (layer >= pass.n_layer) return [`logits: one for each of the ${pass.vocab_size.toLocaleString("en")} tokens; the highest is that of “${withSpaces(pass.nextText(pass.next[0].id))}”, probability `, shareElement(Math.exp(pass.next[0].logprob))];
+  const [{ neuron, activation }] = pass.neurons(layer, line);
+  if (x > place.left(layer) + 0.4 * place.block) return [`MLP of block ${layer}: neuron ${neuron} writes most into the line of ${own}, activation `, numberElement(activation)];
+  const look = pass.strongestLook(layer, line);
+  return look ? [`attention of block ${layer}: ${own} takes most from ${chipText(pass, look.key)} (head ${look.head}), `, shareElement(look.weight)] : [`attention of block ${layer}: no token is before ${own} in the picture`];
+}
 
 /** A block: the pattern of each head, the sums on the token's line, all neurons. */
 export function blockScene({ layer }, { pass, line, colors, width, height, data, off }) {
@@ -101,19 +128,18 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
       const neuron = Math.floor(((y - grid.y) / grid.h) * rows) * columns + cellAt(grid, x, columns);
       return neuron < act.length ? { to: { kind: "neuron", layer, neuron }, box: boxOf(neuron), says: [`neuron ${neuron}: `, numberElement(act[neuron])] } : null;
     },
-    table: () => ({ caption: `Block ${layer}: the numbers on the line of ${chipText(pass, line)}`, head: ["channel", ...parts.map(([name]) => name)], rows: Array.from(parts[0][1], (_, c) => [c, ...parts.map(([, vector]) => vector[c])]) }),
+    table: vectorTable(`Block ${layer}: the numbers on the line of ${chipText(pass, line)}`, parts, "channel"),
   };
 }
 
 const grow = ({ x, y, w, h }, least) => ({ x: x - Math.max(0, least - w) / 2, y: y - Math.max(0, least - h) / 2, w: Math.max(w, least), h: Math.max(h, least) });
 
 /** The number of a vector's cell under the pointer: the one that is painted. */
-function readVector(vector, box, x, name) {
-  const cells = strongest(vector, Math.max(1, Math.floor(box.w)));
+function readVector(vector, box, x, name, count = Math.floor(box.w)) {
+  const cells = strongest(vector, Math.max(1, count));
   const cell = cellAt(box, x, cells.length);
-  const from = Math.floor((cell * vector.length) / cells.length);
-  const i = from + vector.slice(from, Math.max(from + 1, Math.floor(((cell + 1) * vector.length) / cells.length))).indexOf(cells[cell]);
-  return { index: i, says: [`${name} ${i}: `, numberElement(vector[i])] };
+  const i = vector.indexOf(cells[cell], Math.floor((cell * vector.length) / cells.length));
+  return { says: [`${name} ${i}: `, numberElement(vector[i])] };
 }
 
 function paintPattern(context, pass, layer, head, box, colors, isOff, line) {
@@ -124,7 +150,7 @@ function paintPattern(context, pass, layer, head, box, colors, isOff, line) {
 }
 
 /** A head: its pattern; queries, keys, values and output, a row for each token. */
-export function headScene({ layer, head }, { pass, line, colors, width, height, data, off, scale, isThere, rows: { y, h } }) {
+export function headScene({ layer, head }, { pass, line, colors, width, height, data, off, isThere, rows: { y, h } }) {
   const n = pass.count;
   const gap = 14;
   const square = { x: 0, y, w: Math.min(width * 0.4, h * 1.2), h };
@@ -140,7 +166,7 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w),
       ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", text: cell(line, key).w > 32 ? percent(own[key]) : "", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
-      ...names.map((name, i) => ({ ...label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w), ...(isThere({ kind: "matrix" }) && i < 3 && { name: "link", label: `Weights of the ${titles[name]}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [(i * pass.n_head + head) * scale.size, (i * pass.n_head + head + 1) * scale.size]) }) })),
+      ...names.map((name, i) => ({ ...label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w), ...(isThere({ kind: "matrix" }) && i < 3 && { name: "link", label: `Weights of the ${titles[name]}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [columnOf(pass, name, head), columnOf(pass, name, head + 1)]) }) })),
     ],
     paint(context) {
       paintPattern(context, pass, layer, head, square, colors, off.has(`${layer},${head}`), line);
@@ -156,20 +182,22 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
         const key = cellAt(square, x, n);
         if (key > query) return { says: ["a token never looks ahead"] };
         const weight = pass.weights(layer, head, query)[key];
-        return { line: query, to: { kind: "score", layer, head, key }, box: cell(query, key), says: [`${chipText(pass, query)} takes from ${chipText(pass, key)}: `, dataElement(weight, percent(weight))] };
+        return { line: query, to: { kind: "score", layer, head, key }, box: cell(query, key), says: [`${chipText(pass, query)} takes from ${chipText(pass, key)}: `, shareElement(weight)] };
       }
       const i = boxes.findIndex((box) => inside(box, x, y0));
       if (i < 0) return null;
       return readVector(row(data[names[i]], head, query), boxes[i], x, `${names[i]} of ${chipText(pass, query)}, number`);
     },
-    table: () => ({ caption: `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`, head: ["number", ...names.map((name) => titles[name])], rows: Array.from({ length: names.length && scale.size }, (_, i) => [i, ...names.map((name) => row(data[name], head, line)[i])]) }),
+    table: vectorTable(`Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`, names.map((name) => [titles[name], row(data[name], head, line)])),
   };
 }
 
 const matrixLevel = (name, rows, columns) => ({ kind: "matrix", name, rows, columns });
+/** The column of c_attn.weight that computes number `i` of a head's "q", "k" or "v". */
+export const columnOf = ({ n_head, headSize }, what, head, i = 0) => (["q", "k", "v"].indexOf(what) * n_head + head) * headSize + i;
 
 /** Two vectors, multiplied number by number and added up; `below` is painted and read under the products. */
-function productScene({ a, b, bias = null, nameA, nameB, termTo, extra = [], says, table }, { colors, width, height }, paintMore = null) {
+function productScene({ a, b, bias = null, nameA, nameB, termTo, extra = [], says }, { colors, width, height }, paintMore = null) {
   const products = Float32Array.from(a, (value, i) => value * b[i]);
   const share = paintMore ? 0.62 : 0.9;
   const part = (height * share - 3 * (LABEL + 6)) / 4;
@@ -191,10 +219,10 @@ function productScene({ a, b, bias = null, nameA, nameB, termTo, extra = [], say
     },
     at(x, y) {
       if (y < y1 || y > y3 + 2 * part) return null;
-      const i = Math.min(a.length - 1, Math.max(0, Math.floor((x / width) * a.length)));
+      const i = cellAt(boxes[0], x, a.length);
       return { to: termTo(i), box: term(i), says: [`number ${i}: `, numberElement(a[i]), " × ", numberElement(b[i]), " = ", numberElement(products[i])] };
     },
-    table: table ?? (() => ({ caption: `${nameA}; ${nameB}`, head: ["number", "first", "second", "product"], rows: Array.from(a, (value, i) => [i, value, b[i], products[i]]) })),
+    table: vectorTable(`${nameA}; ${nameB}`, [["first", a], ["second", b], ["product", products]]),
   };
 }
 
@@ -202,20 +230,21 @@ const sumOf = (a, b, bias = 0) => a.reduce((all, value, i) => all + value * b[i]
 
 /** A score: query times key, the scale, and the softmax with the scores of the other tokens. */
 export function scoreScene({ layer, head, key: wanted }, context) {
-  const { pass, line, width, height, colors, data, scale, isThere } = context;
+  const { pass, line, width, height, colors, data, isThere } = context;
+  const factor = pass.described.scales[layer];
   const key = Math.min(wanted, line);
   const q = row(data.q, head, line);
-  const scores = Array.from({ length: line + 1 }, (_, other) => sumOf(q, row(data.k, head, other)) * scale.factor(layer));
+  const scores = Array.from({ length: line + 1 }, (_, other) => sumOf(q, row(data.k, head, other)) * factor);
   const weights = pass.weights(layer, head, line);
   const y = height * 0.7;
   const box = (i) => ({ x: (i * width) / scores.length, y, w: width / scores.length, h: height - y });
   const sum = sumOf(q, row(data.k, head, key));
-  const terms = [numberElement(sum), " × ", numberElement(scale.factor(layer)), " = ", numberElement(scores[key])];
+  const terms = [numberElement(sum), " × ", numberElement(factor), " = ", numberElement(scores[key])];
   return productScene({
     a: q, b: row(data.k, head, key),
     nameA: `query of ${chipText(pass, line)}`, nameB: `key of ${chipText(pass, key)}`,
     termTo: (i) => (isThere({ kind: "number" }) ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: row(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
-    says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number, and the products added. A fixed factor keeps the sum small: `, ...terms, ". The softmax turns all scores, even negative ones, into shares: a higher score gives a larger share, here ", dataElement(weights[key], percent(weights[key])), "."],
+    says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number, and the products added. A fixed factor keeps the sum small: `, ...terms, ". The softmax turns all scores, even negative ones, into shares: a higher score gives a larger share, here ", shareElement(weights[key]), "."],
     extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
       ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 24 ? [withSpaces(pass.lineText(other)), ...(box(other).w > 44 ? [shownNumber(score)] : []), percent(weights[other])].join("\n") : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
   }, context, (canvas) => {
@@ -232,11 +261,11 @@ export function scoreScene({ layer, head, key: wanted }, context) {
 
 /** One number of a query (or key): the normalized line times a column of weights. */
 export function numberScene({ layer, head, what, i, key }, context) {
-  const { pass, line, data, scale } = context;
+  const { pass, line, data } = context;
   const token = what === "k" ? Math.min(key, line) : line;
   const x = row(data.ln_1, token);
   const [q, k] = [row(data.q, head, line)[i], row(data.k, head, Math.min(key, line))[i]];
-  const column = (["q", "k", "v"].indexOf(what) * pass.n_head + head) * scale.size + i;
+  const column = columnOf(pass, what, head, i);
   const other = what === "q" ? "k" : "q";
   const nouns = { q: "query", k: "key" };
   return productScene({
@@ -279,7 +308,7 @@ function stripsScene(parts, pitch, { width, colors }, caption, isOneScale = true
       const i = boxes.findIndex((box) => inside(box, x, y));
       return i < 0 ? null : readVector(parts[i][1], boxes[i], x, "number");
     },
-    table: () => ({ caption, head: ["number", ...parts.map(([name]) => name)], rows: Array.from(parts[0][1], (_, c) => [c, ...parts.map(([, vector]) => vector[c])]) }),
+    table: vectorTable(caption, parts),
   };
 }
 

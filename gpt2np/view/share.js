@@ -3,7 +3,8 @@
 import { ConnectionLost, ServerError } from "./api.js";
 import { paintCard } from "./card.js";
 import { Tree, packTree, pathTo, unpackTree } from "./tree.js";
-import { download, element, percent, visible, withSpaces } from "./view.js";
+import { plainTable, tableRow } from "./numbers.js";
+import { $, chipElement, download, element, percent, visible } from "./view.js";
 
 const encode = (value) => {
   const bytes = new TextEncoder().encode(JSON.stringify(value));
@@ -12,7 +13,6 @@ const encode = (value) => {
 const decode = (text) => JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0))));
 
 export function createShare(page, inside, compare) {
-  const $ = (id) => document.getElementById(id);
   const { state } = page;
   let timer = null;
   const arrived = readAddress();
@@ -41,7 +41,6 @@ export function createShare(page, inside, compare) {
     clearTimeout(timer);
     timer = setTimeout(saveNow, 300);
   }
-  page.saveState = save;
 
   /** Show the state of the address that the page was opened with; tell whether there was one. */
   async function restore() {
@@ -86,7 +85,7 @@ export function createShare(page, inside, compare) {
     page.renderStory();
     page.setBusy(null);
     page.setStatus("Opened from the link.");
-    if (arrived.pinned !== null) await page.pin(Math.min(arrived.pinned, page.allIds().length));
+    if (arrived.pinned !== null) await page.pin(Math.min(arrived.pinned, page.allIds().length)).catch(page.showError);
   }
 
   // ---- files
@@ -97,7 +96,7 @@ export function createShare(page, inside, compare) {
     const nodes = state.tree ? pathTo(state.current) : [];
     return {
       ...snapshot(), generator: "gpt2np playground",
-      tokens: nodes.map((node) => ({ ...tokenJson(node.id), logprob: node.logprob, top: (node.top ?? []).map(([id, logprob]) => ({ ...tokenJson(id), logprob })) })),
+      tokens: nodes.map((node) => ({ ...tokenJson(node.id), logprob: node.logprob, top: (node.top ?? []).map(({ id, logprob }) => ({ ...tokenJson(id), logprob })) })),
       branches: state.tree ? state.tree.leaves().map((leaf) => page.textOf([...state.tree.ids, ...pathTo(leaf).map((node) => node.id)])) : [],
     };
   }
@@ -110,8 +109,7 @@ export function createShare(page, inside, compare) {
     const nodes = state.tree ? pathTo(state.current) : [];
     const settings = Object.entries(page.readSettings()).map(([name, value]) => `${name} ${value}`).join(", ");
     made.head.append(
-      element("meta", { charset: "utf-8" }), element("meta", { name: "viewport", content: "width=device-width, initial-scale=1" }),
-      element("meta", { name: "color-scheme", content: "light dark" }),
+      element("meta", { charset: "utf-8" }), element("meta", { name: "viewport", content: "width=device-width, initial-scale=1" }), element("meta", { name: "color-scheme", content: "light dark" }),
       element("meta", { "http-equiv": "Content-Security-Policy", content: "default-src 'none'; style-src 'unsafe-inline'" }));
     made.body.className = "saved";
     made.body.append(element("main", {},
@@ -119,11 +117,8 @@ export function createShare(page, inside, compare) {
       element("p", { class: "lead" }, `Written by the model ${state.model.id} in gpt2np’s playground: ${settings}. A stronger blue means that the model gave the token a greater probability.`),
       element("p", { class: "story", dir: "auto" }, element("bdi", { class: "given-text" }, visible(page.textOf(state.tree?.ids ?? []))),
         ...nodes.map((node) => element("span", { class: "piece", p: Math.exp(node.logprob ?? 0), title: percent(Math.exp(node.logprob ?? 0)) }, element("bdi", {}, visible(page.tokenText(node.id)))))),
-      element("table", {}, element("caption", {}, "Each token, its probability, and the likeliest tokens in its place"),
-        element("thead", {}, element("tr", {}, ...["token", "probability", "likeliest"].map((name) => element("th", { scope: "col" }, name)))),
-        element("tbody", {}, ...nodes.map((node) => element("tr", {}, element("th", { scope: "row" }, element("bdi", { class: "token" }, withSpaces(page.tokenText(node.id)))),
-          element("td", {}, percent(Math.exp(node.logprob ?? 0))),
-          element("td", {}, ...(node.top ?? []).slice(0, 5).flatMap(([id, logprob]) => [element("bdi", { class: "token" }, withSpaces(page.tokenText(id))), ` ${percent(Math.exp(logprob))} `]))))))));
+      plainTable("Each token, its probability, and the likeliest tokens in its place", ["token", "probability", "likeliest"], nodes.map((node) => tableRow({}, chipElement(page.tokenText(node.id)),
+        percent(Math.exp(node.logprob ?? 0)), (node.top ?? []).slice(0, 5).flatMap(({ id, logprob }) => [chipElement(page.tokenText(id)), ` ${percent(Math.exp(logprob))} `]))))));
     // As text: this page's policy forbids an inline style even in a document that is not shown.
     const [head, rest] = made.documentElement.outerHTML.split("</head>", 2);
     return `<!DOCTYPE html>\n${head}<style>${sheets.join("\n")}</style></head>${rest}`;
@@ -151,10 +146,11 @@ export function createShare(page, inside, compare) {
       says("The browser does not allow copying here. Copy the address of this page instead.");
     }
   });
-  $("save-text").addEventListener("click", () => { download("gpt2.txt", "text/plain;charset=utf-8", text()); says("Saved as gpt2.txt."); });
-  $("save-json").addEventListener("click", () => { download("gpt2.json", "application/json", JSON.stringify(asJson(), null, 1)); says("Saved as gpt2.json."); });
-  $("save-card").addEventListener("click", () => asCard().toBlob((picture) => { download("gpt2.png", "image/png", picture); says("Saved as gpt2.png."); }));
-  $("save-html").addEventListener("click", async () => { download("gpt2.html", "text/html;charset=utf-8", await asHtml()); says("Saved as gpt2.html, which opens without a server."); });
+  const offer = (id, name, type, make, more = "") => $(id).addEventListener("click", async () => { download(name, type, await make()); says(`Saved as ${name}${more}.`); });
+  offer("save-text", "gpt2.txt", "text/plain;charset=utf-8", text);
+  offer("save-json", "gpt2.json", "application/json", () => JSON.stringify(asJson(), null, 1));
+  offer("save-card", "gpt2.png", "image/png", () => new Promise((resolve) => asCard().toBlob(resolve)));
+  offer("save-html", "gpt2.html", "text/html;charset=utf-8", asHtml, ", which opens without a server");
 
   return { save, restore, modelName: () => (state.models.includes(arrived?.model) ? arrived.model : null) };
 }

@@ -1,16 +1,16 @@
 // The parts of the page beside the text: a column that scrolls by itself, or on a small screen a sheet at the bottom.
 
-import { element } from "./view.js";
+import { $, button } from "./view.js";
 
 const small = matchMedia("(max-width: 63.99rem)");
 
 /** Give the sections of #panel their tabs. `open(id)` brings a section into sight; on a small screen it opens the sheet. */
 export function createSheet() {
-  const [panel, tabs, body] = ["panel", "panel-tabs", "panel-body"].map((id) => document.getElementById(id));
+  const [panel, tabs, body] = ["panel", "panel-tabs", "panel-body"].map($);
   const sections = [...body.querySelectorAll(":scope > section")];
   let target = null; // the section that was asked for, until the panel is scrolled by hand
-  const close = element("button", { type: "button", class: "close", onclick: shut }, "Close");
-  const buttons = sections.map((section) => element("button", { type: "button", "aria-controls": section.id, onclick: () => toggle(section) }, section.dataset.tab ?? section.querySelector("h2").textContent));
+  const close = button("Close", shut, { class: "close" });
+  const buttons = sections.map((section) => button(section.dataset.tab, () => toggle(section), { "aria-controls": section.id }));
   tabs.append(...buttons, close);
   const mark = (current) => sections.forEach((section, i) => buttons[i].setAttribute("aria-current", String(section === current)));
 
@@ -22,7 +22,7 @@ export function createSheet() {
 
   function open(id) {
     panel.classList.add("open");
-    target = document.getElementById(id);
+    target = $(id);
     toTarget();
     mark(target);
   }
@@ -46,7 +46,7 @@ export function createSheet() {
     showStory() {
       if (!small.matches) return;
       document.activeElement?.blur();
-      const form = document.getElementById("write-form");
+      const form = $("write-form");
       const gap = parseFloat(getComputedStyle(panel.parentElement).rowGap);
       scrollTo(0, form.offsetTop + form.offsetHeight + gap);
     },

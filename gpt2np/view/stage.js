@@ -1,8 +1,9 @@
 // The picture of a pass on a canvas: a pure function of the pass, the moment and what is looked at.
 
 import { strongest } from "./pass.js";
+import { clamp, ease } from "./view.js";
 
-const CELLS = 48; // of a strip
+export const CELLS = 48; // of a strip
 const HEADS = ["#009e73", "#cc79a7", "#8a5cd0", "#56b4e9", "#b8860b", "#0072b2", "#d55e00", "#7a7a7a"]; // Okabe and Ito's, for the color-blind; colors unlike the strips' come first
 export const headColor = (head) => HEADS[head % HEADS.length];
 
@@ -17,8 +18,8 @@ export const phasesOf = ({ n_layer }) => [
 export const secondsOf = ({ kind, layer }, { n_layer }) =>
   ({ embed: 1, attention: layer ? 4.4 / (2 * n_layer) : 0.9, mlp: layer ? 3.2 / (2 * n_layer) : 0.6, answer: 0.8, draw: 1.2 })[kind];
 
-const clamp = (x) => Math.min(1, Math.max(0, x));
-const ease = (x) => { const t = clamp(x); return t * t * (3 - 2 * t); };
+/** A number's color, red to alpha: the sign gives the hue, the size beside `limit` the strength. */
+export const colorOf = (value, limit, colors) => [...(value < 0 ? colors.minus : colors.plus), Math.round(255 * Math.sqrt(clamp(Math.abs(value) / limit)))];
 const mix = (a, b, f) => a + (b - a) * f;
 
 /** All strips of a pass as one bitmap, a row of pixels each; `at(line, name, layer)` is its row. */
@@ -31,9 +32,7 @@ export function paintStrips(pass, colors) {
   canvas.height = pass.count * perLine;
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(canvas.width, canvas.height);
-  const paint = (index, vector) => strongest(vector, CELLS).forEach((value, cell) => {
-    pixels.data.set([...(value < 0 ? colors.minus : colors.plus), Math.round(255 * Math.sqrt(clamp(Math.abs(value) / pass.limit)))], 4 * (index * canvas.width + cell));
-  });
+  const paint = (index, vector) => strongest(vector, CELLS).forEach((value, cell) => pixels.data.set(colorOf(value, pass.limit, colors), 4 * (index * canvas.width + cell)));
   for (let line = 0; line < pass.count; line++) {
     paint(at(line, "wte"), pass.wte(line));
     paint(at(line, "wpe"), pass.wpe(line));
@@ -61,6 +60,11 @@ export function layOut(pass, width, height, bottom, least) {
   return {
     width, height, rows, hidden, hasEarlier, pitch, block, strip, start, fan,
     y: (line) => (line - hidden + 0.5 + (hasEarlier ? 1 : 0)) * pitch,
+    /** The line at a height, or null in the row of the tokens before. */
+    lineAt(y) {
+      const line = Math.floor(y / pitch) + hidden - (hasEarlier ? 1 : 0);
+      return line < hidden || line >= hidden + rows ? null : line;
+    },
     left: (layer) => start + layer * block, // of a block
     stop: (k) => (k ? start + k * block - strip / 2 - 2 : start / 2), // the place of a strip
     thickness: Math.min(13, pitch * 0.5),
@@ -112,22 +116,17 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   const inside = through - layer;
   const traveler = moment < 1 ? place.stop(0) : mix(place.stop(layer), place.stop(layer + 1), ease(inside));
 
-  for (const line of lines) {
-    const y = place.y(line);
-    context.strokeStyle = colors.rule;
-    context.lineWidth = 1;
+  const drawLine = (line, from, to, color, width, opacity) => {
+    Object.assign(context, { strokeStyle: color, lineWidth: width, globalAlpha: opacity });
     context.beginPath();
-    context.moveTo(place.stop(0), y);
-    context.lineTo(place.stop(layers), y);
-    context.stroke();
-    context.strokeStyle = colors.soft;
-    context.lineWidth = line === view.line ? 2 : 1;
-    context.globalAlpha = looked(line);
-    context.beginPath();
-    context.moveTo(0, y);
-    context.lineTo(traveler, y);
+    context.moveTo(from, place.y(line));
+    context.lineTo(to, place.y(line));
     context.stroke();
     context.globalAlpha = 1;
+  };
+  for (const line of lines) {
+    drawLine(line, place.stop(0), place.stop(layers), colors.rule, 1, 1);
+    drawLine(line, 0, traveler, colors.soft, line === view.line ? 2 : 1, looked(line));
   }
   for (let each = 0; each < layers; each++) {
     const f = moment - 1 - 2 * each;

@@ -1,18 +1,17 @@
 // Steering: a direction between two lists of words, added while the model writes.
 
-import { postJson } from "./api.js";
+import { once } from "./api.js";
 import { decodeArray } from "./pass.js";
-import { element, formatNumber } from "./view.js";
+import { $, button, element, formatNumber } from "./view.js";
 
 const MOST = 1.5; // times the direction; beyond, texts repeat themselves
 const WORDS = { a: "the sea, a ship, the waves, a sailor, the shore", b: "the forest, a tree, the wood, a hunter, the hill" };
 
 /** Build the panel in `root`. `onChange()` is called when the model works in another way now. */
 export function createSteering(page, root, onChange) {
-  let found = null; // { key, point, vector }
+  let found = null; // { point, vector }
   let number = 0;
   const field = (id, label, value) => element("label", {}, label, element("input", { type: "text", id, value, maxlength: 400, autocomplete: "off" }));
-  const input = (id) => root.querySelector(`#${id}`);
   const says = element("p", { class: "facts", id: "steer-says", role: "status" });
   const output = element("output", { id: "steer-value" }, "0");
   root.replaceChildren(
@@ -21,19 +20,18 @@ export function createSteering(page, root, onChange) {
       element("label", {}, "after block", element("select", { id: "steer-block" }))),
     element("label", { class: "slide" }, "Strength ", output, element("input", { type: "range", id: "steer", min: -MOST, max: MOST, step: 0.1, value: 0, list: "steer-middle" })),
     element("datalist", { id: "steer-middle" }, element("option", { value: 0 })),
-    element("div", { class: "buttons" }, element("button", { type: "button", id: "steer-write", class: "primary", onclick: () => document.getElementById("write-form").requestSubmit() }, "Write with it"),
-      element("button", { type: "button", id: "steer-off", onclick: () => setStrength(0) }, "No steering")),
+    element("div", { class: "buttons" }, button("Write with it", () => $("write-form").requestSubmit(), { id: "steer-write", class: "primary" }), button("No steering", () => { $("steer").value = 0; update(); }, { id: "steer-off" })),
     says);
-  const strength = () => Number(input("steer").value);
-  const words = (side) => input(`steer-${side}`).value.split(",").map((word) => word.trim()).filter(Boolean);
+  const strength = () => Number($("steer").value);
+  const words = (side) => $(`steer-${side}`).value.split(",").map((word) => word.trim()).filter(Boolean);
   const signed = (value) => `${value > 0 ? "+" : ""}${formatNumber(value, 1)}`;
 
   /** Fill the list of blocks for the page's model. */
   function build() {
     const { n_layer: count } = page.state.model;
-    if (input("steer-block").options.length !== count) {
-      input("steer-block").replaceChildren(...Array.from({ length: count }, (_, i) => element("option", { value: i }, String(i))));
-      input("steer-block").value = Math.floor(count / 2);
+    if ($("steer-block").options.length !== count) {
+      $("steer-block").replaceChildren(...Array.from({ length: count }, (_, i) => element("option", { value: i }, String(i))));
+      $("steer-block").value = Math.floor(count / 2);
     }
     return ready();
   }
@@ -56,11 +54,9 @@ export function createSteering(page, root, onChange) {
 
   async function load() {
     if (!words("a").length || !words("b").length) throw new Error("Give at least one word on each side.");
-    const body = { model: page.state.model.id, texts_a: words("a"), texts_b: words("b"), point: `blocks.${input("steer-block").value}.resid` };
-    const key = JSON.stringify(body);
-    if (found?.key === key) return;
-    const { point, vector } = await postJson("api/direction", body);
-    found = { key, point, vector: [...decodeArray(vector).data] };
+    const body = { model: page.state.model.id, texts_a: words("a"), texts_b: words("b"), point: `blocks.${$("steer-block").value}.resid` };
+    const { point, vector } = await once("api/direction", body);
+    found = { point, vector: [...decodeArray(vector).data] };
   }
 
   async function update() {
@@ -73,17 +69,12 @@ export function createSteering(page, root, onChange) {
       return;
     }
     const length = Math.hypot(...found.vector);
-    says.textContent = `The mean vector of “${words("a").join(", ")}” minus that of “${words("b").join(", ")}” has length ${formatNumber(length, 1)}. ${signed(strength())} times it is added to each token’s line after block ${input("steer-block").value}, while texts are written and in all that this page shows.`;
+    says.textContent = `The mean vector of “${words("a").join(", ")}” minus that of “${words("b").join(", ")}” has length ${formatNumber(length, 1)}. ${signed(strength())} times it is added to each token’s line after block ${$("steer-block").value}, while texts are written and in all that this page shows.`;
     says.dataset.length = length;
   }
 
-  function setStrength(value) {
-    input("steer").value = value;
-    update();
-  }
-
-  input("steer").addEventListener("input", () => { output.value = signed(strength()); });
-  for (const id of ["steer", "steer-a", "steer-b", "steer-block"]) input(id).addEventListener("change", update);
+  $("steer").addEventListener("input", () => { output.value = signed(strength()); });
+  for (const id of ["steer", "steer-a", "steer-b", "steer-block"]) $(id).addEventListener("change", update);
   const isOn = () => Boolean(strength() && found);
 
   return {
@@ -92,12 +83,12 @@ export function createSteering(page, root, onChange) {
     fields: () => (isOn() ? { interventions: [{ point: found.point, vector: found.vector, strength: strength() }] } : {}),
     /** What a sentence about the settings says. */
     name: () => (isOn() ? [`steering ${signed(strength())}`] : []),
-    read: () => [strength(), input("steer-a").value, input("steer-b").value, Number(input("steer-block").value)],
+    read: () => [strength(), $("steer-a").value, $("steer-b").value, Number($("steer-block").value)],
     async set([value, a, b, block]) {
-      Object.assign(input("steer"), { value: Number(value) || 0 });
-      input("steer-a").value = String(a).slice(0, 400);
-      input("steer-b").value = String(b).slice(0, 400);
-      if (input("steer-block").options[block]) input("steer-block").value = block;
+      $("steer").value = Number(value) || 0;
+      $("steer-a").value = String(a).slice(0, 400);
+      $("steer-b").value = String(b).slice(0, 400);
+      if ($("steer-block").options[block]) $("steer-block").value = block;
       await ready();
     },
   };

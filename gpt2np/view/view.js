@@ -1,5 +1,6 @@
 // Helpers for elements and numbers. Text is always set as textContent, so no prompt becomes markup.
 
+export const $ = (id) => document.getElementById(id);
 export const find = (selector, within = document) => within.querySelector(selector);
 
 /** Create an element: a name, attributes or properties, and children. */
@@ -15,6 +16,10 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
+export const button = (label, action, more = {}) => element("button", { type: "button", onclick: action, ...more }, label);
+
+export const hint = (...words) => element("p", { class: "hint" }, ...words);
+
 /** Give `parent` a child for each item. The children before the first with another key stay. */
 export function showList(parent, items, keyOf, create) {
   const children = [...parent.children];
@@ -24,6 +29,9 @@ export function showList(parent, items, keyOf, create) {
   for (const child of children.slice(first)) child.remove();
   parent.append(...items.slice(first).map((item, i) => Object.assign(create(item, first + i), { key: keys[first + i] })));
 }
+
+export const clamp = (x) => Math.min(1, Math.max(0, x));
+export const ease = (x) => { const t = clamp(x); return t * t * (3 - 2 * t); };
 
 const minus = (shown) => shown.replace(/-/g, "\u2212");
 export const formatNumber = (value, digits = 2) => minus(value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
@@ -52,6 +60,7 @@ export function percent(p) {
 
 /** A number with all its digits in `value` and in the tooltip. */
 export const dataElement = (value, shown) => element("data", { value, title: shortest(value) }, shown);
+export const shareElement = (p) => dataElement(p, percent(p));
 
 const isControl = (byte) => (byte < 0x20 && byte !== 0x09 && byte !== 0x0a) || byte === 0x7f;
 const byteText = (byte) => (byte < 0x80 && !isControl(byte) ? String.fromCharCode(byte) : `⟨${byte.toString(16).padStart(2, "0")}⟩`);
@@ -99,6 +108,9 @@ export const withSpaces = (text) => visible(text).replace(/ /g, "␣") || "∅";
 
 /** A token's text within a text; "·" for a part of a character that a later token completes. */
 export const inText = (text, bytes) => text || (bytes.length ? "·" : "");
+
+/** A token, with its spaces visible. */
+export const chipElement = (text, id) => element("bdi", { class: "token", "data-id": id }, withSpaces(text));
 
 export const hex = (bytes) => [...bytes].map((b) => b.toString(16).padStart(2, "0")).join(" ");
 

@@ -397,6 +397,40 @@ def test_all_neurons_of_a_block(open_page, page):
     assert abs(rounded - page.run.arrays["blocks.1.mlp.act"][3, int(index)]) <= half * 1.001
 
 
+def test_tips_of_the_whole_picture(open_page, page):
+    """What a pointer reads at the last line: embedding, attention, MLP, strip, logits."""
+    tab, arrays, config = open_page(page), page.run.arrays, page.run.config
+    box = tab.locator(".machine-canvas").bounding_box()
+    line = tab.locator(".machine-lines [data-line]").last.bounding_box()
+    start, end = min(56, 0.09 * box["width"]), box["width"] - min(64, 0.1 * box["width"])
+    block = (end - start) / config.n_layer
+
+    def tip(x):
+        tab.mouse.move(box["x"] + x, line["y"] + line["height"] / 2)
+        says = tab.inner_text(".machine-tip")
+        *words, number = says.removesuffix("\xa0%").split()
+        value, half = as_number(number + says[len(says.removesuffix("\xa0%")) :])
+        return " ".join(words), pytest.approx(value, abs=half * 1.001 + 2e-3)
+
+    says, value = tip(start / 2)
+    [index] = map(int, re.findall(r"number (\d+):$", says))
+    assert f"token {page.run.ids[-1]} at position {len(page.run.ids) - 1}" in says
+    assert arrays["embed"][-1, index] == value
+    says, value = tip(start + 1.2 * block)
+    [head] = map(int, re.findall(r"^attention of block 1: .*\(head (\d+)\),$", says))
+    pattern = arrays["blocks.1.attn.pattern"][:, -1, :-1]
+    assert pattern.max() == pattern[head].max() == value
+    says, value = tip(start + 1.5 * block)
+    [neuron] = map(int, re.findall(r"^MLP of block 1: neuron (\d+) writes most", says))
+    assert arrays["blocks.1.mlp.act"][-1, neuron] == value
+    says, value = tip(start + 2 * block - 6)
+    [index] = map(int, re.findall(r"after block 1, number (\d+):$", says))
+    assert arrays["blocks.1.resid"][-1, index] == value
+    says, value = tip(end + 4)
+    assert says.startswith("logits: one for each of the 4,096 tokens")
+    assert softmax(arrays["logits"][-1]).max() == value
+
+
 def test_one_head_alone(open_page, page):
     tab = open_page(page)
     assert tab.locator(".machine-heads [aria-pressed=true]").inner_text() == "all heads"
