@@ -12,6 +12,7 @@ equal the prediction after the last block.
 import argparse
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
     lm, messages = load_quietly(args)
     import numpy as np
 
-    from gpt2np.interp.trace import encode_prompt
+    from gpt2np.interp.trace import prompt_ids
     from gpt2np.model.hook_points import select_hook_points
 
-    ids = encode_prompt(lm, prompt)
+    ids = prompt_ids(lm, prompt)
     points = select_hook_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
     for message in messages:
         print_stderr(message)
@@ -96,7 +97,7 @@ def _check_options(args: argparse.Namespace) -> None:
             )
 
 
-def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace":
+def _run_trace(lm: "LanguageModel", ids: Sequence[int], points: list[str]) -> "Trace":
     from gpt2np.interp.summary import OVERVIEW_POINTS
     from gpt2np.interp.trace import trace
     from gpt2np.model.hook_points import hook_point_names, hook_points_nbytes

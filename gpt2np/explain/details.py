@@ -12,21 +12,17 @@ from dataclasses import asdict
 
 import numpy as np
 
-from gpt2np.benchmark.counts import decode_flops, prefill_flops
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
-from gpt2np.explain.measure import GreedyStep, greedy_steps, measure_parts, measure_precision
+from gpt2np.explain.measure import measure_parts, measure_precision, measure_steps
 from gpt2np.explain.pieces import describe_text
 from gpt2np.explain.run import Run
 from gpt2np.interp.description import Json, array_json, describe_neurons
 from gpt2np.interp.lens import top_k
 from gpt2np.interp.weights import nearest_tokens
-from gpt2np.model.ops import softmax
-from gpt2np.runtime.kv_cache import cache_nbytes
 
 _N_NEAREST = 6
 _N_NEURONS = 10
 _N_LISTED = 20  # next tokens
-_N_ALTERNATIVES = 5
 _POINTS = ("attn.q", "attn.k", "attn.v", "attn.z", "ln_2", "mlp.act")
 _MAX_PAGE_BYTES = 1 << 21  # if the arrays of all blocks take more, a page has those of one block
 
@@ -43,15 +39,12 @@ def describe_details(run: Run, steps: int, float64: bool, on_progress: OnProgres
         lambda: _embedding(run),
         lambda: _block(run),
         lambda: _next_token(run),
-        lambda: {"steps": _steps(run, greedy_steps(run, steps))},
+        lambda: {"steps": measure_steps(run, steps)},
         lambda: _tensors(run),
         lambda: {"time": measure_parts(run)},
         lambda: {"precision": measure_precision(run) if float64 else None},
     )
-    details: Json = {
-        "focus": asdict(run.focus),
-        "facts": run.model.facts,
-    }
+    details: Json = {"focus": asdict(run.focus), "facts": run.model.facts}
     for name, build in zip(PARTS, builders, strict=True):
         on_progress(name)
         details |= build()
@@ -124,26 +117,6 @@ def _next_token(run: Run) -> Json:
     logits = run.arrays["logits"][run.focus.position]
     likely = top_k(logits, min(_N_LISTED, len(logits)))
     return {"logits": array_json(logits), "likely": likely.tolist()}
-
-
-def _steps(run: Run, steps: list[GreedyStep]) -> Json:
-    """Describe a continuation: likely tokens, and what the KV cache takes and saves."""
-    config, contexts = run.config, [step.context for step in steps]
-    logits = np.array([step.logits for step in steps])  # (steps, V)
-    best = top_k(logits, min(_N_ALTERNATIVES, config.vocab_size))
-    probabilities = np.take_along_axis(softmax(logits.astype(np.float64)), best, 1)
-    without = [prefill_flops(config, n) for n in contexts]
-    return {
-        "ids": best.tolist(),
-        "probabilities": probabilities.tolist(),
-        "contexts": contexts,
-        "bytes": [cache_nbytes(config, n) for n in contexts],
-        "flops": [without[0], *(decode_flops(config, n) for n in contexts[1:])],
-        "flops_without": without,
-        "seconds": [step.seconds for step in steps],
-        "seconds_without": [step.seconds_without for step in steps],
-        "differences": [step.difference for step in steps],
-    }
 
 
 def _tensors(run: Run) -> Json:

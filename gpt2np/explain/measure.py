@@ -8,19 +8,20 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
-from gpt2np.benchmark.counts import hook_point_flops
+from gpt2np.benchmark.counts import decode_flops, hook_point_flops, prefill_flops
 from gpt2np.benchmark.timing import Effort, repeat
 from gpt2np.explain.run import Run
 from gpt2np.interp import trace
 from gpt2np.interp.description import Json
+from gpt2np.interp.lens import top_k
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache, last_token_indices
 from gpt2np.model.ops import softmax
+from gpt2np.runtime.kv_cache import cache_nbytes
 
 PASS_PARTS = {
     "embed": "token and position embedding",
@@ -42,6 +43,7 @@ PASS_PARTS = {
 
 _SAME_PART = {"attn.k": "attn.q", "attn.v": "attn.q"}  # one matmul computes q, k and v
 _N_PASSES = 5
+_N_ALTERNATIVES = 5
 _EFFORT = Effort(runs=2, seconds=0.0)
 
 
@@ -82,32 +84,37 @@ def _time_pass(model: GPT2, ids: list[int]) -> dict[str, float]:
     return seconds
 
 
-@dataclass(frozen=True)
-class GreedyStep:
-    """One step of a greedy continuation."""
-
-    logits: Array  # computed with the KV cache, (V,)
-    difference: float  # the largest difference from logits computed without a KV cache
-    context: int  # number of tokens that the logits depend on
-    seconds: float  # with the KV cache
-    seconds_without: float  # without a KV cache
-
-
-def greedy_steps(run: Run, max_steps: int) -> list[GreedyStep]:
-    """Continue the tokens of the window greedily; compute each step with and without a KV cache.
+def measure_steps(run: Run, max_steps: int) -> Json:
+    """Continue the window greedily; describe the likely tokens, and what the KV cache saves.
 
     Stops after `max_steps` steps, after an end-of-text token, or when the context is full.
     """
-    ids, cache, steps = list(run.ids), run.model.new_cache(), list[GreedyStep]()
-    while len(steps) < max_steps and len(ids) <= run.config.n_positions:
-        steps.append(_time_step(run.model, ids, cache))
-        ids.append(int(steps[-1].logits.argmax()))
+    ids, cache, config = list(run.ids), run.model.new_cache(), run.config
+    logits, steps = list[Array](), list[dict[str, float]]()
+    while len(steps) < max_steps and len(ids) <= config.n_positions:
+        row, step = _time_step(run.model, ids, cache)
+        logits.append(row)
+        steps.append(step)
+        ids.append(int(row.argmax()))
         if ids[-1] in run.lm.eos_token_ids:
             break
-    return steps
+    best = top_k(np.array(logits), min(_N_ALTERNATIVES, config.vocab_size))
+    probabilities = np.take_along_axis(softmax(np.array(logits, np.float64)), best, 1)
+    contexts = range(len(run.ids), len(run.ids) + len(steps))
+    without = [prefill_flops(config, n) for n in contexts]
+    return {
+        "ids": best.tolist(),
+        "probabilities": probabilities.tolist(),
+        "contexts": list(contexts),
+        "bytes": [cache_nbytes(config, n) for n in contexts],
+        "flops": [without[0], *(decode_flops(config, n) for n in contexts[1:])],
+        "flops_without": without,
+        **{name: [step[name] for step in steps] for name in steps[0]},
+    }
 
 
-def _time_step(model: GPT2, ids: list[int], cache: KVCache) -> GreedyStep:
+def _time_step(model: GPT2, ids: list[int], cache: KVCache) -> tuple[Array, dict[str, float]]:
+    """Compute the logits after `ids` with and without the KV cache; return them, and the times."""
     cached = cache.length
 
     def with_cache() -> Array:
@@ -123,7 +130,11 @@ def _time_step(model: GPT2, ids: list[int], cache: KVCache) -> GreedyStep:
     )
     logits: Array = with_cache()[0]
     difference = float(np.abs(logits - without_cache()[0]).max())
-    return GreedyStep(logits, difference, len(ids), seconds, seconds_without)
+    return logits, {
+        "seconds": seconds,
+        "seconds_without": seconds_without,
+        "differences": difference,
+    }
 
 
 def measure_precision(run: Run) -> Json:

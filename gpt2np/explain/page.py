@@ -19,6 +19,7 @@ from gpt2np.tokenizer.vocabulary import token_bytes
 from gpt2np.view import machine_page
 
 _SEED = 0  # of the draw that the Machine shows
+_PARTS = (*PARTS, "guesses")
 
 PROGRESS_STEPS = len(details.PARTS) + 2  # the forward pass, the parts and the page
 """Number of times that `explain` calls `on_progress`."""
@@ -75,14 +76,7 @@ def explain(
     run = run_prompt(lm, prompt, window=window, layer=layer, head=head, position=position)
     further = details.describe_details(run, steps, float64, on_progress)
     on_progress("page")
-    return _make_page(run, further)
-
-
-def _make_page(run: Run, further: dict[str, Any]) -> Page:
-    lm = run.lm
-    described = describe_pass(
-        lm, run.arrays, include=(*PARTS, "guesses"), n_lines=len(run.ids), seed=_SEED
-    )
+    described = describe_pass(lm, run.arrays, include=_PARTS, n_lines=len(run.ids), seed=_SEED)
     described |= {"points": details.describe_points(run), "details": further}
     described["texts"] |= describe_texts(lm, details.named_ids(further))
     title = f"What happens to “{_short_prompt(run, 60)}”"

@@ -214,16 +214,18 @@ def trace(
 def prompt_ids(
     model: GPT2 | LanguageModel, prompt: Prompt | NDArray[np.integer[Any]]
 ) -> Sequence[int]:
-    """Return the ids of a prompt: a text, for a LanguageModel, or ids."""
+    """Return the ids of a prompt: a text, for a LanguageModel, or ids. Check a text's length."""
     if not isinstance(prompt, str):
         items = as_list(prompt)
         is_list = items is not None and all(map(is_integer, items))
         expected = "a text or a list of ids; call trace once for each text"
         check_argument(is_list, "prompt", prompt, expected)
         return items or []
-    if isinstance(model, LanguageModel):
-        return encode_prompt(model, prompt)
-    raise InvalidArgumentError("a GPT2 has no tokenizer; pass ids, or use a LanguageModel")
+    if not isinstance(model, LanguageModel):
+        raise InvalidArgumentError("a GPT2 has no tokenizer; pass ids, or use a LanguageModel")
+    ids = model.encode_prompt(prompt)
+    check_prompt_length(len(ids), model.model.config)
+    return ids
 
 
 def _record(
@@ -244,10 +246,3 @@ def _record(
     with suppress(_StopForward):
         model.forward([ids], hook=record)
     return arrays
-
-
-def encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
-    """Encode a prompt with `LanguageModel.encode_prompt`, and check the number of tokens."""
-    ids = lm.encode_prompt(prompt)
-    check_prompt_length(len(ids), lm.model.config)
-    return ids

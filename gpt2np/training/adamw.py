@@ -69,14 +69,14 @@ class AdamW:
 
 def gradient_norm(gradients: Mapping[str, Array]) -> float:
     """Return the Euclidean norm of all gradients together."""
-    squares = dict.fromkeys(parts := [(n, s.start, s.stop) for n, s in _parts(gradients)], 0.0)
+    squares: list[float] = []  # in any order; their exact sum is the same
 
-    def run(part: tuple[str, int, int]) -> None:
-        values = gradients[part[0]].reshape(-1)[part[1] : part[2]]
-        squares[part] = float(values @ values)
+    def run(part: tuple[str, slice]) -> None:
+        values = gradients[part[0]].reshape(-1)[part[1]]
+        squares.append(float(values @ values))
 
-    parallel_for(run, parts, python_threads())
-    return math.sqrt(math.fsum(squares.values()))
+    parallel_for(run, _parts(gradients), python_threads())
+    return math.sqrt(math.fsum(squares))
 
 
 def _parts(arrays: Mapping[str, Array]) -> list[tuple[str, slice]]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.options import Integer, Number, attributes_text, check_options, option
 
 _MAX_BLOCKS = 1000  # listing the weights of more would take long, before memory runs out
 _MAX_SIZE = 1_000_000  # NumPy can count the numbers of arrays of these sizes, below 2⁶³
+
+_architecture = partial(option, group="Architecture")
+_training = partial(option, group="Training")
+_evaluation = partial(option, group="Evaluation")
 
 
 @dataclass(frozen=True)
@@ -22,77 +27,46 @@ class TrainerOptions:
         InvalidArgumentError: a value is out of its range, or the width is no multiple of `n_head`.
     """
 
-    n_layer: int = option(6, Integer(1, _MAX_BLOCKS), "Number of blocks", group="Architecture")
-    n_head: int = option(4, Integer(1), "Number of attention heads per block", group="Architecture")
-    n_embd: int = option(
-        256,
-        Integer(1, _MAX_SIZE),
-        "Width of the residual stream, a multiple of {n_head}",
-        group="Architecture",
+    n_layer: int = _architecture(6, Integer(1, _MAX_BLOCKS), "Number of blocks")
+    n_head: int = _architecture(4, Integer(1), "Number of attention heads per block")
+    n_embd: int = _architecture(
+        256, Integer(1, _MAX_SIZE), "Width of the residual stream, a multiple of {n_head}"
     )
-    n_positions: int = option(
-        512, Integer(1, _MAX_SIZE), "Context length in tokens", group="Architecture"
-    )
-    max_steps: int = option(10_000, Integer(1), "Number of training steps", group="Training")
-    block_size: int | None = option(
+    n_positions: int = _architecture(512, Integer(1, _MAX_SIZE), "Context length in tokens")
+    max_steps: int = _training(10_000, Integer(1), "Number of training steps")
+    block_size: int | None = _training(
         None,
         Integer(1, is_optional=True),
         "Tokens per training sequence (default: the context length)",
-        group="Training",
     )
-    per_device_train_batch_size: int = option(
-        8, Integer(1, _MAX_SIZE), "Sequences per pass", group="Training"
+    per_device_train_batch_size: int = _training(8, Integer(1, _MAX_SIZE), "Sequences per pass")
+    gradient_accumulation_steps: int = _training(
+        1, Integer(1, _MAX_SIZE), "Forward and backward passes per step; their gradients are added"
     )
-    gradient_accumulation_steps: int = option(
-        1,
-        Integer(1, _MAX_SIZE),
-        "Forward and backward passes per step; their gradients are added",
-        group="Training",
+    learning_rate: float = _training(1e-3, Number(0), "Peak learning rate of AdamW")
+    warmup_steps: int = _training(100, Integer(0), "Steps until the peak learning rate")
+    weight_decay: float = _training(
+        0.1, Number(0), "Decoupled weight decay of matrices and embeddings"
     )
-    learning_rate: float = option(1e-3, Number(0), "Peak learning rate of AdamW", group="Training")
-    warmup_steps: int = option(
-        100, Integer(0), "Steps until the peak learning rate", group="Training"
+    adam_beta1: float = _training(0.9, Number(0, 1), "Decay of AdamW's mean of gradients")
+    adam_beta2: float = _training(0.95, Number(0, 1), "Decay of AdamW's mean of squared gradients")
+    adam_epsilon: float = _training(
+        1e-8, Number(0, is_open=True), "Constant added to AdamW's denominator"
     )
-    weight_decay: float = option(
-        0.1, Number(0), "Decoupled weight decay of matrices and embeddings", group="Training"
+    max_grad_norm: float = _training(
+        1.0, Number(0, is_open=True), "Scale down gradients to this norm if their norm is larger"
     )
-    adam_beta1: float = option(
-        0.9, Number(0, 1), "Decay of AdamW's mean of gradients", group="Training"
+    embd_pdrop: float = _training(0.0, Number(0, 0.99), "Dropout of embeddings")
+    attn_pdrop: float = _training(0.0, Number(0, 0.99), "Dropout of attention patterns")
+    resid_pdrop: float = _training(
+        0.0, Number(0, 0.99), "Dropout of the outputs of attention and MLPs"
     )
-    adam_beta2: float = option(
-        0.95, Number(0, 1), "Decay of AdamW's mean of squared gradients", group="Training"
+    seed: int = _training(0, Integer(0), "Seed of initial weights, drawn sequences and dropout")
+    eval_steps: int = _evaluation(
+        500, Integer(1), "Evaluate every N steps, if there is an evaluation corpus"
     )
-    adam_epsilon: float = option(
-        1e-8, Number(0, is_open=True), "Constant added to AdamW's denominator", group="Training"
-    )
-    max_grad_norm: float = option(
-        1.0,
-        Number(0, is_open=True),
-        "Scale down gradients to this norm if their norm is larger",
-        group="Training",
-    )
-    embd_pdrop: float = option(0.0, Number(0, 0.99), "Dropout of embeddings", group="Training")
-    attn_pdrop: float = option(
-        0.0, Number(0, 0.99), "Dropout of attention patterns", group="Training"
-    )
-    resid_pdrop: float = option(
-        0.0, Number(0, 0.99), "Dropout of the outputs of attention and MLPs", group="Training"
-    )
-    seed: int = option(
-        0,
-        Integer(0),
-        "Seed of initial weights, drawn sequences and dropout",
-        group="Training",
-    )
-    eval_steps: int = option(
-        500, Integer(1), "Evaluate every N steps, if there is an evaluation corpus",
-        group="Evaluation",
-    )  # fmt: skip
-    early_stopping_patience: int | None = option(
-        None,
-        Integer(1, is_optional=True),
-        "Stop after N evaluations without a lower loss",
-        group="Evaluation",
+    early_stopping_patience: int | None = _evaluation(
+        None, Integer(1, is_optional=True), "Stop after N evaluations without a lower loss"
     )
 
     def __post_init__(self) -> None:
