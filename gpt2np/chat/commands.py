@@ -89,11 +89,9 @@ class Command(NamedTuple):
 def run_command(session: ChatSession, line: str) -> str:
     """Run a slash command such as "/set temperature 0.7".
 
-    Returns a message for the user, or QUIT or RETRY, which the caller executes.
-
-    Raises:
-        InvalidArgumentError: the command is unknown, its arguments are invalid, or a file can't be
-            read or written.
+    Returns a message for the user, or QUIT or RETRY, which the caller executes. Raises
+    InvalidArgumentError if the command is unknown, its arguments are invalid, or a file can't be
+    read or written.
     """
     name, _, text = line.removeprefix("/").partition(" ")
     name = _ALIASES.get(name, name)

@@ -71,8 +71,7 @@ class Conversation:
     def save(self, path: Path) -> int:
         """Write the messages to a JSON file; returns the number of messages.
 
-        Raises:
-            InvalidArgumentError: the file can't be written.
+        Raises InvalidArgumentError if the file can't be written.
         """
         messages = self.messages()
         content = json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
@@ -87,8 +86,7 @@ class Conversation:
 def read_conversation(path: Path) -> Conversation:
     """Read a conversation from a file that `Conversation.save` has written.
 
-    Raises:
-        InvalidArgumentError: the file can't be read, or does not hold a conversation.
+    Raises InvalidArgumentError if the file can't be read, or does not hold a conversation.
     """
     saved = read_json_object(path, InvalidArgumentError, max_bytes=limits().max_vocabulary_bytes)
     messages = saved.get("messages")
@@ -156,9 +154,8 @@ class ChatSession:
     ) -> None:
         """Create a session with an empty conversation.
 
-        Raises:
-            InvalidArgumentError: an option is unsupported or out of range, or `system` is given
-                without a template.
+        Raises InvalidArgumentError if an option is unsupported or out of range, or `system` is
+        given without a template.
         """
         if system is not None and template is None:
             raise InvalidArgumentError(
@@ -210,8 +207,7 @@ class ChatSession:
     def retry(self) -> TextStream:
         """Return a stream that generates another answer to the last message, with the next seed.
 
-        Raises:
-            InvalidArgumentError: the conversation is empty.
+        Raises InvalidArgumentError if the conversation is empty.
         """
         if not self.conversation.exchanges:
             raise InvalidArgumentError("the conversation is empty")

@@ -1,6 +1,5 @@
 """Constrained generation: limit the text to choices, a regular expression or a JSON Schema.
 
-    protocol      what a constraint is: Constraint
     syntax        parses a pattern to a syntax tree
     json_schema   compiles a JSON Schema to a syntax tree
     json_text     syntax trees of strings, numbers, arrays and objects
@@ -9,7 +8,7 @@
     aho_corasick  tells which excluded texts a text may still become
     trie          holds the prefix tree of the vocabulary
     distances     counts the bytes or tokens to a match
-    token_mask    computes which token ids may come next
+    token_mask    Constraint; computes which token ids may come next
 
 A token may end inside a character or a word, so the automaton reads bytes. A token is allowed if
 and only if the text with the token can still become a match.
@@ -19,7 +18,6 @@ and only if the text with the token can still become a match.
 # start of "Hello world" it allows "Hello", but not "H" or "He". It also accepts patterns that match
 # nothing. outlines-core 0.2 computes every state in advance, which takes 4 s for .{1,100}x.
 
-from gpt2np.constraints.protocol import Constraint
-from gpt2np.constraints.token_mask import text_constraint
+from gpt2np.constraints.token_mask import Constraint, text_constraint
 
 __all__ = ["Constraint", "text_constraint"]

@@ -70,8 +70,7 @@ class CharacterAutomaton:
     def readings(self, state: int) -> frozenset[Reading]:
         """Return the ways to read one character from a state, and MATCHED if the text may end.
 
-        Raises:
-            TooManyStatesError: the epsilon closures have more than MAX_CLOSURES states.
+        Raises TooManyStatesError if the epsilon closures have more than MAX_CLOSURES states.
         """
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
@@ -235,8 +234,7 @@ class ByteAutomaton:
     def step(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Return the state after states[i] reads the byte data[i], for each i. Returns (n,).
 
-        Raises:
-            TooManyStatesError: the automaton exceeds MAX_SIZE or MAX_MERGED.
+        Raises TooManyStatesError if the automaton exceeds MAX_SIZE or MAX_MERGED.
         """
         for _ in self.compute(states, data):
             pass
@@ -245,8 +243,7 @@ class ByteAutomaton:
     def compute(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> Iterator[None]:
         """Compute what `step` needs; pause after each state, so that the caller can do other work.
 
-        Raises:
-            TooManyStatesError: the automaton exceeds MAX_SIZE or MAX_MERGED.
+        Raises TooManyStatesError if the automaton exceeds MAX_SIZE or MAX_MERGED.
         """
         is_unknown = self._targets[states, data] == _UNKNOWN
         for state in np.unique(states[is_unknown]).tolist():

@@ -62,8 +62,7 @@ def intersection(a: Ranges, b: Ranges) -> Ranges:
 def characters_of(escape: str) -> Ranges:
     r"""Return the characters that an escape such as \w or \p{Greek} matches in the `regex` package.
 
-    Raises:
-        regex.error: the property does not exist.
+    Raises regex.error if the property does not exist.
     """
     matches = regex.compile(f"{escape}+").finditer(_all_characters())
     return character_set((match.start(), match.end() - 1) for match in matches)

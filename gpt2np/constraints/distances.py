@@ -168,8 +168,7 @@ def _token_distances(
 ) -> Generator[None, None, dict[Reading, float]]:
     """Count the least tokens to a match from each reading that `start` leads to, with pauses.
 
-    Raises:
-        TooManyStatesError: the automaton or MAX_WALKED is too small.
+    Raises TooManyStatesError if the automaton or MAX_WALKED is too small.
     """
     pending, n_walked = list(start), 0
     known = set(pending)
@@ -211,11 +210,9 @@ def walk(
 ) -> Iterator[tuple[IntArray, IntArray, NDArray[np.int32]]]:
     """Read the trie's bytes from each of the states `starts`, level by level.
 
-    Yields, for the n nodes of a level that can be read, (n,) each: the index of the start, the
-    node of the trie, and the state at the node.
-
-    Raises:
-        TooManyStatesError: the automaton is too large, or there are more than `most` nodes.
+    Yields, for the n nodes of a level that can be read, (n,) each: the index of the start, the node
+    of the trie, and the state at the node. Raises TooManyStatesError if the automaton is too large,
+    or there are more than `most` nodes.
     """
     sources, nodes, states = np.arange(len(starts)), np.zeros(len(starts), np.int64), starts
     for first, parents, data in trie.levels:

@@ -101,10 +101,8 @@ def parse(pattern: str, *, is_portable: bool = False) -> Tree:
     r"""Parse a regular expression to a syntax tree.
 
     With `is_portable`, `.`, \d, \w, \s and their complements match only characters that they match
-    in Python and in ECMAScript, where \d and \w are ASCII.
-
-    Raises:
-        InvalidArgumentError: the pattern is malformed or too long, or uses unsupported syntax.
+    in Python and in ECMAScript, where \d and \w are ASCII. Raises InvalidArgumentError if the
+    pattern is malformed or too long, or uses unsupported syntax.
     """
     check_length(pattern, "the pattern")
     return _Parser(pattern, is_portable).parse()
@@ -113,8 +111,7 @@ def parse(pattern: str, *, is_portable: bool = False) -> Tree:
 def literals(texts: Sequence[str]) -> Tree:
     """Return a syntax tree that matches each of `texts`, and no other text.
 
-    Raises:
-        InvalidArgumentError: a text has a lone surrogate, which no token can contain.
+    Raises InvalidArgumentError if a text has a lone surrogate, which no token can contain.
     """
     for text in texts:
         if _SURROGATE.search(text):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from gpt2np.constraints.automaton import DEAD, MATCHED, ByteAutomaton, Reading, TooManyStatesError
 from gpt2np.constraints.distances import ByteDistances, TokenDistances
@@ -26,6 +26,33 @@ MAX_DEPTH = 4
 _CACHED = 64  # distances to keep per constraint; 4 V bytes each
 _RENEWAL_SECONDS = 10.0  # most time to wait for another mask that needs a fresh automaton
 _UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # all bytes that occur in UTF-8
+
+
+@runtime_checkable
+class Constraint(Protocol):
+    """The state of a constraint after a text; `LanguageModel.generate` takes the first state.
+
+    A state is immutable, because sequences, draft tokens and threads share it. Any class with these
+    three members is a constraint. If `allowed` takes long, a class may have a generator `prepare()`
+    that does the work and yields often: meanwhile, other sequences of the batch go on.
+
+    A method `within(max_tokens)` is optional, too. It returns the first state for a text of at most
+    `max_tokens` tokens, or raises an error if there is no such text. The constraint then allows no
+    token after which too few tokens are left.
+    """
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text is complete, so that the generation ends."""
+
+    def allowed(self) -> BoolArray:
+        """Return a mask of the token ids that may come next. Returns (V,).
+
+        An end-of-text id is allowed where the text may end.
+        """
+
+    def advance(self, token_id: int) -> Constraint:
+        """Return the state after one more allowed token, which may be an end-of-text id."""
 
 
 def text_constraint(
@@ -47,10 +74,8 @@ def text_constraint(
     `tokens` maps each token id to its bytes. Later calls with the same mapping object reuse cached
     automata and masks. `vocab_size` is V, the model's number of token ids. `special_ids` are never
     allowed, because special tokens are not text. `stop_ids` end a text as end-of-text ids do.
-
-    Raises:
-        InvalidArgumentError: pattern or schema are malformed, unsupported or too large, no text
-            matches, or a byte has no token in the vocabulary.
+    Raises InvalidArgumentError if pattern or schema are malformed, unsupported or too large, no
+    text matches, or a byte has no token in the vocabulary.
     """
     stop_ids = frozenset(stop_ids)
     special_ids, ends = frozenset(special_ids), frozenset(eos_token_ids) | stop_ids
@@ -79,18 +104,15 @@ class TextConstraint:
         """Return a read-only mask of the token ids that may come next. Returns (V,).
 
         End-of-text ids are allowed if the text so far matches. A text token is allowed if the text
-        can match within the tokens that are left.
-
-        Raises:
-            InvalidArgumentError: the mask needs an automaton of more than MAX_SIZE.
+        can match within the tokens that are left. Raises InvalidArgumentError if the mask needs an
+        automaton of more than MAX_SIZE.
         """
         return run_to_end(self.masks.prepare(self.state, self.tokens_left - 1, waits=False))
 
     def prepare(self) -> Iterator[None]:
         """Compute what `allowed` will return; pause often, so that the caller can do other work.
 
-        Raises:
-            InvalidArgumentError: the mask needs an automaton of more than MAX_SIZE.
+        Raises InvalidArgumentError if the mask needs an automaton of more than MAX_SIZE.
         """
         yield from self.masks.prepare(self.state, self.tokens_left - 1)
 
@@ -105,8 +127,7 @@ class TextConstraint:
     def within(self, max_tokens: int) -> TextConstraint:
         """Return the constraint for a text of at most `max_tokens` tokens.
 
-        Raises:
-            InvalidArgumentError: no text that matches has so few tokens.
+        Raises InvalidArgumentError if no text that matches has so few tokens.
         """
         least = self.masks.min_tokens(self.state, max_tokens)
         if least == math.inf:
@@ -252,8 +273,7 @@ class _Vocabulary:
     def missing_bytes(self) -> frozenset[int]:
         """The bytes of UTF-8 that are no token, or that end a text.
 
-        Raises:
-            InvalidArgumentError: a byte has no token at all.
+        Raises InvalidArgumentError if a byte has no token at all.
         """
         missing = {*_UTF8_BYTES} - {data[0] for data in self.text_tokens.values() if len(data) == 1}
         ending = {data[0] for i in self.stop_ids if len(data := self.tokens.get(i, b"")) == 1}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, get_args
 
-from gpt2np.constraints.protocol import Constraint
+from gpt2np.constraints import Constraint
 from gpt2np.errors import InvalidArgumentError, is_integer, short_repr
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sequence import FinishReason

@@ -42,8 +42,7 @@ The content is text, or the token ids of an array in an .npz file."""
 def read_parts_or_arrays(file: Path, tokenizer: Tokenizer, field: str = "text") -> Iterable[Part]:
     """Yield the documents of a file: of an .npz file, each array of token ids.
 
-    Raises:
-        UnreadableFileError: the file can't be read.
+    Raises UnreadableFileError if the file can't be read.
     """
     if file.suffix == ".npz":
         return _read_npz(file, tokenizer.vocab_size)

@@ -59,8 +59,7 @@ class CoverFinder:
     def __init__(self, vocabulary: Vocabulary, encode: Callable[..., list[int]]) -> None:
         """Prepare for a tokenizer, given by its vocabulary and its method `encode`.
 
-        Raises:
-            InvalidArgumentError: the tokenizer changes texts before it encodes them.
+        Raises InvalidArgumentError if the tokenizer changes texts before it encodes them.
         """
         changes = vocabulary.nfc or vocabulary.add_prefix_space or not vocabulary.byte_level
         if changes or not all(token.special for token in vocabulary.added_tokens):

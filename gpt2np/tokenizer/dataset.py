@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,12 @@ from gpt2np.data.resumable import JobCallbacks, ReadStream, Results, run_job
 from gpt2np.data.rows import check_max_rows, write_output
 from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
-from gpt2np.tokenizer import batches
-from gpt2np.tokenizer.batches import PART_DTYPE
+from gpt2np.tokenizer.batches import (
+    BATCH_SIZE,
+    PART_DTYPE,
+    encode_batch,
+    read_parts_or_arrays,
+)
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
 SUFFIXES = (".npz", ".npy", ".bin", ".parquet")
@@ -97,22 +102,12 @@ def encode_dataset(
     options = options or DatasetOptions()
     _check_arguments(out, tokenizer, options)
     dtype = tokenizer.encode_to_numpy("").dtype
-    encode = partial(batches.encode_batch, tokenizer=tokenizer)
-
-    def run_here(
-        files: Sequence[Path], start: tuple[int, int]
-    ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
-        read = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=options.field)
-        size, skip_errors = batches.BATCH_SIZE, options.skip_errors
-        items = read_batches(files, read, size, skip_errors=skip_errors, start=start)
-        return map_in_order(encode, items, options.processes)
-
     job = corpus_job(
         files,
         {"field": options.field, "skip_errors": options.skip_errors},
         {"the vocabulary": tokenizer.fingerprint},
-        run or run_here,
-        lambda read, path: _assemble(read, path, dtype, options),
+        run or partial(_encode_files, tokenizer=tokenizer, options=options),
+        partial(_assemble, dtype=dtype, options=options),
         harmless={"skip_errors": True},  # the files that were read have no errors
     )
     try:
@@ -124,6 +119,14 @@ def encode_dataset(
     if not documents:
         raise InvalidArgumentError("the files have no text; nothing can be encoded")
     return Dataset(out, documents, n_ids, dtype.name)
+
+
+def _encode_files(
+    files: Sequence[Path], start: tuple[int, int], tokenizer: Tokenizer, options: DatasetOptions
+) -> Iterator[tuple[DocumentBatch[Any], Results]]:
+    read = partial(read_parts_or_arrays, tokenizer=tokenizer, field=options.field)
+    items = read_batches(files, read, BATCH_SIZE, skip_errors=options.skip_errors, start=start)
+    return map_in_order(partial(encode_batch, tokenizer=tokenizer), items, options.processes)
 
 
 def _check_arguments(out: Path, tokenizer: Tokenizer, options: DatasetOptions) -> None:
@@ -153,39 +156,31 @@ def _assemble(
     n_ids = sum(int(records["ids"].sum()) for records in _read_records(read))
     if not documents:
         return 0, 0
-    if path.suffix == ".parquet":
-        write_output(_document_rows(read, dtype), path, COLUMNS, options.max_rows_per_file)
-    elif path.suffix == ".npz":
-        bounds = array_bounds(_read_records(read), options.combine)
-        arrays = _split_ids(read, dtype, (end - start + 1 for start, end in bounds))
-        with zipfile.ZipFile(path, "w") as archive:
-            for number, array in enumerate(arrays):
-                entry = zipfile.ZipInfo(f"arr_{number}.npy", _ZIP_EPOCH)
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                with archive.open(entry, "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array)
-    else:
+    if path.suffix in (".bin", ".npy"):
         with path.open("wb") as file:
             if path.suffix == ".npy":
                 header = {"descr": dtype.str, "fortran_order": False, "shape": (n_ids,)}
                 np.lib.format.write_array_header_1_0(file, header)
             file.writelines(read(0))
+        return documents, n_ids
+    combine = 0 if path.suffix == ".parquet" else options.combine  # 0: an array a document
+    bounds = array_bounds(_read_records(read), combine)
+    arrays = _split_ids(read, dtype, (end - start + 1 for start, end in bounds))
+    if path.suffix == ".parquet":
+        rows = ({"document": number, "ids": ids} for number, ids in enumerate(arrays, 1))
+        write_output(rows, path, COLUMNS, options.max_rows_per_file)
+    else:
+        _write_npz(arrays, path)
     return documents, n_ids
 
 
-def _document_rows(read: ReadStream, dtype: np.dtype[Any]) -> Iterator[dict[str, Any]]:
-    """Yield a row of COLUMNS for each document."""
-
-    def lengths() -> Iterator[int]:
-        n_ids = 0
-        for length, _, ends_document, _ in _read_tuples(_read_records(read)):
-            n_ids += length
-            if ends_document:
-                yield n_ids
-                n_ids = 0
-
-    for number, ids in enumerate(_split_ids(read, dtype, lengths()), 1):
-        yield {"document": number, "ids": ids}
+def _write_npz(arrays: Iterator[NDArray[Any]], path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for number, array in enumerate(arrays):
+            entry = zipfile.ZipInfo(f"arr_{number}.npy", _ZIP_EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array)
 
 
 def _split_ids(
@@ -205,10 +200,6 @@ def _read_records(read: ReadStream) -> Iterator[NDArray[np.void]]:
     return (np.frombuffer(content, PART_DTYPE) for content in read(1))
 
 
-def _read_tuples(groups: Iterator[NDArray[np.void]]) -> Iterator[tuple[int, int, bool, bool]]:
-    return (record for records in groups for record in records.tolist())
-
-
 def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
     """Yield (start, end), as indices into the token ids, for each array of the .npz output.
 
@@ -217,7 +208,8 @@ def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[
     `batches` yields arrays of PART_DTYPE: the lengths of all documents, in order.
     """
     start = end = characters = 0
-    for n_ids, n_characters, ends_document, is_array in _read_tuples(batches):
+    records = chain.from_iterable(batch.tolist() for batch in batches)
+    for n_ids, n_characters, ends_document, is_array in records:
         if is_array and end > start:
             yield start, end - 1
             start, characters = end, 0

@@ -8,7 +8,7 @@ character, "\xf0" for a byte of an incomplete character.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpt2np.tokenizer.trace import MergeStep, MergeTrace, TokenSpan
@@ -81,17 +81,6 @@ def display_width(text: str) -> int:
     )
 
 
-@dataclass(frozen=True)
-class _Cell:
-    index: int
-    token: str
-    id: str
-
-    @property
-    def width(self) -> int:
-        return max(display_width(self.token), len(self.id))
-
-
 def token_rows(tokens: Sequence[bytes], ids: Sequence[int], width: int, style: Style) -> str:
     """Format tokens side by side with their ids below, in rows of at most `width` columns.
 
@@ -100,50 +89,31 @@ def token_rows(tokens: Sequence[bytes], ids: Sequence[int], width: int, style: S
 
     A token that ends with a line end also ends its row.
     """
-    cells = [
-        _Cell(index, escape_token(token), str(id))
-        for index, (token, id) in enumerate(zip(tokens, ids, strict=True))
-    ]
-    ends_line = [token.endswith(b"\n") for token in tokens]
-    return "\n\n".join(_format_row(row, style) for row in _wrap(cells, ends_line, width))
-
-
-def _wrap(cells: list[_Cell], ends_line: list[bool], width: int) -> Iterator[list[_Cell]]:
-    row: list[_Cell] = []
-    used = 0
-    for index, cell in enumerate(cells):
-        if row and (used + cell.width > width or ends_line[index - 1]):
-            yield row
-            row, used = [], 0
-        row.append(cell)
-        used += cell.width + 1
-    if row:
-        yield row
-
-
-def _format_row(cells: list[_Cell], style: Style) -> str:
     bar = " " if style.color else "│"
-    tokens = bar.join(
-        style.token(cell.token, cell.index) + " " * (cell.width - display_width(cell.token))
-        for cell in cells
-    )
-    return f"{tokens}\n{style.dim(bar.join(cell.id.ljust(cell.width) for cell in cells))}"
+    rows: list[tuple[list[str], list[str]]] = []
+    used = width  # columns of the last row
+    for index, (token, token_id) in enumerate(zip(tokens, ids, strict=True)):
+        text, number = escape_token(token), str(token_id)
+        text_width = display_width(text)
+        columns = max(text_width, len(number))
+        if used + columns > width or tokens[index - 1].endswith(b"\n"):
+            rows.append(([], []))
+            used = 0
+        rows[-1][0].append(style.token(text, index) + " " * (columns - text_width))
+        rows[-1][1].append(number.ljust(columns))
+        used += columns + 1
+    return "\n\n".join(f"{bar.join(a)}\n{style.dim(bar.join(b))}" for a, b in rows)
 
 
 def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Style) -> str:
     """Format one line per token: its id, its spans in characters and bytes, and its text."""
-    head = ("id", "chars", "bytes", "token")
-    lines = [
-        (str(id), f"{start}:{end}", f"{byte_start}:{byte_end}", _with_space_symbols(token))
-        for (id, start, end, byte_start, byte_end), token in zip(spans, tokens, strict=True)
-    ]
-    widths = [max(len(line[column]) for line in (head, *lines)) for column in range(3)]
-
-    def numbers(line: tuple[str, str, str, str]) -> str:
-        return "  ".join(line[column].rjust(widths[column]) for column in range(3))
-
-    rows = [f"{numbers(line)}  {style.token(line[3], index)}" for index, line in enumerate(lines)]
-    return "\n".join([style.dim(f"{numbers(head)}  {head[3]}"), *rows])
+    lines = [("id", "chars", "bytes")]
+    lines += [(str(id), f"{a}:{b}", f"{c}:{d}") for id, a, b, c, d in spans]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    head, *numbers = ["  ".join(map(str.rjust, line, widths)) for line in lines]
+    texts = [style.token(_with_space_symbols(token), i) for i, token in enumerate(tokens)]
+    rows = [f"{line}  {text}" for line, text in zip(numbers, texts, strict=True)]
+    return "\n".join([style.dim(f"{head}  token"), *rows])
 
 
 def merge_table(trace: MergeTrace, vocabulary: Vocabulary, style: Style) -> str:

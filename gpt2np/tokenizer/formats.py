@@ -35,8 +35,6 @@ from gpt2np.tokenizer.vocabulary import (
 
 TOKENIZER_JSON = "tokenizer.json"
 TIKTOKEN_SUFFIX = ".tiktoken"
-FOLDER_FILES = ((TOKENIZER_JSON,), *gpt2_files.FILE_NAMES)
-"""Sets of files that make up a vocabulary. If a folder has several sets, the first set counts."""
 
 TIKTOKEN_PATTERNS = {
     "cl100k_base": CL100K_PATTERN,
@@ -75,23 +73,22 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def _read_folder(folder: Path) -> Vocabulary:
-    for names in FOLDER_FILES:
-        files = [folder / name for name in names]
-        if all(file.exists() for file in files):
-            if len(files) == 1:
-                from gpt2np.tokenizer.special_tokens import read_for_tokenizer_json
-                from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
+    if (tokenizer_json := folder / TOKENIZER_JSON).exists():
+        from gpt2np.tokenizer.special_tokens import read_for_tokenizer_json
+        from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
 
-                return read_tokenizer_json(files[0], read_for_tokenizer_json(folder))
-            return gpt2_files.read_gpt2_files(files[0], files[1])
+        return read_tokenizer_json(tokenizer_json, read_for_tokenizer_json(folder))
+    for vocab, merges in gpt2_files.FILE_NAMES:
+        if (folder / vocab).exists() and (folder / merges).exists():
+            return gpt2_files.read_gpt2_files(folder / vocab, folder / merges)
     if tiktoken := sorted(folder.glob(f"*{TIKTOKEN_SUFFIX}")):
         return read_tiktoken(tiktoken[0])
-    expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
+    pairs = (" and ".join(names) for names in gpt2_files.FILE_NAMES)
     raise TokenizerError(
         "{0} has no vocabulary: expected {1}; add the files, or name another vocabulary, such as "
         "{tokenizer.setting}",
         folder,
-        expected,
+        " or ".join([TOKENIZER_JSON, *pairs]),
         tokenizer="gpt2",
     )
 

@@ -352,8 +352,7 @@ class Tokenizer:
     def find_covers(self, text: bytes) -> list[Branch]:
         """Return the token sequences with which a longer text can begin: see `covers`.
 
-        Raises:
-            InvalidArgumentError: the tokenizer changes texts before it encodes them.
+        Raises InvalidArgumentError if the tokenizer changes texts before it encodes them.
         """
         return self._cover_finder.find(text)
 

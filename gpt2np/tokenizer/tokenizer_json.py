@@ -34,10 +34,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Syntax that means one thing in Oniguruma, which `tokenizers` uses, and another in `regex`.
-_find_ambiguous_syntax = re.compile(
+_AMBIGUOUS_SYNTAX = re.compile(
     r"\\[hHAZzGRXKOyY1-9]|\\[xkg][{<]|&&|\[\[|\(\?[a-z-]*m|(?<!\\)\$|(?<![\[\\])\^"
-).search
+)
 
+_SEQUENCE_KEYS = {
+    "normalizer": "normalizers",
+    "pre-tokenizer": "pretokenizers",
+    "post-processor": "processors",
+}
 _FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 
 
@@ -64,7 +69,8 @@ def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Voc
 def _parse_vocabulary(content: dict[str, Any], path: Path, special: SpecialTokens) -> Vocabulary:
     model = content["model"]
     _check_model(model, path)
-    steps = _flatten_pre_tokenizers(content.get("pre_tokenizer"), path)
+    types = ("ByteLevel", "Split", "Digits")
+    steps = _steps(content.get("pre_tokenizer"), "pre-tokenizer", types, path)
     byte_level = [step for step in steps if step["type"] == "ByteLevel"]
     if len(byte_level) > 1 or (byte_level and steps[-1] is not byte_level[0]):
         raise _unsupported(path, "ByteLevel before another pre-tokenizer")
@@ -86,7 +92,7 @@ def _parse_vocabulary(content: dict[str, Any], path: Path, special: SpecialToken
         added_tokens=added,
         patterns=tuple(pattern for step in steps for pattern in _parse_patterns(step, path)),
         byte_level=bool(byte_level),
-        nfc=_parse_normalizer(content.get("normalizer"), path),
+        nfc=bool(_steps(content.get("normalizer"), "normalizer", ("NFC",), path)),
         add_prefix_space=bool(byte_level and byte_level[0].get("add_prefix_space", True)),
         ignore_merges=bool(model.get("ignore_merges")),
         unk_token=None if byte_level else model.get("unk_token"),
@@ -134,14 +140,17 @@ def _check_model(model: dict[str, Any], path: Path) -> None:
         raise _unsupported(path, "the BPE model's fuse_unk")
 
 
-def _flatten_pre_tokenizers(step: dict[str, Any] | None, path: Path) -> list[dict[str, Any]]:
+def _steps(
+    step: dict[str, Any] | None, name: str, types: tuple[str, ...], path: Path
+) -> list[dict[str, Any]]:
+    """Return a step in a list, and a Sequence as its steps; TokenizerError for other `types`."""
     if step is None:
         return []
     if step["type"] == "Sequence":
-        nested = [_flatten_pre_tokenizers(inner, path) for inner in step["pretokenizers"]]
-        return [inner for steps in nested for inner in steps]
-    if step["type"] not in ("ByteLevel", "Split", "Digits"):
-        raise _unsupported(path, f"the pre-tokenizer {step['type']!r}")
+        inner = step[_SEQUENCE_KEYS[name]]
+        return [part for step in inner for part in _steps(step, name, types, path)]
+    if step["type"] not in types:
+        raise _unsupported(path, f"the {name} {step['type']!r}")
     return [step]
 
 
@@ -155,7 +164,7 @@ def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
     if kind not in ("Regex", "String"):
         raise _unsupported(path, f"a pattern of the kind {kind!r}")
     is_unknown_regex = kind == "Regex" and pattern not in KNOWN_PATTERNS
-    if is_unknown_regex and (syntax := _find_ambiguous_syntax(pattern)):
+    if is_unknown_regex and (syntax := _AMBIGUOUS_SYNTAX.search(pattern)):
         raise _unsupported(path, f"{syntax[0]!r} in the pattern {short_repr(pattern)}")
     behavior = (step["behavior"], bool(step.get("invert")))
     if behavior not in (("Isolated", False), ("Isolated", True), ("Removed", True)):
@@ -175,18 +184,6 @@ def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
     return [GPT2_PATTERN if pattern == HF_GPT2_PATTERN else pattern]
 
 
-def _parse_normalizer(normalizer: dict[str, Any] | None, path: Path) -> bool:
-    """Tell whether the file has the normalizer NFC; raise TokenizerError for other normalizers."""
-    if normalizer is None:
-        return False
-    if normalizer["type"] == "Sequence":
-        kinds = [_parse_normalizer(inner, path) for inner in normalizer["normalizers"]]
-        return any(kinds)
-    if normalizer["type"] != "NFC":
-        raise _unsupported(path, f"the normalizer {normalizer['type']!r}")
-    return True
-
-
 def _check_decoder(decoder: dict[str, Any] | None, byte_level: bool, path: Path) -> None:
     expected = ("ByteLevel",) if byte_level else ("Fuse", "BPEDecoder")
     if decoder is not None and decoder["type"] not in expected:
@@ -197,21 +194,14 @@ def _check_decoder(decoder: dict[str, Any] | None, byte_level: bool, path: Path)
 
 def _check_post_processor(step: dict[str, Any] | None, path: Path) -> None:
     """Raise TokenizerError for a post-processor that adds tokens or is of an unknown type."""
-    if step is None or step["type"] == "ByteLevel":
-        return
-    if step["type"] == "TemplateProcessing":
-        if extra := [
-            part["SpecialToken"]["id"] for part in step["single"] if "SpecialToken" in part
-        ]:
-            raise TokenizerError(
-                f"{path} has a post-processor that adds {extra[0]} to every text; remove it from "
-                "the file, and add the id yourself"
-            )
-        return
-    if step["type"] != "Sequence":
-        raise _unsupported(path, f"the post-processor {step['type']!r}")
-    for inner in step["processors"]:
-        _check_post_processor(inner, path)
+    types = ("ByteLevel", "TemplateProcessing")
+    for inner in _steps(step, "post-processor", types, path):
+        for part in inner["single"] if inner["type"] == "TemplateProcessing" else ():
+            if "SpecialToken" in part:
+                raise TokenizerError(
+                    f"{path} has a post-processor that adds {part['SpecialToken']['id']} to every "
+                    "text; remove it from the file, and add the id yourself"
+                )
 
 
 def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[AddedToken, ...]:
