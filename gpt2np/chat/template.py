@@ -21,7 +21,7 @@ from threading import Lock, Timer
 from typing import Any
 from weakref import finalize
 
-from gpt2np.data.files import read_bytes, read_json_object
+from gpt2np.data.files import read_bytes
 from gpt2np.errors import (
     GPT2NPError,
     InvalidArgumentError,
@@ -32,7 +32,7 @@ from gpt2np.errors import (
 from gpt2np.hub.model_files import CHAT_TEMPLATE_FILE
 from gpt2np.limits import limits
 from gpt2np.tokenizer.normalizer import find_first
-from gpt2np.tokenizer.special_tokens import CONFIG_FILE
+from gpt2np.tokenizer.special_tokens import CONFIG_FILE, read_if_exists
 
 _MIN_JINJA2 = (3, 1, 6)  # in older versions, templates can escape from the sandbox
 
@@ -188,12 +188,7 @@ def read_chat_template(
     if file or path.exists():
         return ChatTemplate(_read_template_file(path), special_tokens or {}, str(path))
     path = folder / CONFIG_FILE
-    config = (
-        read_json_object(path, TokenizerError, max_bytes=limits().max_config_bytes)
-        if path.exists()
-        else {}
-    )
-    source = config.get("chat_template")
+    source = read_if_exists(path).get("chat_template")
     if isinstance(source, list):
         entries = [entry for entry in source if isinstance(entry, dict)]
         source = next((e.get("template") for e in entries if e.get("name") == "default"), None)

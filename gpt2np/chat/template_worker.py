@@ -25,10 +25,6 @@ class TemplateRefusalError(Exception):
     """Raised when a template calls `raise_exception`."""
 
 
-class OutputTooLongError(Exception):
-    """The rendered text exceeds the limit."""
-
-
 def main() -> None:
     """Answer the requests on standard input until its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
@@ -65,7 +61,7 @@ def _render(template: Any, variables: dict[str, Any], max_characters: int) -> st
     for part in template.generate(variables):
         length += len(part)
         if length > max_characters:
-            raise OutputTooLongError(f"its text exceeds {max_characters:,} characters")
+            raise ValueError(f"its text exceeds {max_characters:,} characters")
         parts.append(part)
     return "".join(parts)
 

@@ -30,7 +30,7 @@ from gpt2np.hub.failures import (
     megabytes,
     unreachable,
 )
-from gpt2np.hub.model_files import WEIGHTS, WEIGHTS_FILE, FileSet, list_weight_files
+from gpt2np.hub.model_files import WEIGHTS_FILE, FileSet, list_weight_files
 from gpt2np.hub.repository import HubId, cache_folder, repository_folder
 from gpt2np.limits import how_to_raise, limits
 
@@ -104,8 +104,7 @@ def _weight_files(model: HubId, files: FileSet, folder: Path, listing: frozenset
     """Return the names of the weight file or the shards; [] if `files` has no weights."""
     if not files.has_weights:
         return []
-    is_single = WEIGHTS.select(listing.__contains__) == (WEIGHTS_FILE,)
-    names = [WEIGHTS_FILE] if is_single else list_weight_files(folder)[1:]
+    names = [WEIGHTS_FILE] if WEIGHTS_FILE in listing else list_weight_files(folder)[1:]
     if missing := [name for name in names if name not in listing]:
         raise incomplete(model, missing, listing)
     return names

@@ -87,14 +87,9 @@ class FileSet:
 
         The required files come last: a cache that has them counts as complete.
         """
-        required = {*self.required}
-        for alternatives in self.alternatives:
-            groups = alternatives.groups
-            if alternatives is WEIGHTS:
-                groups = (alternatives.select(listing.__contains__),)
-            required |= {name for group in groups for name in group if name != WEIGHTS_FILE}
-        optional = [name for name in self.optional if name in listing and name not in required]
-        return optional, [name for name in sorted(required) if name in listing]
+        unused = {WEIGHTS_FILE, INDEX_FILE} if WEIGHTS_FILE in listing else {WEIGHTS_FILE}
+        required = [name for name in sorted(self.names - unused) if name in listing]
+        return [name for name in self.optional if name in listing], required
 
     def existing_in(self, folder: Path) -> list[str]:
         """Return the names of the files of this set that exist in `folder`, sorted."""

@@ -33,12 +33,8 @@ from gpt2np.data.resumable import JobCallbacks, ReadStream, Results, run_job
 from gpt2np.data.rows import check_max_rows, write_output
 from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
-from gpt2np.tokenizer.batches import (
-    BATCH_SIZE,
-    PART_DTYPE,
-    encode_batch,
-    read_parts_or_arrays,
-)
+from gpt2np.tokenizer import batches
+from gpt2np.tokenizer.batches import PART_DTYPE
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
 SUFFIXES = (".npz", ".npy", ".bin", ".parquet")
@@ -124,9 +120,11 @@ def encode_dataset(
 def _encode_files(
     files: Sequence[Path], start: tuple[int, int], tokenizer: Tokenizer, options: DatasetOptions
 ) -> Iterator[tuple[DocumentBatch[Any], Results]]:
-    read = partial(read_parts_or_arrays, tokenizer=tokenizer, field=options.field)
-    items = read_batches(files, read, BATCH_SIZE, skip_errors=options.skip_errors, start=start)
-    return map_in_order(partial(encode_batch, tokenizer=tokenizer), items, options.processes)
+    read = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=options.field)
+    size, skip_errors = batches.BATCH_SIZE, options.skip_errors
+    items = read_batches(files, read, size, skip_errors=skip_errors, start=start)
+    encode = partial(batches.encode_batch, tokenizer=tokenizer)
+    return map_in_order(encode, items, options.processes)
 
 
 def _check_arguments(out: Path, tokenizer: Tokenizer, options: DatasetOptions) -> None:
@@ -200,15 +198,15 @@ def _read_records(read: ReadStream) -> Iterator[NDArray[np.void]]:
     return (np.frombuffer(content, PART_DTYPE) for content in read(1))
 
 
-def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
+def array_bounds(groups: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
     """Yield (start, end), as indices into the token ids, for each array of the .npz output.
 
     Documents are joined until they have `combine` characters, including the `<|endoftext|>` between
     them, as in encode.py of nshepperd's gpt-2. No array begins or ends with `<|endoftext|>`.
-    `batches` yields arrays of PART_DTYPE: the lengths of all documents, in order.
+    `groups` yields arrays of PART_DTYPE: the lengths of all documents, in order.
     """
     start = end = characters = 0
-    records = chain.from_iterable(batch.tolist() for batch in batches)
+    records = chain.from_iterable(group.tolist() for group in groups)
     for n_ids, n_characters, ends_document, is_array in records:
         if is_array and end > start:
             yield start, end - 1

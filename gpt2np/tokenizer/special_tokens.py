@@ -154,7 +154,7 @@ def read_for_gpt2_files(folder: Path) -> SpecialTokens:
 
     Raises TokenizerError if a file is damaged, or needs a feature that gpt2np lacks.
     """
-    config = _read(folder / CONFIG_FILE)
+    config = read_if_exists(folder / CONFIG_FILE)
     name = _tokenizer_class(config, folder)
     if name not in (None, *_GPT2_CLASSES, *_GENERAL_CLASSES):
         raise TokenizerError(
@@ -175,17 +175,18 @@ def read_for_tokenizer_json(folder: Path) -> SpecialTokens:
 
     Raises TokenizerError if a file is damaged, or needs a feature that gpt2np lacks.
     """
-    config = _read(folder / CONFIG_FILE)
+    config = read_if_exists(folder / CONFIG_FILE)
     name = _tokenizer_class(config, folder)
     if name is None:
-        model = _read(folder / "config.json")
+        model = read_if_exists(folder / "config.json")
         name = _tokenizer_class(model, folder, "config.json")
         if name is None and model.get("model_type") == "gpt2":
             name = _GPT2_CLASSES[0]
     return _parse(config, folder, is_gpt2=name in _GPT2_CLASSES)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_if_exists(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an empty one if there is no file. Raises TokenizerError if damaged."""
     if not os.path.lexists(path):  # a broken link is an error, not a missing file
         return {}
     return read_json_object(path, TokenizerError, max_bytes=limits().max_config_bytes)
@@ -208,7 +209,7 @@ def _parse(config: dict[str, Any], folder: Path, is_gpt2: bool) -> SpecialTokens
             "the file, and call encode with disallowed_special=()"
         )
     has_decoder = _DECODER in config
-    older = {} if has_decoder else _read(folder / MAP_FILE)
+    older = {} if has_decoder else read_if_exists(folder / MAP_FILE)
     token_map = _parse_map(config, path) | _parse_map(older, folder / MAP_FILE)
     extra, named_extra = _parse_extra(config, older, folder)
     token_map |= named_extra
@@ -303,7 +304,7 @@ def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[s
 
 def _read_added(path: Path, special: set[str]) -> tuple[AddedToken, ...]:
     """Read `added_tokens.json`; `special` contains the texts of the special tokens."""
-    entries = _read(path)
+    entries = read_if_exists(path)
     check_vocabulary(entries, path)
     tokens = [
         AddedToken(text, token_id, special=text in special, normalized=text not in special)
