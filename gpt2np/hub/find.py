@@ -175,20 +175,20 @@ def _list_files_in_time(model: HubId) -> frozenset[str]:
     if constants.HF_HUB_OFFLINE:
         raise ModelNotFoundError(f"{model} is not cached and HF_HUB_OFFLINE is set")
     timeout = DEFAULT_MODEL_TIMEOUT_S
-    listings: list[frozenset[str]] = []
-    failures: list[str] = []
+    outcome: list[frozenset[str] | str] = []
 
     def request() -> None:
         try:
-            listings.append(list_files(model, timeout))
+            outcome.append(list_files(model, timeout))
         except Exception as error:  # any failure means the bundled model
-            failures.append(f"{constants.ENDPOINT} did not list its files ({root_cause(error)})")
+            outcome.append(f"{constants.ENDPOINT} did not list its files ({root_cause(error)})")
 
     # A daemon thread, because name look-ups and retries can exceed the timeout.
     thread = threading.Thread(target=request, daemon=True)
     thread.start()
     thread.join(timeout)
-    if listings:
-        return listings[0]
     late = f"{constants.ENDPOINT} did not answer within {timeout:g} seconds"
-    raise ModelNotFoundError(f"{model} is not cached and {failures[0] if failures else late}")
+    result = outcome[0] if outcome else late
+    if isinstance(result, str):
+        raise ModelNotFoundError(f"{model} is not cached and {result}")
+    return result

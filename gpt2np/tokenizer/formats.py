@@ -167,32 +167,28 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     Raises TokenizerError if the formats can't express the vocabulary, and OSError if the folder
     can't be created or written to. After an error, a new folder is removed.
     """
+    import json
+
+    from gpt2np.tokenizer.special_tokens import CONFIG_FILE, FILE_NAMES
+    from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
+
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        _write_files(vocabulary, folder)
+        write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
+        obsolete: tuple[str, ...] = FILE_NAMES
+        if gpt2_files.can_write_gpt2_files(vocabulary):
+            gpt2_files.write_gpt2_files(vocabulary, folder)
+        else:
+            obsolete += gpt2_files.FILE_NAMES[0]  # of another vocabulary
+        for name in obsolete:
+            (folder / name).unlink(missing_ok=True)
+        config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
+        atomic_write_text(folder / CONFIG_FILE, config + "\n")
     except BaseException:
         if is_new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _write_files(vocabulary: Vocabulary, folder: Path) -> None:
-    import json
-
-    from gpt2np.tokenizer.special_tokens import FILE_NAMES as SPECIAL_TOKENS_FILES
-    from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
-
-    write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
-    if gpt2_files.can_write_gpt2_files(vocabulary):
-        gpt2_files.write_gpt2_files(vocabulary, folder)
-    else:  # remove the files of another vocabulary
-        for name in gpt2_files.FILE_NAMES[0]:
-            (folder / name).unlink(missing_ok=True)
-    for name in SPECIAL_TOKENS_FILES:
-        (folder / name).unlink(missing_ok=True)
-    config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
-    atomic_write_text(folder / SPECIAL_TOKENS_FILES[0], config + "\n")
 
 
 def _tokenizer_config(vocabulary: Vocabulary) -> dict[str, object]:

@@ -28,10 +28,10 @@ from gpt2np.errors import short_repr
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _WHITESPACE = r" \t\n\r\x0b\x0c"
-_ASCII_PATTERNS = {  # pattern → equivalent pattern for ASCII text
-    GPT2_PATTERN: rf"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+| ?[^{_WHITESPACE}A-Za-z0-9]+"
+_ASCII_GPT2_PATTERN = (  # equivalent for ASCII text
+    rf"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+| ?[^{_WHITESPACE}A-Za-z0-9]+"
     rf"|[{_WHITESPACE}]+(?![^{_WHITESPACE}])|[{_WHITESPACE}]+"
-}
+)
 HF_GPT2_PATTERN = (  # equivalent to GPT2_PATTERN; the form in Hugging Face's files
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
@@ -119,9 +119,6 @@ def make_pre_tokenizer(patterns: tuple[str, ...]) -> PreTokenizer:
     Raises InvalidArgumentError if a pattern is not a regular expression, or too large. A split that
     takes too long raises InvalidArgumentError, too.
     """
-    if HF_GPT2_PATTERN in patterns:
-        patterns = tuple(GPT2_PATTERN if p == HF_GPT2_PATTERN else p for p in patterns)
-        return make_pre_tokenizer(patterns)
     splits = [_split_by(pattern) for pattern in patterns]
     if len(splits) == 1:
         return splits[0]
@@ -136,12 +133,12 @@ def make_pre_tokenizer(patterns: tuple[str, ...]) -> PreTokenizer:
 
 
 def _split_by(pattern: str) -> PreTokenizer:
-    if pattern not in _ASCII_PATTERNS:
+    if pattern not in (GPT2_PATTERN, HF_GPT2_PATTERN):
         return _split_by_regex(pattern)
-    split_ascii: PreTokenizer = re.compile(_ASCII_PATTERNS[pattern]).findall
+    split_ascii: PreTokenizer = re.compile(_ASCII_GPT2_PATTERN).findall
 
     def split(text: str) -> list[str]:
-        return split_ascii(text) if text.isascii() else _split_by_regex(pattern)(text)
+        return split_ascii(text) if text.isascii() else _split_by_regex(GPT2_PATTERN)(text)
 
     return split
 
@@ -171,22 +168,19 @@ def _split_by_regex(pattern: str) -> PreTokenizer:
 
 def mask_newer_characters(text: str) -> str:
     """Make characters newer than Unicode 16 unassigned: all versions of `regex` then agree."""
-    if text.isascii() or not _may_have_newer()(text):
+    if text.isascii():
         return text
-    newer = _newer_characters()
-    return newer.sub(_UNASSIGNED, text) if newer.search(text) else text
+    may_be_newer, is_newer = _newer_patterns()
+    found = may_be_newer.search(text) and is_newer.search(text)
+    return is_newer.sub(_UNASSIGNED, text) if found else text
 
 
 @cache
-def _newer_characters() -> re.Pattern[str]:
-    return re.compile(f"[{_NEWER_THAN_UNICODE_16}]")
-
-
-@cache
-def _may_have_newer() -> Callable[[str], object]:
-    """Return a fast test for characters newer than Unicode 16; false positives are possible."""
+def _newer_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return a fast pattern that also matches older characters, and the exact pattern."""
     basic = _NEWER_THAN_UNICODE_16.partition(_FIRST_ASTRAL)[0]
-    return re.compile(f"[{basic}\U00010000-\U0010ffff]").search
+    astral = "\U00010000-\U0010ffff"
+    return re.compile(f"[{basic}{astral}]"), re.compile(f"[{_NEWER_THAN_UNICODE_16}]")
 
 
 def split_text(text: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:

@@ -7,7 +7,7 @@ and only distinct words are split into pieces: see `gpt2np.tokenizer.pre_tokeniz
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -223,17 +223,8 @@ def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
 
 def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreTokenizer) -> None:
     """Split `words` into pieces, add the counts to `pieces`, and clear `words`."""
-    by_count: defaultdict[int, list[str]] = defaultdict(list)
     for key, count in words.items():
-        text = word_text(key)
-        if text == " " + key.strip() != " ":
-            by_count[count].append(text)
-        else:
-            for piece in pre_tokenize(text):
-                pieces[piece] += count
-    # Texts can be joined, because each text begins with a space, and this space begins a piece.
-    for count, texts in by_count.items():
-        for piece in pre_tokenize("".join(texts)):
+        for piece in pre_tokenize(word_text(key)):
             pieces[piece] += count
     words.clear()
 
