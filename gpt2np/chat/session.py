@@ -235,14 +235,13 @@ class ChatSession:
         context = self.lm.model.config.n_positions
         max_new = self.options.get("max_new_tokens", self.lm.defaults.max_new_tokens)
         max_length = context - min(max_new, context // 2)
-        start, last = 0, len(self.conversation.exchanges) - 1
-        while True:
+        for start in range(len(self.conversation.exchanges)):
             text = self.template.render(self.conversation.messages(start))
             ids = encode(text, allowed_special="all")
-            if len(ids) <= max_length or start == last:
-                self.left_out = start
-                return ids
-            start += 1
+            self.left_out = start
+            if len(ids) <= max_length:
+                break
+        return ids
 
     def check_messages(self, conversation: Conversation) -> None:
         """If there is a template, raise InvalidArgumentError for a special token in a message."""
