@@ -82,8 +82,7 @@ def character(characters: Ranges) -> Tree:
     return either([raw, sequence(_BACKSLASH, escapes)])
 
 
-ANY_CHARACTER = character(complement(()))
-_REST = sequence(Repetition(ANY_CHARACTER, 0, None), _QUOTE)
+_REST = sequence(Repetition(character(complement(())), 0, None), _QUOTE)
 
 
 def string(content: Tree) -> Tree:
