@@ -77,7 +77,7 @@ def assert_equal_scores(rows, expected):
     )
     assert_equal_results(rows, expected)
     assert ranks == pytest.approx(expected_ranks, rel=0.01, abs=1)
-    assert np.mean(np.array(ranks) != expected_ranks) < 0.02
+    assert np.mean(np.array(ranks) != expected_ranks) < 0.005
 
 
 @pytest.fixture
