@@ -101,7 +101,7 @@ class StreamingDetokenizer:
     @property
     def is_stopped(self) -> bool:
         """Whether the text has reached a stop text, which may be empty."""
-        return self.stop_text is not None
+        return self._stops.stop_text is not None
 
     def stop_reason(self, reason: str | None, ids: Sequence[int]) -> str | int | None:
         """Return `Completion.stop_reason` of a text with a finish reason and these ids."""

@@ -47,7 +47,7 @@ class HookPoint:
         return self.shape.startswith("H")
 
 
-_IN_BLOCKS = (
+_WITHIN_BLOCKS = (
     ("ln_1", "T C", "ln1.hook_normalized", "layer norm of the resid"),
     ("attn.q", "H T D", "attn.hook_q", "queries before scaling"),
     ("attn.k", "H T D", "attn.hook_k", "keys"),
@@ -65,19 +65,19 @@ _IN_BLOCKS = (
     ("mlp.pre", "T F", "mlp.hook_pre", "neurons before activation"),
     ("mlp.act", "T F", "mlp.hook_post", "neurons after activation"),
     ("mlp.out", "T C", "hook_mlp_out", "MLP output"),
-    ("resid", "T C", "hook_resid_post", "residual stream after the block"),
 )
 
 HOOK_POINTS = (
     HookPoint("embed", "T C", ("blocks.0.hook_resid_pre",), "token embedding + position embedding"),
     *(
-        HookPoint(
-            f"blocks.{{i}}.{name}",
-            shape,
-            (f"blocks.{{i}}.{alias}", *(["blocks.{next}.hook_resid_pre"] * (name == "resid"))),
-            meaning,
-        )
-        for name, shape, alias, meaning in _IN_BLOCKS
+        HookPoint(f"blocks.{{i}}.{name}", shape, (f"blocks.{{i}}.{alias}",), meaning)
+        for name, shape, alias, meaning in _WITHIN_BLOCKS
+    ),
+    HookPoint(
+        "blocks.{i}.resid",
+        "T C",
+        ("blocks.{i}.hook_resid_post", "blocks.{next}.hook_resid_pre"),
+        "residual stream after the block",
     ),
     HookPoint("ln_f", "T C", ("ln_final.hook_normalized",), "final layer norm"),
     HookPoint("logits", "T V", (), "logits of the next token"),
@@ -95,8 +95,7 @@ def hook_point_names(n_layer: int) -> list[str]:
 def _names_in_blocks(blocks: Iterable[int]) -> list[str]:
     templates = [point.name for point in HOOK_POINTS if "{i}" in point.name]
     inner = [template.format(i=i) for i in blocks for template in templates]
-    first, *last = (point.name for point in HOOK_POINTS if "{i}" not in point.name)
-    return [first, *inner, *last]
+    return ["embed", *inner, "ln_f", "logits"]
 
 
 def get_hook_point(name: str) -> HookPoint:

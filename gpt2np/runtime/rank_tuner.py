@@ -210,13 +210,9 @@ class RankTuner:
 
     def choices(self) -> list[RankChoice]:
         """Return the current choice for each range of pass lengths in which a pass was timed."""
+        firsts = (1, *(rows + 1 for rows in ROW_GROUPS))
         return [
             RankChoice(first, last, group.ranks, group.seconds, group.is_settled)
-            for first, last, group in zip(
-                (1, *(rows + 1 for rows in ROW_GROUPS)),
-                (*ROW_GROUPS, None),
-                self._groups,
-                strict=True,
-            )
+            for first, last, group in zip(firsts, (*ROW_GROUPS, None), self._groups, strict=True)
             if group.seconds
         ]

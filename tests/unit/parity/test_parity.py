@@ -161,6 +161,20 @@ def test_one_step_of_float16_beside_a_table_of_float16() -> None:
     assert report.mistake is None
 
 
+@pytest.mark.parametrize(("noise", "by_design"), [(0.3, TABLE), (2, None)])
+def test_a_table_of_float16_explains_most_of_an_error(noise: float, by_design: str | None) -> None:
+    model = small_model("GPT-2")
+    ids = random_ids(12, 3, model.config.vocab_size)
+    arrays, name = run(model, ids, "float32", TABLE), "blocks.0.mlp.act"
+    effect = arrays[name] - run(model, ids, "float32")[name]
+    size = noise * np.sqrt(np.mean(effect**2))
+    arrays[name] = add(arrays[name], ..., np.random.default_rng(0).normal(0, size, effect.shape))
+    given = {point: arrays[point] for point in ("blocks.0.mlp.pre", name)}
+    report = check(Golden("x", {"p": ids}, {}, {}, {}), given, model, "float32")
+    assert report.by_design == by_design, str(report)
+    assert report.is_rounding == (by_design is not None)
+
+
 def test_a_mistake_that_explains_little_is_not_named() -> None:
     """Two mistakes at one point: neither explains the array."""
     model = small_model("GPT-2")
