@@ -463,13 +463,13 @@ class LanguageModel:
         is_list = items is not None and not (items and is_integer(items[0]))
         texts: list[Any] = items if is_list and items is not None else [text]
         if boundary == "text":
-            excluded = {
-                "context": context,
-                "stride": stride,
-                "from_end_of_text": from_end_of_text,
-                "interventions": interventions,
-            }
-            scores = self._score_texts(given, texts, excluded)
+            _check_boundary(
+                context=context,
+                stride=stride,
+                from_end_of_text=from_end_of_text,
+                interventions=interventions,
+            )
+            scores = self._score_texts(given, texts)
             return scores if is_list else scores[0]
         inputs = []
         for i, item in enumerate(texts, 1):
@@ -484,13 +484,10 @@ class LanguageModel:
         scores = [score.with_tokens(self.tokenizer.vocabulary.token_bytes) for score in scores]
         return scores if is_list else scores[0]
 
-    def _score_texts(
-        self, given: Prompt, texts: Sequence[Prompt], excluded: Mapping[str, object]
-    ) -> list[TextScore]:
-        """Score texts with boundary="text"; the arguments `excluded` must be None."""
+    def _score_texts(self, given: Prompt, texts: Sequence[Prompt]) -> list[TextScore]:
+        """Score texts with boundary="text"."""
         from gpt2np.generation.boundary import score_text
 
-        _check_boundary(excluded)
         for name, value in [("given", given), *(("text", text) for text in texts)]:
             check_argument(isinstance(value, str), name, value, "a text: the boundary is a text's")
         bos_token_id = self._scoring_prefix([], [], from_end_of_text=True)[0]
@@ -608,7 +605,7 @@ class LanguageModel:
             from gpt2np.generation.boundary import find_covers
 
             chosen = {name: getattr(options, name) or None for name in TEXT_CONSTRAINTS}
-            _check_boundary({**chosen, "constraint": callbacks.constraint, "interventions": hook})
+            _check_boundary(**chosen, constraint=callbacks.constraint, interventions=hook)
             n_kept = len(prefix.ids) if prefix else 0
             covers = find_covers(self.tokenizer, ids, n_kept, self.bos_token_id)
         return Request(
@@ -749,7 +746,7 @@ def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:
         )
 
 
-def _check_boundary(excluded: Mapping[str, object]) -> None:
+def _check_boundary(**excluded: object) -> None:
     """Raise InvalidArgumentError if an argument that excludes boundary="text" is not None."""
     for name, value in excluded.items():
         if value is not None:

@@ -112,7 +112,13 @@ class AsyncEngine:
             _Entry(sequence, place, loop, queue, every_step, len(sequence.ids))
             for place, sequence in enumerate(sequences)
         ]
-        self._add(model, entries)
+        with self._lock:
+            self._new += entries
+            if entries and not self._thread_runs:
+                self._thread_runs = True
+                thread = threading.Thread(target=self._run, args=[model], daemon=True)
+                thread.name = "gpt2np-engine"
+                thread.start()
         n_running = len(sequences)
         try:
             while n_running:
@@ -132,16 +138,6 @@ class AsyncEngine:
         for sequence in sequences:
             if sequence.finish_reason is None:
                 self._cancelled.append((sequence, error))
-
-    def _add(self, model: GPT2, entries: Sequence[_Entry]) -> None:
-        with self._lock:
-            self._new += entries
-            if entries and not self._thread_runs:
-                self._thread_runs = True
-                thread = threading.Thread(
-                    target=self._run, args=[model], name="gpt2np-engine", daemon=True
-                )
-                thread.start()
 
     def _new_scheduler(self, model: GPT2) -> Scheduler:
         return Scheduler(model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK)

@@ -212,11 +212,6 @@ class TextStream(Iterator[str]):
         return self.sequence.finish_reason is None
 
     @property
-    def stop_reason(self) -> str | int | None:
-        """See `Completion.stop_reason`."""
-        return self.sequence.stop_reason
-
-    @property
     def completion(self) -> Completion:
         """The result of the generation so far."""
         sequence, request = self.sequence, self.sequence.request
