@@ -61,10 +61,9 @@ def score_corpus(
     """Score each document of `files`; the result of the Outcome is the number of documents.
 
     The rows of `out`, a .jsonl or .parquet file, have the order of the documents. A document that
-    can't be read is skipped and reported. A call resumes an interrupted call (see `run_job`);
-    `files` may have additional files at the end. `fingerprint` is a digest of the model's files.
-    `run` scores the batches elsewhere; see `gpt2np.distributed.jobs`. `max_rows_per_file` is that
-    of `write_output`.
+    can't be read is skipped and reported. A call resumes an interrupted call; `files` may have
+    additional files at the end. `fingerprint` is a digest of the model's files. `run` scores the
+    batches elsewhere; see `gpt2np.distributed.jobs`. `max_rows_per_file` is that of `write_output`.
 
     Raises the errors of `run_job`, and:
         InvalidArgumentError: an option is invalid.
@@ -86,7 +85,7 @@ def score_corpus(
         settings,
         {"the model": fingerprint},
         run or partial(_score_here, lm, options),
-        lambda read, path: assemble_rows(read, path, columns, max_rows_per_file),
+        partial(assemble_rows, columns=columns, max_rows_per_file=max_rows_per_file),
     )
     return run_job(job, out, callbacks, force=force)
 
