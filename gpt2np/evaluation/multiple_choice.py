@@ -34,32 +34,30 @@ class Question:
 class MultipleChoice(Result):
     """Accuracies on multiple-choice questions, named as in lm-evaluation-harness.
 
-    The model's answer is the choice with the highest score. For `acc`, the score is the choice's
-    log probability; `correct` counts the correct answers. For `acc_norm`, it is the log probability
-    per character (`correct_by_characters`); for `acc_bytes`, per byte (`correct_by_bytes`).
+    The counts are those of correct answers, of which `acc`, `acc_norm` and `acc_bytes` are shares.
     """
 
     questions: int
-    correct: int
-    correct_by_characters: int
-    correct_by_bytes: int
+    correct: int  # if the answer is the choice with the highest log probability
+    correct_by_characters: int  # with the highest log probability per character
+    correct_by_bytes: int  # with the highest log probability per byte
 
     definition = "harness"
     JSON_FIELDS = ("definition", "questions", "acc", "acc_norm", "acc_bytes")
 
     @property
     def acc(self) -> float:
-        """Accuracy if the answer is the choice with the highest log probability."""
+        """Share of correct answers, by log probability."""
         return self.correct / self.questions
 
     @property
     def acc_norm(self) -> float:
-        """Accuracy if the answer is the choice with the highest log probability per character."""
+        """Share of correct answers, by log probability per character."""
         return self.correct_by_characters / self.questions
 
     @property
     def acc_bytes(self) -> float:
-        """Accuracy if the answer is the choice with the highest log probability per byte."""
+        """Share of correct answers, by log probability per byte."""
         return self.correct_by_bytes / self.questions
 
     def rows(self) -> list[tuple[str, str]]:
