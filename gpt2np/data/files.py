@@ -63,12 +63,22 @@ def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = 
 
     Raises `error` if the file can't be read, or has more than `max_bytes`.
     """
-    if path.exists() and not path.is_file():  # reading a pipe might never end
-        raise error(f"{path} is not a file")
+    check_readable(path, error)
     with reading(path, error):
         if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
             raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")
         return path.read_bytes()
+
+
+def check_readable(path: Path, error: type[GPT2NPError]) -> None:
+    """Raise `error` if `path` is no file that this process can read.
+
+    Call this before `safetensors.safe_open`, which reports any file that it can't open as missing.
+    """
+    if path.exists() and not path.is_file():  # reading a pipe might never end
+        raise error(f"{path} is not a file")
+    with reading(path, error):
+        path.open("rb").close()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.checkpoint.names import weight_shapes
-from gpt2np.data.files import as_path, atomic_path, reading
+from gpt2np.data.files import as_path, atomic_path, check_readable
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation.logits_processors import compute_logits
 from gpt2np.model import GPT2, KVCache
@@ -80,8 +80,7 @@ def compute_prefix(model: GPT2, text: str, ids: list[int]) -> Prefix:
 
 def read_prefix(path: Path, model: GPT2) -> Prefix:
     """Read a prefix that `Prefix.save` wrote; see `LanguageModel.load_prefix`."""
-    with reading(path, CheckpointError):  # safe_open tells no reason but "missing"
-        path.open("rb").close()
+    check_readable(path, CheckpointError)
     try:
         with safe_open(path, framework="numpy") as file:
             description = json.loads((file.metadata() or {})[_METADATA_KEY])

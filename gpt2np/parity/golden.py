@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.checkpoint.safetensors_file import write_safetensors
-from gpt2np.data.files import as_path, atomic_path, reading
+from gpt2np.data.files import as_path, atomic_path, check_readable
 from gpt2np.errors import CheckpointError, check_argument, is_integer
 from gpt2np.interp.trace import trace
 from gpt2np.kernels.array import Array
@@ -131,8 +131,7 @@ def read_golden(path: str | Path) -> Golden:
         CheckpointError: the file is missing, damaged, or was not written by `write_golden`.
     """
     path = as_path(path)
-    with reading(path, CheckpointError):  # safe_open tells no reason but "missing"
-        path.open("rb").close()
+    check_readable(path, CheckpointError)
     try:
         with safe_open(path, "np") as file:
             content: dict[str, Any] = json.loads((file.metadata() or {})["gpt2np"])

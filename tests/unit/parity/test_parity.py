@@ -1,6 +1,7 @@
 """The parity kit: engines with mistakes are located and named; engines that round are right."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, plain_weights
-from gpt2np.parity import MISTAKES, Golden, check, check_texts, read_candidate
+from gpt2np.parity import MISTAKES, Golden, check, check_texts, read_candidate, read_golden
 from gpt2np.parity.check import _round, _split
 from gpt2np.parity.mistakes import PassStep
 
@@ -289,6 +290,15 @@ def test_shapes_that_12_numbers_cannot_have(tmp_path: Path, shape: str) -> None:
     np.arange(12, dtype=np.float32).tofile(tmp_path / f"p__logits.{shape}.f32")
     with pytest.raises(CheckpointError, match="has 12 numbers"):
         read_candidate(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+def test_golden_arrays_are_in_a_file(tmp_path: Path) -> None:
+    """Reading a pipe might never end."""
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in (("pipe", "pipe is not a file"), ("none", "cannot read .*none: No such")):
+        with pytest.raises(CheckpointError, match=f"(?i){message}"):
+            read_golden(tmp_path / name)
 
 
 @pytest.mark.parametrize("given", [["logits"], ["hidden_states"], ["blocks.1.hook_resid_post"]])
