@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import llm
@@ -109,7 +110,6 @@ class GPT2NPModel(llm.Model):
         """Create the model that `gpt2np.load` would load; `model` is a folder or a name."""
         self.model_id = _PREFIX + model
         self._model = model
-        self._loaded: tuple[LanguageModel, ChatTemplate | None] | None = None
 
     def execute(
         self,
@@ -143,7 +143,7 @@ class GPT2NPModel(llm.Model):
         """Return a session with the messages of a prompt; the last has no answer yet."""
         from gpt2np.chat.session import ChatSession, Exchange, conversation_from_messages
 
-        lm, template = self._load()
+        lm, template = self._loaded
         options = prompt.options.model_dump(exclude_none=True)
         if prompt.schema:
             options["json_schema"] = prompt.schema
@@ -156,16 +156,15 @@ class GPT2NPModel(llm.Model):
         session.conversation = conversation
         return session
 
-    def _load(self) -> tuple[LanguageModel, ChatTemplate | None]:
-        if self._loaded is None:
-            from gpt2np.chat import read_chat_template
-            from gpt2np.language_model import LanguageModel
+    @cached_property
+    def _loaded(self) -> tuple[LanguageModel, ChatTemplate | None]:
+        from gpt2np.chat import read_chat_template
+        from gpt2np.language_model import LanguageModel
 
-            lm = LanguageModel.load(self._model)
-            assert lm.folder is not None
-            roles = lm.tokenizer.vocabulary.special_tokens_map
-            self._loaded = lm, read_chat_template(lm.folder, roles)
-        return self._loaded
+        lm = LanguageModel.load(self._model)
+        assert lm.folder is not None
+        roles = lm.tokenizer.vocabulary.special_tokens_map
+        return lm, read_chat_template(lm.folder, roles)
 
 
 def _text(message: Any) -> str:

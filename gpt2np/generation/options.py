@@ -159,9 +159,7 @@ class IdLists(Range):
     noun = "a list of non-empty lists of ids, as in [[5], [6, 7]]"
 
     def is_valid(self, value: Any) -> bool:
-        return _is_list(value) and all(
-            _is_list(word) and word and all(map(_is_id, word)) for word in value
-        )
+        return _is_list(value) and all(Ids().is_valid(word) and word for word in value)
 
     def normalize(self, value: Any) -> Any:
         return tuple(tuple(map(int, word)) for word in value)
