@@ -4,12 +4,21 @@ from typing import Any
 
 import pytest
 
+# Only the contrast of colors depends on the color scheme.
+RULES = {"light": {}, "dark": {"runOnly": ["color-contrast"]}}
 
-def axe_findings(page: Any, *, with_minor: bool = True) -> list[tuple[str, list[str]]]:
-    """Return each rule that an open page breaks, with the first elements that break it."""
+
+def axe_findings(page: Any, *, with_minor: bool = True) -> list[tuple[str, str, list[str]]]:
+    """Return each rule that an open page breaks, light or dark, with the first such elements."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    return [
-        (rule["id"], [node["html"][:120] for node in rule["nodes"][:3]])
-        for rule in axe.run(page).response["violations"]
-        if with_minor or rule["impact"] != "minor"
-    ]
+    findings = []
+    for scheme, rules in RULES.items():
+        page.emulate_media(color_scheme=scheme)
+        findings += [
+            (scheme, rule["id"], [node["html"][:120] for node in rule["nodes"][:3]])
+            for rule in axe.run(page, options={"resultTypes": ["violations"], **rules}).response[
+                "violations"
+            ]
+            if with_minor or rule["impact"] != "minor"
+        ]
+    return findings

@@ -527,10 +527,12 @@ class TestMachine:
         for name in ("vocab.json", "merges.txt"):
             shutil.copy(gpt2_vocabulary / name, folder / name)
         with running_server(tmp_path, "--model", str(folder)) as server:
+            tab = open_tab(url=server.url, width=320)
+            tab.fill("#prompt", f"{PROMPT}, and the fox said to the king: 🦊 كان")
+            tab.wait_for_selector("#machine .machine-lines .earlier")
             for width in (320, 1280):
-                tab = open_tab(url=server.url, width=width)
-                tab.fill("#prompt", f"{PROMPT}, and the fox said to the king: 🦊 كان")
-                tab.wait_for_selector("#machine .machine-lines .earlier")
+                tab.set_viewport_size({"width": width, "height": 900})
+                tab.evaluate("document.getElementById('machine').frames.length = 0")
                 for moment in np.arange(0, 27, 0.5):
                     set_moment(tab, moment)
                 times = tab.evaluate("document.getElementById('machine').frames")
@@ -1005,9 +1007,7 @@ class TestStandards:
         return tab
 
     def test_axe_finds_nothing_serious(self, full_tab):
-        for scheme in ("light", "dark"):
-            full_tab.emulate_media(color_scheme=scheme)
-            assert axe_findings(full_tab, with_minor=False) == []
+        assert axe_findings(full_tab, with_minor=False) == []
 
     def test_any_width(self, full_tab):
         for width in (320, 360, 768, 1023, 1280, 3840):

@@ -21,9 +21,10 @@ def parsers(parser, path=()):
                 yield from parsers(child, (*path, name))
 
 
+PARSERS = dict(parsers(_create_parser(MODULES)))
 CASES = [
     (path, option)
-    for path, parser in parsers(_create_parser(MODULES))
+    for path, parser in PARSERS.items()
     for action in parser._actions
     for option in action.option_strings
     if option.startswith("--")
@@ -33,7 +34,7 @@ CASES = [
 @pytest.mark.parametrize(("path", "option"), CASES, ids=[" ".join((*p, o)) for p, o in CASES])
 def test_two_dashes_are_a_value_or_a_wrong_value(path, option, capsys):
     """The value is accepted, or there is an error of one line; no other exception."""
-    parser = dict(parsers(_create_parser(MODULES)))[path]
+    parser = PARSERS[path]
     for action in parser._actions:
         action.required = False
         if not action.option_strings:
