@@ -82,12 +82,13 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"is_rounding": report.is_rounding, **asdict(report)}))
     else:
         if report.first:
-            print(f"{'wrong array':24} {'prompt':10} {'error':>9} {'tolerance':>9}")
+            print(f"{'wrong array':24} {'prompt':10} {'error':>9} {'tolerance':>9} mistake")
         for name, points in groupby(report.points, key=lambda p: p.point):
             worst = max(points, key=lambda p: p.ratio)
             if not worst.is_rounding:
                 error, tolerance = f"{worst.error:9.2g}", f"{worst.tolerance:9.2g}"
-                print(f"{name:24} {worst.prompt:10} {error} {tolerance}")
+                mistake = report.mistakes.get(name, "")
+                print(f"{name:24} {worst.prompt:10} {error} {tolerance} {mistake}".rstrip())
         print(report)
     return 0 if report.is_rounding else 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +80,8 @@ class Report:
             (`Mistake.by_design`). Errors and tolerances are then relative to a pass that computes
             this step in the same way.
         pattern: what the error at `first` looks like, if no known mistake explains it.
+        mistakes: the mistake that explains an array, by hook point, for `first` and the later
+            arrays of its prompt.
     """
 
     dtype: str
@@ -89,6 +91,7 @@ class Report:
     explained_error: float | None = None
     by_design: str | None = None
     pattern: str | None = None
+    mistakes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_rounding(self) -> bool:
@@ -162,14 +165,18 @@ def _check(
     first = next((p for p in points if not p.is_rounding), None)
     # Mistakes are tried on one prompt: each is a pass.
     prompt = first.prompt if first else max(checks, key=lambda name: checks[name].n_usable)
-    tried = [p for p in points if p.prompt == prompt]
-    if first:
-        tried = tried[: tried.index(first) + 1]
-    if explanations := [*checks[prompt].explanations(tried)]:
-        found = min(explanations, key=lambda entry: (order[entry[0].point], entry[2]))
-        return Report(dtype, points, *found, by_design)
+    last = order[first.point] if first else len(order)
+    tried = [
+        p for p in points if p.prompt == prompt and (order[p.point] <= last or not p.is_rounding)
+    ]
+    best: dict[str, tuple[PointReport, str, float]] = {}
+    for entry in sorted(checks[prompt].explanations(tried), key=lambda entry: entry[2]):
+        best.setdefault(entry[0].point, entry)
+    mistakes = {point: best[point][1] for point in sorted(best, key=order.__getitem__)}
+    if mistakes and order[point := next(iter(mistakes))] <= last:
+        return Report(dtype, points, *best[point], by_design, mistakes=mistakes)
     pattern = checks[prompt].pattern(first) if first else None
-    return Report(dtype, points, first, by_design=by_design, pattern=pattern)
+    return Report(dtype, points, first, None, None, by_design, pattern, mistakes)
 
 
 class _PromptCheck:
@@ -215,8 +222,8 @@ class _PromptCheck:
     ) -> Iterator[tuple[PointReport, str, float]]:
         """Yield (array, mistake, error with the mistake) wherever a mistake explains an array.
 
-        Only the last of the reports may have too large an error. In bfloat16 and float16, mistakes
-        are also tried on the arrays before it, because rounding can hide a mistake there.
+        In bfloat16 and float16, rounding can hide a mistake, so mistakes are also tried on arrays
+        whose errors rounding explains.
         """
         if self._dtype in _WIDE:
             reports = [report for report in reports if not report.is_rounding]
@@ -236,7 +243,6 @@ class _PromptCheck:
                     error = _distance(self.given[report.point], wrong[report.point])
                     if report.is_rounding or error < limit * report.error:
                         yield report, mistake.name, error
-                    break
 
     def pattern(self, flagged: PointReport) -> str | None:
         """Describe the error of an array that no known mistake explains; None if unremarkable."""

@@ -317,6 +317,12 @@ _STEPS: dict[str, dict[str, Compute]] = {
         "the cache lags: values are those of the token before": lambda s: (
             s["attn.pattern"] @ _shifted(s["attn.v"])
         ),
+        "z: its heads are joined without a transposition of tokens and heads": lambda s: _heads(
+            s.right.reshape(len(s.ids), -1), s.config.n_head
+        ),
+        "z: its heads are joined interleaved": lambda s: _heads(
+            s.right.transpose(1, 2, 0).reshape(len(s.ids), -1), s.config.n_head
+        ),
     },
     "attn.out": {
         "attention's c_proj is transposed ([in, out] read as [out, in])": lambda s: s.linear(

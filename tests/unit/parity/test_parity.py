@@ -176,6 +176,23 @@ def test_a_table_of_float16_explains_most_of_an_error(noise: float, by_design: s
     assert report.is_rounding == (by_design is not None)
 
 
+def test_each_wrong_array_has_its_mistake() -> None:
+    model, ids = small_model("GPT-2"), list(range(9))
+    arrays = run(model, ids, "float32")
+    z = arrays["blocks.1.attn.z"]  # (4, 9, 12)
+    arrays["blocks.1.attn.z"] = z.transpose(1, 2, 0).reshape(9, 48)
+    arrays["blocks.1.mlp.out"] = arrays["blocks.1.mlp.out"] - model.weights["h.1.mlp.c_proj.bias"]
+    arrays["blocks.1.ln_2"] = arrays["blocks.1.ln_2"] ** 2
+    report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+    assert report.first is not None and report.first.point == "blocks.1.attn.z"
+    assert report.mistake == "z: its heads are joined interleaved"
+    named = {point: report.mistakes.get(point) for point in ("blocks.1.ln_2", "blocks.1.mlp.out")}
+    assert named == {
+        "blocks.1.ln_2": None,
+        "blocks.1.mlp.out": "the bias of the MLP's c_proj is missing",
+    }
+
+
 def test_a_mistake_that_explains_little_is_not_named() -> None:
     """Two mistakes at one point: neither explains the array."""
     model = small_model("GPT-2")
