@@ -6,7 +6,7 @@ import os
 import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,8 @@ class SpeedLimits:
     flops_per_second: float  # throughput of a product of two large square matrices
 
     def best_of(self, other: SpeedLimits) -> SpeedLimits:
-        """Combine two measurements: return the higher value of each limit."""
-        return SpeedLimits(
-            max(self.bytes_per_second, other.bytes_per_second),
-            self.bytes_read,
-            max(self.flops_per_second, other.flops_per_second),
-        )
+        """Combine two measurements of as many bytes: return the higher value of each limit."""
+        return SpeedLimits(*map(max, astuple(self), astuple(other)))
 
 
 def describe_machine(threads: int) -> dict[str, Any]:

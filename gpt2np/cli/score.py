@@ -43,14 +43,13 @@ from gpt2np.kernels.threads import set_threads
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_files_argument(parser, "files", "FILE")
     add_options(parser, ScoreOptions, ("field", "context", "stride", "from_end_of_text"))
-    output_group = parser.add_argument_group("Output")
-    output = output_group.add_argument
+    output = parser.add_argument_group("Output")
     out = "File for the scores: .jsonl or .parquet"
-    output("--out", type=Path, metavar="FILE", required=True, help=out)
-    add_option(output_group, ScoreOptions, "tokens")
+    output.add_argument("--out", type=Path, metavar="FILE", required=True, help=out)
+    add_option(output, ScoreOptions, "tokens")
     force = "Overwrite the --out file, or an earlier run's partial results"
-    output("--force", action="store_true", help=force)
-    add_option(output_group, DatasetOptions, "max_rows_per_file")
+    output.add_argument("--force", action="store_true", help=force)
+    add_option(output, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes")
     add_ray_arguments(parser)
 

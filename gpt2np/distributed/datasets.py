@@ -48,7 +48,7 @@ def encode(
     ds: Dataset, model: str | None = None, *, cluster: Cluster | None = None, field: str = "text"
 ) -> Dataset:
     """Add the column "ids", the token ids of the text in column `field`, to each row."""
-    make = partial(_make_encoder, ModelArguments(ModelOptions(model)).options.model, field)
+    make = partial(_make_encoder, ModelArguments(ModelOptions(model)), field)
     return _add_columns(ds, make, cluster)
 
 
@@ -106,11 +106,11 @@ def _make_scorer(source: ModelArguments, options: ScoreOptions) -> Callable[[Row
     return lambda rows: score_documents(lm, [row[options.field] for row in rows], options)
 
 
-def _make_encoder(model: str | None, field: str) -> Callable[[Rows], Rows]:
+def _make_encoder(source: ModelArguments, field: str) -> Callable[[Rows], Rows]:
     from gpt2np.hub import find_vocabulary
     from gpt2np.tokenizer import Tokenizer
 
-    tokenizer = Tokenizer.load(find_vocabulary(model).path)
+    tokenizer = Tokenizer.load(find_vocabulary(source.options.model).path)
     encode = partial(tokenizer.encode, disallowed_special=())
     return lambda rows: [{"ids": encode(row[field])} for row in rows]
 
