@@ -186,7 +186,12 @@ def read_chat_template(
     """
     path = file or folder / CHAT_TEMPLATE_FILE
     if file or path.exists():
-        return ChatTemplate(_read_template_file(path), special_tokens or {}, str(path))
+        data = read_bytes(path, TokenizerError, max_bytes=limits().max_config_bytes)
+        try:
+            source = data.decode().replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            raise TokenizerError(f"{path} is damaged: not UTF-8 text") from error
+        return ChatTemplate(source, special_tokens or {}, str(path))
     path = folder / CONFIG_FILE
     source = read_if_exists(path).get("chat_template")
     if isinstance(source, list):
@@ -197,14 +202,6 @@ def read_chat_template(
     if not isinstance(source, str):
         raise TokenizerError(f"{path} is damaged: chat_template is {short_repr(source)}")
     return ChatTemplate(source, special_tokens or {}, str(path))
-
-
-def _read_template_file(path: Path) -> str:
-    data = read_bytes(path, TokenizerError, max_bytes=limits().max_config_bytes)
-    try:
-        return data.decode().replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise TokenizerError(f"{path} is damaged: not UTF-8 text") from error
 
 
 def _check_jinja2() -> None:

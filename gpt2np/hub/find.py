@@ -27,8 +27,6 @@ DEFAULT_MODEL = HubId("openai-community/gpt2")
 MODEL_VARIABLE = "GPT2NP_MODEL"
 DEFAULT_MODEL_TIMEOUT_S = 3.0  # if the Hub has not answered by then, the bundled model is used
 
-VOCABULARY_SUFFIXES = (".json", ".tiktoken")
-
 
 @dataclass(frozen=True)
 class ModelSource:
@@ -73,7 +71,7 @@ def find_vocabulary(model: str | Path | None = None) -> ModelSource:
     path = _existing_path(name) if name else None
     if name and path and path.is_file() and _folder_of_weights(path) is None:
         return ModelSource(printable(name), path)
-    if name and path is None and Path(name).suffix in VOCABULARY_SUFFIXES:
+    if name and path is None and Path(name).suffix in (".json", ".tiktoken"):
         raise ModelNotFoundError(f"there is no file {name}")
     return _find(name, VOCABULARY_FILES)
 

@@ -234,8 +234,7 @@ class Tokenizer:
         Several processes pay off from about ten megabytes of text, because each process has to
         start and to fill its caches. Threads don't help under the global interpreter lock.
         """
-        is_list = isinstance(texts, Iterable) and not isinstance(texts, str)
-        check_argument(is_list, "texts", texts, "a list of texts; for one text call encode")
+        _check_list("texts", texts, "a list of texts; for one text call encode")
         if processes == 1:
             return [self.encode(text, **options) for text in texts]
         from gpt2np.data.workers import check_processes, map_in_order
@@ -310,7 +309,7 @@ class Tokenizer:
             InvalidArgumentError: an id is not in the vocabulary.
             UnicodeDecodeError: with errors="strict", the bytes are not UTF-8.
         """
-        _check_ids(ids)
+        _check_list("ids", ids, "a list of token ids")
         if skip_special_tokens:
             special = frozenset(self.special_tokens.values())
             ids = [token_id for token_id in ids if token_id not in special]
@@ -318,13 +317,12 @@ class Tokenizer:
 
     def decode_batch(self, batch: Iterable[Iterable[int]], errors: str = "replace") -> list[str]:
         """Decode each sequence of ids in `batch`: see `decode`."""
-        is_list = isinstance(batch, Iterable) and not isinstance(batch, str)
-        check_argument(is_list, "batch", batch, "a list of lists of token ids")
+        _check_list("batch", batch, "a list of lists of token ids")
         return [self.decode(ids, errors) for ids in batch]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Decode `ids` to bytes; raise InvalidArgumentError for an id not in the vocabulary."""
-        _check_ids(ids)
+        _check_list("ids", ids, "a list of token ids")
         table = self.vocabulary.token_bytes
         try:
             return b"".join([table[token_id] for token_id in ids])
@@ -341,7 +339,7 @@ class Tokenizer:
         Bytes of an incomplete character are escaped, as in "\\xf0". An id without a token, such as
         123, becomes "[123]".
         """
-        _check_ids(ids)
+        _check_list("ids", ids, "a list of token ids")
         tokens = token_bytes(ids, self.vocabulary.token_bytes)
         return [token.decode("utf-8", "backslashreplace") for token in tokens]
 
@@ -470,9 +468,9 @@ class StreamingDecoder:
         return self._decoder.decode(b"", final=True)
 
 
-def _check_ids(ids: object) -> None:
-    is_list = isinstance(ids, Iterable) and not isinstance(ids, (str, bytes))
-    check_argument(is_list, "ids", ids, "a list of token ids")
+def _check_list(name: str, value: object, expected: str) -> None:
+    is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    check_argument(is_list, name, value, expected)
 
 
 def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:

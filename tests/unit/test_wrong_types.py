@@ -58,6 +58,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "given": (lambda lm: lm.score("a text", given=5), "text is 5"),
     "encode": (lambda lm: lm.tokenizer.encode(3), "the text is 3"),
     "encode_batch": (lambda lm: lm.tokenizer.encode_batch(3), "texts is 3"),
+    "encode_batch bytes": (lambda lm: lm.tokenizer.encode_batch(b"ab"), "texts is b'ab'"),
     "decode text": (lambda lm: lm.tokenizer.decode("12"), "ids is '12'; it must be a list"),
     "decode id": (lambda lm: lm.tokenizer.decode(12, skip_special_tokens=True), "ids is 12"),
     "decode_batch": (lambda lm: lm.tokenizer.decode_batch(5), "batch is 5"),
