@@ -9,7 +9,6 @@ file, but in tiktoken's code.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -187,6 +186,8 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
         atomic_write_text(folder / CONFIG_FILE, config + "\n")
     except BaseException:
         if is_new:
+            import shutil  # slow to import
+
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
