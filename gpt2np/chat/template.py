@@ -188,10 +188,10 @@ def read_chat_template(
     if file or path.exists():
         data = read_bytes(path, TokenizerError, max_bytes=limits().max_config_bytes)
         try:
-            source = data.decode().replace("\r\n", "\n")
+            text = data.decode().replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             raise TokenizerError(f"{path} is damaged: not UTF-8 text") from error
-        return ChatTemplate(source, special_tokens or {}, str(path))
+        return ChatTemplate(text, special_tokens or {}, str(path))
     path = folder / CONFIG_FILE
     source = read_if_exists(path).get("chat_template")
     if isinstance(source, list):

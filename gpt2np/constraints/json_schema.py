@@ -28,13 +28,7 @@ from gpt2np.constraints import json_text
 from gpt2np.constraints.automaton import TooManyStatesError
 from gpt2np.constraints.characters import complement
 from gpt2np.constraints.json_text import NOTHING, any_value, either
-from gpt2np.constraints.syntax import (
-    CharacterClass,
-    Concatenation,
-    Repetition,
-    Tree,
-    parse,
-)
+from gpt2np.constraints.syntax import CharacterClass, Concatenation, Repetition, Tree, parse
 from gpt2np.errors import InvalidArgumentError, is_integer, short_repr
 from gpt2np.options import is_number
 

@@ -30,7 +30,7 @@ from gpt2np.hub.failures import (
     megabytes,
     unreachable,
 )
-from gpt2np.hub.model_files import WEIGHTS_FILE, FileSet, list_weight_files
+from gpt2np.hub.model_files import WEIGHTS, WEIGHTS_FILE, FileSet, list_weight_files
 from gpt2np.hub.repository import HubId, cache_folder, repository_folder
 from gpt2np.limits import how_to_raise, limits
 
@@ -102,7 +102,7 @@ def _download_small_files(model: HubId, files: FileSet, listing: frozenset[str])
 
 def _weight_files(model: HubId, files: FileSet, folder: Path, listing: frozenset[str]) -> list[str]:
     """Return the names of the weight file or the shards; [] if `files` has no weights."""
-    if not files.has_weights:
+    if WEIGHTS not in files.alternatives:
         return []
     names = [WEIGHTS_FILE] if WEIGHTS_FILE in listing else list_weight_files(folder)[1:]
     if missing := [name for name in names if name not in listing]:
@@ -167,10 +167,8 @@ class _RemoteFile:
         url = hf_hub_url(repository, name, revision=revision)
         metadata = get_hf_file_metadata(url)
         commit, etag, size = metadata.commit_hash or "", metadata.etag or "", metadata.size
-        names = {"ETag": etag, "commit": commit}
-        problems = [
-            f"the {kind} {text!r:.80}" for kind, text in names.items() if not _is_safe(text)
-        ]
+        names = ("ETag", etag), ("commit", commit)
+        problems = [f"the {kind} {text!r:.80}" for kind, text in names if not _is_safe(text)]
         if problems or size is None:
             problem = (*problems, "no size")[0]
             raise ModelNotFoundError(

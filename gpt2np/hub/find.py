@@ -13,13 +13,7 @@ from gpt2np.errors import (
     printable,
     short_repr,
 )
-from gpt2np.hub.model_files import (
-    INDEX_FILE,
-    MODEL_FILES,
-    VOCABULARY_FILES,
-    WEIGHTS_FILE,
-    FileSet,
-)
+from gpt2np.hub.model_files import INDEX_FILE, MODEL_FILES, VOCABULARY_FILES, WEIGHTS_FILE, FileSet
 from gpt2np.hub.repository import FULL_NAMES, HubId, check_hub_variables, find_cached, parse_hub_id
 
 BUNDLED = "bundled"

@@ -58,10 +58,6 @@ class FileSet:
     optional: tuple[str, ...] = VOCABULARY_EXTRAS
 
     @property
-    def has_weights(self) -> bool:
-        return WEIGHTS in self.alternatives
-
-    @property
     def names(self) -> set[str]:
         """The names of all required and alternative files, without shards."""
         groups = (group for alternatives in self.alternatives for group in alternatives.groups)
@@ -98,7 +94,7 @@ class FileSet:
         return sorted(name for name in names if (folder / name).is_file())
 
     def _weights(self, folder: Path) -> list[str]:
-        return list_weight_files(folder) if self.has_weights else []
+        return list_weight_files(folder) if WEIGHTS in self.alternatives else []
 
 
 MODEL_FILES = FileSet(

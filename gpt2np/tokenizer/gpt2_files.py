@@ -8,11 +8,7 @@ from itertools import filterfalse
 from pathlib import Path
 from zlib import crc32
 
-from gpt2np.data.files import (
-    atomic_write_text,
-    read_bytes,
-    read_json_object,
-)
+from gpt2np.data.files import atomic_write_text, read_bytes, read_json_object
 from gpt2np.errors import TokenizerError, short_repr
 from gpt2np.limits import limits
 from gpt2np.tokenizer.vocabulary import (

@@ -14,11 +14,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from gpt2np.data.text import is_unicode_text
-from gpt2np.tokenizer.pre_tokenizer import (
-    KNOWN_PATTERNS,
-    make_pre_tokenizer,
-    mask_newer_characters,
-)
+from gpt2np.tokenizer.pre_tokenizer import KNOWN_PATTERNS, make_pre_tokenizer, mask_newer_characters
 
 # The known patterns treat characters of one kind alike, except for letters after an apostrophe.
 _KINDS = {

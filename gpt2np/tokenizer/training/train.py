@@ -19,25 +19,10 @@ from gpt2np.data.text import any_literal
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interrupts import no_garbage_collection
 from gpt2np.tokenizer.bpe import merge_pairs
-from gpt2np.tokenizer.pre_tokenizer import (
-    PreTokenizer,
-    make_pre_tokenizer,
-    split_text,
-    word_text,
-)
-from gpt2np.tokenizer.training.merges import (
-    SEPARATOR,
-    PieceArray,
-    Progress,
-    learn_merges,
-)
+from gpt2np.tokenizer.pre_tokenizer import PreTokenizer, make_pre_tokenizer, split_text, word_text
+from gpt2np.tokenizer.training.merges import SEPARATOR, PieceArray, Progress, learn_merges
 from gpt2np.tokenizer.training_options import UNK_TOKEN, Alphabet, TrainingOptions
-from gpt2np.tokenizer.vocabulary import (
-    CHAR_TO_BYTE,
-    SPACE_PLACEHOLDER,
-    AddedToken,
-    Vocabulary,
-)
+from gpt2np.tokenizer.vocabulary import CHAR_TO_BYTE, SPACE_PLACEHOLDER, AddedToken, Vocabulary
 
 _OUTSIDE = -3  # id of a character outside the alphabet
 
