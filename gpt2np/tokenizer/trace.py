@@ -30,10 +30,7 @@ def char_byte_offsets(text: str) -> list[int]:
 
 
 def part_offsets(
-    part: NormalizedPart,
-    tokens: Iterable[tuple[int, int]],
-    text: str,
-    text_offsets: Sequence[int],
+    part: NormalizedPart, tokens: Iterable[tuple[int, int]], text: str, text_offsets: Sequence[int]
 ) -> Iterator[TokenSpan]:
     """Yield the position in the original `text` of each token of the normalized `part`.
 
