@@ -14,7 +14,7 @@ import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.detokenizer import StreamingDetokenizer
-from gpt2np.generation.logits_processors import TokenHistory, compute_logits, process_logits
+from gpt2np.generation.logits_processors import TokenHistory, compute_logits
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob, log_softmax, text_logprobs
@@ -192,15 +192,9 @@ def _candidates(
 
 def _total_logprobs(search: _Search, beam: _Beam, logits: Array) -> Array:
     """Return the total log probability of a beam after each possible next token, (V,)."""
-    request = search.request
-    logprobs = process_logits(
-        log_softmax(logits).astype(np.float32),
-        request.options,
-        TokenHistory(request.ids, beam.ids),
-        request.eos_token_ids,
-        beam.constraint,
-    )
-    return request.callbacks.process([*request.ids, *beam.ids], logprobs) + beam.total_logprob
+    logprobs = log_softmax(logits).astype(np.float32)
+    history = TokenHistory(search.request.ids, beam.ids)
+    return search.request.process(logprobs, history, beam.constraint) + beam.total_logprob
 
 
 def beam_completion(model: GPT2, request: Request) -> Completion:

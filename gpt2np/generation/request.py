@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpt2np.errors import check_argument
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments
+from gpt2np.generation.logits_processors import TokenHistory, process_logits
 from gpt2np.generation.options import GenerationOptions, Options, option_fields
 from gpt2np.generation.sampling import new_seed
+from gpt2np.kernels.array import Array
 from gpt2np.runtime.hooked_context import Chain
 
 if TYPE_CHECKING:
@@ -60,6 +62,18 @@ class Request:
     index: int = 0
     covers: Covers | None = None
     n_covered: int = 0
+
+    def process(
+        self, logits: Array, history: TokenHistory, constraint: Constraint | None = None
+    ) -> Array:
+        """Apply the options, a constraint and the caller's logits processors to logits (V,).
+
+        Raises the errors of `process_logits` and `Callbacks.process`.
+        """
+        logits = process_logits(logits, self.options, history, self.eos_token_ids, constraint)
+        if self.callbacks.logits_processor:
+            logits = self.callbacks.process([*history.prompt, *history.generated], logits)
+        return logits
 
     def continuations(self) -> list[Request]:
         """Return one request per continuation, with consecutive seeds and indices."""

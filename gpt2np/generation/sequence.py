@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation.callbacks import GeneratedToken
 from gpt2np.generation.detokenizer import StreamingDetokenizer
-from gpt2np.generation.logits_processors import TokenHistory, compute_logits, process_logits
+from gpt2np.generation.logits_processors import TokenHistory, compute_logits
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import (
     RandomGenerator,
@@ -240,14 +240,8 @@ class RunningSequence:
 
     def choose(self, logits: Array) -> int:
         """Select the next token id from logits (V,). Raises the same errors as `accept`."""
-        request = self.request
-        options = request.options
-        logits = process_logits(
-            logits, options, self.history, request.eos_token_ids, self.constraint
-        )
-        if request.callbacks.logits_processor:
-            logits = request.callbacks.process([*self.request.ids, *self.ids], logits)
-        return next_id(logits, options, partial(self.rng.number, len(self.ids)))
+        logits = self.request.process(logits, self.history, self.constraint)
+        return next_id(logits, self.request.options, partial(self.rng.number, len(self.ids)))
 
     def append(self, token_id: int, logits: Array) -> None:
         """Append a token id selected from logits (V,); update the state and `finish_reason`."""
@@ -448,10 +442,7 @@ class CoveredPrefix(SharedPrefix):
         before = request.ids[: self.n_cut]
 
         def process(path: tuple[int, ...], logits: Array) -> Array:
-            ids = [*before, *path]
-            history = TokenHistory(ids, [])
-            logits = process_logits(logits, request.options, history, request.eos_token_ids)
-            return request.callbacks.process(ids, logits)
+            return request.process(logits, TokenHistory([*before, *path], []))
 
         branch, token_id = self.covers.draw(self.tree, request.options, process)
         is_whole = token_id == branch.whole
