@@ -6,7 +6,6 @@ draw.js     the strip of probabilities and the random number
 stage.js    the picture on a canvas
 zoom.js     zooms into the picture, down to single numbers
 scenes.js   the pictures of the parts that zoom.js opens
-source.js   asks the server for numbers beyond the description
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
 details.js  the sections of the explain page
 sampler.js  the sampler, step by step

@@ -1,6 +1,6 @@
 // The playground: prompt, story, choices. gpt2np/view/__init__.py lists the other modules.
 
-import { ConnectionLost, ServerError, getJson, isKept, loadModel, onConnection, once, postJson, post, readTokens, setKey, streamCompletion } from "./api.js";
+import { ConnectionLost, ServerError, getJson, isKept, loadModel, onConnection, once, postJson, post, readTokens, serverSource, setKey, streamCompletion } from "./api.js";
 import { createBpe } from "./bpe.js";
 import { createCompare } from "./compare.js";
 import { EXAMPLES, MODEL } from "./examples.js";
@@ -12,7 +12,6 @@ import { createRiver } from "./river.js";
 import { createSaliency } from "./saliency.js";
 import { createShare } from "./share.js";
 import { createSheet } from "./sheet.js";
-import { serverSource } from "./source.js";
 import { createSteering } from "./steering.js";
 import { Tree, pathTo } from "./tree.js";
 import { $, bar, button, chipElement, counted, dataElement, decodeToken, decodeTokens, element, find, hex, hint, inText, percent, rovingFocus, shareElement, showList, visible, withSpaces } from "./view.js";

@@ -16,7 +16,7 @@ const LEGEND = "Strips: a token’s numbers. Arcs: what it takes from tokens bef
 /**
  * Build the Machine in `root`. `onEnd()` is called when a pass has been played; it may show the next one.
  * `onPick(id)` is called for a token of the answer that is pressed.
- * `onSwitch(part)` switches a part ("layer,head", "layer,mlp") off, or on again; `source` gives the numbers beyond the description (source.js), if there is one.
+ * `onSwitch(part)` switches a part ("layer,head", "layer,mlp") off, or on again; `source` gives the numbers beyond the description (as `serverSource` of api.js), if there is one.
  * `sections` are the tables of `panels`.
  */
 export function createMachine(root, { onEnd = null, onPick = null, onSwitch = null, source = null, sections = SECTIONS } = {}) {
