@@ -213,7 +213,9 @@ def test_datasets(local_cluster, lm):
     rows = sorted(made.take_all(), key=lambda row: row["index"])
     assert [row["text"] for row in rows] == texts
     for row, text in zip(rows, texts, strict=True):
-        assert row["log_probability"] == lm.score(text).total
+        total = lm.score(text).total  # of a single text; elsewhere, batches differ by rounding
+        expected = total if small_kernels() else pytest.approx(total, rel=1e-6)
+        assert row["log_probability"] == expected
         assert np.array_equal(row["ids"], lm.tokenizer.encode(text))
         completion = lm.generate(text, seed=7 + row["index"], max_new_tokens=3)
         assert list(row["completion_ids"]) == completion.ids
