@@ -25,21 +25,21 @@ class StopStrings:
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = tuple(stops)
+        self._strings = tuple(stops)
         self._buffer = ""
         self.stop_text: str | None = None
 
     def push(self, piece: str) -> str:
         """Add a piece of text; return the text that can no longer be part of a stop string."""
-        if not self._stops:
+        if not self._strings:
             return piece
         text = self._buffer + piece
-        matches = [(text.index(stop), stop) for stop in self._stops if stop in text]
+        matches = [(text.index(stop), stop) for stop in self._strings if stop in text]
         if matches:
             start, self.stop_text = min(matches)
             self._buffer = ""
             return text[:start]
-        n_held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        n_held = max(_overlap(text, stop) for stop in self._strings)
         self._buffer = text[len(text) - n_held :]
         return text[: len(text) - n_held]
 
@@ -79,13 +79,13 @@ class StreamingDetokenizer:
         self._decoder = tokenizer.streaming_decoder(n_covered)
         self._stop_token_ids = options.stop_token_ids
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
-        self._stops: StopStrings | StopPatterns
+        self._matcher: StopStrings | StopPatterns
         if options.stop_regex:
             from gpt2np.generation.stop_regex import StopPatterns  # most texts need no regex
 
-            self._stops = StopPatterns(options.stop, options.stop_regex)
+            self._matcher = StopPatterns(options.stop, options.stop_regex)
         else:
-            self._stops = StopStrings(options.stop)
+            self._matcher = StopStrings(options.stop)
         self.pieces: list[str] = []
 
     @property
@@ -96,12 +96,12 @@ class StreamingDetokenizer:
     @property
     def stop_text(self) -> str | None:
         """The stop text that the text has reached; None before."""
-        return self._stops.stop_text
+        return self._matcher.stop_text
 
     @property
     def is_stopped(self) -> bool:
         """Whether the text has reached a stop text, which may be empty."""
-        return self._stops.stop_text is not None
+        return self._matcher.stop_text is not None
 
     def stop_reason(self, reason: str | None, ids: Sequence[int]) -> str | int | None:
         """Return `Completion.stop_reason` of a text with a finish reason and these ids."""
@@ -112,10 +112,10 @@ class StreamingDetokenizer:
     def push(self, token_id: int) -> None:
         """Add the text of a token id."""
         if token_id not in self._skipped_ids:
-            self.pieces.append(self._stops.push(self._decoder.push(token_id)))
+            self.pieces.append(self._matcher.push(self._decoder.push(token_id)))
 
     def finish(self) -> None:
         """End the text: add the text held back, up to a stop text."""
         if not self.is_stopped:
-            rest = self._stops.push(self._decoder.finish())
-            self.pieces.append(rest if self.is_stopped else rest + self._stops.finish())
+            rest = self._matcher.push(self._decoder.finish())
+            self.pieces.append(rest if self.is_stopped else rest + self._matcher.finish())

@@ -14,7 +14,9 @@ import pytest
 from gpt2np import GPT2
 from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.kernels import exact
 from gpt2np.kernels.blas import small_kernels
+from gpt2np.kernels.matmul import LANES
 from gpt2np.model import GPT2Config, KVCache, last_token_indices
 from gpt2np.runtime.kv_cache import MAX_SLOTS, TILE, reserve
 
@@ -27,6 +29,10 @@ def model():
     shapes = weight_shapes(CONFIG).items()
     weights = {name: rng.standard_normal(shape, np.float32) * 0.3 for name, shape in shapes}
     return GPT2(CONFIG, weights)
+
+
+def test_a_tile_suits_the_kernels():
+    assert TILE % LANES == 0 and TILE <= exact.BLOCK
 
 
 class Sequences:
