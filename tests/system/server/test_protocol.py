@@ -79,7 +79,7 @@ class TestHttp:
 
     def test_other_requests_are_refused_during_shutdown(self, tmp_path):
         with running_server(tmp_path, "--model", "bundled") as server:
-            body = {"prompt": "The fox", "n": 4, "max_tokens": 480, "ignore_eos": True}
+            body = {"prompt": "The fox", "n": 4, "max_tokens": 250, "ignore_eos": True}
             answers = []
 
             def send():
