@@ -62,6 +62,7 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_search_summary = False  # site.js: browsers forbid fetch from disk
 html_js_files = ["site.js"]
+html_search_scorer = "search_scorer.js"
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
 pygments_style = "default"  # "friendly" has pale comments, numbers and outputs

@@ -95,6 +95,7 @@ TYPED = {
     "safetensors", "float64", "threads", "seed", "notebook", "classroom", "receipt", "parity",
     "speed", "kv cache", "stop sequence", "batch size", "context length", "max tokens",
     "repetition penalty", "api key", "offline", "out of memory", "greedy", "proxy", "memory",
+    "slow", "system prompt", "attention head", "emoji", "cancel",
 }  # fmt: skip
 
 
@@ -117,6 +118,19 @@ def test_words_that_people_type_find_their_page_first(browser):
     wrong = {word: found[word] for word, (target, _) in targets().items()
              if found[word].partition("#")[0] != target}  # fmt: skip
     assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    "typed, page",
+    [("question answering", "guide/not_here"), ("save model", "guide/models"),
+     ("learning rate", "guide/training"), ("rate limit", "guide/server"),
+     ("python version", "internals/platforms")],
+)  # fmt: skip
+def test_other_words_find_a_page_of_the_guide_before_notebooks_and_notes(browser, typed, page):
+    tab = browser.new_page()
+    tab.goto(f"{(SITE / 'search.html').as_uri()}?q={typed}")
+    tab.wait_for_selector("ul.search li a", timeout=20_000)
+    assert f"{page}.html" in tab.locator("ul.search li a").first.get_attribute("href")
 
 
 def test_search_results_have_excerpts_over_http(browser):
