@@ -73,7 +73,7 @@ def open_tabs(browser, server):
 
         context.on("page", watch)
         tab = context.new_page()
-        tab.set_default_timeout(10_000)
+        tab.set_default_timeout(30_000)
         tab.goto(f"{url}/{fragment}")
         if key:
             tab.fill("#key", key)
