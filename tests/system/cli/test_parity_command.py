@@ -61,9 +61,10 @@ def test_wrong_arguments(folder, arguments, message):
 
 
 def test_golden_files_that_cannot_be_read(folder, golden):
-    for path, reason in ((folder, "Is a directory"), (folder / "none", "No such file")):
-        line = one_line(run_here("parity", "check", path, golden), 1)
-        assert f"cannot read {path}: {reason}" in line
+    missing = folder / "none"
+    messages = {folder: "is not a file", missing: f"cannot read {missing}: No such file"}
+    for path, message in messages.items():
+        assert message in one_line(run_here("parity", "check", path, golden), 1)
 
 
 @pytest.mark.parametrize(

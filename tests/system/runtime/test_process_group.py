@@ -459,7 +459,7 @@ class TestVaryingRanks:
 
     def test_without_small_kernels_bits_do_not_depend_on_the_choice(self, monkeypatch):
         """Of more tokens, a rank's columns can differ from those of the whole product."""
-        monkeypatch.setattr(process_group, "small_kernels", lambda: False)
+        monkeypatch.setattr("gpt2np.kernels.matmul.small_kernels", lambda: False)
         model, tuner = self.scripted(2, 2)
         for n in (6, 7, 100, 6):
             model.forward([range(n), [5]], logits_indices=[0])
