@@ -276,8 +276,8 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     }
     const { draw } = pass.described;
     const own = pass.next.find(({ id }) => id === shown.token);
-    if (shown.token === null) return [title, "A strip from 0 to 1 is divided among all tokens, in the order of their numbers. Each token’s section is as long as its probability. ", pass.next.some(({ sampled }) => sampled === 1) ? "Here one token has all of it: nothing is left to chance." : `A random number picks one${onPick && shown.picks ? ": press “One token”, or a token" : ""}.`];
-    if (shown.isChanged) return [title, "The token that came, ", nextChip(shown.token), ", has ", ...(own ? [shareElement(own.sampled)] : ["no place"]), " with the changed parts. What the gray shapes wrote is gone, and everything after them is computed anew."];
+    if (shown.token === null) return [title, "A strip from 0 to 1 is divided among the tokens that can come, in the order of their numbers. Each token’s section is as long as its probability. ", pass.next.some(({ sampled }) => sampled === 1) ? "Here one token has all of it: nothing is left to chance." : `A random number picks one${onPick && shown.picks ? ": press “One token”, or a token" : ""}.`];
+    if (shown.isChanged) return [title, "The token that came, ", nextChip(shown.token), ", has ", ...(own ? [shareElement(own.sampled)] : ["no place"]), " with the changed parts and the settings. A part that is off (gray) adds nothing, and everything after it is computed anew."];
     if (draw?.id === shown.token && own?.sampled < 1) {
       return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", nextChip(shown.token), ": it is written, and all begins again with the longer text.", ...sayStretch(own)];
     }

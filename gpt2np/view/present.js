@@ -15,10 +15,10 @@ const writeAt = (temperature) => () => {
 /** `shows` is the one thing on the screen beside the text: machine, choices, settings or share. Together they take ten minutes. */
 export const STEPS = [
   { title: "A model guesses", minutes: 2, shows: "machine", says: "The model reads the text and gives every token it knows a probability. A draw picks one, which is added to the text.", actions: [["One token", () => press("step")], ["Write on", () => press("continue")]] },
-  { title: "It could have gone differently", minutes: 2, shows: "choices", says: "Press a pale token of the text: a surprise. What else could have come? Vote, and press the winner.", actions: [["Write", () => press("generate")], ["Undo", () => press("undo")]] },
-  { title: "How wild?", minutes: 2, shows: "settings", says: "At temperature 0 the likeliest token is always taken. At 1.5 unlikely tokens come often. Which text is better?", actions: [["At 0", writeAt(0)], ["At 0.8", writeAt(0.8)], ["At 1.5", writeAt(1.5)]] },
-  { title: "Where does it look?", minutes: 2, shows: "machine", says: "Wide arcs show from which tokens a token takes something. What comes after “Hans and” the second time?", actions: [["Hans and Gretel", () => { set("temperature", 0.8, "input"); set("examples", 1, "change"); }]] },
-  { title: "Without one part", minutes: 1, shows: "machine", says: "The head that looked at “Gre” is switched off, and everything after it is computed anew. What becomes of “Gre”, the beginning of Gretel? Gray bars show the probabilities before.", actions: [["Switch it off, or on", ({ toggle }) => toggle()]] },
+  { title: "It could have gone differently", minutes: 2, shows: "choices", says: "Press a pale token of the text: the model was unsure. What else could have come? Vote, and press the winner.", actions: [["Write", () => press("generate")], ["Undo", () => press("undo")]] },
+  { title: "How wild?", minutes: 2, shows: "settings", says: "At temperature 0 the likeliest token is always taken. At 1.5 unlikely tokens come more often. Which text is better?", actions: [["At 0", writeAt(0)], ["At 0.8", writeAt(0.8)], ["At 1.5", writeAt(1.5)]] },
+  { title: "Where does it look?", minutes: 2, shows: "machine", says: "Press “Hans and Gretel”. Wide arcs show from which tokens a token takes something. What comes after “Hans and” the second time?", actions: [["Hans and Gretel", () => { set("temperature", 0.8, "input"); set("examples", 1, "change"); }]] },
+  { title: "Without one part", minutes: 1, shows: "machine", says: "Switch the head off that looked at “Gre”: everything after it is computed anew. What becomes of “Gre”, the beginning of Gretel? Gray bars show the probabilities before.", actions: [["Switch it off, or on", ({ toggle }) => toggle()]] },
   { title: "To take home", minutes: 1, shows: "share", says: "The link holds the text and all its branches; the picture has the text with its probabilities.", actions: [] },
 ];
 
