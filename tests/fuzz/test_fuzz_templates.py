@@ -26,7 +26,8 @@ log = os.open(os.environ["WATCH_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 python = (sys.prefix, sys.base_prefix, sys.exec_prefix, os.environ["WATCH_PACKAGES"])
 def watch(event, args):
     path = os.fsdecode(args[0]) if args and isinstance(args[0], (str, bytes)) else ""
-    is_access = event == "open" or event.startswith(("os.", "subprocess.", "socket.", "ctypes."))
+    is_file = event == "open" and path  # without a path, it wraps a descriptor that is open already
+    is_access = is_file or event.startswith(("os.", "subprocess.", "socket.", "ctypes."))
     if is_access and not path.startswith(python):
         os.write(log, f"{event} {path}\\n".encode(errors="replace"))
 sys.addaudithook(watch)

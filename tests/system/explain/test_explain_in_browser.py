@@ -1,6 +1,7 @@
 """The page in headless Chromium, loaded from file:// without a network."""
 
 import re
+import time
 import shutil
 
 import numpy as np
@@ -393,10 +394,15 @@ def test_all_neurons_of_a_block(open_page, page):
     tab = open_page(page)
     choose(tab, 1, 3)
     go_in(tab, "block 1", "block")
-    tab.evaluate("() => new Promise(go => requestAnimationFrame(() => setTimeout(go)))")  # drawn
     box = tab.locator(".machine-canvas").bounding_box()
-    tab.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + box["height"] - 6)
-    index, value = re.fullmatch(r"neuron (\d+): (\S+)", tab.inner_text(".machine-tip")).groups()
+    end = time.monotonic() + 30
+    tip = None
+    while tip is None and time.monotonic() < end:  # until the growing picture has its full size
+        tab.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + box["height"] - 6)
+        tip = re.fullmatch(r"neuron (\d+): (\S+)", tab.inner_text(".machine-tip"))
+        tab.mouse.move(box["x"], box["y"])
+    assert tip is not None
+    index, value = tip.groups()
     rounded, half = as_number(value)
     assert abs(rounded - page.run.arrays["blocks.1.mlp.act"][3, int(index)]) <= half * 1.001
 
