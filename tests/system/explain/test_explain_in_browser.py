@@ -393,9 +393,9 @@ def test_all_neurons_of_a_block(open_page, page):
     tab = open_page(page)
     choose(tab, 1, 3)
     go_in(tab, "block 1", "block")
-    box = tab.locator(".machine-canvas").bounding_box()
     tip, tries = None, 0
     while tip is None and tries < 100:  # until the growing picture has its full size
+        box = tab.locator(".machine-canvas").bounding_box()
         tab.mouse.move(box["x"] + 0.5 * box["width"] + tries % 2, box["y"] + box["height"] - 6)
         tab.wait_for_timeout(100)
         tip = re.fullmatch(r"neuron (\d+): (\S+)", tab.inner_text(".machine-tip"))
