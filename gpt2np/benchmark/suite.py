@@ -219,8 +219,8 @@ def _header(results: Mapping[str, Any]) -> Iterator[str]:
 def _rows(results: Mapping[str, Any]) -> Iterator[Row]:
     for name in ("prefill", "decode"):
         for speed in results[name]:
-            at = f"at context {speed['context']:,}"
-            case = at if name == "decode" else f"{speed['tokens']:,} tokens"
+            tokens, context = f"{speed['tokens']:,} tokens", f"at context {speed['context']:,}"
+            case = context if name == "decode" else tokens
             limit = _format_rate(speed["limit"])
             share = f"{speed['of_limit']:4.0%} of this machine's limit ({limit})"
             yield _rate_row(name, case, speed, speed["tokens"], share)

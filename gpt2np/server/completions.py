@@ -114,16 +114,16 @@ def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions:
     """Check how many log probabilities a request can get."""
     n_new_top, n_prompt_top = arguments.get("logprobs"), arguments.get("prompt_logprobs")
     n_top = max(n_new_top or 0, n_prompt_top or 0)
-    asked = "logprobs asks for {} tokens at each position"
-    check_limit("max_top_logprobs", n_top, asked, "ask for fewer")
+    message = "logprobs asks for {} tokens at each position"
+    check_limit("max_top_logprobs", n_top, message, "ask for fewer")
     n_numbers = 0
     if n_new_top is not None:
         n_tokens = min(arguments.get("max_new_tokens", n_positions), n_positions)
         n_numbers += n_sequences * n_tokens * (n_new_top + 1)
     if n_prompt_top is not None:
         n_numbers += n_sequences * n_positions * (n_prompt_top + 1)
-    asked = "logprobs and n ask for up to {} log probabilities"
-    check_limit("max_response_logprobs", n_numbers, asked, "send several requests")
+    message = "logprobs and n ask for up to {} log probabilities"
+    check_limit("max_response_logprobs", n_numbers, message, "send several requests")
 
 
 async def respond(running: RunningRequest, reply: AnyReply) -> bytes:

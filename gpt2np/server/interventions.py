@@ -54,6 +54,7 @@ def check_steered(arguments: GenerateArguments, n_sequences: int) -> None:
     Raises:
         InvalidArgumentError: the request asks for too many sequences or tokens.
     """
-    asked, n_tokens = "a request with interventions asks for {}", arguments.get("max_new_tokens", 0)
-    check_limit("max_steered_sequences", n_sequences, f"{asked} sequences", "ask for fewer")
-    check_limit("max_steered_tokens", n_tokens, f"{asked} tokens", "ask for fewer")
+    message = "a request with interventions asks for {}"
+    n_tokens = arguments.get("max_new_tokens", 0)
+    check_limit("max_steered_sequences", n_sequences, f"{message} sequences", "ask for fewer")
+    check_limit("max_steered_tokens", n_tokens, f"{message} tokens", "ask for fewer")
