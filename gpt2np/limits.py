@@ -26,7 +26,7 @@ def _limit(default: int, effect: str, unit: str = "") -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on untrusted input. A field's metadata has the effect of more."""
+    """Limits on untrusted input. A field's metadata says what happens beyond the limit."""
 
     # Parsing JSON can take fifty times the file's size in memory. GPT-2 XL's header has 60,000
     # bytes; the largest common tokenizer_config.json has 1.2 million.
@@ -52,7 +52,9 @@ class Limits:
         4 * MIB, "A chat template that renders a longer text is an error."
     )
     max_cache_bytes: int = _limit(
-        GIB, "Sequences wait until the KV caches of the running ones fit; more beams are refused."
+        GIB,
+        "A sequence waits until its KV cache fits beside those of the running sequences. A beam "
+        "search that needs more is refused.",
     )
     max_inspected_bytes: int = _limit(
         16 * MIB, "`/api/inspect` refuses to return larger activations."
@@ -61,7 +63,7 @@ class Limits:
     max_saliency_tokens: int = _limit(256, "`/api/saliency` refuses a longer text.")
     # Each runs in a pass of its own; beside others, they share a tenth of a second of each step.
     max_steered_sequences: int = _limit(
-        8, "`gpt2np serve` refuses more sequences with `interventions` at a time."
+        8, "`gpt2np serve` refuses to run more sequences with `interventions` at a time."
     )
     max_steered_tokens: int = _limit(
         500, "`gpt2np serve` refuses a request with `interventions` for more new tokens."
@@ -72,15 +74,15 @@ class Limits:
         "`gpt2np serve` refuses a request whose `interventions` edit more hook points in total.",
         "hook points",
     )
-    max_choices_characters: int = _limit(50_000, "Longer `choices`, all together, are refused.")
+    max_choices_characters: int = _limit(50_000, "`choices` that are longer in total are refused.")
     max_schema_characters: int = _limit(100_000, "A larger JSON Schema is refused.")
     max_pattern_characters: int = _limit(
         100_000, "A larger regular expression, with its repetitions expanded, is refused."
     )
     max_pattern_seconds: int = _limit(
         2,
-        "A longer search for `stop_regex` or a vocabulary's own pattern is an error; for each "
-        "100,000 characters of text, as many seconds more are allowed.",
+        "If a search for `stop_regex` or for the pattern of a vocabulary takes longer, it is an "
+        "error. For each 100,000 characters of text, the search may take this time once more.",
     )
     max_line_bytes: int = _limit(
         64 * MIB, "A longer line of a .jsonl file or prompt file is an error."
@@ -90,7 +92,8 @@ class Limits:
     )
     max_compression_ratio: int = _limit(
         200,
-        "A .gz, .npz or .parquet file that grows more, beyond its first 64 MiB, is an error.",
+        "A .gz, .npz or .parquet file that expands to more than 64 MiB and by a larger factor is "
+        "an error.",
         "bytes per byte",
     )
     max_hub_file_bytes: int = _limit(
@@ -110,10 +113,12 @@ class Limits:
         "`bad_words` or `logit_bias`.",
     )
     max_option_characters: int = _limit(
-        50_000, "`gpt2np serve` refuses longer texts in an option, all together."
+        50_000, "`gpt2np serve` refuses an option whose texts are longer in total."
     )
     max_top_logprobs: int = _limit(
-        20, "`gpt2np serve` refuses to return more likely tokens at each position.", "tokens"
+        20,
+        "`gpt2np serve` refuses to list the log probabilities of more tokens at each position.",
+        "tokens",
     )
     max_header_seconds: int = _limit(
         10, "`gpt2np serve` closes a connection whose headers take longer."
@@ -123,13 +128,12 @@ class Limits:
     )
     max_connections: int = _limit(
         2048,
-        "Beyond, `gpt2np serve` closes the oldest connection without a request for each new one; "
-        "lower where the system allows fewer open files.",
+        "For each further connection, `gpt2np serve` closes the oldest connection that has no "
+        "request. The limit is lower where the system allows fewer open files.",
     )
     max_response_logprobs: int = _limit(
         2_000_000,
-        "A request to `gpt2np serve` for more log probabilities, in all choices together, is "
-        "refused.",
+        "`gpt2np serve` refuses a request for more log probabilities in all choices together.",
         "numbers",
     )
     max_explained_piece_characters: int = _limit(
