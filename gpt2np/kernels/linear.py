@@ -4,9 +4,9 @@ With few rows, reading the matrix takes most of the time, so threads share the m
 With many rows, threads share the rows (`by_rows`). Each thread then computes several layers for
 one chunk of rows, so that the activations between the layers stay in one core's cache.
 
-With small-matrix kernels, a product's second factor is a stack of panels. With any other kernels,
-the panels of each group of inputs are joined, and BLAS multiplies by all columns in one call. For
-the few rows that GEMV multiplies, the groups are joined, too, unless the matrix is quantized.
+With small-matrix kernels, a product's second factor is a stack of panels, as it is for matrices of
+int8. With any other kernels, the panels of each group of inputs are joined, and BLAS multiplies by
+all columns in one call. For the few rows that GEMV multiplies, the groups are joined, too.
 
 Shape letters: n rows; I groups of k inputs by P panels of m outputs in a packed matrix.
 """
@@ -22,7 +22,7 @@ import numpy as np
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads, small_kernels
 from gpt2np.kernels.matmul import MAX_GEMV_ROWS, SMALL_BATCH, matmul
-from gpt2np.kernels.packed_matrix import PackedMatrix, joined
+from gpt2np.kernels.packed_matrix import PackedMatrix, is_stored_by_output, joined
 from gpt2np.kernels.threads import even_slices, parallel_for
 
 _MAX_CHUNK = 64  # rows
@@ -50,14 +50,13 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
     Returns (n, out).
     """
     n, (groups, n_panels, k, m) = len(x), w.data.shape
-    panels, scale = w.data, w.scale
-    if not small_kernels():
-        panels = joined(panels, _product_groups(n, groups, scale))[:, None]
-        scale = None if scale is None else scale.reshape(groups, 1, -1)
+    panels = w.data
+    if is_stored_by_output(panels.dtype):
+        panels = joined(panels, _product_groups(n, groups))[:, None]
     rows = _by_group(x, groups * k, len(panels))
     partials = matmul(rows, panels)  # (I, P, n, m), or (I, 1, n, P·m)
-    if scale is not None:
-        partials *= scale[:, :, None]
+    if w.scale is not None:
+        partials *= w.scale[:, :, None]
     y = sum_partials(partials).swapaxes(0, 1).reshape(n, n_panels * m)
     if w.bias is not None:
         y += w.bias
@@ -81,12 +80,12 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D)."""
     panels = w.panels[:, :, heads]
     n, (groups, _, h, k, d) = len(x), panels.shape
-    if small_kernels():
-        qkv = matmul(_by_group(x, groups * k, groups)[:, None], panels)  # (I, 3, h, N, D)
-    else:
-        panels = joined(panels, _product_groups(n, groups, w.scale))
+    if is_stored_by_output(panels.dtype):
+        panels = joined(panels, _product_groups(n, groups))
         qkv = matmul(_by_group(x, groups * k, len(panels)), panels)  # (I, 3, N, h·D)
         qkv = qkv.reshape(len(panels), 3, n, h, d).swapaxes(2, 3)
+    else:
+        qkv = matmul(_by_group(x, groups * k, groups)[:, None], panels)  # (I, 3, h, N, D)
     if w.scale is not None:
         qkv *= w.scale[:, :, heads, None]
     qkv = sum_partials(qkv)
@@ -94,12 +93,12 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     return qkv
 
 
-def _product_groups(n: int, groups: int, scale: Array | None) -> int:
+def _product_groups(n: int, groups: int) -> int:
     """Return the number of groups of inputs that are multiplied separately for n rows.
 
     GEMV keeps several partial sums per output; GEMM keeps one, so long sums round more.
     """
-    return 1 if n <= MAX_GEMV_ROWS and scale is None else groups
+    return 1 if n <= MAX_GEMV_ROWS else groups
 
 
 def _by_group(x: Array, width: int, groups: int) -> Array:

@@ -71,7 +71,7 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     row of the result has the same bits for any n and any other rows. Otherwise, as with np.matmul,
     the bits can depend on n and on the other rows.
 
-    w (…, P, k, m) can be int8, with at least three axes; the products are computed in x's dtype.
+    w can be P panels (…, P, k, m) of int8; the products are computed in x's dtype.
     """
     if w.dtype == np.int8:
         return _matmul_int8(x, w, out)
@@ -145,42 +145,21 @@ def _lane_slices(m: int, parts: int) -> list[slice]:
 
 
 def _matmul_int8(x: Array, w: Array, out: Array | None) -> Array:
-    """Multiply x (…, n, k) by w (…, k, m) of int8. Threads share panels, or else columns."""
+    """Multiply x (…, n, k) by w (…, P, k, m) of int8, a few panels at a time."""
     *stack, k, m = w.shape
     n = x.shape[-2]
     rows = np.broadcast_to(x, (*stack, n, k))
     y = np.empty((*stack, n, m), x.dtype) if out is None else out
-    by_panel = small_kernels()
 
-    def multiply(share: slice) -> None:
-        if by_panel:
-            _convert_and_multiply(*(array[..., share, :, :] for array in (rows, w, y)))
-        else:
-            _convert_and_multiply(rows, w[..., share], y[..., share])
+    def multiply(panels: slice) -> None:
+        part = w[..., panels, :, :].astype(x.dtype)
+        matmul(rows[..., panels, :, :], part, out=y[..., panels, :, :])
 
     is_shared = n <= SMALL_BATCH and (n + _CONVERSION_WORK) * w.size > MIN_SHARED_WORK
     threads = python_threads() if is_shared else 1
-    shares = even_slices(stack[-1], threads) if by_panel else _lane_slices(m, threads)
-    parallel_for(multiply, shares, threads)
+    n_parts = max(threads, -(-w.size // _MAX_CONVERTED))
+    parallel_for(multiply, even_slices(stack[-1], n_parts), threads)
     return y
-
-
-def _convert_and_multiply(x: Array, w: Array, out: Array) -> None:
-    """Write x (…, n, k) times w (…, k, m) of int8 to `out`, at most _MAX_CONVERTED weights at once.
-
-    LANES columns of a matrix are not divided.
-    """
-    parts = -(-w.size // _MAX_CONVERTED)
-    if parts <= 1 or w.shape[1:] == (LANES,):
-        matmul(x, w.astype(x.dtype), out=out)
-    elif w.ndim == 2:
-        for columns in _lane_slices(w.shape[1], parts):
-            _convert_and_multiply(x, w[:, columns], out[:, columns])
-    elif len(w) == 1:
-        _convert_and_multiply(x[0], w[0], out[0])
-    else:
-        for part in even_slices(len(w), parts):
-            _convert_and_multiply(x[part], w[part], out[part])
 
 
 def row_sums(x: Array) -> Array:

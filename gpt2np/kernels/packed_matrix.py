@@ -2,7 +2,8 @@
 
 Small-matrix kernels read one panel after another, as in BLIS. Any other BLAS multiplies by many
 columns at once (`gpt2np.kernels.linear`). There, a matrix is stored as [out, in], as in
-torch.nn.Linear: the weights of any range of outputs, of one rank or head, are contiguous.
+torch.nn.Linear: the weights of any range of outputs, of one rank or head, are contiguous. Matrices
+of int8 are stored panel by panel everywhere, because each panel is converted before its product.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _MIN_SHARED_SIZE = 100_000  # numbers; copying fewer takes less time than waking
 class PackedMatrix:
     """A matrix [in, out] cut into panels.
 
-    With small-matrix kernels, each panel is contiguous: the product of a few rows and one panel is
-    small (`gpt2np.kernels.matmul`) and reads the panel sequentially. Otherwise the weights of each
-    output are contiguous, and `joined` returns the panels as one matrix, without a copy. Zeros pad
-    the last panel of each axis, and the width of each panel to a multiple of LANES.
+    If `is_stored_by_output`, the weights of each output are contiguous, and `joined` returns the
+    panels as one matrix, without a copy. Otherwise each panel is contiguous: the product of a few
+    rows and one panel is small (`gpt2np.kernels.matmul`) and reads the panel sequentially. Zeros
+    pad the last panel of each axis, and the width of each panel to a multiple of LANES.
 
     A matrix of int8 is quantized: each column of a panel has a scale, and a weight is its integer
     times the scale (`quantize`). A matrix with a bias is a linear layer (`gpt2np.kernels.linear`).
@@ -53,9 +54,9 @@ class PackedMatrix:
     ) -> PackedMatrix:
         """Return a matrix stored in a flat buffer of `packed_size(shape, panel_shape)` numbers."""
         i, p, k, m = _data_shape(shape, panel_shape)
-        if small_kernels():
-            return cls(buffer.reshape(i, p, k, m), shape, panel_shape)
-        return cls(buffer.reshape(p, m, i, k).transpose(2, 0, 3, 1), shape, panel_shape)
+        if is_stored_by_output(buffer.dtype):
+            return cls(buffer.reshape(p, m, i, k).transpose(2, 0, 3, 1), shape, panel_shape)
+        return cls(buffer.reshape(i, p, k, m), shape, panel_shape)
 
     def quantized(self, dtype: np.dtype[Any]) -> PackedMatrix:
         """Return this matrix of int8 with scales of a floating-point dtype, for `fill` to set."""
@@ -102,7 +103,7 @@ class PackedMatrix:
                 panel, block = self.data[i, p], matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
                 if self.scale is not None:
                     block, self.scale[i, p, : block.shape[1]] = quantize(block)
-                elif not small_kernels():
+                elif is_stored_by_output(panel.dtype):
                     # Rows of the matrix evict each other from the cache while they are transposed:
                     # 250 ms for GPT-2 small, 140 with a copy.
                     block = block.copy("K")
@@ -132,10 +133,15 @@ class PackedMatrix:
         return columns.reshape(n, groups * k)[:, : self.shape[0]]
 
 
+def is_stored_by_output(dtype: np.dtype[Any]) -> bool:
+    """Tell whether packed matrices of this dtype are stored as [out, in], not panel by panel."""
+    return dtype != np.int8 and not small_kernels()
+
+
 def joined(panels: Array, groups: int) -> Array:
     """Return panels (I, …, P, k, m) as matrices (groups, …, I / groups · k, P·m), a view.
 
-    `groups` must be I or 1. Without small-matrix kernels, both give a view of the panels.
+    `groups` must be I or 1. If `is_stored_by_output`, both give a view of the panels.
     """
     *stack, p, _, m = panels.shape[1:]
     k_axis = panels.ndim - 2
