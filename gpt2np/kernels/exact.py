@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import NamedTuple
 
 import numpy as np
@@ -42,13 +42,11 @@ def _chunked(function: Callable[[Array], Array]) -> Callable[..., Array]:
 
     @wraps(function)
     def on_chunks(x: Array, out: Array | None = None) -> Array:
-        flat = np.ravel(x)
-        y = np.empty(flat.shape)
-        for start in range(0, flat.size, _CHUNK):
-            y[start : start + _CHUNK] = function(flat[start : start + _CHUNK])
+        chunks = np.split(np.ravel(x), range(_CHUNK, x.size, _CHUNK))
+        y = np.concatenate([function(chunk) for chunk in chunks]).reshape(x.shape)
         if out is None:
-            return y.reshape(x.shape)
-        out[...] = y.reshape(x.shape)
+            return y
+        out[...] = y
         return out
 
     return on_chunks
@@ -162,20 +160,12 @@ def row_sums(x: Array) -> Array:
     return x
 
 
-class Functions(NamedTuple):
-    """The functions whose last bits depend on the machine unless they are exact."""
-
-    exp: Callable[..., Array]
-    row_sums: Callable[[Array], Array]
+_numpy_row_sums = partial(np.add.reduce, axis=-1, keepdims=True)
 
 
-_NUMPY = Functions(np.exp, lambda x: np.add.reduce(x, -1, keepdims=True))
-_EXACT = Functions(exp, row_sums)
-
-
-def functions(x: Array) -> Functions:
-    """Return the functions for x: exact for float64, else NumPy's, which are faster."""
-    return _EXACT if x.dtype == np.float64 else _NUMPY
+def functions(x: Array) -> tuple[Callable[..., Array], Callable[[Array], Array]]:
+    """Return exp and row_sums for x: exact for float64, else NumPy's, which are faster."""
+    return (exp, row_sums) if x.dtype == np.float64 else (np.exp, _numpy_row_sums)
 
 
 class Slices(NamedTuple):

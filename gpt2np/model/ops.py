@@ -65,10 +65,10 @@ def causal_softmax(scores: Array, mask: BoolArray) -> Array:
     if mask.size:
         last_keys = scores[..., scores.shape[-1] - mask.shape[-1] :]
         np.copyto(last_keys, -math.inf, where=mask)
-    is_exact = scores.dtype == np.float64
+    exp, _ = exact.functions(scores)
     scores -= np.maximum.reduce(scores, -1, keepdims=True)
-    exact.functions(scores).exp(scores, out=scores)
-    scores /= exact.row_sums(scores) if is_exact else row_sums(scores)
+    exp(scores, out=scores)
+    scores /= exact.row_sums(scores) if scores.dtype == np.float64 else row_sums(scores)
     return scores
 
 
@@ -84,11 +84,12 @@ def gelu_new(x: Array) -> Array:
     The form ½·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³) equals x / (1 + exp(-2u)). The
     quotient is faster to compute, and avoids the cancellation in 1 + tanh u for negative x.
     """
+    exp, _ = exact.functions(x)
     u = x * x
     u *= -GELU_SCALE * 0.044715
     u -= GELU_SCALE
     u *= x
-    exact.functions(u).exp(u, out=u)
+    exp(u, out=u)
     u += 1
     y: Array = np.divide(x, u, out=u)
     return y
@@ -141,8 +142,9 @@ def _scaled_erfc(size: Array) -> tuple[Array, Array]:
 @allow_overflow
 def silu(x: Array) -> Array:
     """Return x / (1 + exp(-x)), also called swish (Elfwing et al. 2017)."""
+    exp, _ = exact.functions(x)
     y: Array = np.negative(x)
-    exact.functions(y).exp(y, out=y)
+    exp(y, out=y)
     y += 1
     np.divide(x, y, out=y)
     return y

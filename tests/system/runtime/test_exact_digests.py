@@ -1,16 +1,22 @@
 """The exact pass has the same bits on every machine: one SHA-256 per case."""
 
+import ast
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import exact_digests
+import numpy as np
 import pytest
+from helpers.paths import CHECKOUT
 from numpy._core import _multiarray_umath as multiarray
 
+from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array
 
 EXPECTED = json.loads(exact_digests.DIGESTS.read_text(encoding="utf-8"))
@@ -22,10 +28,40 @@ def test_every_case_has_a_digest() -> None:
     assert list(EXPECTED) == list(CASES)
 
 
+MACHINE_DEPENDENT = {
+    np: "exp exp2 expm1 log log1p log2 log10 logaddexp sin cos tan sinh cosh tanh power cbrt "
+    "dot vdot inner einsum tensordot",
+    math: "exp expm1 log log1p log2 log10 pow sin cos tan sinh cosh tanh erf erfc gamma",
+}
+"""Functions whose last bits depend on the processor, on BLAS or on the C library."""
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_digest(name: str) -> None:
+def test_digest(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BLAS can't round: it gets integers, whose sums in any order are integers below 2⁵³."""
+    product = np.matmul
+
+    def matmul(x: Array, w: Array) -> Array:
+        assert x.dtype == w.dtype == np.float64 and x.shape[-1] <= exact.BLOCK
+        for slices in (x, w):
+            assert np.abs(slices).max() <= 2**21 and np.array_equal(slices, np.rint(slices))
+        return product(x, w)
+
+    monkeypatch.setattr(np, "matmul", matmul)
+    for module, names in MACHINE_DEPENDENT.items():
+        for function in names.split():
+            monkeypatch.setattr(module, function, partial(pytest.fail, function))
     compute: Callable[[], Iterator[Array]] = CASES[name]
     assert exact_digests.digest(compute()) == EXPECTED[name]
+
+
+def test_every_product_calls_matmul() -> None:
+    """The operator @, which `test_digest` can't replace, is in no file of the pass or sampling."""
+    patterns = "kernels/*.py", "runtime/*.py", "generation/*.py", "model/[gmow]*.py"
+    files = [file for pattern in patterns for file in (CHECKOUT / "gpt2np").glob(pattern)]
+    trees = [ast.walk(ast.parse(file.read_text(encoding="utf-8"))) for file in files]
+    operators = {type(node) for tree in trees for node in tree if isinstance(node, ast.operator)}
+    assert ast.Mult in operators and ast.MatMult not in operators
 
 
 @pytest.mark.parametrize(
