@@ -78,8 +78,8 @@ def command_pages() -> Iterator[tuple[str, str]]:
         NOTE.strip(),
         "All commands print the result to stdout and everything else to stderr. The exit code is 0 "
         "for success, 1 if the work could not be done, 2 for wrong usage, and 130 after Ctrl-C. "
-        "A byte of a path that is not UTF-8 is printed as `\\udcff`; in JSON, Python reads the "
-        "path back. `gpt2np --version` shows the version.",
+        "If a path is not UTF-8, an invalid byte such as 0xff is printed as `\\udcff`. Python can "
+        "restore the path from JSON output. `gpt2np --version` shows the version.",
         "| command | |\n|---|---|",
     ]
     (group,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
@@ -100,14 +100,15 @@ def options_page() -> str:
     lines = [
         "# Generation options",
         NOTE.strip(),
-        "Each option is a keyword argument of `LanguageModel.generate` and similar methods, a "
-        "field of `GenerationOptions`, a key of a JSON line of a `--prompts` file, and, where a "
-        "flag is shown, an option of `gpt2np generate`; repeat the flag of a list for each "
-        "item. [HTTP requests](request_fields.md) have other names for some options, and lack "
-        "some. A value out of its range is rejected with an error that names the option and the "
-        "range. N, X, TEXT and ID stand for the value. Two aliases are accepted: `stop_strings` "
-        "for `stop`, and `do_sample=False` for `temperature=0`. Log probabilities are those of "
-        "the model's logits, before temperature, penalties, top-k and the like.",
+        "Each option is a keyword argument of `LanguageModel.generate` and similar methods, and a "
+        "field of `GenerationOptions`. In a file of prompts (`--prompts`), it is a key of a JSON "
+        "line. An option with a flag, such as `--top-k`, is also an option of `gpt2np generate`. "
+        "If the option is a list, give the flag once for each item. [HTTP "
+        "requests](request_fields.md) do not support all options, and have other names for some.",
+        "A value out of its range is an error that names the option and the range. In the "
+        "descriptions, N, X, TEXT and ID stand for the value. There are two aliases: "
+        "`stop_strings` for `stop`, and `do_sample=False` for `temperature=0`. Log probabilities "
+        "come from the model's logits, before temperature, penalties and filters.",
     ]
     group = ""
     for name, option in options_of(GenerationOptions).items():
@@ -159,22 +160,22 @@ def request_fields_page() -> str:
         "# HTTP request fields",
         NOTE.strip(),
         "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
-        "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. A "
-        "field with an endpoint in the last column exists only there; the other endpoint ignores "
-        "it.",
-        "A supported field acts as in OpenAI's API or vLLM. [Generation options](options.md) "
-        'describes the options of a generation under the same names; a field that is "supported as '
-        'X" has the name X there. Defaults are as on that page, except these: `temperature` is 1, '
-        "`top_k` is 0 and, for completions, `max_tokens` is 16. The model's generation_config.json "
-        "has no effect. `boundary` and `interventions` exist only in gpt2np; [HTTP "
-        "server](../guide/server.md) explains `interventions`.",
+        "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. If the "
+        "last column names an endpoint, only this endpoint reads the field, and the other "
+        "ignores it.",
+        "A supported field has the same meaning as in OpenAI's API or vLLM. The page [Generation "
+        "options](options.md) describes most of these fields under the same names. If the table "
+        'says "supported as X", the field has the name X on that page. Defaults are as on that '
+        "page, except these: `temperature` is 1, `top_k` is 0 and, for completions, `max_tokens` "
+        "is 16. The model's generation_config.json has no effect. Only gpt2np has `boundary` and "
+        "`interventions`; [HTTP server](../guide/server.md) explains `interventions`.",
         "A request with a refused field gets status 400 and an error that names the field. "
-        "Null always counts as no field. For a field that is just refused, these values also count "
-        'as no field: `false`, `0`, `""`, `[]` and `{}`. For one that is "refused (except X)", '
-        "only null and X do. "
-        "An ignored field changes nothing. Fields outside this table are ignored, too; the "
-        "response header `X-Ignored-Fields` names up to 20 of these. A running server "
-        "lists the ranges of values at `/docs`.",
+        'A field with the value null counts as absent. If the table says just "refused", a field '
+        'with one of these values counts as absent, too: `false`, `0`, `""`, `[]` and `{}`. If the '
+        'table says "refused (except X)", the values null and X are accepted. '
+        "An ignored field changes nothing. Fields that are not in the table are ignored, too, and "
+        "the response header `X-Ignored-Fields` names up to 20 of them. The page `/docs` of a "
+        "running server lists the ranges of values.",
     ]
     return (
         "\n\n".join(

@@ -142,7 +142,7 @@ class GPT2NPError(Exception):
         return self.text(Notation())
 
     def text(self, notation: Notation) -> str:
-        """Return the message like `str`, with arguments in a notation."""
+        """Return the message as `str` does, but with the arguments written in `notation`."""
         text, *values = self.args or ("",)
         if values or self.arguments:
             arguments = {n: _Argument(n, value, notation) for n, value in self.arguments.items()}
@@ -195,8 +195,8 @@ class GenerationInterrupted(KeyboardInterrupt):
     A program that does not catch KeyboardInterrupt ends, even with `except Exception`.
 
     Attributes:
-        completions: the `Completion` of every prompt, in order, as far as generated. An unfinished
-            text has the finish reason "cancelled".
+        completions: the `Completion` of every prompt, in order, with the text generated so far. An
+            unfinished text has the finish reason "cancelled".
     """
 
     def __init__(self, completions: list[Any]) -> None:

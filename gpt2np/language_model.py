@@ -73,7 +73,8 @@ class LanguageModel:
         >>> lm = LanguageModel.load("bundled")
         >>> lm.generate("Once upon a time", max_new_tokens=50, seed=1).text
 
-    Threads can share a language model: their calls give the same results as one after another.
+    Threads can share a language model. Calls that run at the same time return the same results as
+    calls one after another.
     Change the attributes, and call `use_draft`, while no other thread uses the model.
 
     Attributes:
@@ -434,11 +435,11 @@ class LanguageModel:
         `given` is a text, or a list of ids, before each text. `given` is encoded separately and not
         scored, so a space between `given` and `text` belongs to `text`.
 
-        A text with nothing before it follows the end-of-text id, like an empty prompt of
-        `generate`, so that its first token is scored. `from_end_of_text` changes this rule: True
-        also puts the id before a `given` text, and False puts it nowhere. Without a preceding
-        token, the log probability of the first token is NaN. If the ids already
-        begin with the end-of-text id, no second one is added.
+        If a text has no `given`, the end-of-text id is put before it, so that its first token is
+        scored. `from_end_of_text` changes this rule: with True, the id is also put before a `given`
+        text; with False, it is never added. Without a preceding token, the log probability of the
+        first token is NaN. If the ids already begin with the end-of-text id, no second one is
+        added.
 
         With boundary="text", `text` may begin within a word of `given`, or end within a word. The
         scores then sum to log P(given + text) - log P(given). P(s) is the probability that a

@@ -39,7 +39,7 @@ class Exchange:
 
 @dataclass
 class Conversation:
-    """A system message or None, and pairs of message and answer; the last may lack an answer."""
+    """A system message or None, and pairs of message and answer; the last may lack its answer."""
 
     system: str | None = None
     exchanges: list[Exchange] = field(default_factory=list)

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         metavar="MODEL",
         help="Hugging Face model ID, such as gpt2 or openai-community/gpt2-medium; ID@REVISION "
-        "selects a branch, tag or commit; the files of a folder or of 'bundled' are checked",
+        "selects a branch, tag or commit. If MODEL is a folder or 'bundled', its files are checked",
     )
     output = parser.add_argument_group("Output")
     json_help = "Print one JSON object: model, revision, commit, folder, files and size in bytes"

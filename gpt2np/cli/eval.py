@@ -78,8 +78,8 @@ A line of FILE is {"context": ..., "choices": [text, ...], "answer": index from
 0}, or a published record of HellaSwag, ARC or PIQA. The prompt for a published
 record is worded as in lm-evaluation-harness, zero-shot.
 
-The result has three accuracies, named as in the harness. They differ in the
-predicted choice, which is the choice with the highest
+The result has three accuracies, named as in the harness. They differ in which
+choice counts as the prediction, namely the choice with the highest
 
 acc         log probability
 acc_norm    log probability per character
@@ -107,7 +107,7 @@ def _add_perplexity(task: argparse.ArgumentParser) -> None:
     files = "Text file (UTF-8) or .jsonl file; - reads text from standard input"
     add("files", nargs="+", type=Path, metavar="FILE", help=files)
     add_options(task, ScoreOptions, ("context", "stride"))
-    insert = "Insert <|endoftext|> before each document, to score also the document's first token"
+    insert = "Insert <|endoftext|> before each document, so that its first token is scored"
     add("--from-end-of-text", action="store_true", help=insert)
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
 

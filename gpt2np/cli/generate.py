@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     receipt = f"{receipt} FILE' generates the text again and compares"
     add("--receipt", type=Path, metavar="FILE", help=receipt)
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
-    as_json = "Print each text as a JSON object, the only form that shows log probabilities"
+    as_json = "Print each text as a JSON object; only this form shows log probabilities"
     add("--json", action="store_true", help=as_json)
     out = "File for the results of --prompts: .jsonl or .parquet"
     add("--out", type=Path, metavar="FILE", help=out)

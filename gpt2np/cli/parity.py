@@ -1,6 +1,6 @@
-"""Check another engine against the exact pass: rounding, or a mistake and its name.
+"""Check another engine against the exact pass: tell rounding from known mistakes.
 
-record  Write golden arrays: the exact pass at hook points, for some prompts.
+record  Write golden arrays: the arrays of the exact pass for some prompts.
 check   Compare an engine's arrays, or its greedy texts, with golden arrays.
 """
 
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 _CHECK = """Compare an engine's arrays, or its greedy texts, with golden arrays.
 
-CANDIDATE is a .safetensors or .npz file, a .npy file or raw float32 such as
-logits.8x50257.f32, or a folder of such files. Names are gpt2np's, TransformerLens's, or
-hidden_states, attentions and logits as in transformers. Any subset will do.
-A .json file has the greedy token ids of each prompt: {"short": [11, 290]}.
+CANDIDATE is a file of arrays or a folder of such files: .safetensors, .npz, .npy, or raw
+float32 such as logits.8x50257.f32. The names of the arrays are those of gpt2np or
+TransformerLens, or hidden_states, attentions and logits as in transformers. The engine need not
+provide all arrays. To compare texts, CANDIDATE is a .json file with the greedy token ids
+of each prompt: {"short": [11, 290]}.
 
 The exit code is 0 if rounding explains all differences, and 1 for a bug."""
 
@@ -40,15 +41,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record = actions.add_parser(
         "record",
         help="Write golden arrays of the exact pass",
-        description="Write golden arrays of the exact pass; the same bytes on every machine.",
+        description="Write golden arrays: the arrays of the exact pass, with which engines are "
+        "compared. The file has the same bytes on every machine.",
     )
     add = record.add_argument
     add("golden", type=Path, metavar="GOLDEN", help="File to write: .safetensors")
-    prompt = "Prompt of your own; repeatable (default: five built-in prompts)"
+    prompt = "Prompt to use; repeatable (default: five built-in prompts)"
     add("--prompt", action="append", metavar="TEXT", help=prompt)
     points = "Hook point to record, with * for any characters; repeatable (default: all)"
     add("--points", action="append", metavar="POINT", help=points)
-    steps = "Length of the greedy continuations, at most to the context's end (default: 16)"
+    steps = "Number of tokens of each greedy continuation, at most a full context (default: 16)"
     add("-n", "--max-new-tokens", type=int, default=16, metavar="N", help=steps)
     add("--force", action="store_true", help="Overwrite GOLDEN if it exists")
     checking = actions.add_parser(
@@ -57,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = checking.add_argument
     add("golden", type=Path, metavar="GOLDEN", help="File of 'gpt2np parity record'")
     add("candidate", type=Path, metavar="CANDIDATE", help="The engine's arrays or token ids")
-    dtype = "What the engine computes in (default: the narrowest type that holds its numbers)"
+    dtype = "Data type that the engine computes in (default: the narrowest that holds its numbers)"
     add("--dtype", choices=("float32", "bfloat16", "float16", "float64"), dest="engine", help=dtype)
     add("--json", action="store_true", help="Print the report as one JSON object")
     for action in (record, checking):

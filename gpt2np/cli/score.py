@@ -15,10 +15,10 @@ perplexity            per token
 bits_per_character    of the whole document, as in gpt2np eval perplexity
 bits_per_byte         likewise
 
-The windows and all definitions are those of gpt2np eval perplexity with
---from-end-of-text: the first token is scored, too. A document that cannot be
-read is reported by its number and skipped; the exit code is then 1. Run an
-interrupted command again to resume.
+Windows and definitions are the same as in gpt2np eval perplexity with
+--from-end-of-text: the first token is scored, too. If a document cannot be
+read, its number is reported, the document is skipped, and the exit code is 1.
+Run an interrupted command again to resume.
 """
 
 import argparse

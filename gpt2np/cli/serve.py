@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, ModelOptions, "tokenizer")
     add_performance_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     groups = add_groups(parser, ServerOptions)
-    no_key = "Allow a HOST that other machines reach, without a key"
+    no_key = "Serve without a key even if other machines can reach HOST"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)
 
 

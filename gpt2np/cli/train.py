@@ -2,15 +2,16 @@
 
 CORPUS is a .bin or .npy file that gpt2np encode wrote; --model must be the
 vocabulary that it was encoded with. OUT is a folder that gpt2np and
-transformers load; loss.svg in it shows the loss curve. --from MODEL fine-tunes
-a model, with its own vocabulary and architecture.
+transformers can load; its file loss.svg shows the loss curve. --from MODEL
+fine-tunes a model, which keeps its vocabulary and architecture.
 
 The optimizer is AdamW with a warm-up and a cosine schedule, in float32 on the
-CPU: enough for models of some million parameters, and to fine-tune GPT-2 on a
-few pages. Large models from scratch need GPUs and another program.
+CPU. This is fast enough to train models of a few million parameters, and to
+fine-tune GPT-2 on a few pages. To train large models from scratch, use GPUs and
+another program.
 
 Run an interrupted command again to resume: the result is the same as without
-the interruption, to the bit. If the corpus or an option has changed, the
+the interruption, bit for bit. If the corpus or an option has changed, the
 command fails and names the change; --force starts over.
 """
 

@@ -30,15 +30,15 @@ _UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # all bytes that occur in UTF-
 
 @runtime_checkable
 class Constraint(Protocol):
-    """The state of a constraint after a text; `LanguageModel.generate` takes the first state.
+    """The state of a constraint after a text; pass the initial state to `LanguageModel.generate`.
 
     A state is immutable, because sequences, draft tokens and threads share it. Any class with these
     three members is a constraint. If `allowed` takes long, a class may have a generator `prepare()`
-    that does the work and yields often: meanwhile, other sequences of the batch go on.
+    that does the work and yields often. Whenever it yields, other sequences of the batch go on.
 
-    A method `within(max_tokens)` is optional, too. It returns the first state for a text of at most
-    `max_tokens` tokens, or raises an error if there is no such text. The constraint then allows no
-    token after which too few tokens are left.
+    A method `within(max_tokens)` is optional, too. It returns the initial state for a text of at
+    most `max_tokens` tokens, or raises an error if there is no such text. The returned state never
+    allows a token if the text could not be completed with the tokens that are left after it.
     """
 
     @property

@@ -21,17 +21,17 @@ class DatasetOptions:
         "In .jsonl, .csv and .parquet files, the field or column with the text",
         metavar="FIELD",
     )
-    skip_errors: bool = option(False, Flag(), "Skip each file that cannot be read to its end")
+    skip_errors: bool = option(False, Flag(), "Skip files that cannot be read completely")
     combine: int = option(
         50_000,
         Integer(1),
-        "For .npz: join documents with <|endoftext|> until an array has N characters",
+        "For .npz: join documents with <|endoftext|> until their text has N characters",
         group="Output",
     )
     max_rows_per_file: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "Write a folder of files of at most N rows each, and a manifest, in place of one file",
+        "Write a folder with a manifest and files of at most N rows each, instead of one file",
         group="Output",
         default_text="one file",
     )

@@ -4,7 +4,8 @@
     >>> ds = ray.data.read_parquet("s3://bucket/texts")
     >>> gpt2np.distributed.score(ds, model="bundled").write_parquet("s3://bucket/scores")
 
-The functions add columns to a dataset; Ray schedules, restarts, writes and checkpoints.
+The functions add columns to a dataset. Ray schedules the work, restarts it after failures, and
+writes the results and checkpoints.
 """
 
 from importlib import import_module

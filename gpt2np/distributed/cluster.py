@@ -13,7 +13,7 @@ from gpt2np.options import Integer, Text, attributes_text, check_options, option
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster and its workers, which are actors with a model each.
+    """A Ray cluster and its workers: actors, each with its own model.
 
     Raises:
         InvalidArgumentError: a value is out of its range.
@@ -22,8 +22,9 @@ class Cluster:
     address: str | None = option(
         None,
         Text(is_optional=True),
-        "Share the work among workers on the Ray cluster at ADDRESS; without ADDRESS, at "
-        "$RAY_ADDRESS, else on this machine's cluster, else on a new one",
+        "Share the work among workers on the Ray cluster at ADDRESS. Without ADDRESS, use the "
+        "cluster at $RAY_ADDRESS; if it is not set, this machine's cluster; if there is none, a "
+        "new one",
         flags=("--ray",),
         metavar="ADDRESS",
     )

@@ -34,7 +34,7 @@ class Question:
 class MultipleChoice(Result):
     """Accuracies on multiple-choice questions, named as in lm-evaluation-harness.
 
-    The counts are those of correct answers, of which `acc`, `acc_norm` and `acc_bytes` are shares.
+    The fields `correct…` count correct answers; `acc…` are these counts ÷ `questions`.
     """
 
     questions: int

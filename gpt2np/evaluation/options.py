@@ -33,13 +33,13 @@ class ScoreOptions:
     from_end_of_text: bool = option(
         True,
         Flag(),
-        "Insert <|endoftext|> before each document, or leave the document's first token unscored",
+        "Insert <|endoftext|> before each document, so that its first token is scored",
     )
     tokens: bool = option(
         False,
         Flag(),
-        "Add each token: id, text, span in characters, log probability and entropy of the "
-        "prediction in nats, rank (1: the most likely token)",
+        "Add the data of each token: id, text, span in characters, log probability, entropy of the "
+        "predicted distribution in nats, and rank (1: the most likely token)",
         group="Output",
     )
 

@@ -54,15 +54,15 @@ class GeneratedToken(TokenLogprob):
 class Callbacks:
     """The caller's functions for one sequence, and the caller's constraint.
 
-    They are called on the thread that generates; with asyncio, on a thread of the model.
+    The functions are called on the thread that generates; with asyncio, on a thread of the model.
 
     Attributes:
         logits_processor: functions applied in order, after penalties and constraints of the options
             and before temperature and filters. A token that the options forbid stays forbidden.
-        stopping_criteria: functions; the sequence ends after a token for which any returns True.
+        stopping_criteria: functions; if one returns True for a token, the sequence ends after it.
         on_token: receives each new token.
-        interventions: a hook for all forward passes; see `gpt2np.interp`. A hook with a method
-            `after_prompt` is replaced by its result once the prompt is computed.
+        interventions: a hook for all forward passes; see `gpt2np.interp`. If the hook has a method
+            `after_prompt`, its return value replaces the hook once the prompt is computed.
         constraint: which tokens may come next; see `gpt2np.constraints.Constraint`.
     """
 

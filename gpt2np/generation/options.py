@@ -342,7 +342,8 @@ class GenerationOptions:
         OneOf(True, False, "never"),
         "When to end the search once {num_beams} texts are complete. true: at once; false: when "
         "the present score of every unfinished beam is below that of the worst complete text; "
-        "never: when no unfinished beam could still reach a score above it (slowest)",
+        "never: when no unfinished beam can still reach a better score than the worst complete "
+        "text (slowest)",
     )
 
     repetition_penalty: float = _penalty(
@@ -396,8 +397,8 @@ class GenerationOptions:
     min_new_tokens: int = _stopping(
         0,
         Integer(0),
-        "Exclude the end-of-text token until N tokens are generated; {stop} and the like can still "
-        "end the text earlier",
+        "Exclude the end-of-text token until N tokens are generated; {stop} and other limits can "
+        "still end the text earlier",
         json_name="min_tokens",
         is_model_default=True,
     )
@@ -421,7 +422,7 @@ class GenerationOptions:
         Patterns(is_single=True),
         "End the output before a match of this regular expression",
         details="With a pattern such as `cat\\b` or `foo(?!bar)`, later text can invalidate a "
-        "match. It counts only when no later text can invalidate it.",
+        "match. Such a match ends the output only when no later text can invalidate it.",
         metavar="PATTERN",
     )
     window: int = _stopping(
@@ -466,8 +467,8 @@ class GenerationOptions:
     best_of: int | None = _output(
         None,
         Integer(1, 1000, is_optional=True),
-        "Sample N texts and return only the best of them, as many as {num_return_sequences} says: "
-        "those with the highest mean log probability per token, best first",
+        "Sample N texts, and return the {num_return_sequences} texts with the highest mean log "
+        "probability per token, best first",
     )
     logprobs: int | None = _output(
         None,
@@ -481,8 +482,8 @@ class GenerationOptions:
     draft: Draft = option(
         "auto",
         OneOf("auto", "none"),
-        "auto: speculative decoding, if the model has draft tokens; none: without; the text is the "
-        "same",
+        "auto: use speculative decoding if the model has draft tokens; none: do not. The text is "
+        "the same",
         group="Performance",
     )
 

@@ -29,7 +29,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Prefix:
-    """The start of many prompts; made by `LanguageModel.prefix`.
+    """The common start of many prompts, computed once by `LanguageModel.prefix`.
 
     Threads can share a prefix.
 

@@ -41,7 +41,7 @@ class Request:
         prefix: the precomputed start of the prompt, if any.
         new_draft: makes the source of draft tokens of one continuation; None for no draft tokens.
         model_name: the name of the language model.
-        resume: `LanguageModel.resume`, by which a stream can be pickled; None if it can't.
+        resume: `LanguageModel.resume`, which unpickles a stream; None if it can't be pickled.
         index: the index of the continuation among all continuations of the call, from 0.
         covers: with the option `boundary`, the covers of the prompt's text, one of which will
             replace the last of `ids`; None if the prompt keeps its tokens.

@@ -33,8 +33,8 @@ class Scheduler:
         ...     for finished in scheduler.step():
         ...         print(finished.ids)
 
-    Sequences start in the order in which they were added, unless `add` gets a place. Use a
-    scheduler from one thread only. Several threads may each have a scheduler of the same model.
+    Sequences start in the order in which they were added, unless `add` gets a `place`. Use a
+    scheduler from one thread only. Several threads may each have a scheduler for the same model.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class Scheduler:
     def add(self, sequence: RunningSequence, place: int = 0) -> None:
         """Add a sequence to the queue.
 
-        If a caller adds several sequences at a time, each with a `place` from 0 on, the sequences
-        of later callers start between them: one of each caller in turn.
+        A caller that adds several sequences at a time can number them with `place`, from 0 on. Then
+        callers take turns: each starts one of its sequences before any starts its next.
 
         Raises:
-            InvalidArgumentError: the sequence is another model's.
+            InvalidArgumentError: the sequence belongs to another model.
         """
         expected = "a RunningSequence, such as stream.sequence"
         check_argument(isinstance(sequence, RunningSequence), "sequence", sequence, expected)
@@ -104,8 +104,9 @@ class Scheduler:
         ends before the step if its deadline has passed. A sequence ends with its `error` set if the
         options forbid every next token, or the caller's code raises an exception.
 
-        After an interruption by an exception, such as Ctrl-C, call `step` again: each sequence has
-        its new token or not, and goes on with the same tokens as without the interruption.
+        After an interruption by an exception, such as Ctrl-C, call `step` again. Whether or not a
+        sequence has received its new token, it continues with the same tokens as without the
+        interruption.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.

@@ -41,8 +41,8 @@ FinishReason = Literal["eos", "length", "stop", "time", "cancelled"]
 class RunningSequence:
     """The state of one sequence during generation.
 
-    An exception, such as Ctrl-C, may interrupt a method anywhere. What follows from the request and
-    `ids` is cached, and computed again after an interruption.
+    An exception, such as Ctrl-C, may interrupt a method anywhere. Everything derived from the
+    request and `ids` is cached; after an interruption, it is computed again.
 
     Attributes:
         request: the prompt and how to continue it; the options' `seed` must be set.
@@ -115,7 +115,7 @@ class RunningSequence:
         return detokenizer
 
     def recompute(self) -> None:
-        """Drop what follows from `ids`, after an interruption; its next use computes it again."""
+        """Drop everything derived from `ids`, after an interruption; it is computed when needed."""
         del self.logprobs[len(self.ids) :]
         for name in ("history", "constraint", "detokenizer"):
             self.__dict__.pop(name, None)

@@ -150,8 +150,9 @@ class TextStream(Iterator[str]):
 
     A piece ends at a character boundary and contains no part of a stop text. The joined pieces
     equal `completion.text`. `async for` runs the streams of a model in one batch on a background
-    thread. Without asyncio, add each stream's `sequence` to a `gpt2np.generation.Scheduler` instead
-    of iterating. A stream can be pickled, copied, or saved as its `state`.
+    thread. To run streams in one batch without asyncio, do not iterate; instead, add each stream's
+    `sequence` to a `gpt2np.generation.Scheduler`. A stream can be pickled, copied, or saved as its
+    `state`.
 
     Read and cancel a stream in one thread or task; a second reader at the same time gets an error.
     Different threads may read different streams, also of one prompt.
@@ -179,7 +180,7 @@ class TextStream(Iterator[str]):
     def state(self) -> dict[str, Any]:
         """The state of the generation, for JSON; `LanguageModel.resume` continues from the state.
 
-        The state has neither callbacks nor the KV cache, which `resume` computes again.
+        The state contains neither callbacks nor the KV cache; `resume` computes the cache again.
         """
         sequence, request = self.sequence, self.sequence.request
         options = {k: v for k, v in asdict(request.options).items() if v != _DEFAULTS[k]}

@@ -63,8 +63,8 @@ Json = dict[str, Any]
 def record_pass(lm: LanguageModel, ids: Sequence[int], interventions: Sequence[Hook] = ()) -> Trace:
     """Record what `describe_pass` needs of a pass over `ids`.
 
-    Of patterns and activations of the MLP, which can take gigabytes, the trace keeps only the rows
-    of the last tokens: `blocks.i.attn.pattern` is (H, R, T), `blocks.i.mlp.act` (R, F).
+    Patterns and activations of the MLP can take gigabytes, so the trace keeps only the rows of the
+    last R tokens: `blocks.i.attn.pattern` is (H, R, T), and `blocks.i.mlp.act` is (R, F).
     """
     last_rows: dict[str, Array] = {}
 
@@ -100,9 +100,10 @@ def describe_pass(
 
     `traced` has the hook points DESCRIBED_POINTS, as `record_pass` returns them. `sampling` gives
     the probabilities after the filters (default: the model's own). `tokens` are followed through
-    the blocks, besides the two most likely; `n` tokens are listed. `include` selects from PARTS
-    and "guesses". The last `n_lines` tokens have a line; more than MAX_LINES need a whole trace.
-    With a `seed`, the description holds the random number that selects token number `n_drawn`.
+    the blocks, besides the two most likely; `n` tokens are listed. `include` selects from PARTS and
+    "guesses". `lines` has the last `n_lines` tokens; for more than MAX_LINES, `traced` must contain
+    the arrays of all tokens. With a `seed`, the description has the random number that selects
+    token number `n_drawn`.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or a number is out of range.

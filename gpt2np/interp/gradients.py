@@ -91,8 +91,8 @@ def gradients(
 ) -> Trace:
     """Return the gradient of a target at hook points, as a trace with the activations' shapes.
 
-    `interventions` are as in `trace`; gradients pass through them. A gradient is that of the edited
-    array.
+    `interventions` are as in `trace`; gradients pass through them. At an edited hook point, the
+    result is the gradient of the edited array.
 
     Raises:
         InvalidArgumentError: an argument is invalid, or an edit has no gradient.
@@ -188,8 +188,8 @@ def saliency(
     """Attribute a target to the tokens of the prompt.
 
     "gradient_x_input" multiplies the embedding by its gradient. "integrated_gradients" averages the
-    gradient over `steps` embeddings between a baseline and the prompt's; the baseline has the mean
-    of all token embeddings at every position.
+    gradient over `steps` points between a baseline and the embeddings of the prompt. At every
+    position, the baseline is the mean of all token embeddings.
 
     Raises the errors of `gradients`.
     """
@@ -252,7 +252,7 @@ def activation_patching(
     target: Target,
     point: str,
 ) -> Array:
-    """Measure exactly what `attribution_patching` estimates at one hook point, a pass per part.
+    """Measure what `attribution_patching` estimates, at one hook point, with one pass per part.
 
     Returns (H, T) for arrays with heads, and (T,) for other arrays, whose neurons are patched
     together.

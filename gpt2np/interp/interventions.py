@@ -56,7 +56,7 @@ class Intervention:
     receives the selected positions and heads of an array: (positions, …), or (heads, positions, …)
     for arrays with a head axis. `edit` returns values that broadcast to the same shape. `slope` is
     the derivative of the edit: 0 for values that do not depend on the part, 1 for added values,
-    None if unknown; gradients then do not pass through the intervention.
+    None if unknown. Through an edit with an unknown slope, there are no gradients.
     """
 
     points: tuple[str, ...]

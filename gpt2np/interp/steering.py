@@ -77,7 +77,7 @@ def direction(
     that of `texts_b`.
 
     Raises:
-        InvalidArgumentError: a list has no texts, or `point` is no single hook point of vectors.
+        InvalidArgumentError: a list has no texts, or `point` is not one hook point with vectors.
     """
     names = select_hook_points(point, lm.model.config.n_layer)
     is_single = len(names) == 1 and not names[0].endswith("pattern")

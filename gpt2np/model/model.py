@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class GPT2:
     """A GPT-2 model: its weights, and the forward pass that computes logits from token ids.
 
-    A model can be pickled and copied; the copy has `processes` 1. The pickle of an unchanged model
-    that was loaded from a folder has only the folder's path.
+    A model can be pickled and copied; the copy has `processes` 1. If an unchanged model was loaded
+    from a folder, its pickle contains only the folder's path.
 
     Threads can share a model, each with KV caches of its own. Assign weights and `processes` while
     no other thread computes.
@@ -106,8 +106,8 @@ class GPT2:
         """Load a model from a folder with `config.json` and weights.
 
         The model computes in `dtype`, float32 or float64. With `weights` "int8", the matrices are
-        quantized: 8-bit integers with one scale for up to 192 inputs of an output, a quarter of
-        float32's memory. To load a model by its name, use `gpt2np.load(name).model`.
+        quantized to 8-bit integers, with one scale for up to 192 inputs of an output; they take a
+        quarter of float32's memory. To load a model by its name, use `gpt2np.load(name).model`.
 
         With `exact`, the model computes in float64 by operations with the same bits on every
         machine, in any batch, with or without KV cache, on any number of threads
@@ -203,9 +203,10 @@ class GPT2:
         see `rank_choices`. The first half second of passes uses one process. "auto" chooses only
         between numbers that give the same bits, so repeated runs compute equal logits.
 
-        The number stays 1 for an exact model, and except on Linux with an x86 processor. A pass
-        with a hook, or with logits for more than 64 tokens, runs in this process alone. A number
-        that you set can affect the logits by rounding; `forward` tells when the bits are equal.
+        For an exact model, and on systems other than Linux with an x86 processor, the number stays
+        1. A pass with a hook, or with logits for more than 64 tokens, runs in this process alone. A
+        number that you set can affect the logits by rounding; `forward` tells when the bits are
+        equal.
 
         The first pass that needs workers forks them. Workers share this process's memory, and end
         with the model. They can use caches that `new_cache` makes after `processes` is set.

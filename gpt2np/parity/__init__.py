@@ -5,7 +5,7 @@
     assert report.is_rounding, report
 
 `check` computes every step in float64 from the candidate's own earlier arrays. So a difference
-shows at the step that makes it, and later steps do not inherit it.
+shows only at the step that causes it, not at later steps.
 """
 
 from gpt2np.parity.candidate import read_candidate

@@ -42,11 +42,11 @@ class PointReport:
     """The result for one array.
 
     Attributes:
-        error: root mean square of the difference from the step computed exactly from the
-            candidate's earlier arrays, relative to that of the array.
+        error: root mean square of the difference from the exact result, computed from the
+            candidate's earlier arrays; relative to the root mean square of the array.
         tolerance: the largest error that rounding to the candidate's dtype explains.
-        golden_error: as `error`, from the golden array, with the rounding of all earlier steps;
-            None if it was not recorded.
+        golden_error: like `error`, but the difference from the golden array, which includes the
+            rounding of all earlier steps; None if the array was not recorded.
     """
 
     prompt: str
@@ -74,9 +74,9 @@ class Report:
         dtype: the candidate's dtype, declared or recognized.
         points: the result for each array, in the order of the pass.
         first: the first array that rounding does not explain; None if there is none.
-        mistake: the name of the mistake that explains it; None if no known mistake does.
-        explained_error: the error at `first` of an engine with this mistake.
-        by_design: the name of a step that the candidate computes otherwise by design
+        mistake: the name of the mistake that explains `first`; None if no known mistake does.
+        explained_error: the error that an engine with this mistake has at `first`.
+        by_design: the name of a step that the candidate computes differently on purpose
             (`Mistake.by_design`). Errors and tolerances are then relative to a pass that computes
             this step in the same way.
         pattern: what the error at `first` looks like, if no known mistake explains it.
@@ -126,8 +126,8 @@ def check(
 ) -> Report:
     """Compare a candidate's arrays with the exact pass of a model; see `gpt2np.parity.candidate`.
 
-    Every step is computed in float64 from the candidate's own earlier arrays. Where it gives fewer
-    arrays, the steps between are computed, too. `dtype` is what the candidate computes in; by
+    Every step is computed in float64 from the candidate's own earlier arrays. If the candidate
+    lacks an array, it is computed, too. `dtype` is the type in which the candidate computes; by
     default, the narrowest of `DTYPES` that holds all its numbers.
 
     Raises:
@@ -399,12 +399,12 @@ def _recognized(arrays: Iterable[Array]) -> str:
 
 @dataclass(frozen=True)
 class TextReport:
-    """Where a greedy continuation parts from the golden one.
+    """Where a greedy continuation first differs from the golden one.
 
     Attributes:
         step: the first token that differs, counted from 0; None if the continuations agree.
         gap: the exact difference of the two best logits at that step.
-        tolerance: the difference between two logits that rounding may make there.
+        tolerance: the largest gap that rounding can close at that step.
     """
 
     step: int | None = None
@@ -413,7 +413,7 @@ class TextReport:
 
     @property
     def is_rounding(self) -> bool:
-        """Whether both continuations are right: rounding decides between two tokens."""
+        """Whether both continuations are correct, because rounding decides between two tokens."""
         return self.step is None or self.gap <= self.tolerance
 
     def __str__(self) -> str:

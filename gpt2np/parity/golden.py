@@ -58,9 +58,9 @@ def record(
 ) -> Golden:
     """Run prompts through an exact model and record the arrays of the hook points.
 
-    `prompts` maps names to texts or token ids; default: `PROMPTS` and "full", a full context, of
-    which only the residual stream and the final layer norm are recorded. A greedy continuation has
-    `max_new_tokens` tokens, or ends where the context is full.
+    `prompts` maps names to texts or token ids. By default, the prompts are `PROMPTS` and "full", a
+    prompt that fills the context; for "full", only the residual stream and the final layer norm are
+    recorded. A greedy continuation has `max_new_tokens` tokens, or ends when the context is full.
 
     Raises:
         InvalidArgumentError: the model is not exact, a hook point does not exist, or

@@ -85,13 +85,13 @@ Compute = Callable[[PassStep], Array]
 
 @dataclass(frozen=True)
 class Mistake:
-    """A classic mistake.
+    """A well-known mistake of GPT-2 engines.
 
     Attributes:
         name: what the engine does wrong.
-        point: the hook point at which it shows first, without the block.
+        point: the hook point at which the mistake shows first, without the block.
         compute: the array that an engine with this mistake has at the point.
-        by_design: whether it is no bug: some engines, such as llama.cpp, compute the step so.
+        by_design: whether some engines, such as llama.cpp, compute the step in this way on purpose.
     """
 
     name: str

@@ -62,7 +62,7 @@ def _check(content: Mapping[str, Any]) -> None:
 
 
 def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
-    """Generate the text of a receipt again; return the first difference, or None for the same.
+    """Generate the text of a receipt again; return the first difference, or None if all is equal.
 
     The time limit is not applied. If the text was cut off, only its tokens are compared.
 

@@ -188,7 +188,7 @@ class Tokenizer:
 
     @property
     def splits_before_whitespace(self) -> bool:
-        """Whether a text, cut between a visible character and white space, keeps its token ids."""
+        """Whether cutting a text between a visible character and white space keeps its ids."""
         return (
             self._splits_whitespace
             and not self.vocabulary.add_prefix_space
@@ -344,7 +344,7 @@ class Tokenizer:
         return [token.decode("utf-8", "backslashreplace") for token in tokens]
 
     def streaming_decoder(self, n_skipped: int = 0) -> StreamingDecoder:
-        """Return a decoder that takes one token id at a time, and skips the first bytes."""
+        """Return a decoder of one token id at a time, which skips the first `n_skipped` bytes."""
         return StreamingDecoder(self.vocabulary.token_bytes, n_skipped)
 
     def find_covers(self, text: bytes) -> list[Branch]:

@@ -42,7 +42,7 @@ class TrainingOptions:
     vocab_size: int = option(
         30_000,
         Integer(1),
-        "Number of tokens, with the special tokens and the alphabet",
+        "Number of tokens, including the special tokens and the alphabet",
         details="The vocabulary is smaller if no pair is left to merge, and larger if the alphabet "
         "alone is larger.",
     )
@@ -50,7 +50,7 @@ class TrainingOptions:
     max_token_length: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "Create only tokens shorter than N bytes, or N characters with the alphabet of "
+        "Create only tokens shorter than N bytes, or N characters if the alphabet consists of "
         "characters; length 2 is always allowed, as in Hugging Face's tokenizers",
         default_text="no limit",
     )
@@ -78,7 +78,8 @@ class TrainingOptions:
     limit_alphabet: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "With the alphabet of characters: keep only the N most frequent; others become <unk>",
+        "With an alphabet of characters: keep only the N most frequent characters; others become "
+        "<unk>",
         details="Ties go to the smallest code points. Training removes the other characters, so "
         "their neighbors become adjacent.",
     )
