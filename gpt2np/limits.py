@@ -66,7 +66,7 @@ class Limits:
         8, "`gpt2np serve` refuses to run more sequences with `interventions` at a time."
     )
     max_steered_tokens: int = _limit(
-        500, "`gpt2np serve` refuses a request with `interventions` for more new tokens."
+        500, "`gpt2np serve` refuses a request with `interventions` that asks for more new tokens."
     )
     # Each edited hook point costs 0.1 ms in each pass.
     max_steered_points: int = _limit(
