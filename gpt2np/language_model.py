@@ -74,8 +74,8 @@ class LanguageModel:
         >>> lm.generate("Once upon a time", max_new_tokens=50, seed=1).text
 
     Threads can share a language model. Calls that run at the same time return the same results as
-    calls one after another.
-    Change the attributes, and call `use_draft`, while no other thread uses the model.
+    calls one after another. Change attributes or call `use_draft` only while no other thread uses
+    the model.
 
     Attributes:
         defaults: values of the options that a call does not set.

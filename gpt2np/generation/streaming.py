@@ -155,7 +155,7 @@ class TextStream(Iterator[str]):
     `state`.
 
     Read and cancel a stream in one thread or task; a second reader at the same time gets an error.
-    Different threads may read different streams, also of one prompt.
+    Different threads may read different streams, even streams of the same prompt.
     """
 
     def __init__(self, request: Request, model: GPT2) -> None:
