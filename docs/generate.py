@@ -105,7 +105,7 @@ def options_page() -> str:
         "line. An option with a flag, such as `--top-k`, is also an option of `gpt2np generate`. "
         "If the option is a list, give the flag once for each item. [HTTP "
         "requests](request_fields.md) do not support all options, and have other names for some.",
-        "A value out of its range is an error that names the option and the range. In the "
+        "A value out of its range causes an error that names the option and the range. In the "
         "descriptions, N, X, TEXT and ID stand for the value. There are two aliases: "
         "`stop_strings` for `stop`, and `do_sample=False` for `temperature=0`. Log probabilities "
         "come from the model's logits, before temperature, penalties and filters.",

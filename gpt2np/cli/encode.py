@@ -15,9 +15,9 @@ The suffix of OUT selects the format:
 .parquet
        a row for each document: its number and its ids, without <|endoftext|>
 
-Run an interrupted command again to resume; new files whose paths sort last are
-encoded, too. If the model, an option or an encoded file has changed, the
-command fails and names the change; --force starts over.
+Run an interrupted command again to resume. It also encodes new files if their
+paths sort after all earlier ones. If the model, an option or an encoded file
+has changed, the command fails and names the change; --force starts over.
 """
 
 import argparse

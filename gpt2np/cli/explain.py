@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layer", type=int, metavar="L", help="Block to show in detail, from 0 (default: middle)")
     head = "Attention head to show alone, counted from 0 (default: all heads)"
     add("--head", type=int, metavar="H", help=head)
-    position = "Token to show in detail, from 0 in the window (default: last)"
+    position = "Token to show in detail, counted from 0 in the window (default: last)"
     add("--position", type=int, metavar="T", help=position)
     steps = "Number of tokens to generate (default: 8)"
     add("-n", "--steps", type=int, default=8, metavar="N", help=steps)
