@@ -43,7 +43,7 @@ class _TextModel(Protocol):
 
 @dataclass(frozen=True)
 class Completion:
-    """The result of a generation. Nothing changes it, so threads can share it.
+    """The result of a generation. It never changes, so threads can share it.
 
     Attributes:
         prompt: the text of the prompt.

@@ -110,7 +110,7 @@ class Intervention:
         return edited
 
     def gradient(self, name: str, d: Array) -> Array:
-        """Return the gradient of the array before the edit, from that of the edited array.
+        """Compute the gradient before the edit from `d`, the gradient of the edited array.
 
         Raises:
             InvalidArgumentError: the edit's `slope` is unknown.

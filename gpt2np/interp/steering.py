@@ -74,7 +74,7 @@ def direction(
     """Return the direction from texts_b to texts_a at a hook point.
 
     The direction is the mean of the activations at the last token of each text of `texts_a`, minus
-    that of `texts_b`.
+    the same mean for `texts_b`.
 
     Raises:
         InvalidArgumentError: a list has no texts, or `point` is not one hook point with vectors.

@@ -269,8 +269,8 @@ class GPT2:
         """Compute next-token logits for all N new tokens, or for R of them. Returns (R, V).
 
         Up to rounding, a token's logits depend only on the sequence that contains the token. In an
-        exact model, or if `gpt2np.kernels.blas.small_kernels()` is True, not even the bits of the
-        logits depend on caching, draft tokens, the batch or `processes`.
+        exact model, or if `gpt2np.kernels.blas.small_kernels()` is True, the logits are the same
+        bit for bit whatever the caching, the draft tokens, the batch and `processes` are.
 
         Continue a text greedily, computing one token per step:
 

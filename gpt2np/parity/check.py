@@ -430,7 +430,7 @@ def check_texts(
     model: GPT2 | LanguageModel,
     dtype: str = "float32",
 ) -> dict[str, TextReport]:
-    """Compare the ids of greedy continuations with the golden ones, as far as both go.
+    """Compare the ids of greedy continuations with the golden ones, up to the shorter's end.
 
     Raises:
         InvalidArgumentError: there is nothing to compare, a prompt is unknown, or a continuation is
