@@ -10,12 +10,12 @@ The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.
 
 With --prompts, each line or row of a file is a prompt. The results go to the
---out file (JSON Lines or Parquet) in the order of the prompts, each with its
-seed: a separate run with this seed has the same result. Run an interrupted
-command again to resume; it also processes prompts that were added at the end of
-the file. If the model, an option or a processed prompt has changed, the command
-fails and names the change. --force starts over, also if the --out file is
-complete.
+--out file (JSON Lines or Parquet) in the order of the prompts. Each result
+includes its seed; a separate run with this seed gives the same text. Run an
+interrupted command again to resume; it also processes prompts that were added
+at the end of the file. If the model, an option or a processed prompt has
+changed, the command fails and names the change. --force starts over, even if
+the --out file is complete.
 """
 
 import argparse

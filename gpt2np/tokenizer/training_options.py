@@ -65,8 +65,8 @@ class TrainingOptions:
     pattern: str | None = option(
         GPT2_PATTERN,
         Pattern(is_optional=True),
-        f"Pattern of the pre-tokenizer, which splits a text into pieces: {', '.join(PATTERN_NAMES)}"
-        " for a known pattern, a regular expression, or none to merge across words",
+        "Pattern of the pre-tokenizer, which splits a text into pieces: a regular expression, the "
+        f"name of a known pattern ({', '.join(PATTERN_NAMES)}), or none to merge across words",
         metavar="REGEX",
         default_text="gpt2",
     )
