@@ -359,7 +359,7 @@ class LanguageModel:
 
         Raises:
             InvalidArgumentError: `state` is not the state of a stream, contradicts itself or the
-                model, or an argument is no callback.
+                model, or an argument is not a callback.
         """
         given, functions, prefix = split_arguments(callbacks)
         if given or prefix:

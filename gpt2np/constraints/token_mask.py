@@ -271,7 +271,7 @@ class _Vocabulary:
 
     @cached_property
     def missing_bytes(self) -> frozenset[int]:
-        """The bytes of UTF-8 that are no token, or that end a text.
+        """The bytes of UTF-8 that are not tokens, or that end a text.
 
         Raises InvalidArgumentError if a byte has no token at all.
         """

@@ -224,7 +224,7 @@ def _records(
 def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, str]]:
     """Yield the rows of a .csv file, which has a header, as `pandas.read_csv` splits them.
 
-    A blank line is no row. In a short row, the missing values are empty texts.
+    A blank line is not a row. In a short row, the missing values are empty texts.
     """
     csv.field_size_limit(limits().max_line_bytes)
     rows = csv.reader(codecs.iterdecode(bounded_lines(stream, file), "utf-8-sig"), strict=True)

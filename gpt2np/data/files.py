@@ -71,7 +71,7 @@ def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = 
 
 
 def check_readable(path: Path, error: type[GPT2NPError]) -> None:
-    """Raise `error` if `path` is no file that this process can read.
+    """Raise `error` if `path` is not a file that this process can read.
 
     Call this before `safetensors.safe_open`, which reports any file that it can't open as missing.
     """

@@ -434,7 +434,7 @@ def check_texts(
 
     Raises:
         InvalidArgumentError: there is nothing to compare, a prompt is unknown, or a continuation is
-            no list of token ids.
+            not a list of token ids.
     """
     model = as_gpt2(model)
     if not continuations:

@@ -136,7 +136,7 @@ def read_golden(path: str | Path) -> Golden:
         with safe_open(path, "np") as file:
             content: dict[str, Any] = json.loads((file.metadata() or {})["gpt2np"])
             arrays: dict[str, dict[str, Array]] = {name: {} for name in content["ids"]}
-            for name in file.keys():  # noqa: SIM118, a safe_open is no mapping
+            for name in file.keys():  # noqa: SIM118, a safe_open is not a mapping
                 prompt, _, point = name.partition("/")
                 arrays[prompt][point] = file.get_tensor(name)
         return Golden(

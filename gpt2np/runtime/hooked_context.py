@@ -59,7 +59,7 @@ def call_hook(hook: Hook, name: str, array: Array) -> Array:
     """Call the hook with an array; return the result in the array's dtype.
 
     Raises:
-        InvalidArgumentError: the result is no array of real numbers with the array's shape, is
+        InvalidArgumentError: the result is not an array of real numbers with the array's shape, is
             masked, or has values too large for the dtype.
     """
     try:

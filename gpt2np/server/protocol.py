@@ -109,7 +109,7 @@ _NOT_SERVED = {
     "max_time": "the server limits the time of a request",
     "draft": "the server chooses; the text is the same",
 }
-"""Options of `GenerationOptions` that are no field of a request, and why."""
+"""Options of `GenerationOptions` that are not fields of a request, and why."""
 _OF_ENDPOINTS = ("max_new_tokens", "logprobs")  # each endpoint has other fields for these
 _OPTIONS = options_of(GenerationOptions)
 _JSON_NAMES = {name: option.json_name or name for name, option in _OPTIONS.items()}
@@ -284,7 +284,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         """Return the JSON Schema of the text, if any.
 
         Raises:
-            InvalidArgumentError: several fields have a schema, or a schema is no object.
+            InvalidArgumentError: several fields have a schema, or a schema is not an object.
         """
         outputs = self.structured_outputs or StructuredOutputs.model_validate({})
         form = self.response_format or ResponseFormat()

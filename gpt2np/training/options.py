@@ -24,7 +24,8 @@ class TrainerOptions:
     zero along a cosine.
 
     Raises:
-        InvalidArgumentError: a value is out of its range, or the width is no multiple of `n_head`.
+        InvalidArgumentError: a value is out of its range, or `n_embd` is not a multiple of
+            `n_head`.
     """
 
     n_layer: int = _architecture(6, Integer(1, _MAX_BLOCKS), "Number of blocks")
