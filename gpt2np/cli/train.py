@@ -1,7 +1,7 @@
 """Train a GPT-2 in NumPy on a file of token ids: a new model, or --from a model.
 
 CORPUS is a .bin or .npy file that gpt2np encode wrote; --model must be the
-vocabulary that it was encoded with. OUT is a folder that gpt2np and
+vocabulary with which CORPUS was encoded. OUT is a folder that gpt2np and
 transformers can load; its file loss.svg shows the loss curve. --from MODEL
 fine-tunes a model, which keeps its vocabulary and architecture.
 

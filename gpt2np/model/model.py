@@ -133,7 +133,7 @@ class GPT2:
         """Write the model to a new or empty folder, for gpt2np and `transformers` to load.
 
         The weights keep the model's dtype. A quantized model writes its rounded weights in this
-        dtype; loaded with "int8" again, they give the same logits to the bit. To add the
+        dtype. If you load them with "int8" again, the logits are the same bit for bit. To add the
         vocabulary, call `Tokenizer.save(folder)`.
 
         Raises:
