@@ -1,4 +1,4 @@
-"""Weights to look at: tiles of matrices, and the tokens nearest to a token."""
+"""Weights to look at: parts of matrices, and the tokens nearest to a token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpt2np.errors import check_argument
 from gpt2np.kernels.array import Array, IntArray
 
 
-def weight_tile(
+def submatrix(
     weights: Mapping[str, Array],
     name: str,
     rows: tuple[int, int] | None = None,

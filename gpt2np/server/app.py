@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -59,9 +57,9 @@ from gpt2np.server.threads import (
     prepare,
     read_json,
     run_on,
+    until_disconnected,
 )
 
-T = TypeVar("T")
 _INVALID = "invalid_request_error"
 
 
@@ -109,13 +107,25 @@ class Server:
         return self.engines[model]
 
 
+class _App(FastAPI):
+    def openapi(self) -> Json:
+        """Move definitions of `body_schema` to their place; remove FastAPI's error response."""
+        schema = super().openapi()
+        for path in schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+                for content in operation.get("requestBody", {}).get("content", {}).values():
+                    schema["components"]["schemas"] |= content["schema"].pop("$defs", {})
+        return schema
+
+
 def create_app(server: Server) -> FastAPI:
     """Create the application of a server."""
     errors: dict[int | str, dict[str, Any]] = {
         "4XX": {"model": ErrorResponse, "description": "The request is wrong"},
         "5XX": {"model": ErrorResponse, "description": "The server is busy, or has failed"},
     }
-    app = FastAPI(
+    app = _App(
         title="gpt2np",
         version=__version__,
         responses=errors,
@@ -193,7 +203,7 @@ async def _answer(
         stream = events(running, reply)
         return _stream_response(await anext(stream), stream)  # an error here is a status
 
-    response = await _until_disconnected(request, begin())
+    response = await until_disconnected(request, begin())
     if body.unknown_fields:
         response.headers["X-Ignored-Fields"] = ", ".join(body.unknown_fields)
     return response
@@ -214,26 +224,6 @@ def _stream_response(first: bytes, stream: AsyncGenerator[bytes, None]) -> Respo
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(body(), media_type="text/event-stream", headers=headers)
-
-
-async def _until_disconnected(request: Request, work: Awaitable[T]) -> T:
-    """Await work, but cancel it when the client disconnects."""
-
-    async def disconnect() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(disconnect())
-    try:
-        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise HTTPException(499, "the client has disconnected")
-        return task.result()
-    finally:
-        watcher.cancel()
-        task.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await task
 
 
 def _chat_prompt(
@@ -338,19 +328,6 @@ def _add_error_handlers(app: FastAPI) -> None:
         headers = {"Retry-After": "1"} if status == 503 else getattr(error, "headers", None)
         return JSONResponse(body, status, headers)
 
-    openapi = app.openapi
-
-    def described() -> Json:
-        """Move definitions of `body_schema` to their place; remove FastAPI's error response."""
-        schema = openapi()
-        for path in schema["paths"].values():
-            for operation in path.values():
-                operation["responses"].pop("422", None)
-                for content in operation.get("requestBody", {}).get("content", {}).values():
-                    schema["components"]["schemas"] |= content["schema"].pop("$defs", {})
-        return schema
-
-    app.openapi = described  # type: ignore[method-assign]
     for kind in (ValidationError, HTTPException, GPT2NPError, Exception):
         app.add_exception_handler(kind, handle)
 

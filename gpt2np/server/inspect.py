@@ -1,23 +1,21 @@
-"""The endpoints under /api: what happens inside the model for one text."""
+"""The endpoints under /api: what happens inside the model, and which numbers it is made of."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, ParamSpec, TypeVar
 
 import numpy as np
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, Response
-from starlette.exceptions import HTTPException
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.explain import explain
 from gpt2np.explain.run import MAX_TOKENS
-from gpt2np.interp import hook_points_nbytes, trace
+from gpt2np.interp import Target, direction, hook_points_nbytes, saliency, trace
 from gpt2np.interp.description import array_json, describe_pass, record_pass
+from gpt2np.interp.weights import nearest_tokens, submatrix
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
 from gpt2np.limits import limits
@@ -26,34 +24,42 @@ from gpt2np.runtime.arguments import check_prompt_length
 from gpt2np.runtime.hooked_context import Hook
 from gpt2np.server.engine import Engine
 from gpt2np.server.interventions import hooks_of
-from gpt2np.server.numbers import add_numbers
-from gpt2np.server.protocol import ExplainRequest, InspectRequest
+from gpt2np.server.protocol import (
+    DirectionRequest,
+    ExplainRequest,
+    InspectRequest,
+    MergesRequest,
+    SaliencyRequest,
+)
 from gpt2np.server.responses import Json
-from gpt2np.server.threads import INSPECTION, body_schema, json_response, prepare, read_json, run_on
-from gpt2np.tokenizer.vocabulary import token_bytes
+from gpt2np.server.threads import (
+    INSPECTION,
+    body_schema,
+    json_response,
+    prepare,
+    read_json,
+    run_on,
+    until_disconnected,
+)
+from gpt2np.tokenizer.training import TrainingOptions, train
+from gpt2np.tokenizer.training.train import pattern_pre_tokenizer
+from gpt2np.tokenizer.vocabulary import chars_to_bytes, token_bytes
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Model = Annotated[str | None, Query()]
+Range = Annotated[str | None, Query(pattern=r"^\d{1,9}:\d{1,9}$", description="As in 0:64.")]
+_N_BYTES = 256
 
 
 def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
     """Add the endpoints; `get_engine` returns the engine of a model's name."""
-    lock = asyncio.Lock()  # one inspection at a time: each has a pass of its own
+    _add_passes(app, get_engine)
+    _add_numbers(app, get_engine)
 
-    async def respond(
-        request: Request, model: type[Any], describe: Callable[..., Json]
-    ) -> Response:
-        """Return `describe(lm, body)` for a request whose body is a `model`."""
-        body = await read_json(request, model)
-        engine = get_engine(body.model)
-        run = partial(describe, engine.lm, body)
-        return await json_response(await _compute(lock, request, engine, run))
 
-    add_numbers(app, get_engine, respond)
-
-    @app.get("/api/model")
-    async def describe_model(model: str | None = None) -> Response:
-        """Describe a model: its sizes, and the bytes of each token in base64."""
-        return await json_response(await prepare(_describe, get_engine(model).lm))
+def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
+    """Add the endpoints that run passes, each of which takes a place in the engine's queue."""
 
     @app.post("/api/inspect", openapi_extra=body_schema(InspectRequest))
     async def inspect_text(request: Request) -> Response:
@@ -61,7 +67,23 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
 
         The points of `interventions` are those of the documentation's page "Hook points".
         """
-        return await respond(request, InspectRequest, inspect)
+        body = await read_json(request, InspectRequest)
+        engine = get_engine(body.model)
+        return await json_response(await _run(request, engine, inspect, engine.lm, body))
+
+    @app.post("/api/saliency", openapi_extra=body_schema(SaliencyRequest))
+    async def get_saliency(request: Request) -> Response:
+        """Attribute a token's log probability to the tokens before it (integrated gradients)."""
+        body = await read_json(request, SaliencyRequest)
+        engine = get_engine(body.model)
+        return await json_response(await _run(request, engine, _saliency, engine.lm, body))
+
+    @app.post("/api/direction", openapi_extra=body_schema(DirectionRequest))
+    async def get_direction(request: Request) -> Response:
+        """Return the direction between two lists of texts, for `interventions`."""
+        body = await read_json(request, DirectionRequest)
+        engine = get_engine(body.model)
+        return await json_response(await _run(request, engine, _direction, engine.lm, body))
 
     extra = body_schema(ExplainRequest)
 
@@ -70,46 +92,69 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
         """Return the page of `gpt2np explain` for a text."""
         body = await read_json(request, ExplainRequest)
         engine = get_engine(body.model)
-        window = slice(*body.window) if body.window else None
-        options = body.model_dump(exclude={"model", "prompt", "window"})
-        run = partial(explain, engine.lm, body.prompt, window=window, **options)
-        return HTMLResponse((await _compute(lock, request, engine, run)).html)
+        arguments = body.model_dump(exclude={"model", "prompt"})
+        arguments["window"] = slice(*body.window) if body.window else None
+        page = await _run(request, engine, explain, engine.lm, body.prompt, **arguments)
+        return HTMLResponse(page.html)
 
 
-async def _compute(
-    lock: asyncio.Lock, request: Request, engine: Engine, function: Callable[[], T]
+async def _run(
+    request: Request, engine: Engine, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
 ) -> T:
-    """Call a function that runs its own pass; it counts as one sequence in the engine's queue."""
+    """Call a function that runs passes; it counts as one sequence in the engine's queue.
+
+    Inspections take turns. If the client disconnects before its turn, the call is never made.
+    """
     running = engine.start(1)
+
+    def call() -> T:
+        if running.error:
+            raise running.error
+        return function(*args, **kwargs)
+
     try:
-        async with lock:
-            if await request.is_disconnected():
-                raise HTTPException(499, "the client has disconnected")
-            if not running.error:
-                result = await run_on(INSPECTION, function)
-            if running.error:
-                raise running.error
-            return result
+        result = await until_disconnected(request, run_on(INSPECTION, call))
+        if running.error:
+            raise running.error
+        return result
     finally:
         engine.end(running)
 
 
-def _describe(lm: LanguageModel) -> Json:
-    config, table = lm.model.config, lm.tokenizer.vocabulary.token_bytes
-    tokens = token_bytes(range(config.vocab_size), table)
-    return {
-        "id": lm.name,
-        "facts": lm.model.facts,
-        "n_positions": config.n_positions,
-        "n_layer": config.n_layer,
-        "n_head": config.n_head,
-        "n_inner": config.n_inner,
-        "vocab_size": config.vocab_size,
-        "max_explained_tokens": min(MAX_TOKENS, config.n_positions),
-        "empty_prompt_ids": lm.encode_prompt(""),
-        "eos_token_ids": list(config.eos_token_ids),
-        "tokens": [base64.b64encode(token).decode("ascii") for token in tokens],
-    }
+def _add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
+    """Add the endpoints that run no pass."""
+
+    @app.get("/api/model")
+    async def describe_model(model: Model = None) -> Response:
+        """Describe a model: its sizes, and the bytes of each token in base64."""
+        return await json_response(await prepare(_describe, get_engine(model).lm))
+
+    @app.get("/api/weights")
+    async def get_weights(
+        name: Annotated[str, Query(max_length=100)],
+        model: Model = None,
+        rows: Range = None,
+        columns: Range = None,
+        cells: Annotated[int, Query(ge=1, le=8192)] = 96,
+    ) -> Response:
+        """Return part of a weight; of a part larger than `cells`, the strongest numbers."""
+        part = _range(rows), _range(columns), cells
+        weights = get_engine(model).lm.model.weights
+        numbers = await run_on(INSPECTION, submatrix, weights, name, *part)
+        return await json_response(array_json(numbers, np.float32))
+
+    @app.get("/api/nearest")
+    async def get_nearest(
+        id: int, model: Model = None, n: Annotated[int, Query(ge=1, le=100)] = 10
+    ) -> Response:
+        """Return the tokens whose embeddings point in the most similar directions."""
+        return await json_response(await run_on(INSPECTION, _nearest, get_engine(model).lm, id, n))
+
+    @app.post("/api/merges", openapi_extra=body_schema(MergesRequest))
+    async def get_merges(request: Request) -> Response:
+        """Learn merges from a text, as `gpt2np train-tokenizer` does."""
+        body = await read_json(request, MergesRequest)
+        return await json_response(await prepare(_learn_merges, body.text, body.n))
 
 
 def inspect(lm: LanguageModel, body: InspectRequest) -> Json:
@@ -170,3 +215,67 @@ def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
             f"points: these activations have {size:,} bytes, more than the limit of "
             f"{limits().max_inspected_bytes:,}; select fewer points, or use gpt2np.trace"
         )
+
+
+def _saliency(lm: LanguageModel, body: SaliencyRequest) -> Json:
+    most = limits().max_saliency_tokens
+    if not 0 < len(body.prompt) <= most:
+        raise InvalidArgumentError(
+            f"prompt has {len(body.prompt):,} tokens; saliency needs 1 to {most:,}"
+        )
+    found = saliency(lm, body.prompt, Target(body.token), steps=body.steps)
+    return {"values": found.values.tolist(), "value": found.value, "baseline": found.baseline}
+
+
+def _direction(lm: LanguageModel, body: DirectionRequest) -> Json:
+    found = direction(lm, body.texts_a, body.texts_b, body.point)
+    return {"point": found.point, "vector": array_json(found.vector.reshape(-1), np.float32)}
+
+
+def _describe(lm: LanguageModel) -> Json:
+    config, table = lm.model.config, lm.tokenizer.vocabulary.token_bytes
+    tokens = token_bytes(range(config.vocab_size), table)
+    return {
+        "id": lm.name,
+        "facts": lm.model.facts,
+        "n_positions": config.n_positions,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_inner": config.n_inner,
+        "vocab_size": config.vocab_size,
+        "max_explained_tokens": min(MAX_TOKENS, config.n_positions),
+        "empty_prompt_ids": lm.encode_prompt(""),
+        "eos_token_ids": list(config.eos_token_ids),
+        "tokens": [base64.b64encode(token).decode("ascii") for token in tokens],
+    }
+
+
+def _range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    start, stop = map(int, text.split(":"))
+    return start, stop
+
+
+def _nearest(lm: LanguageModel, token_id: int, n: int) -> Json:
+    if not 0 <= token_id < lm.model.config.vocab_size:
+        raise InvalidArgumentError(f"id must be below {lm.model.config.vocab_size}")
+    ids, cosines = nearest_tokens(lm.model.weights["wte.weight"], [token_id], n)
+    return {"id": token_id, "ids": ids[0].tolist(), "cosines": cosines[0].tolist()}
+
+
+def _learn_merges(text: str, n: int) -> Json:
+    """Learn up to `n` merges of bytes; return them by rank, with the text's pieces in order.
+
+    Both sides of a merge are bytes in base64.
+    """
+    options = TrainingOptions(vocab_size=_N_BYTES + n, min_frequency=2, special_tokens=())
+    merges = train([text], options).merges
+    return {
+        "merges": [[_base64(left), _base64(right)] for left, right in merges],
+        "pieces": list(pattern_pre_tokenizer(options.pattern)(text)),
+    }
+
+
+def _base64(token: str) -> str:
+    return base64.b64encode(chars_to_bytes(token)).decode("ascii")

@@ -7,13 +7,15 @@ request is cancelled is never made.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from gpt2np.interrupts import no_garbage_collection
@@ -41,6 +43,26 @@ async def run_on(
 async def prepare(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function that takes milliseconds, such as for one prompt or one choice."""
     return await run_on(PREPARATION, function, *args, **kwargs)
+
+
+async def until_disconnected(request: Request, work: Awaitable[T]) -> T:
+    """Await work, but cancel it when the client disconnects."""
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(disconnect())
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise HTTPException(499, "the client has disconnected")
+        return task.result()
+    finally:
+        watcher.cancel()
+        task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task
 
 
 async def read_json(request: Request, model: type[M]) -> M:

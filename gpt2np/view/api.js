@@ -2,7 +2,7 @@
 
 import { decodeArray } from "./pass.js";
 
-const WHOLE = 8192; // cells of a tile: every number of a row
+const WHOLE = 8192; // the most cells of a part: every number of a row
 
 export class ServerError extends Error {
   constructor(status, message) {

@@ -345,9 +345,9 @@ export function normScene({ layer }, context) {
   };
 }
 
-/** A matrix of weights, as a tile; its parts can be gone into until the numbers stand there. */
+/** Part of a matrix of weights; its parts can be gone into until the numbers stand there. */
 export function matrixScene({ name, rows: [r0, r1], columns: [c0, c1] }, { width, height, colors, data }) {
-  const { shape: [h, w], data: values } = data.tile;
+  const { shape: [h, w], data: values } = data.part;
   const box = { x: 0, y: LABEL + 6, w: width, h: height - LABEL - 8 };
   const isExact = h === r1 - r0 && w === c1 - c0;
   const [least, lowest] = [46, 13]; // pixels that a number takes

@@ -50,7 +50,7 @@ async function loadLevel(level, pass, line, source) {
     const [wte, wpe, nearest] = await Promise.all([source.row(pass, "wte.weight", id), source.row(pass, "wpe.weight", pass.first + line), source.nearest(id)]);
     return { wte, wpe, nearest };
   }
-  return kind === "matrix" ? { tile: await source.weights({ name, rows, columns, cells: 96 }) } : {};
+  return kind === "matrix" ? { part: await source.weights({ name, rows, columns, cells: 96 }) } : {};
 }
 
 /** The level that a text names: "block 3", "block 3 head 2", "block 3 norm", "block 3 neuron 17", "token", a weight's name; or null. */

@@ -1,29 +1,29 @@
-"""Tiles of weights, and nearest tokens."""
+"""Parts of weights, and nearest tokens."""
 
 import numpy as np
 import pytest
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.interp.weights import nearest_tokens, strongest, weight_tile
+from gpt2np.interp.weights import nearest_tokens, strongest, submatrix
 
 
-def test_a_small_tile_is_the_weight_itself(lm):
+def test_a_small_part_is_the_weight_itself(lm):
     name = "h.2.attn.c_attn.weight"
-    tile = weight_tile(lm.model.weights, name, (3, 10), (700, 768))
-    np.testing.assert_array_equal(tile, lm.model.weights[name][3:10, 700:768])
-    bias = weight_tile(lm.model.weights, "h.0.mlp.c_fc.bias", columns=(5, 9))
+    part = submatrix(lm.model.weights, name, (3, 10), (700, 768))
+    np.testing.assert_array_equal(part, lm.model.weights[name][3:10, 700:768])
+    bias = submatrix(lm.model.weights, "h.0.mlp.c_fc.bias", columns=(5, 9))
     np.testing.assert_array_equal(bias, lm.model.weights["h.0.mlp.c_fc.bias"][None, 5:9])
 
 
-def test_a_large_tile_has_the_strongest_number_of_each_bin():
+def test_a_large_part_has_the_strongest_number_of_each_bin():
     matrix = np.random.default_rng(0).normal(size=(100, 37)).astype(np.float32)
-    tile = strongest(matrix, 30)
-    assert tile.shape == (30, 30)
+    pooled = strongest(matrix, 30)
+    assert pooled.shape == (30, 30)
     for i in range(30):
         for j in range(30):
             rows = slice(i * 100 // 30, (i + 1) * 100 // 30)
-            part = matrix[rows, j * 37 // 30 : (j + 1) * 37 // 30]
-            assert tile[i, j] == part.flat[np.abs(part).argmax()]
+            bin_ = matrix[rows, j * 37 // 30 : (j + 1) * 37 // 30]
+            assert pooled[i, j] == bin_.flat[np.abs(bin_).argmax()]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_large_tile_has_the_strongest_number_of_each_bin():
 )
 def test_wrong_arguments(lm, arguments):
     with pytest.raises(InvalidArgumentError, match=next(iter(arguments))):
-        weight_tile(lm.model.weights, **{"name": "wte.weight", **arguments})
+        submatrix(lm.model.weights, **{"name": "wte.weight", **arguments})
 
 
 def test_nearest_tokens(lm):
