@@ -239,11 +239,9 @@ def _cut_at_stop(
     for i, token_id in enumerate(hypothesis.ids):
         detokenizer.push(token_id)
         if detokenizer.is_stopped:
-            ids = hypothesis.ids[: i + 1]
-            hypothesis = replace(hypothesis, ids=ids, finish_reason="stop")
+            hypothesis = replace(hypothesis, ids=hypothesis.ids[: i + 1])
             break
-    detokenizer.finish()
-    if detokenizer.is_stopped:
+    if detokenizer.finish():
         hypothesis = replace(hypothesis, finish_reason="stop")
     stop_reason = detokenizer.stop_reason(hypothesis.finish_reason, hypothesis.ids)
     return detokenizer.text, stop_reason, hypothesis

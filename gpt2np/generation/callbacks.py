@@ -79,8 +79,6 @@ class Callbacks:
             InvalidArgumentError: a processor returned no logits (V,), NaN, +inf or values too large
                 for the logits' dtype, or forbids every token.
         """
-        if not self.logits_processor:
-            return logits
         is_forbidden = np.isneginf(logits)
         for processor in self.logits_processor:
             try:

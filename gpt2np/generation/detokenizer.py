@@ -114,8 +114,9 @@ class StreamingDetokenizer:
         if token_id not in self._skipped_ids:
             self.pieces.append(self._matcher.push(self._decoder.push(token_id)))
 
-    def finish(self) -> None:
-        """End the text: add the text held back, up to a stop text."""
+    def finish(self) -> bool:
+        """End the text: add the text held back, up to a stop text; return whether there is one."""
         if not self.is_stopped:
             rest = self._matcher.push(self._decoder.finish())
             self.pieces.append(rest if self.is_stopped else rest + self._matcher.finish())
+        return self.is_stopped

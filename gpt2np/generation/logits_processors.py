@@ -152,11 +152,10 @@ def process_logits(
     if options.repetition_penalty != 1:
         used = np.flatnonzero(history.is_used(len(logits)))
         logits = repetition_penalty(logits, used, options.repetition_penalty)
-    if options.presence_penalty or options.frequency_penalty:
-        presence, frequency = options.presence_penalty, options.frequency_penalty
-        logits = presence_and_frequency_penalty(
-            logits, history.counts(len(logits)), presence, frequency
-        )
+    presence, frequency = options.presence_penalty, options.frequency_penalty
+    if presence or frequency:
+        counts = history.counts(len(logits))
+        logits = presence_and_frequency_penalty(logits, counts, presence, frequency)
     if options.no_repeat_ngram_size:
         logits = ban(logits, history.followers(options.no_repeat_ngram_size - 1))
     if options.bad_words_ids:
@@ -164,13 +163,7 @@ def process_logits(
     if options.ignore_eos or history.n_generated < options.min_new_tokens:
         logits = ban(logits, eos_token_ids)
     if constraint:
-        allowed = np.asarray(constraint.allowed())
-        if allowed.shape != logits.shape or allowed.dtype != bool:
-            raise InvalidArgumentError(
-                f"allowed() of the constraint returned an array {allowed.shape} of {allowed.dtype};"
-                f" it must return {logits.shape} of bool"
-            )
-        logits = np.where(allowed, logits, -math.inf)
+        logits = apply_constraint(logits, constraint)
     if logits is not unprocessed and not math.isfinite(logits.max()):
         raise InvalidArgumentError(
             f"after {history.n_generated} tokens every token is ruled out; loosen what bans "
@@ -224,6 +217,17 @@ def _last_ids(words: tuple[tuple[int, ...], ...]) -> dict[int, dict[tuple[int, .
     for *start, last in words:
         starts.setdefault(len(start), {}).setdefault(tuple(start), []).append(last)
     return starts
+
+
+def apply_constraint(logits: Array, constraint: Constraint) -> Array:
+    """Set the logits (V,) of the tokens that a constraint forbids to -inf."""
+    allowed = np.asarray(constraint.allowed())
+    if allowed.shape != logits.shape or allowed.dtype != bool:
+        raise InvalidArgumentError(
+            f"allowed() of the constraint returned an array {allowed.shape} of {allowed.dtype}; it "
+            f"must return {logits.shape} of bool"
+        )
+    return np.where(allowed, logits, -math.inf)
 
 
 def ban(logits: Array, ids: Collection[int]) -> Array:

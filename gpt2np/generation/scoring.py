@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -266,21 +266,19 @@ def score_texts(
         spans_by_text.append([*strided_spans(len(inputs[-1]), context, stride, len(prefix))])
     windows = map(windows_of, inputs, spans_by_text)
     scores = score_windows(model, chain.from_iterable(windows), hook=hook, details=details)
+    unscored = {"logprobs": np.nan, "best": -1}
+    if details:
+        unscored |= {"ranks": -1, "entropies": np.nan}
     results = []
     for ids, prefix, spans in zip(inputs, prefixes, spans_by_text, strict=True):
-        logprobs, best = np.full(len(ids), np.nan), np.full(len(ids), -1)
-        n_details = len(ids) if details else 0
-        ranks, entropies = np.full(n_details, -1), np.full(n_details, np.nan)
+        found: dict[str, Any] = {name: np.full(len(ids), value) for name, value in unscored.items()}
         for span, score in zip(spans, scores, strict=False):
-            logprobs[span.first : span.stop] = score.logprobs
-            best[span.first : span.stop] = score.best
-            if details:
-                ranks[span.first : span.stop] = score.ranks
-                entropies[span.first : span.stop] = score.entropies
+            for name, array in found.items():
+                array[span.first : span.stop] = getattr(score, name)
             on_progress(span.stop - span.first)
         text = slice(len(prefix), None)
-        added = (ranks[text], entropies[text]) if details else (None, None)
-        results.append(TextScore(ids[text], logprobs[text], best[text], (), *added))
+        found = {name: array[text] for name, array in found.items()}
+        results.append(TextScore(ids[text], **found))
     return results
 
 

@@ -29,6 +29,7 @@ from gpt2np.runtime.arguments import check_ids
 from gpt2np.runtime.hooked_context import Hook, after_prompt
 
 if TYPE_CHECKING:
+    from gpt2np.checkpoint.config import GPT2Config
     from gpt2np.constraints import Constraint
     from gpt2np.generation.boundary import Covers, Tree
     from gpt2np.generation.model_draft import ModelDraft
@@ -254,8 +255,8 @@ class RunningSequence:
         if self.detokenizer:
             self.detokenizer.push(token_id)
         reason = self._finish_reason_after(token_id, logits)
-        if reason:
-            reason = self._finish_text(reason)
+        if reason and self.detokenizer and self.detokenizer.finish():
+            reason = "stop"
         self.seconds = time.perf_counter() - self.started
         if logprob:
             self.logprobs.append(logprob)
@@ -283,20 +284,14 @@ class RunningSequence:
         is_full = self.length - self.context_start >= self.n_positions and not options.window
         return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
 
-    def _finish_text(self, reason: FinishReason) -> FinishReason:
-        """End the text, for a reason; return "stop" if the end completes a stop text."""
-        if self.detokenizer is None:
-            return reason
-        self.detokenizer.finish()
-        return "stop" if self.detokenizer.is_stopped else reason
-
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
         """End the sequence. Does nothing if the sequence has already ended."""
         if self.finish_reason is not None:
             return
         try:
             with suppress(InvalidArgumentError):  # a stop regex that takes too long
-                reason = self._finish_text(reason)
+                if self.detokenizer and self.detokenizer.finish():
+                    reason = "stop"
         except BaseException:
             self.recompute()
             raise
@@ -315,7 +310,21 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
         InvalidArgumentError: the prompt is empty, the window exceeds the context, or a token id in
             prompt or options is outside the vocabulary.
     """
-    config, prompt, options = model.config, request.ids, request.options
+    config, options = model.config, request.options
+    _check(request, config)
+    return RunningSequence(
+        request,
+        config.n_positions,
+        config.vocab_size,
+        cache=model.new_cache(),
+        rng=RandomGenerator(options.seed),
+        deadline=time.monotonic() + (options.max_time or math.inf),
+        speculation=request.new_draft() if request.new_draft else None,
+    )
+
+
+def _check(request: Request, config: GPT2Config) -> None:
+    prompt, options = request.ids, request.options
     if not prompt:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
     if len(prompt) > config.n_positions and not options.window:
@@ -338,15 +347,6 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
     check_ids("logit_bias", biased, config.vocab_size)
     check_ids("bad_words_ids", banned, config.vocab_size)
     check_ids("stop_token_ids", options.stop_token_ids, config.vocab_size)
-    return RunningSequence(
-        request,
-        config.n_positions,
-        config.vocab_size,
-        cache=model.new_cache(),
-        rng=RandomGenerator(options.seed),
-        deadline=time.monotonic() + (options.max_time or math.inf),
-        speculation=request.new_draft() if request.new_draft else None,
-    )
 
 
 @dataclass(eq=False)

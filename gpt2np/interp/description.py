@@ -120,14 +120,8 @@ def describe_pass(
     draw = {} if seed is None else {"draw": _draw(logits[-1], sampling, seed, n_drawn)}
     likeliest = top_k(logits[-1], min(2, config.vocab_size)).tolist()
     followed = list(dict.fromkeys([*tokens, *likeliest, *(each["id"] for each in draw.values())]))
-    result: Json = {
-        "format": FORMAT,
-        "version": VERSION,
-        "model": model_label(lm),
-        "shape": {name: getattr(config, name) for name in _SHAPE},
-        "scales": [config.attention_scale(i) for i in range(config.n_layer)],
-        "epsilon": config.layer_norm_epsilon,
-        "ids": traced.ids.tolist(),
+    result = {
+        **_head(lm, traced),
         "tokens": followed,
         **_next_tokens(logits[-1], followed, sampling, n),
         **draw,
@@ -143,6 +137,20 @@ def describe_pass(
     result |= {name: describe() for name, describe in parts.items() if name in include}
     result["texts"] = describe_texts(lm, _named_ids(result))
     return result
+
+
+def _head(lm: LanguageModel, traced: Trace) -> Json:
+    """Return the fields that describe the model and the text."""
+    config = lm.model.config
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": model_label(lm),
+        "shape": {name: getattr(config, name) for name in _SHAPE},
+        "scales": [config.attention_scale(i) for i in range(config.n_layer)],
+        "epsilon": config.layer_norm_epsilon,
+        "ids": traced.ids.tolist(),
+    }
 
 
 def _of_last_token(traced: Trace, point: str) -> Array:

@@ -43,12 +43,7 @@ async def start_request(
         QueueFullError: the queue is full. This is checked before any costly work.
     """
     arguments, config = request.arguments(), engine.lm.model.config
-    n_per_prompt = max(
-        arguments.get("num_return_sequences", 1),
-        arguments.get("best_of") or 1,
-        arguments.get("num_beams", 1),
-    )
-    n_sequences = len(prompts) * n_per_prompt * _n_copies(request, arguments)
+    n_sequences = len(prompts) * _n_per_prompt(arguments) * _n_copies(request, arguments)
     _check_sizes(arguments)
     _check_logprobs(arguments, n_sequences, config.n_positions)
     if hooks := hooks_of(request.interventions or (), config):
@@ -72,6 +67,15 @@ async def start_request(
         engine.end(running)
         raise
     return running
+
+
+def _n_per_prompt(arguments: GenerateArguments) -> int:
+    """Return how many sequences or beams continue one copy of a prompt."""
+    return max(
+        arguments.get("num_return_sequences", 1),
+        arguments.get("best_of") or 1,
+        arguments.get("num_beams", 1),
+    )
 
 
 def _n_copies(request: GenerationRequest, arguments: GenerateArguments) -> int:

@@ -49,9 +49,18 @@ def serve(
     # By default, a thread that computes in Python keeps the others waiting for 5 ms at a time, and
     # a decode step waits after each product of matrices.
     sys.setswitchinterval(_SWITCH_INTERVAL)
+    with listener:
+        name = f"[{host}]" if ":" in host else host
+        url = f"http://{name}:{listener.getsockname()[1]}"
+        runner = _UvicornServer(_config(server), server)
+        asyncio.run(_serve(runner, server, load, listener, lambda: on_ready(url)))
+
+
+def _config(server: Server) -> uvicorn.Config:
+    """Return uvicorn's settings for a server."""
     logging = copy.deepcopy(LOGGING_CONFIG)
     logging["handlers"]["access"]["stream"] = "ext://sys.stderr"
-    config = uvicorn.Config(
+    return uvicorn.Config(
         create_app(server),
         log_config=logging,
         log_level="info" if server.options.access_log else "warning",
@@ -64,11 +73,6 @@ def serve(
         proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
         timeout_graceful_shutdown=1,  # `_UvicornServer` has waited for the requests
     )
-    with listener:
-        name = f"[{host}]" if ":" in host else host
-        url = f"http://{name}:{listener.getsockname()[1]}"
-        runner = _UvicornServer(config, server)
-        asyncio.run(_serve(runner, server, load, listener, lambda: on_ready(url)))
 
 
 def _listen(host: str, port: int, seconds: float) -> socket.socket:
