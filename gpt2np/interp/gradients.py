@@ -30,7 +30,7 @@ from gpt2np.model.plain import plain_weights
 from gpt2np.model.recording import RecordingContext
 from gpt2np.model.weights import ModelWeights
 from gpt2np.runtime.arguments import check_prompt_length, check_sequences
-from gpt2np.runtime.hooked_context import Hook
+from gpt2np.runtime.hooked_context import Hook, as_chain
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,8 @@ def gradients(
     gpt2_model = as_gpt2(model)
     ids = _checked_ids(model, prompt)
     names = select_hook_points(points, gpt2_model.config.n_layer)
-    _, found = _run(gpt2_model, plain_weights(gpt2_model), ids, target, _as_hook(interventions))
+    _, found = _run(gpt2_model, plain_weights(gpt2_model), ids, target, as_chain(interventions))
     return Trace(np.array(ids, np.int64), gpt2_model.config, {name: found[name] for name in names})
-
-
-def _as_hook(interventions: Hook | Sequence[Hook]) -> Hook:
-    return interventions if callable(interventions) else chain(*interventions)
 
 
 def _checked_ids(
@@ -196,7 +192,7 @@ def saliency(
     check_argument(is_integer(steps) and steps >= 1, "steps", steps, "at least 1")
     methods = ("gradient_x_input", "integrated_gradients")
     check_argument(method in methods, "method", method, " or ".join(map(repr, methods)))
-    ids, w, hook = _checked_ids(lm, prompt), plain_weights(lm.model), _as_hook(interventions)
+    ids, w, hook = _checked_ids(lm, prompt), plain_weights(lm.model), as_chain(interventions)
     wte: Any = w.wte
     positions = w.wpe[: len(ids)]
     embedding, start = wte[np.array(ids)] + positions, np.zeros_like(positions)

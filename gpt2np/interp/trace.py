@@ -27,7 +27,7 @@ from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hook_points import all_names, hook_point_names, select_hook_points
 from gpt2np.runtime.arguments import check_prompt_length
-from gpt2np.runtime.hooked_context import Hook, call_hook, resolve_hook
+from gpt2np.runtime.hooked_context import Hook, as_chain
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -201,12 +201,9 @@ def trace(
     """
     gpt2 = as_gpt2(model)
     names = select_hook_points(points, gpt2.config.n_layer)
-    hooks = [interventions] if callable(interventions) else interventions
-    is_list = isinstance(hooks, Sequence) and all(map(callable, hooks))
-    check_argument(is_list, "interventions", hooks, "a function or a list of functions")
-    hooks = [resolve_hook(hook, gpt2.config.n_layer) for hook in hooks]
+    edits = as_chain(interventions).for_layers(gpt2.config.n_layer)
     ids = prompt_ids(model, prompt)
-    arrays = _record(gpt2, ids, names, hooks)
+    arrays = _record(gpt2, ids, names, edits)
     lm = model if isinstance(model, LanguageModel) else None
     return Trace(np.array(ids, np.int64), gpt2.config, arrays, lm)
 
@@ -229,14 +226,13 @@ def prompt_ids(
 
 
 def _record(
-    model: GPT2, ids: ArrayLike, names: Sequence[str], hooks: Sequence[Hook]
+    model: GPT2, ids: ArrayLike, names: Sequence[str], edits: Hook
 ) -> dict[str, Array]:
-    """Run a forward pass with hooks. Returns copies of the arrays at the hook points `names`."""
+    """Run an edited forward pass. Returns copies of the arrays at the hook points `names`."""
     arrays: dict[str, Array] = {}
 
     def record(name: str, array: Array) -> Array:
-        for hook in hooks:
-            array = call_hook(hook, name, array)
+        array = edits(name, array)
         if name in names:
             arrays[name] = np.array(array)
         if len(arrays) == len(names):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array, real_array
 from gpt2np.runtime.batch import Batch
 from gpt2np.runtime.context import Context
@@ -53,6 +53,18 @@ class Chain:
         for hook in self.hooks:
             array = call_hook(hook, name, array)
         return array
+
+
+def as_chain(hooks: Hook | Sequence[Hook]) -> Chain:
+    """Return one hook that applies the given hook, or the hooks of a list in order.
+
+    Raises:
+        InvalidArgumentError: `hooks` is neither a function nor a list of functions.
+    """
+    functions = (hooks,) if callable(hooks) else hooks
+    is_list = isinstance(functions, Sequence) and all(map(callable, functions))
+    check_argument(is_list, "interventions", hooks, "a function or a list of functions")
+    return Chain(tuple(functions))
 
 
 def call_hook(hook: Hook, name: str, array: Array) -> Array:
