@@ -11,6 +11,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -72,8 +73,10 @@ def ours(tokenizer: Tokenizer, constraint: Any, ids: list[int]) -> Iterator[floa
         if isinstance(constraint, str)
         else {"json_schema": json.dumps(constraint)}
     )
-    start = lambda: text_constraint(tokens, max(tokens) + 1, special_ids, special_ids, **given)  # noqa: E731
-    state, spent = milliseconds(start)
+    vocab_size = max(tokens) + 1
+    state, spent = milliseconds(
+        partial(text_constraint, tokens, vocab_size, special_ids, special_ids, **given)
+    )
     yield spent + milliseconds(state.allowed)[1]
     for token_id in ids[:-1]:
         state = state.advance(token_id)
@@ -102,7 +105,7 @@ def theirs(tokenizer: Tokenizer, constraint: Any, ids: list[int]) -> Iterator[fl
         grammar = llguidance.LLMatcher.grammar_from_json_schema(compact)
     bits = llguidance_masks.allocate_token_bitmask(1, len(Vocabulary.tokens))
     matcher, spent = milliseconds(lambda: llguidance.LLMatcher(vocabulary, grammar))
-    fill = lambda: llguidance_masks.fill_next_token_bitmask(matcher, bits, 0)  # noqa: E731
+    fill = partial(llguidance_masks.fill_next_token_bitmask, matcher, bits, 0)
     yield spent + milliseconds(fill)[1]
     for token_id in ids[:-1]:
         assert matcher.consume_token(token_id), matcher.get_error()

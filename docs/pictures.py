@@ -229,7 +229,7 @@ def drafts(lm: gpt2np.LanguageModel) -> Figure:
         passes.append((list(draft), n_accepted, sequence.ids[-1]))
         return n_accepted
 
-    sequence.accept = record  # type: ignore[method-assign]
+    sequence.accept = record
     list(stream)
     figure, ax = plt.subplots(figsize=(9, 0.26 * len(passes) + 0.7))
     for row, (draft, n_accepted, own) in enumerate(passes):

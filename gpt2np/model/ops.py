@@ -104,7 +104,8 @@ def gelu(x: Array) -> Array:
     z = |x| / √2, v = z / (2 + z), and p is a polynomial. For small z all rounding errors are small.
     """
     if x.dtype == np.float64:
-        return 0.5 * x * (1 + exact.erf(x * math.sqrt(0.5)))  # type: ignore[no-any-return]
+        product: Array = 0.5 * x * (1 + exact.erf(x * math.sqrt(0.5)))
+        return product
     size = np.abs(x)
     y, rest = _scaled_erfc(size)
     rest *= size

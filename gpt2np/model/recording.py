@@ -161,8 +161,8 @@ class RecordingContext(PlainContext):
                 function((text, slice(0, self._config.n_head)))
             return
         heads = even_slices(self._config.n_head, self._threads)
-        parallel_for(function, [(text, part) for text in self._texts for part in heads],
-                     self._threads)  # fmt: skip
+        parts = [(text, part) for text in self._texts for part in heads]
+        parallel_for(function, parts, self._threads)
 
     # --- backward ---------------------------------------------------------------------------------
 

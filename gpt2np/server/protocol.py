@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     AfterValidator,
@@ -335,7 +335,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             arguments.pop("num_return_sequences", None)  # greedy copies are all the same
         if self.allowed_token_ids is not None:
             arguments["logits_processor"] = [_only(self.allowed_token_ids)]
-        return arguments  # type: ignore[no-any-return]
+        return cast(GenerateArguments, arguments)
 
 
 Prompts = Annotated[list[AnyText | List[TokenId]], Field(fail_fast=True, max_length=10_000)]

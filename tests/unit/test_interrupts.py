@@ -21,22 +21,20 @@ def sigint_handler():
 @pytest.mark.parametrize("numbers", [{}, {"numbers": [signal.SIGINT]}], ids=["all", "SIGINT"])
 def test_a_signal_waits_until_the_block_has_ended(numbers):
     done = False
-    with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
-        with held_signals(**numbers):
-            signal.raise_signal(signal.SIGINT)
-            signal.raise_signal(signal.SIGINT)
-            done = True
+    with pytest.raises(KeyboardInterrupt), held_signals(**numbers):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        done = True
     assert done
 
 
 def test_a_block_that_may_hang_ends_at_the_second_signal():
     steps = []
-    with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
-        with held_signals(may_hang=True):
-            signal.raise_signal(signal.SIGINT)
-            steps.append("first")
-            signal.raise_signal(signal.SIGINT)
-            steps.append("second")
+    with pytest.raises(KeyboardInterrupt), held_signals(may_hang=True):
+        signal.raise_signal(signal.SIGINT)
+        steps.append("first")
+        signal.raise_signal(signal.SIGINT)
+        steps.append("second")
     assert steps == ["first"]
 
 

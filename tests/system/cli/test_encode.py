@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -268,7 +269,7 @@ class TestBadInput:
         assert result.stderr.splitlines()[-1] == told
         assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
-    @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")  # noqa: PTH112
+    @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs /proc")
     def test_where_no_file_can_be(self, corpus, tmp_path):
         told = "error: cannot write /proc/x.npz: No such file or directory"
         result = encode(corpus, "/proc/x.npz")

@@ -10,6 +10,7 @@ import signal
 import struct
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from helpers.command_line import run_here
@@ -94,7 +95,7 @@ def test_without_a_usable_line_nothing_is_written(tmp_path, content):
     assert out.read_text() == "kept"
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")  # noqa: PTH112
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs /proc")
 def test_where_no_file_can_be(tmp_path):
     (tmp_path / "p.txt").write_text("a\n")
     result = generate("--prompts", tmp_path / "p.txt", "--out", "/proc/o.jsonl", "-n", "1")

@@ -90,7 +90,7 @@ def run(model: GPT2, ids: list[int], dtype: str, mistake: str | None = None) -> 
 
     with np.errstate(all="ignore"):
         gpt2(
-            PlainContext(ids, model.config, hook),  # type: ignore[arg-type]
+            PlainContext(ids, model.config, hook),
             plain_weights(GPT2(model.config, weights)),
         )
     return arrays
@@ -266,7 +266,7 @@ def test_as_many_tokens_as_heads() -> None:
 
 def add(array: Array, where: object, value: object) -> Array:
     changed = array.copy()
-    changed[where] += value  # type: ignore[index]
+    changed[where] += value
     return changed
 
 
@@ -287,7 +287,7 @@ def test_the_pattern_of_an_unknown_mistake(point: str, change: object, pattern: 
     model = small_model("GPT-2")
     ids = random_ids(12, 3, model.config.vocab_size)
     arrays = run(model, ids, "float32")
-    arrays[point] = change(arrays[point]).astype(np.float32)  # type: ignore[operator]
+    arrays[point] = change(arrays[point]).astype(np.float32)
     report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
     assert report.first is not None and report.first.point == point and report.mistake is None
     assert report.pattern is not None and pattern in report.pattern
