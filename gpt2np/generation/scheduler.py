@@ -122,32 +122,37 @@ class Scheduler:
         if any(sequence.n_pending == 1 for sequence in self.running):
             n_left = max(1, n_left // 2)
         for group in self._batches():
-            batch, inputs, n_left = self._inputs(group, n_left)
-            if not batch:
-                continue
-            self._turn = max(self._turn, *(sequence.turn for sequence in batch))
-            drafts = _drafts(batch)
-            logits_indices: list[int] = []
-            n_tokens = 0
-            for sequence, ids, draft in zip(batch, inputs, drafts, strict=True):
-                is_last_chunk = len(ids) == sequence.n_pending
-                ids += draft
-                n_tokens += len(ids)
-                if is_last_chunk:
-                    logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
-            logits = self._forward(batch, inputs, logits_indices)
-            if logits is None:
-                continue
-            start = 0
-            for sequence, draft in zip(batch, drafts, strict=True):
-                if sequence.n_pending > 0:  # more chunks of a prompt
-                    continue
-                stop = start + 1 + len(draft)
-                _accept(sequence, logits[start:stop], draft)
-                start = stop
+            n_left = self._run(group, n_left)
         self._remove_finished()
         finished, self._finished = self._finished, []
         return finished
+
+    def _run(self, group: Sequence[RunningSequence], n_left: int) -> int:
+        """Run a pass with at most `n_left` tokens of prompts; return how many are left."""
+        batch, inputs, n_left = self._inputs(group, n_left)
+        if not batch:
+            return n_left
+        self._turn = max(self._turn, *(sequence.turn for sequence in batch))
+        drafts = _drafts(batch)
+        logits_indices: list[int] = []
+        n_tokens = 0
+        for sequence, ids, draft in zip(batch, inputs, drafts, strict=True):
+            is_last_chunk = len(ids) == sequence.n_pending
+            ids += draft
+            n_tokens += len(ids)
+            if is_last_chunk:
+                logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
+        logits = self._forward(batch, inputs, logits_indices)
+        if logits is None:
+            return n_left
+        start = 0
+        for sequence, draft in zip(batch, drafts, strict=True):
+            if sequence.n_pending > 0:  # more chunks of a prompt
+                continue
+            stop = start + 1 + len(draft)
+            _accept(sequence, logits[start:stop], draft)
+            start = stop
+        return n_left
 
     def _forward(
         self,

@@ -1,6 +1,8 @@
-"""The endpoints for single numbers: they give what the library gives."""
+"""The endpoints under /api: they give what the library gives."""
 
+import asyncio
 import base64
+import threading
 
 import numpy as np
 import pytest
@@ -117,3 +119,26 @@ def merged(tokens, left, right):
         else:
             result.append(token)
     return result
+
+
+def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
+    from starlette.exceptions import HTTPException
+
+    from gpt2np.server.threads import INSPECTION, run_on, until_disconnected
+
+    class Client:
+        async def receive(self):
+            return {"type": "http.disconnect"}
+
+    begun, may_end = [], threading.Event()
+
+    async def inspect_twice():
+        first = asyncio.ensure_future(run_on(INSPECTION, may_end.wait))
+        with pytest.raises(HTTPException, match="disconnected"):
+            await until_disconnected(Client(), run_on(INSPECTION, begun.append, "second"))
+        may_end.set()
+        await first
+        await run_on(INSPECTION, begun.append, "third")
+
+    asyncio.run(inspect_twice())
+    assert begun == ["third"]
