@@ -225,9 +225,7 @@ def prompt_ids(
     return ids
 
 
-def _record(
-    model: GPT2, ids: ArrayLike, names: Sequence[str], edits: Hook
-) -> dict[str, Array]:
+def _record(model: GPT2, ids: ArrayLike, names: Sequence[str], edits: Hook) -> dict[str, Array]:
     """Run an edited forward pass. Returns copies of the arrays at the hook points `names`."""
     arrays: dict[str, Array] = {}
 
