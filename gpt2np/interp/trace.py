@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gpt2np.data.files import as_path, atomic_path
 from gpt2np.display import html_table
@@ -203,7 +203,18 @@ def trace(
     names = select_hook_points(points, gpt2.config.n_layer)
     edits = as_chain(interventions).for_layers(gpt2.config.n_layer)
     ids = prompt_ids(model, prompt)
-    arrays = _record(gpt2, ids, names, edits)
+    arrays: dict[str, Array] = {}
+
+    def record(name: str, array: Array) -> Array:
+        array = edits(name, array)
+        if name in names:
+            arrays[name] = np.array(array)
+        if len(arrays) == len(names):
+            raise _StopForward
+        return array
+
+    with suppress(_StopForward):
+        gpt2.forward([ids], hook=record)
     lm = model if isinstance(model, LanguageModel) else None
     return Trace(np.array(ids, np.int64), gpt2.config, arrays, lm)
 
@@ -223,20 +234,3 @@ def prompt_ids(
     ids = model.encode_prompt(prompt)
     check_prompt_length(len(ids), model.model.config)
     return ids
-
-
-def _record(model: GPT2, ids: ArrayLike, names: Sequence[str], edits: Hook) -> dict[str, Array]:
-    """Run an edited forward pass. Returns copies of the arrays at the hook points `names`."""
-    arrays: dict[str, Array] = {}
-
-    def record(name: str, array: Array) -> Array:
-        array = edits(name, array)
-        if name in names:
-            arrays[name] = np.array(array)
-        if len(arrays) == len(names):
-            raise _StopForward
-        return array
-
-    with suppress(_StopForward):
-        model.forward([ids], hook=record)
-    return arrays

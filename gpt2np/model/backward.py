@@ -41,8 +41,9 @@ def gpt2_backward(ctx: RecordingContext, w: ModelWeights, d_logits: Array) -> No
     """Compute all gradients from the gradient of the logits (N, V)."""
     d_logits = ctx.gradient("logits", d_logits)  # (N, V)
     d = ctx.gradient("ln_f", ctx.unembed_backward(d_logits, ctx.saved("ln_f"), w.lm_head))  # (N, C)
-    d = ctx.layer_norm_backward(d, ctx.last_resid, w.ln_f)  # (N, C)
-    for block in reversed(list(w.blocks)):
+    blocks = list(w.blocks)
+    d = ctx.layer_norm_backward(d, ctx.resid_before(len(blocks)), w.ln_f)  # (N, C)
+    for block in reversed(blocks):
         d = transformer_block_backward(ctx, block, d)  # (N, C)
     d = ctx.gradient("embed", d)  # (N, C)
     ctx.add_rows("wte.weight", ctx.token_ids, d)
@@ -60,7 +61,7 @@ def transformer_block_backward(ctx: RecordingContext, w: BlockWeights, d: Array)
     d_out = ctx.gradient("attn.out", d, w.layer)  # (N, C)
     d_z = ctx.linear_backward(d_out, ctx.saved("attn.z", w.layer), w.attn_c_proj)  # (N, C)
     d_normed = ctx.gradient("ln_1", attention_backward(ctx, w, d_z), w.layer)  # (N, C)
-    return d + ctx.layer_norm_backward(d_normed, ctx.block_input(w.layer), w.ln_1)  # (N, C)
+    return d + ctx.layer_norm_backward(d_normed, ctx.resid_before(w.layer), w.ln_1)  # (N, C)
 
 
 def attention_backward(ctx: RecordingContext, w: BlockWeights, d_z: Array) -> Array:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.model.ops import GELU_SCALE, allow_overflow, allow_underflow, normal_tail
+from gpt2np.model.ops import GELU_SCALE, allow_overflow, allow_underflow, gelu
 
 
 def layer_norm_backward(
@@ -82,9 +82,8 @@ def gelu_new_derivative(x: Array) -> Array:
 @allow_underflow
 def gelu_derivative(x: Array) -> Array:
     """Return the derivative of exact GELU: Φ(x) + x·φ(x), with the normal density φ."""
-    tail = normal_tail(np.abs(x))
-    density = np.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-    y: Array = np.where(x < 0, tail, 1 - tail) + x * density
+    y: Array = np.divide(gelu(x), x, out=np.full_like(x, 0.5), where=x != 0)  # Φ(x)
+    y += x * np.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
     return y
 
 

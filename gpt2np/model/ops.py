@@ -107,28 +107,10 @@ def gelu(x: Array) -> Array:
         product: Array = 0.5 * x * (1 + exact.erf(x * math.sqrt(0.5)))
         return product
     size = np.abs(x)
-    y, rest = _scaled_erfc(size)
-    rest *= size
-    rest *= -0.5
-    y *= rest
-    y += np.maximum(x, 0)
-    return y
-
-
-def normal_tail(size: Array) -> Array:
-    """Return Φ(-size) for sizes of at least 0, where Φ is the normal cumulative function."""
-    y, rest = _scaled_erfc(size)
-    rest *= 0.5
-    y *= rest
-    return y
-
-
-def _scaled_erfc(size: Array) -> tuple[Array, Array]:
-    """Return two factors of erfc(size / √2), exp(v·p(v) - z²) and 1 - v; see `gelu`."""
     z = size * math.sqrt(0.5)
     v = z / (z + 2)
-    first, *others = _erfc_polynomial(22 if size.dtype == np.float64 else 8)
-    y = np.full_like(size, first)
+    first, *others = _erfc_polynomial()
+    y = np.full_like(x, first)
     for coefficient in others:  # Horner's scheme
         y *= v
         y += coefficient
@@ -137,7 +119,11 @@ def _scaled_erfc(size: Array) -> tuple[Array, Array]:
     y -= z
     np.exp(y, out=y)
     np.subtract(1, v, out=v)
-    return y, v
+    v *= size
+    v *= -0.5
+    y *= v
+    y += np.maximum(x, 0)
+    return y
 
 
 @allow_overflow
@@ -165,7 +151,7 @@ def tanh(x: Array) -> Array:
 
 
 @cache
-def _erfc_polynomial(terms: int) -> list[float]:
+def _erfc_polynomial() -> list[float]:
     """Return the coefficients of p in `gelu`, the highest power first.
 
     p(v) = (log(erfc(z) / (1 - v)) + z²) / v with z = 2·v / (1 - v), for 0 ≤ z ≤ 10.
@@ -177,7 +163,7 @@ def _erfc_polynomial(terms: int) -> list[float]:
         zs = [2 * v / (1 - v) for v in points.tolist()]
         return np.array([(math.log(math.erfc(z) * (1 + z / 2)) + z * z) * (1 + 2 / z) for z in zs])
 
-    interpolation = Chebyshev.interpolate(p, terms - 1, domain=[0, 10 / 12])
+    interpolation = Chebyshev.interpolate(p, 7, domain=[0, 10 / 12])
     return list(map(float, interpolation.convert(kind=Polynomial).coef[::-1]))
 
 

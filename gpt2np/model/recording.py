@@ -73,7 +73,6 @@ class RecordingContext(PlainContext):
         self.token_ids: IntArray = np.concatenate([np.asarray(ids, np.int64) for ids in sequences])
         self.positions: IntArray = np.concatenate([np.arange(n) for n in lengths])
         self.weight_gradients = weight_gradients
-        self.last_resid: Array = np.empty(0)
         self._texts = [slice(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
         self._config = config
         self._hooks = list(_flatten(resolve_hook(hook, config.n_layer))) if hook else []
@@ -98,11 +97,9 @@ class RecordingContext(PlainContext):
             x = edited
         if name in (*_KEPT, "embed", "ln_f"):
             self._saved[full] = x
-        if name == "resid":
-            self.last_resid = x
-            if layer is not None and self._kept_bytes(x) > self._max_bytes:
-                for kept in _KEPT[:-1]:
-                    del self._saved[_full_name(kept, layer)]
+        if name == "resid" and self._kept_bytes(x) > self._max_bytes:
+            for kept in _KEPT[:-1]:
+                del self._saved[_full_name(kept, layer)]
         return x
 
     def _kept_bytes(self, x: Array) -> int:
@@ -170,8 +167,8 @@ class RecordingContext(PlainContext):
         """Return the array of a hook point in the forward pass; attn.z is (N, C), heads joined."""
         return self._saved[_full_name(name, layer)]
 
-    def block_input(self, layer: int) -> Array:
-        """Return the input (N, C) of a block."""
+    def resid_before(self, layer: int) -> Array:
+        """Return the residual stream (N, C) before a block, or before ln_f for n_layer."""
         return self.saved("resid", layer - 1) if layer else self.saved("embed")
 
     def restore(self, w: BlockWeights) -> None:
@@ -181,7 +178,7 @@ class RecordingContext(PlainContext):
         if _full_name("ln_1", w.layer) not in self._saved:
             limit, self._max_bytes = self._max_bytes, np.iinfo(np.int64).max
             context: Any = self
-            transformer_block(context, w, self.block_input(w.layer))
+            transformer_block(context, w, self.resid_before(w.layer))
             self._max_bytes = limit
 
     def gradient(self, name: str, d: Array, layer: int | None = None) -> Array:
@@ -197,47 +194,38 @@ class RecordingContext(PlainContext):
 
     def cross_entropy(self, logits: Array, targets: IntArray, weight: float = 1.0) -> Array:
         """Return the losses (N,); overwrite the logits: see `derivatives.cross_entropy`."""
-        losses = np.empty(len(logits), logits.dtype)
 
-        def run(rows: slice) -> None:
-            losses[rows] = cross_entropy(logits[rows], targets[rows], weight)
+        def run(rows: slice) -> Array:
+            return cross_entropy(logits[rows], targets[rows], weight)
 
-        parallel_for(run, self._chunks(logits), self._threads)
-        return losses
+        return np.concatenate(self._map_chunks(run, logits))
 
     def linear_backward(self, d: Array, x: Array, w: Any) -> Array:
         """Return the gradient of x (N, in) from that of x @ w.weight + w.bias, (N, out)."""
         if self.weight_gradients is not None:
-            self._add_product(f"{w.name}.weight", x, d)
-            sums = [np.empty(0)] * len(chunks := self._chunks(d))
-
-            def add(i: int) -> None:
-                sums[i] = np.add.reduce(d[chunks[i]], 0)
-
-            parallel_for(add, range(len(chunks)), self._threads)
-            self._add(f"{w.name}.bias", np.sum(sums, 0))
+            self._add(f"{w.name}.weight", self._matmul(x.T, d))
+            self._add(f"{w.name}.bias", np.sum(self._map_chunks(lambda rows: d[rows].sum(0), d), 0))
         return self._matmul(d, w.weight.T)
 
     def unembed_backward(self, d: Array, x: Array, w: Any) -> Array:
         """Return the gradient of x (N, C) from that of the logits (N, V)."""
         if self.weight_gradients is not None:
-            self._add_product(w.name, d, x)
+            self._add(w.name, self._matmul(d.T, x))
         return self._matmul(d, w.weight.T)
 
     def layer_norm_backward(self, d: Array, x: Array, w: Any) -> Array:
         """Return the gradient of x (N, C) from that of a layer norm's output."""
         norm: PlainLayerNorm = w
-        d_x, chunks = np.empty_like(d), self._chunks(d)
-        sums = np.empty((len(chunks), 2, d.shape[1]), d.dtype)
+        d_x = np.empty_like(d)
 
-        def run(i: int) -> None:
-            rows = chunks[i]
-            d_x[rows], *sums[i] = layer_norm_backward(d[rows], x[rows], norm.weight, norm.epsilon)
+        def run(rows: slice) -> list[Array]:
+            d_x[rows], *sums = layer_norm_backward(d[rows], x[rows], norm.weight, norm.epsilon)
+            return sums
 
-        parallel_for(run, range(len(chunks)), self._threads)
+        d_weight, d_bias = np.sum(self._map_chunks(run, d), 0)
         if self.weight_gradients is not None:
-            self._add(f"{norm.name}.weight", sums[:, 0].sum(0))
-            self._add(f"{norm.name}.bias", sums[:, 1].sum(0))
+            self._add(f"{norm.name}.weight", d_weight)
+            self._add(f"{norm.name}.bias", d_bias)
         return d_x
 
     def activation_backward(self, d: Array, x: Array) -> Array:
@@ -247,7 +235,7 @@ class RecordingContext(PlainContext):
         def run(rows: slice) -> None:
             d[rows] *= derivative(x[rows])
 
-        parallel_for(run, self._chunks(d), self._threads)
+        self._map_chunks(run, d)
         return d
 
     def attention_backward(
@@ -294,16 +282,6 @@ class RecordingContext(PlainContext):
         else:
             self.weight_gradients[name] = d
 
-    def _add_product(self, name: str, x: Array, d: Array) -> None:
-        """Add xᵀ @ d, for x (N, k) and d (N, m), to the gradient of a matrix (k, m)."""
-        y = np.empty((x.shape[1], d.shape[1]), d.dtype)
-
-        def run(rows: slice) -> None:
-            np.matmul(x.T[rows], d, out=y[rows])
-
-        parallel_for(run, even_slices(len(y), self._threads), self._threads)
-        self._add(name, y)
-
     def _matmul(self, x: Array, w: Array, bias: Array | None = None) -> Array:
         """Return x (N, k) @ w (k, m) + bias (m)."""
         y = np.empty((len(x), w.shape[1]), x.dtype)
@@ -317,9 +295,16 @@ class RecordingContext(PlainContext):
         parallel_for(run, even_slices(len(x), chunks), self._threads)
         return y
 
-    def _chunks(self, x: Array) -> list[slice]:
-        """Return slices of the rows of x (N, m) for elementwise functions."""
-        return even_slices(len(x), max(self._threads, x.size // _CHUNK))
+    def _map_chunks(self, function: Callable[[slice], Any], x: Array) -> list[Any]:
+        """Return function(rows) for chunks of the rows of x (N, m), in order."""
+        chunks = even_slices(len(x), max(self._threads, x.size // _CHUNK))
+        results: list[Any] = [None] * len(chunks)
+
+        def run(i: int) -> None:
+            results[i] = function(chunks[i])
+
+        parallel_for(run, range(len(chunks)), self._threads)
+        return results
 
 
 def _flatten(hook: Hook) -> Iterator[Any]:

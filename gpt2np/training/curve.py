@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-Points = Sequence[tuple[float, float]]
-"""Pairs of a step and a loss in nats per token."""
+from gpt2np.kernels.threads import even_slices
 
 _WIDTH, _HEIGHT, _MARGIN = 640, 320, 48
 _COLORS = {"training": "#4477aa", "evaluation": "#cc6677"}
 
 
-def loss_curve(training: Points, evaluation: Points = ()) -> str:
-    """Return an SVG drawing of the losses by step. `training` has at least one point."""
-    lines = {"training": training, "evaluation": evaluation}
+def loss_curve(losses: Sequence[float], evaluations: Sequence[tuple[int, float]] = ()) -> str:
+    """Return an SVG drawing of the loss of each step, and of the evaluations (step, loss).
+
+    Of many steps, the curve shows the means of 200 spans. Losses are in nats per token.
+    """
+    spans = even_slices(len(losses), 200)
+    training = [(span.stop, sum(losses[span]) / len(losses[span])) for span in spans]
+    lines = {"training": training, "evaluation": evaluations}
     points = [point for line in lines.values() for point in line]
     last = max(step for step, _ in points)
     low, high = min(loss for _, loss in points), max(loss for _, loss in points)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.data.files import atomic_write_text, move_into_place
 from gpt2np.data.resumable import STATE, begin_task, input_digests, new_file, output_folder
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.generation.prefix import model_fingerprint
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.kernels.malloc import raise_mmap_threshold
@@ -91,7 +91,7 @@ class Trainer:
         fingerprints = {
             "the corpus": input_digests([corpus, *([eval_corpus] if eval_corpus else [])])[-1],
             "the vocabulary": tokenizer.fingerprint,
-            "the model": str(checksum(model.weights)) if model else "",
+            "the model": model_fingerprint(model) if model else "",
         }
         begin_task(folder, asdict(options), fingerprints)
         tokenizer.save(output_folder(folder))  # fails now rather than after training
@@ -234,18 +234,11 @@ class Trainer:
             raise GPT2NPError("the last step's weights are not finite; lower the learning rate")
         write_checkpoint(self._config, weights, model)
         self._tokenizer.save(model)
-        atomic_write_text(model / "loss.svg", self.loss_curve())
+        atomic_write_text(model / "loss.svg", loss_curve(self.losses, self.evaluations))
         with suppress(OSError):  # not there, or not empty
             out.rmdir()
         move_into_place(model, out, overwrite=False)
         self._state_file.unlink()
-
-    def loss_curve(self) -> str:
-        """Return the loss curve as SVG: means of up to 200 equal spans of steps."""
-        size = -(-len(self.losses) // 200)
-        spans = [self.losses[start : start + size] for start in range(0, len(self.losses), size)]
-        means = [(i * size + len(span), sum(span) / len(span)) for i, span in enumerate(spans)]
-        return loss_curve(means, self.evaluations)
 
 
 def _same_kind(weight: Array, saved: Array) -> Array:
@@ -285,33 +278,20 @@ def new_weights(config: GPT2Config, seed: int) -> dict[str, Array]:
     return weights
 
 
-def checksum(weights: Mapping[str, Array]) -> int:
-    """Return the CRC-32 of all weights."""
-    crc = 0
-    for array in weights.values():
-        crc = crc32(np.ascontiguousarray(array).data, crc)
-    return crc
-
-
 @np.errstate(under="ignore")
 def evaluate(
     config: GPT2Config, weights: Mapping[str, Array], ids: Any, length: int, batch_size: int
 ) -> float:
     """Return the mean loss in nats per token over consecutive sequences of `length` tokens."""
     w: Any = arrange_arrays(config, weights)
+    starts = range(0, len(ids) - length, length)
     losses = []
     with single_threaded_blas():
-        for rows in _batches(ids, length, batch_size):
+        for first in range(0, len(starts), batch_size):
+            rows = _sequences(ids, starts[first : first + batch_size], length)
             context: Any = RecordingContext(config, list(rows[:, :-1]), max_bytes=0)
             losses += [context.cross_entropy(gpt2(context, w), rows[:, 1:].reshape(-1))]
     return float(np.concatenate(losses).mean(dtype=np.float64))
-
-
-def _batches(ids: Any, length: int, batch_size: int) -> Iterator[IntArray]:
-    starts = range(0, len(ids) - length, length)
-    for first in range(0, len(starts), batch_size):
-        rows = [ids[start : start + length + 1] for start in starts[first : first + batch_size]]
-        yield np.stack(rows).astype(np.int64)
 
 
 def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
@@ -346,5 +326,9 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
 
 def draw_sequences(ids: Any, count: int, length: int, seed: list[int]) -> IntArray:
     """Draw sequences of ids at random places. Returns (count, length + 1) token ids."""
-    starts = np.random.default_rng(seed).integers(0, len(ids) - length, count).tolist()
+    starts = np.random.default_rng(seed).integers(0, len(ids) - length, count)
+    return _sequences(ids, starts.tolist(), length)
+
+
+def _sequences(ids: Any, starts: Sequence[int], length: int) -> IntArray:
     return np.stack([ids[start : start + length + 1] for start in starts]).astype(np.int64)

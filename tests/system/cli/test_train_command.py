@@ -20,7 +20,7 @@ from gpt2np.data.resumable import work_folder
 from gpt2np.errors import GPT2NPError
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.training.options import TrainerOptions
-from gpt2np.training.trainer import Trainer, checksum
+from gpt2np.training.trainer import Trainer
 
 STORY = CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt"
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
@@ -192,7 +192,9 @@ def test_a_state_of_other_arrays_is_damaged(corpus, tmp_path, change):
         trainer.take_step()
         trainer.save()
         again = Trainer(corpus, folder, tokenizer, options, eval_corpus=corpus)
-        assert checksum(again.weights) == checksum(trainer.weights) and again.step == 1
+        assert again.step == 1
+        for name, array in trainer.weights.items():
+            assert np.array_equal(again.weights[name], array)
         with np.load(folder / "state.npz") as file:
             arrays = dict(file)
         change(arrays)

@@ -1,7 +1,10 @@
 """Interventions over HTTP while generating: the library's texts, limits, and other streams."""
 
+import os
 import threading
 import time
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from helpers.server import running_server
@@ -14,7 +17,7 @@ for package in ("fastapi", "uvicorn", "prometheus_client"):
 
 PROMPT = "The little girl went to the"
 POINT = "blocks.3.resid"
-LIMIT = 0.5  # seconds, for a machine with other work (at a load of 10, it was 0.2)
+LIMIT = 0.25  # processor seconds: other programs do not lengthen them
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +162,17 @@ def test_too_many_at_a_time(complete, server, steering):
     assert complete(edit(steering, 1)).is_success
 
 
+def processor_seconds(server):
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("edits", [None, [{"point": "blocks.*", "factor": 0.999}] * 3])
 def test_other_streams_do_not_wait(complete, server, steering, edits):
+    """Between two tokens of another stream, the server works for a bounded time."""
     edits = edits or [edit(steering, 1)]
-    waits, last, responses = [], time.monotonic(), []
+    seconds, responses = [], []
 
     def steer():
         responses.append(complete(*edits, max_tokens=20, ignore_eos=True, n=8))
@@ -174,8 +184,7 @@ def test_other_streams_do_not_wait(complete, server, steering, edits):
         for i, _ in enumerate(response.iter_lines()):
             if i == 20:
                 steered.start()
-            waits.append(time.monotonic() - last)
-            last = time.monotonic()
+            seconds.append(processor_seconds(server))
     steered.join()
     assert responses[0].is_success
-    assert max(waits[1:]) < LIMIT
+    assert max(b - a for a, b in pairwise(seconds)) < LIMIT

@@ -103,6 +103,9 @@ def test_wrong_arguments(lm):
             saliency(lm, [5, token_id], Target(5))
     with pytest.raises(InvalidArgumentError, match="the source has 4 tokens and the prompt 2"):
         attribution_patching(lm, "The king", trace(lm, "The queen said that"), Target(5))
+    for wrong in (5, [5]):
+        with pytest.raises(InvalidArgumentError, match="a function or a list of functions"):
+            gradients(lm, "The king", Target(5), interventions=wrong)
     unknown = Intervention(("embed",), lambda name, part: part * 2)
     with pytest.raises(InvalidArgumentError, match="the edit of embed has no slope"):
         gradients(lm, "The king", Target(5), interventions=unknown)
