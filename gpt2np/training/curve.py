@@ -18,16 +18,14 @@ def loss_curve(losses: Sequence[float], evaluations: Sequence[tuple[int, float]]
     spans = even_slices(len(losses), 200)
     training = [(span.stop, sum(losses[span]) / len(losses[span])) for span in spans]
     lines = {"training": training, "evaluation": evaluations}
-    points = [point for line in lines.values() for point in line]
-    last = max(step for step, _ in points)
-    low, high = min(loss for _, loss in points), max(loss for _, loss in points)
-    span = (high - low) or 1.0
+    last, means = len(losses), [loss for line in lines.values() for _, loss in line]
+    low, high = min(means), max(means)
 
     def x(step: float) -> float:
-        return _MARGIN + (_WIDTH - 2 * _MARGIN) * step / max(1, last)
+        return _MARGIN + (_WIDTH - 2 * _MARGIN) * step / last
 
     def y(loss: float) -> float:
-        return _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (loss - low) / span
+        return _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * (loss - low) / ((high - low) or 1)
 
     left, bottom = _MARGIN, _HEIGHT - _MARGIN
     parts = [
