@@ -90,25 +90,38 @@ def test_weights_against_torch_in_float64(seed):
             assert np.abs(found[name] - gradient).max() <= 1e-9 * largest, name
 
 
-def float32_errors(seed):
+def float32_errors(model, texts):
     """Return (ours, torch's) squared errors against float64, after a check of each entry."""
-    shape = {"n_embd": 96, "n_head": 4, "n_inner": 384, "n_layer": 2, "vocab_size": 300}
-    model = random_model(np.float32, **shape, n_positions=200, tied=seed % 2 == 0)
-    texts = random_texts(model.config, seed, [150, 90])
     _, exact = weight_gradients(model, texts, np.float64)
     _, theirs = torch_gradients(model, texts, torch.float32)
     _, ours = weight_gradients(model, texts, np.float32)
     errors = np.zeros(2)
     for name, gradient in exact.items():
         assert ours[name].dtype == np.float32
-        largest = np.abs(gradient).max()
-        assert np.abs(ours[name] - theirs[name]).max() <= 1e-4 * largest, name
+        largest = max(np.abs(gradient).max(), 1e-6)
+        is_close = np.abs(theirs[name] - gradient).max() <= 1e-4 * largest
+        reference = (
+            theirs[name] if is_close else gradient
+        )  # with 2 channels, torch's error is 2.5e-4
+        assert np.abs(ours[name] - reference).max() <= 1e-4 * largest, name
         errors += [np.square((x[name] - gradient) / largest).sum() for x in (ours, theirs)]
     return errors
 
 
-def test_float32_is_as_accurate_as_torch():
-    ours, theirs = np.sqrt(sum(map(float32_errors, range(4))))
+def random_float32(seed):
+    model = random_model(np.float32, **random_config(seed))
+    return model, random_texts(model.config, seed)
+
+
+def larger_float32(seed):
+    shape = {"n_embd": 96, "n_head": 4, "n_inner": 384, "n_layer": 2, "vocab_size": 300}
+    model = random_model(np.float32, **shape, n_positions=200, tied=seed % 2 == 0)
+    return model, random_texts(model.config, seed, [150, 90])
+
+
+@pytest.mark.parametrize(("case", "n"), [(random_float32, 60), (larger_float32, 4)])
+def test_float32_is_as_accurate_as_torch(case, n):
+    ours, theirs = np.sqrt(sum(float32_errors(*case(seed)) for seed in range(n)))
     assert ours <= 1.15 * theirs
 
 
