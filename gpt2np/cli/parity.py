@@ -18,7 +18,7 @@ from gpt2np.cli.text_input import decode_argument
 from gpt2np.data.files import check_output_file, read_json_object
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
-from gpt2np.runtime.options import ModelOptions
+from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
 if TYPE_CHECKING:
     from gpt2np.parity import Golden
@@ -62,8 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     dtype = "Data type that the engine computes in (default: the narrowest that holds its numbers)"
     add("--dtype", choices=("float32", "bfloat16", "float16", "float64"), dest="engine", help=dtype)
     add("--json", action="store_true", help="Print the report as one JSON object")
+    add_option(record, ModelOptions, "model")
+    add_option(checking, ModelOptions, "model", help=f"{MODEL_HELP} (default: GOLDEN's)")
     for action in (record, checking):
-        add_option(action, ModelOptions, "model")
         add_performance_arguments(action)
         action.set_defaults(exact=True)
 

@@ -14,12 +14,12 @@ from gpt2np.cli.model_options import add_performance_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.errors import CheckpointError
 from gpt2np.kernels.threads import set_threads
-from gpt2np.runtime.options import ModelOptions
+from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("receipt", type=Path, metavar="FILE", help="Receipt to replay")
-    add_option(parser, ModelOptions, "model")
+    add_option(parser, ModelOptions, "model", help=f"{MODEL_HELP} (default: the receipt's)")
     add_performance_arguments(parser)
 
 
