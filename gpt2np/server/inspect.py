@@ -141,7 +141,8 @@ def _add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> No
         part = _range(rows), _range(columns), cells
         weights = get_engine(model).lm.model.weights
         numbers = await run_on(INSPECTION, submatrix, weights, name, *part)
-        return await json_response(array_json(numbers, np.float32))
+        size = np.atleast_2d(weights[name]).shape  # of the whole weight
+        return await json_response(array_json(numbers, np.float32) | {"size": list(size)})
 
     @app.get("/api/nearest")
     async def get_nearest(
@@ -223,7 +224,8 @@ def _saliency(lm: LanguageModel, body: SaliencyRequest) -> Json:
         raise InvalidArgumentError(
             f"prompt has {len(body.prompt):,} tokens; saliency needs 1 to {most:,}"
         )
-    found = saliency(lm, body.prompt, Target(body.token), steps=body.steps)
+    hooks, target = hooks_of(body.interventions, lm.model.config), Target(body.token)
+    found = saliency(lm, body.prompt, target, steps=body.steps, interventions=hooks)
     return {"values": found.values.tolist(), "value": found.value, "baseline": found.baseline}
 
 

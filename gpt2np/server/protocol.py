@@ -507,6 +507,7 @@ class SaliencyRequest(_Request):
     prompt: list[TokenId]
     token: TokenId
     steps: int = Field(8, ge=1, le=64, description="Gradients to average.")
+    interventions: list[InterventionRequest] = Field(default=[], max_length=100)
 
 
 class DirectionRequest(_Request):

@@ -2,7 +2,7 @@
 
 machine.js  the Machine: an animated picture of a forward pass, with controls
 numbers.js  the numbers of a pass as tables
-draw.js     the strip of probabilities and the random number
+draw.js     the ruler of probabilities and the random number
 stage.js    the picture on a canvas
 zoom.js     zooms into the picture, down to single numbers
 scenes.js   the pictures of the parts that zoom.js opens

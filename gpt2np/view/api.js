@@ -135,14 +135,17 @@ export async function loadModel(name) {
 /** Numbers beyond a description: activations, weights, nearest tokens. `model()` is the model's name, `text(id)` a token's text, `changes(pass)` the fields of a request that change the pass. */
 export function serverSource({ model, text, changes }) {
   const query = (path, fields) => once(`${path}?${new URLSearchParams({ model: model(), ...fields })}`);
-  const weights = async ({ name, rows, columns, cells = WHOLE }) => decodeArray(await query("api/weights", { name, rows: rows.join(":"), columns: columns.join(":"), cells }));
-  const row = async ({ n_embd }, name, i) => (await weights({ name, rows: [i, i + 1], columns: [0, n_embd] })).data;
-  const column = async ({ n_embd }, name, i) => (await weights({ name, rows: [0, name.endsWith("bias") ? 1 : n_embd], columns: [i, i + 1] })).data;
+  const weights = async ({ name, rows, columns, cells = WHOLE }) => {
+    const part = await query("api/weights", { name, cells, ...(rows && { rows: rows.join(":") }), ...(columns && { columns: columns.join(":") }) });
+    return { ...decodeArray(part), size: part.size };
+  };
+  const row = async (name, i) => (await weights({ name, rows: [i, i + 1] })).data;
+  const column = async (name, i) => (await weights({ name, columns: [i, i + 1] })).data;
   return {
     has: () => true, weights, row, column,
-    async neuron(pass, layer, i) {
+    async neuron(layer, i) {
       const name = `h.${layer}.mlp.`;
-      const [input, [bias], output] = await Promise.all([column(pass, `${name}c_fc.weight`, i), column(pass, `${name}c_fc.bias`, i), row(pass, `${name}c_proj.weight`, i)]);
+      const [input, [bias], output] = await Promise.all([column(`${name}c_fc.weight`, i), column(`${name}c_fc.bias`, i), row(`${name}c_proj.weight`, i)]);
       return { input, bias, output };
     },
     async points(pass, points) {

@@ -50,6 +50,8 @@ function showSettings() {
 
 /** Return the fields of a request that say how tokens are picked. */
 const sampling = ({ temperature, top_k, top_p }) => ({ temperature, top_k, top_p });
+/** What is kept with each token that is written. */
+const settingsNow = () => ({ ...sampling(readSettings()), steering: steering.read() });
 
 // ---- tokens
 
@@ -224,6 +226,8 @@ async function goTo(node, { index, says, plays } = {}) {
   setBusy(null);
   renderStory();
   if (says) setStatus(says);
+  const { how } = pathTo(node).findLast((each) => each.how) ?? {};
+  if (how) await steering.set(how.steering); // so that the panels show the pass that the text came from
   await pin(index ?? allIds().length, plays);
 }
 
@@ -231,7 +235,7 @@ const sheet = createSheet();
 
 // ---- the Machine
 
-const source = serverSource({ model: () => state.model.id, text: tokenText, changes: () => inside.changes() });
+const source = serverSource({ model: () => state.model.id, text: tokenText, changes: () => page.changes() });
 const machine = createMachine($("machine"), { onEnd: goOn, onPick: pickNext, onSwitch: switchPart, source });
 $("numbers").append(machine.panels);
 let asked = 0; // the number of the latest pass to show
@@ -258,9 +262,10 @@ async function showMachine(answer, token, plays = false, changes = {}) {
   const described = await answer;
   if (number !== asked || !described) return;
   const { temperature, top_k, top_p } = readSettings();
-  const filters = [`temperature ${temperature}`, ...(top_k ? [`top-k ${top_k}`] : []), ...(top_p < 1 ? [`top-p ${top_p}`] : []), ...steering.name()];
+  const filters = [`temperature ${temperature}`, ...(top_k ? [`top-k\u00a0${top_k}`] : []), ...(top_p < 1 ? [`top-p ${top_p}`] : [])];
+  const title = [...steering.name().map((name) => `${name[0].toUpperCase()}${name.slice(1)}.`), `With ${filters.join(", ")}: before → after`].join(" ");
   const picks = !isTreeOfPrompt() || described.ids.length >= state.tree.ids.length; // tokens of the prompt stay
-  machine.show(described, { token, title: `With ${filters.join(", ")}:`, plays, picks, ...changes });
+  machine.show(described, { token, title, plays, picks, ...changes });
 }
 
 /** The Machine has played a pass: play that of the next token, which is written if it is not there yet. */
@@ -390,7 +395,7 @@ async function choose(index, { id, logprob }) {
   const parent = path[index - promptLength - 1] ?? state.tree.root;
   const like = parent.children.find((child) => child.top);
   remember();
-  const node = state.tree.add(parent, { id, logprob, top: like?.top });
+  const node = state.tree.add(parent, { id, logprob, top: like?.top, how: settingsNow() });
   state.current = node;
   state.pinned = index;
   renderStory();
@@ -450,14 +455,14 @@ async function usePrompt() {
 /** The node before the chosen token; the root if the token belongs to the prompt, or if none is chosen. */
 const pinnedNode = () => pathTo(state.current)[(state.pinned ?? 0) - state.tree.ids.length - 1] ?? state.tree.root;
 
-/** Put the tokens of a stream into the tree as they come. `ends` has the last node of each text; return why the texts ended. */
-async function grow(chunks, ends, seed, onToken) {
+/** Put the tokens of a stream into the tree as they come. `ends` has the last node of each text, `how` the settings; return why the texts ended. */
+async function grow(chunks, ends, seed, how, onToken) {
   const lengths = ends.map(() => 0);
   let reason = null;
   for await (const { choices: [choice] } of chunks) {
     const i = choice.index;
     for (const token of readTokens(choice)) {
-      ends[i] = state.tree.add(ends[i], { ...token, draw: [seed + i, lengths[i]] });
+      ends[i] = state.tree.add(ends[i], { ...token, draw: [seed + i, lengths[i]], how });
       lengths[i] += 1;
       [state.current] = ends;
       onToken();
@@ -472,7 +477,7 @@ function sayWritten(n, used, depth, reason, count) {
   const { seed } = readSettings();
   const why = reason === "stop" ? " The model ended the text." : allIds().length >= state.model.n_positions ? " The model’s context is full." : count > 1 ? " You asked for this many. Press a token to see in the picture how it was chosen." : "";
   const sum = used === seed ? "" : ` (the seed ${seed} plus ${depth} for the ${depth === 1 ? "token" : "tokens"} already written)`;
-  return `${counted(n, "token")} written with seed ${used}${sum}.${why}`;
+  return `${[`${counted(n, "token")} written with seed ${used}${sum}`, ...steering.name()].join(" and ")}.${why}`;
 }
 
 function sayStopped(error, n) {
@@ -485,8 +490,7 @@ function sayStopped(error, n) {
  * Write `count` tokens after the node `start`; without it, after the current text, or after the prompt if `seed` is given.
  * With `ways` > 1, write that many texts, without `start` from the chosen token on.
  */
-async function write(start, count, { seed, ways = 1, remembers = true, usesPrompt = false, plays = false } = {}) {
-  if (running) return;
+async function writeText(start, count, { seed, ways = 1, remembers = true, usesPrompt = false, plays = false } = {}) {
   const controller = new AbortController();
   setBusy(controller);
   if ((usesPrompt && !(await usePrompt())) || !(await steering.ready())) return setBusy(null);
@@ -511,7 +515,7 @@ async function write(start, count, { seed, ways = 1, remembers = true, usesPromp
   setStatus(ways > 1 ? `Writing ${ways} texts from here…` : "Writing…");
   const ends = Array(ways).fill(start);
   try {
-    const reason = await grow(chunks, ends, used, () => showProgress(controller, ways));
+    const reason = await grow(chunks, ends, used, settingsNow(), () => showProgress(controller, ways));
     await drawn();
     setStatus(ways > 1 ? `${ways} texts from the same point, with the seeds ${used} to ${used + ways - 1}: ${counted(new Set(ends).size, "distinct text")}.`
       : sayWritten(pathTo(ends[0]).length - depth, used, depth, reason, count));
@@ -523,6 +527,18 @@ async function write(start, count, { seed, ways = 1, remembers = true, usesPromp
   if (!isTreeOfPrompt()) hideStory("The prompt has changed. Write something first.");
   const stays = state.pinned !== null && state.pinned < first && count > 1; // a single token is to be looked at
   if (state.current !== start) await pin(stays ? state.pinned : first, plays || count === 1);
+}
+
+let written = null; // the promise of the latest text
+/** Write as `writeText`, unless a text is being written. */
+const write = (...args) => (running ? null : (written = writeText(...args)));
+
+/** Write the text of the prompt again, as the model writes now; a text that is being written ends. */
+async function writeAnew() {
+  share.save();
+  running?.abort();
+  await Promise.allSettled([written]);
+  await write(null, readSettings().max_tokens, { seed: readSettings().seed, usesPrompt: true });
 }
 
 let drawing = null;
@@ -582,17 +598,25 @@ $("prompt").addEventListener("keydown", (event) => {
 // ---- examples
 
 $("examples").append(...EXAMPLES.map(({ prompt }, i) => element("option", { value: i }, prompt)));
-$("examples").addEventListener("change", async () => {
+$("examples").addEventListener("change", () => {
   const example = EXAMPLES[$("examples").value];
   $("examples").value = "";
-  if (!example || running) return;
-  $("prompt").value = example.prompt;
-  const isKnown = state.model.id === MODEL;
-  if (isKnown) Object.assign(inside.chosen, { layer: example.layer, head: example.head });
-  if (!(await usePrompt())) return;
-  const says = isKnown ? `Head ${example.head} of block ${example.layer} takes much from “${withSpaces(example.looksAt)}”. Switch the head off under “Inside” and see how likely “${withSpaces(example.next)}” is then.` : "Ready.";
-  await goTo(state.current, { says, plays: true });
+  if (example) openExample(example, true);
 });
+
+/** Show an example's prompt, with all parts on. */
+async function openExample({ prompt, layer, head, looksAt, next }, plays) {
+  clearTimeout(settled); // the picture is shown again below
+  running?.abort();
+  await Promise.allSettled([written]);
+  $("prompt").value = prompt;
+  inside.factors.clear();
+  const isKnown = state.model.id === MODEL;
+  if (isKnown) Object.assign(inside.chosen, { layer, head });
+  if (!(await usePrompt())) return;
+  const says = isKnown ? `Head ${head} of block ${layer} takes much from “${withSpaces(looksAt)}”. Switch the head off under “Inside” and see how likely “${withSpaces(next)}” is then.` : "Ready.";
+  await goTo(state.tree.root, { says, plays });
+}
 
 // ---- branches
 
@@ -608,11 +632,21 @@ async function openBranch(leaf) {
 async function ensureNumbers() {
   const path = pathTo(state.current);
   if (path.every((node) => node.logprob !== undefined && node.top)) return;
+  if (steering.name().length) return ensureSteeredNumbers(path);
   const response = await post("v1/completions", {
     model: state.model.id, prompt: allIds(), echo: true, max_tokens: 0, logprobs: 10, return_tokens_as_token_ids: true,
   });
   const tokens = readTokens((await response.json()).choices[0]).slice(state.tree.ids.length);
   path.forEach((node, i) => Object.assign(node, tokens[i]));
+}
+
+/** Ask for the same, a request for each token: an echo of the prompt can't be steered. */
+async function ensureSteeredNumbers(path) {
+  for (const [i, node] of path.entries()) {
+    const context = [...state.tree.ids, ...path.slice(0, i).map(({ id }) => id)];
+    const { next } = await postJson("api/inspect", requestNext(context, node.id, { include: [] }));
+    Object.assign(node, { top: next, logprob: next.find(({ id }) => id === node.id).logprob });
+  }
 }
 
 /** Make a text of the comparison a branch of the story. */
@@ -626,8 +660,8 @@ async function adopt(ids, tokens) {
 // ---- start
 
 let settled = null; // the settings have changed: a timer
-const page = { state, save: () => share.save(), correctSetting, machine, showMachine, requestNext, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, setStatus, showError, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy };
-const steering = createSteering(page, $("steering-content"), () => { share.save(); showAgain(); });
+const page = { state, save: () => share.save(), changes: () => inside.changes(), correctSetting, machine, showMachine, requestNext, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, setStatus, showError, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy };
+const steering = createSteering(page, $("steering-content"), writeAnew);
 page.steering = steering;
 const inside = createInside(page);
 const compare = createCompare(page);
@@ -635,7 +669,7 @@ createBpe($("bpe-content"), (text) => postJson("api/merges", { text }));
 const river = createRiver(page, $("branch-list"), openBranch);
 const glow = createSaliency(page, $("story"), $("glow-says"), $("glow"));
 const share = createShare(page, inside, compare);
-createPresent(inside, machine);
+createPresent({ inside, machine, openExample });
 
 for (const name of SETTINGS) {
   $(name).addEventListener("change", () => { const said = correctSetting($(name)); if (said) setStatus(said); });

@@ -1,8 +1,8 @@
-// The draw: a strip from 0 to 1, on which each token has a share, and the random number that falls on it.
+// The draw: a ruler from 0 to 1, on which each token has a share, and the random number that falls on it.
 
 import { clamp, ease, element, percent, withSpaces } from "./view.js";
 
-const STRETCHED = 0.45; // of the phase: until then temperature and filters stretch and cut the strip
+const STRETCHED = 0.45; // of the phase: until then temperature and filters stretch and cut the ruler
 const FALLEN = 0.9; // of the phase: until then the number falls
 const FALL = 26; // px
 
@@ -62,5 +62,10 @@ export function createDraw() {
     marker.style.transform = `translateY(${((fallen - 1) * FALL).toFixed(1)}px)`;
   }
 
-  return { root, show, render };
+  /** Mark the part of a token of the list beside it; null: of none. */
+  function mark(id) {
+    for (const part of parts.values()) part.classList.toggle("marked", part.dataset.id === id);
+  }
+
+  return { root, show, render, mark };
 }

@@ -22,8 +22,8 @@ const source = details && {
     return kind === "norm" ? Boolean(described.points[layer ? `blocks.${layer - 1}.resid` : "embed"]) : ["score", "term"].includes(kind);
   },
   points: async (pass, names) => Object.fromEntries(names.map((name) => [name, pass.point(name)]).filter(([, array]) => array)),
-  row: async (_, name, i) => rowNamed(name, i),
-  async neuron(_, layer, neuron) {
+  row: async (name, i) => rowNamed(name, i),
+  async neuron(layer, neuron) {
     const [{ input, bias, output }, i] = [details.weights[layer], placeOf(layer, neuron)];
     return { input: row(arrayOf(input), i), bias: arrayOf(bias).data[i], output: row(arrayOf(output), i) };
   },

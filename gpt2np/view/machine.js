@@ -11,7 +11,8 @@ import { bar, button, dataElement, element, percent, rovingFocus, shareElement, 
 const N_BARS = 9;
 const N_TEXT = 40; // tokens of the text above the picture
 const LEAST_BAR = 0.2; // a bar of full length stands for at least this probability, so that unlikely guesses get short bars
-const LEGEND = "Strips: a token’s numbers. Arcs: what it takes from tokens before it. Gold dots: the strongest neurons.";
+const LEGEND = "Strips: a token’s numbers, blue above zero, orange below. Arcs: what it takes from tokens before it. Gold dots: the strongest neurons.";
+const KEY = "Blue is above zero, orange below; the stronger the color, the larger the number. In a pattern, a darker cell takes more."; // inside a part
 
 /**
  * Build the Machine in `root`. `onEnd()` is called when a pass has been played; it may show the next one.
@@ -52,12 +53,13 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   const crumbs = element("nav", { class: "machine-crumbs", "aria-label": "Where you are in the model" });
   const picture = element("div", { class: "machine-picture" }, element("div", { class: "machine-view" }, canvas), blocks);
   const stage = element("div", { class: "machine-stage" }, labels, picture, answer);
+  const legend = element("p", { class: "machine-readout" }, LEGEND);
   const panels = element("div", { class: "machine-numbers" });
   const showNumbers = createNumbers(panels, sections);
   root.classList.add("machine");
   root.append(element("div", { class: "machine-head" }, text, crumbs), stage,
     element("div", { class: "transport" }, button("‹ Step", () => step(-1), { class: "back", "aria-label": "Step back" }), play, button("Step ›", () => step(1), { class: "forth", "aria-label": "Step" }), range, speed, heads),
-    caption, element("p", { class: "machine-readout" }, LEGEND));
+    caption, legend);
   const zoom = createZoom({
     canvas, picture, crumbs, source,
     say: (nodes) => { if (nodes) caption.replaceChildren(...nodes); else { said = ""; render(); } },
@@ -76,6 +78,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     isStill: () => reducedMotion.matches,
     onChange: (level) => {
       showText(); // the path beside it may be longer now
+      legend.textContent = level ? KEY : LEGEND;
       if (level?.layer !== undefined) chooseBlock(level.layer);
     },
   });
@@ -204,7 +207,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     const most = Math.max(...listed.map(({ p }) => p), LEAST_BAR);
     const where = checkpoint ? `after block ${checkpoint - 1}` : "before the first block";
     if (ofOther) answerTitle.replaceChildren("After ", lineChip(view.line), `, asked ${where}, it would say`);
-    else answerTitle.replaceChildren(isDrawn ? (shown.title || "The draw: a strip from 0 to 1") : isLast ? "The next token could be" : `Asked ${where}, it would say`);
+    else answerTitle.replaceChildren(isDrawn ? (shown.title || "The draw: a ruler from 0 to 1") : isLast ? "The next token could be" : `Asked ${where}, it would say`);
     bars.replaceChildren(...listed.map((each) => {
       const { id, p, before = p } = each;
       const from = Math.abs(before - p) < 5e-4 ? [] : [element("span", { class: "soft" }, `${percent(before)} → `)];
@@ -244,7 +247,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
 
   const nameOf = ({ kind, layer }) => ({ embed: "embedding", attention: `block ${layer}, attention`, mlp: `block ${layer}, MLP`, answer: "answer", draw: "draw" })[kind];
 
-  /** What temperature and filters did to a token's share of the strip. */
+  /** What temperature and filters did to a token's share of the ruler. */
   function sayStretch(own) {
     const p = Math.exp(own.logprob);
     return Math.abs(p - own.sampled) < 5e-4 ? [] : [` Before, the settings ${own.sampled > p ? "stretched" : "shrank"} its share from `, shareElement(p), " to ", shareElement(own.sampled), "."];
@@ -276,12 +279,12 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     }
     const { draw } = pass.described;
     const own = pass.next.find(({ id }) => id === shown.token);
-    if (shown.token === null) return [title, "A strip from 0 to 1 is divided among the tokens that can come, in the order of their numbers. Each token’s section is as long as its probability. ", pass.next.some(({ sampled }) => sampled === 1) ? "Here one token has all of it: nothing is left to chance." : `A random number picks one${onPick && shown.picks ? ": press “One token”, or a token" : ""}.`];
+    if (shown.token === null) return [title, "A ruler from 0 to 1 is divided among the tokens that can come, in the order of their numbers. Each token’s part is as long as its probability. ", pass.next.some(({ sampled }) => sampled === 1) ? "Here one token has all of it: nothing is left to chance." : `A random number picks one${onPick && shown.picks ? ": press “One token”, or a token" : ""}.`];
     if (shown.isChanged) return [title, "The token that came, ", nextChip(shown.token), ", has ", ...(own ? [shareElement(own.sampled)] : ["no place"]), " with the changed parts and the settings. A part that is off (gray) adds nothing, and everything after it is computed anew."];
     if (draw?.id === shown.token && own?.sampled < 1) {
-      return [title, "Each token’s share of the strip is as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", nextChip(shown.token), ": it is written, and all begins again with the longer text.", ...sayStretch(own)];
+      return [title, "The ruler has the tokens in the model’s own order, each as long as its probability. The random number ", dataElement(draw.number, draw.number.toFixed(4)), " falls on ", nextChip(shown.token), ": it is written, and all begins again with the longer text.", ...sayStretch(own)];
     }
-    return [title, "Each token’s share of the strip is as long as its probability. ", nextChip(shown.token), own?.sampled === 1 ? " has all of it: nothing is left to chance." : " came."];
+    return [title, "The ruler has the tokens in the model’s own order, each as long as its probability. ", nextChip(shown.token), own?.sampled === 1 ? " has all of it: nothing is left to chance." : " came."];
   }
 
   // ---- building for a pass
@@ -351,6 +354,8 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     renderNumbers();
     zoom.refresh();
   }
+  for (const kind of ["pointerover", "focusin"]) bars.addEventListener(kind, (event) => draw.mark(event.target.closest("li")?.dataset.id));
+  for (const kind of ["pointerleave", "focusout"]) bars.addEventListener(kind, () => draw.mark(null));
   for (const kind of ["click", "focusin"]) labels.addEventListener(kind, (event) => choose(lineOf(event)));
   labels.addEventListener("pointerover", (event) => { if (!zoom.isInside) lookAt(lineOf(event)); }); // inside a part the names may move
   stage.addEventListener("pointerleave", () => { if (pass) lookAt(chosen); });

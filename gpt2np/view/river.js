@@ -14,6 +14,17 @@ function svgElement(name, attributes) {
   return made;
 }
 
+const NAMES = { from: "from token", temperature: "temperature", top_k: "top-k", top_p: "top-p", steering: "steering" };
+
+/** How the end of a text was written: its seed, the token it begins at, and its settings; null for a text that came from a link. */
+function factsOf(leaf, nGiven) {
+  const nodes = pathTo(leaf);
+  const at = nodes.findLastIndex((node) => node.draw);
+  if (at < 0) return null;
+  const { draw: [seed, nDrawn], how } = nodes[at];
+  return { ...how, seed, from: nGiven + at - nDrawn, steering: how.steering[0] };
+}
+
 const cut = (text, n, fromEnd) => (text.length <= n ? text : fromEnd ? `…${text.slice(-n)}` : `${text.slice(0, n)}…`);
 
 /**
@@ -54,14 +65,21 @@ export function createRiver(page, list, open) {
     return element("bdi", { class: isOwn ? "own" : "shared", title: text.slice(0, 400) }, name);
   }
 
-  function rowElement({ parts, leaf }) {
+  /** The settings in which the texts differ; their seeds are always named. */
+  function variedSettings() {
+    const facts = rows.map(({ leaf }) => factsOf(leaf, state.tree.ids.length)).filter(Boolean);
+    return Object.keys(NAMES).filter((name) => new Set(facts.map((each) => each[name])).size > 1);
+  }
+
+  function rowElement({ parts, leaf }, varied) {
     const nodes = pathTo(leaf);
     const own = parts.at(-1);
-    const [seed] = own.nodes.findLast((node) => node.draw)?.draw ?? [];
+    const facts = factsOf(leaf, state.tree.ids.length);
+    const name = facts ? [`seed ${facts.seed}`, ...varied.map((each) => `${NAMES[each]} ${facts[each]}`)].join(", ") : "";
     const common = visible(page.textOf(nodes.slice(0, nodes.length - own.nodes.length).slice(-4).map((node) => node.id)));
     const button = element("button", { type: "button", class: "branch", "aria-current": leaf === state.current ? "true" : null, onclick: () => open(leaf) },
       element("span", { class: "hidden" }, common && `After ${common}: `), partElement(own, true),
-      element("span", { class: "hidden" }, `, ${counted(nodes.length, "token")}`), element("span", { class: "soft" }, seed === undefined ? "" : `seed ${seed}`));
+      element("span", { class: "hidden" }, `, ${counted(nodes.length, "token")}`), element("span", { class: "soft" }, name));
     return element("li", {}, ...parts.slice(0, -1).map((part) => partElement(part, false)), button);
   }
 
@@ -76,7 +94,8 @@ export function createRiver(page, list, open) {
       for (const each of [list, picture]) each.replaceChildren();
       return;
     }
-    list.replaceChildren(...rows.map(rowElement));
+    const varied = variedSettings();
+    list.replaceChildren(...rows.map((row) => rowElement(row, varied)));
     lay();
   }
 

@@ -30,7 +30,7 @@ export function createSaliency(page, story, says, isOn) {
     if (mine !== number) return;
     const start = performance.now();
     try {
-      const { values } = await once("api/saliency", { model: page.state.model.id, prompt: ids.slice(0, -1), token: ids.at(-1) });
+      const { values } = await once("api/saliency", { model: page.state.model.id, prompt: ids.slice(0, -1), token: ids.at(-1), ...page.changes() });
       if (mine === number) show(values, ids);
     } catch (error) {
       if (mine === number) says.textContent = error.message;
@@ -53,7 +53,7 @@ export function createSaliency(page, story, says, isOn) {
     const ranked = values.map((_, i) => i).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])).slice(0, N_SAID);
     const list = (indices) => indices.flatMap((i, k) => [k ? ", " : "", ...named(i)]);
     const [pro, contra] = [ranked.filter((i) => values[i] > 0), ranked.filter((i) => values[i] < 0)];
-    says.replaceChildren("For ", chipElement(page.tokenText(ids.at(-1))), ...(pro.length ? [" it counted most that these came before: ", ...list(pro)] : []),
+    says.replaceChildren(page.changes().interventions.length ? "In the changed model, for " : "For ", chipElement(page.tokenText(ids.at(-1))), ...(pro.length ? [" it counted most that these came before: ", ...list(pro)] : []),
       ...(contra.length ? [pro.length ? "; against it: " : " most counted against it: ", ...list(contra)] : []), ". (Shares of its log probability.)");
   }
 

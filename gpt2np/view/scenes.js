@@ -9,6 +9,9 @@ const LABEL = 15; // pixels of a line of small text
 const shownNumber = (value) => formatNumber(value, Math.abs(value) < 10 ? 3 : 2);
 const numberElement = (value) => dataElement(value, shownNumber(value));
 const largest = (...arrays) => arrays.reduce((most, array) => array.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
+/** The range of numbers, so that a color can be read. */
+const rangeOf = (values) => `${shownNumber(values.reduce((a, b) => Math.min(a, b)))} to ${shownNumber(values.reduce((a, b) => Math.max(a, b)))}`;
+
 /** Paint numbers as cells, `columns` a row: the color is the sign, the strength the size beside `limit`. */
 function paintCells(context, values, columns, box, limit, colors) {
   const rows = Math.ceil(values.length / columns);
@@ -56,8 +59,11 @@ const vectorTable = (caption, parts, first = "number") => () =>
 
 const inside = ({ x, y, w, h }, px, py) => px >= x && px < x + w && py >= y && py < y + h;
 const cellAt = (box, px, count) => Math.max(0, Math.min(count - 1, Math.floor(((px - box.x) / box.w) * count)));
-const label = (text, x, y, w = 0, name = "") => ({ text, x, y, w, h: LABEL, name });
+const label = (text, x, y, w = 0, name = "") => ({ text, x, y, w, h: LABEL + 3, name }); // with room for what hangs below the line
 const chipText = (pass, line) => `“${withSpaces(pass.lineText(line))}”`;
+
+/** A share, in whole percent where there is no room for more. */
+const shareIn = (width, p) => (width > 44 ? percent(p) : p > 0 && p < 0.01 ? "<1 %" : `${Math.round(100 * p)} %`);
 
 /** What is under a point of the picture of the whole model, which `place` (stage.js) lays out. */
 export function modelAt(pass, place, x, y) {
@@ -110,7 +116,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
       ...boxes.map((box, head) => ({ ...box, to: { kind: "head", layer, head }, name: "spot", label: `Head ${head}: ${chipText(pass, line)} looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}` })),
       ...parts.map(([name], i) => label(name, 0, strips[i].y + (strips[i].h - LABEL) / 2, left)),
       { ...strips[0], to: { kind: "norm", layer }, name: "spot", label: `The layer norm of ${chipText(pass, line)}` },
-      label(`MLP: ${pass.n_inner.toLocaleString("en")} neurons`, 0, under - LABEL - 2, width),
+      label(`MLP: ${pass.n_inner.toLocaleString("en")} neurons${act ? `, ${rangeOf(act)}` : ""}`, 0, under - LABEL - 2, width),
       ...(act ? best.map(({ neuron, activation }) => ({ ...grow(boxOf(neuron), 12), to: { kind: "neuron", layer, neuron }, name: "ring", label: `Neuron ${neuron}: ${shownNumber(activation)}` })) : []),
     ],
     paint(context) {
@@ -165,8 +171,8 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
     says: ["A row says how much a token takes from each token before it. The share comes from the token’s query (what it looks for) and the earlier token’s key (what it can be found by). Press a cell to see how. The output is the sum of the values (what is handed on), each times its share."],
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w),
-      ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", text: cell(line, key).w > 32 ? percent(own[key]) : "", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
-      ...names.map((name, i) => ({ ...label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w), ...(isThere({ kind: "matrix" }) && i < 3 && { name: "link", label: `Weights of the ${titles[name]}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, [0, pass.n_embd], [columnOf(pass, name, head), columnOf(pass, name, head + 1)]) }) })),
+      ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", text: cell(line, key).w > 28 ? shareIn(cell(line, key).w, own[key]) : "", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
+      ...names.map((name, i) => ({ ...label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w), ...(isThere({ kind: "matrix" }) && i < 3 && { name: "link", label: `Weights of the ${titles[name]}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, null, [columnOf(pass, name, head), columnOf(pass, name, head + 1)]) }) })),
     ],
     paint(context) {
       paintPattern(context, pass, layer, head, square, colors, off.has(`${layer},${head}`), line);
@@ -192,7 +198,8 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
   };
 }
 
-const matrixLevel = (name, rows, columns) => ({ kind: "matrix", name, rows, columns });
+/** Part of a weight; rows or columns that are not given are all. */
+const matrixLevel = (name, rows = null, columns = null) => ({ kind: "matrix", name, rows, columns });
 /** The column of c_attn.weight that computes number `i` of a head's "q", "k" or "v". */
 export const columnOf = ({ n_head, headSize }, what, head, i = 0) => (["q", "k", "v"].indexOf(what) * n_head + head) * headSize + i;
 
@@ -209,7 +216,7 @@ function productScene({ a, b, bias = null, nameA, nameB, termTo, extra = [], say
   const term = (i) => ({ x: (i * width) / a.length, y: y1, w: Math.max(2, width / a.length), h: y3 + 2 * part - y1 });
   return {
     says,
-    items: [label(nameA, 0, 0, width), label(nameB, 0, y2 - LABEL - 2, width), label(`each pair multiplied${bias === null ? "" : `; added up, with ${shownNumber(bias)} (bias)`}`, 0, y3 - LABEL - 2, width),
+    items: [label(`${nameA}, ${rangeOf(a)}`, 0, 0, width), label(`${nameB}, ${rangeOf(b)}`, 0, y2 - LABEL - 2, width), label(`each pair multiplied${bias === null ? "" : `; added up, with ${shownNumber(bias)} (bias)`}`, 0, y3 - LABEL - 2, width),
       ...Array.from({ length: Math.ceil(a.length / step) }, (_, k) => k * step).map((i) => ({ ...term(i), w: (width * step) / a.length, to: termTo(i), name: "term", label: `Number ${i}: ${shownNumber(a[i])} times ${shownNumber(b[i])} is ${shownNumber(products[i])}` })), ...extra],
     paint(context) {
       paintVector(context, a, boxes[0], largest(a), colors);
@@ -246,7 +253,7 @@ export function scoreScene({ layer, head, key: wanted }, context) {
     termTo: (i) => (isThere({ kind: "number" }) ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: row(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
     says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number, and the products added. A fixed factor keeps the sum small: `, ...terms, ". The softmax turns all scores, even negative ones, into shares: a higher score gives a larger share, here ", shareElement(weights[key]), "."],
     extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
-      ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 24 ? [withSpaces(pass.lineText(other)), ...(box(other).w > 44 ? [shownNumber(score)] : []), percent(weights[other])].join("\n") : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
+      ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 24 ? [withSpaces(pass.lineText(other)), ...(box(other).w > 44 ? [shownNumber(score)] : []), shareIn(box(other).w, weights[other])].join("\n") : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
   }, context, (canvas) => {
     const most = Math.max(...weights);
     weights.slice(0, line + 1).forEach((weight, other) => {
@@ -292,8 +299,8 @@ export function neuronScene({ layer, neuron }, context) {
     says: [`Neuron ${neuron} of block ${layer}: the sum is `, numberElement(sumOf(x, data.input, data.bias)), `; the activation function, which brings negative sums close to 0, gives `, numberElement(act), `. The neuron adds its row of output weights, times this activation, to the line of ${chipText(pass, line)}`,
       ...(raised ? ["; by itself, that makes ", ...raised.map((id, i) => `${i ? ", " : ""}“${withSpaces(pass.text(id))}”`), " likelier."] : ["."])],
     extra: [label(`what it writes: row ${neuron} of h.${layer}.mlp.c_proj.weight, times ${shownNumber(act)}`, 0, y - LABEL - 2, width),
-      { x: 0, y: y + box.h + 5, w: 110, h: LABEL + 3, name: "link", text: "all input weights", label: `Input weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_fc.weight`, [0, pass.n_embd], [0, pass.n_inner]) },
-      { x: 120, y: y + box.h + 5, w: 120, h: LABEL + 3, name: "link", text: "all output weights", label: `Output weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_proj.weight`, [0, pass.n_inner], [0, pass.n_embd]) }],
+      { x: 0, y: y + box.h + 5, w: 110, h: LABEL + 3, name: "link", text: "all input weights", label: `Input weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_fc.weight`) },
+      { x: 120, y: y + box.h + 5, w: 120, h: LABEL + 3, name: "link", text: "all output weights", label: `Output weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_proj.weight`) }],
   }, context, (canvas) => paintVector(canvas, data.output.map((value) => value * act), box, largest(data.output) * Math.abs(act), colors));
 }
 
@@ -302,7 +309,7 @@ function stripsScene(parts, pitch, { width, colors }, caption, isOneScale = true
   const boxes = parts.map((_, i) => ({ x: 0, y: i * pitch + LABEL + 3, w: width, h: pitch - LABEL - 8 }));
   const limit = largest(...parts.map(([, vector]) => vector));
   return {
-    items: parts.map(([name], i) => label(name, 0, i * pitch, width)),
+    items: parts.map(([name, vector], i) => label(`${name}, ${rangeOf(vector)}`, 0, i * pitch, width)),
     paint: (context) => parts.forEach(([, vector], i) => paintVector(context, vector, boxes[i], isOneScale ? limit : largest(vector), colors)),
     at(x, y) {
       const i = boxes.findIndex((box) => inside(box, x, y));
@@ -327,7 +334,7 @@ export function tokenScene(_, context) {
     says: [`${chipText(pass, line)} is token ${id} of ${pass.vocab_size.toLocaleString("en")}. It becomes ${pass.n_embd.toLocaleString("en")} learned numbers; the place in the text adds as many. Tokens that occur in similar places have similar numbers.`],
     items: [...strips.items, ...(near.length ? [label("most similar embeddings (cosine)", 0, y - LABEL - 3, width)] : []),
       ...near.map(({ text, cosine }, i) => ({ ...label(`${withSpaces(text)} ${formatNumber(cosine)}`, (i % columns) * (width / columns), y + 4 + Math.floor(i / columns) * (LABEL + 9), width / columns), name: "near", value: cosine })),
-      { x: Math.max(0, width - 130), y: height - LABEL - 4, w: 130, h: LABEL + 3, name: "link", text: "all embeddings", label: "All embeddings: wte", to: matrixLevel("wte.weight", [0, pass.vocab_size], [0, pass.n_embd]) }],
+      { x: Math.max(0, width - 130), y: height - LABEL - 4, w: 130, h: LABEL + 3, name: "link", text: "all embeddings", label: "All embeddings: wte", to: matrixLevel("wte.weight") }],
   };
 }
 
@@ -346,8 +353,9 @@ export function normScene({ layer }, context) {
 }
 
 /** Part of a matrix of weights; its parts can be gone into until the numbers stand there. */
-export function matrixScene({ name, rows: [r0, r1], columns: [c0, c1] }, { width, height, colors, data }) {
-  const { shape: [h, w], data: values } = data.part;
+export function matrixScene({ name, rows, columns }, { width, height, colors, data }) {
+  const { shape: [h, w], size, data: values } = data.part;
+  const [[r0, r1], [c0, c1]] = [rows ?? [0, size[0]], columns ?? [0, size[1]]];
   const box = { x: 0, y: LABEL + 6, w: width, h: height - LABEL - 8 };
   const isExact = h === r1 - r0 && w === c1 - c0;
   const [least, lowest] = [46, 13]; // pixels that a number takes
@@ -363,7 +371,7 @@ export function matrixScene({ name, rows: [r0, r1], columns: [c0, c1] }, { width
   const span = (a, b) => (b - a === 1 ? `${a}` : `${a} to ${b - 1}`);
   return {
     says: [`${name}: rows ${span(r0, r1)}, columns ${span(c0, c1)}. ${isExact ? "A cell is one learned number." : "A cell is the strongest of its numbers; go in to see each."}`],
-    items: [label(`${(r1 - r0).toLocaleString("en")} rows × ${(c1 - c0).toLocaleString("en")} columns`, 0, 0, width),
+    items: [label(`${(r1 - r0).toLocaleString("en")} rows × ${(c1 - c0).toLocaleString("en")} columns, ${rangeOf(values)}`, 0, 0, width),
       ...parts.map(({ rows, columns }) => ({ ...boxOf(rows, columns), name: "spot", to: { kind: "matrix", name, rows, columns }, label: `Rows ${span(...rows)}, columns ${span(...columns)}` })),
       ...(showsNumbers ? Array.from(values, (value, i) => ({ ...cell(Math.floor(i / w), i % w), text: shownNumber(value), name: "figure", value })) : [])],
     paint: (context) => paintCells(context, values, w, box, largest(values), colors),

@@ -11,6 +11,7 @@ const WORDS = { a: "the sea, a ship, the waves, a sailor, the shore", b: "the fo
 export function createSteering(page, root, onChange) {
   let found = null; // { point, vector }
   let number = 0;
+  let told = "{}"; // the fields of a request when `onChange` was last called
   const field = (id, label, value) => element("label", {}, label, element("input", { type: "text", id, value, maxlength: 400, autocomplete: "off" }));
   const says = element("p", { class: "facts", id: "steer-says", role: "status" });
   const output = element("output", { id: "steer-value" }, "0");
@@ -20,7 +21,7 @@ export function createSteering(page, root, onChange) {
       element("label", {}, "after block", element("select", { id: "steer-block" }))),
     element("label", { class: "slide" }, "Strength ", output, element("input", { type: "range", id: "steer", min: -MOST, max: MOST, step: 0.1, value: 0, list: "steer-middle" })),
     element("datalist", { id: "steer-middle" }, element("option", { value: 0 })),
-    element("div", { class: "buttons" }, button("Write with it", () => $("write-form").requestSubmit(), { id: "steer-write", class: "primary" }), button("No steering", () => { $("steer").value = 0; update(); }, { id: "steer-off" })),
+    element("div", { class: "buttons" }, button("No steering", () => { $("steer").value = 0; update(); }, { id: "steer-off" })),
     says);
   const strength = () => Number($("steer").value);
   const words = (side) => $(`steer-${side}`).value.split(",").map((word) => word.trim()).filter(Boolean);
@@ -60,12 +61,14 @@ export function createSteering(page, root, onChange) {
   }
 
   async function update() {
-    if (await ready()) onChange();
+    if (!(await ready()) || told === JSON.stringify(fields())) return;
+    told = JSON.stringify(fields());
+    onChange();
   }
 
   function say() {
     if (!strength()) {
-      says.textContent = "At 0, the model writes as it was trained. Move the slider, then write: the words themselves are not in the prompt.";
+      says.textContent = "At 0, the model writes as it was trained. Move the slider: the text is written anew, though the words themselves are not in the prompt.";
       return;
     }
     const length = Math.hypot(...found.vector);
@@ -75,14 +78,16 @@ export function createSteering(page, root, onChange) {
 
   $("steer").addEventListener("input", () => { output.value = signed(strength()); });
   for (const id of ["steer", "steer-a", "steer-b", "steer-block"]) $(id).addEventListener("change", update);
-  const isOn = () => Boolean(strength() && found);
+
+  /** The field of a request that steers a pass: none at strength 0. */
+  function fields() {
+    return found && strength() ? { interventions: [{ point: found.point, vector: found.vector, strength: strength() }] } : {};
+  }
 
   return {
-    build, ready,
-    /** The field of a request that steers a pass: none at strength 0. */
-    fields: () => (isOn() ? { interventions: [{ point: found.point, vector: found.vector, strength: strength() }] } : {}),
+    build, ready, fields,
     /** What a sentence about the settings says. */
-    name: () => (isOn() ? [`steering ${signed(strength())}`] : []),
+    name: () => (fields().interventions ? [`steering ${signed(strength())}`] : []),
     read: () => [strength(), $("steer-a").value, $("steer-b").value, Number($("steer-block").value)],
     async set([value, a, b, block]) {
       $("steer").value = Number(value) || 0;
@@ -90,6 +95,7 @@ export function createSteering(page, root, onChange) {
       $("steer-b").value = String(b).slice(0, 400);
       if ($("steer-block").options[block]) $("steer-block").value = block;
       await ready();
+      told = JSON.stringify(fields());
     },
   };
 }

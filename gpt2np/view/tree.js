@@ -1,5 +1,8 @@
 // The texts written from one prompt, as a tree of tokens. Nothing is ever removed from it.
 
+/** What tells a token from others after the same text: its id, and the steering under which it has its probability. */
+const keyOf = ({ id, how }) => `${id} ${how?.steering[0] ? how.steering : ""}`;
+
 export class Tree {
   /** `ids` are the prompt's; `text` is the prompt as typed. */
   constructor(text, ids) {
@@ -8,9 +11,9 @@ export class Tree {
     this.root = { id: null, parent: null, children: [] };
   }
 
-  /** Add a token after a node; return the node, which may have existed before. */
+  /** Add a token after a node, with `how` it was written if that is known; return the node, which may have existed before. */
   add(parent, token) {
-    let node = parent.children.find((child) => child.id === token.id);
+    let node = parent.children.find((child) => keyOf(child) === keyOf(token));
     if (!node) {
       node = { ...token, parent, children: [] };
       parent.children.push(node);

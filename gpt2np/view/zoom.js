@@ -34,20 +34,20 @@ async function loadLevel(level, pass, line, source) {
   }
   if (kind === "number") {
     const index = columnOf(pass, what, head, i);
-    const [numbers, column, [bias]] = await Promise.all([points({ ln_1: `${at}ln_1`, q: `${at}attn.q`, k: `${at}attn.k` }), ...["weight", "bias"].map((part) => source.column(pass, `h.${layer}.attn.c_attn.${part}`, index))]);
+    const [numbers, column, [bias]] = await Promise.all([points({ ln_1: `${at}ln_1`, q: `${at}attn.q`, k: `${at}attn.k` }), ...["weight", "bias"].map((part) => source.column(`h.${layer}.attn.c_attn.${part}`, index))]);
     return { ...numbers, column, bias };
   }
   if (kind === "norm") {
-    const [numbers, weight, bias] = await Promise.all([points({ before }), ...["weight", "bias"].map((part) => source.row(pass, `h.${layer}.ln_1.${part}`, 0))]);
+    const [numbers, weight, bias] = await Promise.all([points({ before }), ...["weight", "bias"].map((part) => source.row(`h.${layer}.ln_1.${part}`, 0))]);
     return { ...numbers, weight, bias };
   }
   if (kind === "neuron") {
-    const [numbers, weights] = await Promise.all([points({ ln_2: `${at}ln_2`, act: `${at}mlp.act` }), source.neuron(pass, layer, neuron)]);
+    const [numbers, weights] = await Promise.all([points({ ln_2: `${at}ln_2`, act: `${at}mlp.act` }), source.neuron(layer, neuron)]);
     return { ...numbers, ...weights };
   }
   if (kind === "token") {
     const id = pass.lineIds[line];
-    const [wte, wpe, nearest] = await Promise.all([source.row(pass, "wte.weight", id), source.row(pass, "wpe.weight", pass.first + line), source.nearest(id)]);
+    const [wte, wpe, nearest] = await Promise.all([source.row("wte.weight", id), source.row("wpe.weight", pass.first + line), source.nearest(id)]);
     return { wte, wpe, nearest };
   }
   return kind === "matrix" ? { part: await source.weights({ name, rows, columns, cells: 96 }) } : {};
@@ -63,13 +63,6 @@ function parseLevel(text, pass) {
   if (head !== null) return head < pass.n_head ? { kind: "head", layer, head } : null;
   if (neuron !== null) return neuron < pass.n_inner ? { kind: "neuron", layer, neuron } : null;
   return { kind: "block", layer };
-}
-
-/** The rows and columns of a weight. */
-function sizeOf(name, { vocab_size, n_embd, n_inner }) {
-  const shapes = { "wte.weight": [vocab_size, n_embd], "attn.c_attn.weight": [n_embd, 3 * n_embd], "attn.c_proj.weight": [n_embd, n_embd], "c_fc.weight": [n_embd, n_inner], "mlp.c_proj.weight": [n_inner, n_embd], "c_fc.bias": [1, n_inner], "c_attn.bias": [1, 3 * n_embd] };
-  const [, [rows, columns]] = Object.entries(shapes).find(([end]) => name.endsWith(end)) ?? [name, [1, n_embd]];
-  return { rows: [0, rows], columns: [0, columns] };
 }
 
 /**
@@ -189,7 +182,7 @@ export function createZoom(host) {
   function jump(text) {
     const { pass } = host.context();
     const weight = /^\s*(h\.\d+\.|wte|wpe|ln_f|lm_head)/.test(text) && text.trim();
-    const level = weight ? { kind: "matrix", name: weight, ...sizeOf(weight, pass) } : parseLevel(text, pass);
+    const level = weight ? { kind: "matrix", name: weight } : parseLevel(text, pass);
     if (level) enter(pathOf(level));
     else host.say([`There is no “${text}”. Try block 0 head 1, block 0 neuron 5, token, or the name of a weight, such as h.0.mlp.c_fc.weight.`]);
   }

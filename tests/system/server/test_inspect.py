@@ -9,7 +9,7 @@ import pytest
 from helpers.server import running_server
 
 from gpt2np import trace
-from gpt2np.interp import Target, direction, saliency
+from gpt2np.interp import Target, direction, saliency, zero_head
 from gpt2np.interp.weights import nearest_tokens
 from gpt2np.tokenizer.training import TrainingOptions, train
 
@@ -41,6 +41,8 @@ def test_weights(client, lm):
     np.testing.assert_array_equal(shown, lm.model.weights[query["name"]][:, 17:18])
     whole = array(client.get("/api/weights", params={"name": "wte.weight"}).json())
     assert whole.shape == (96, 96)
+    bias = client.get("/api/weights", params={"name": "h.1.mlp.c_fc.bias", "columns": "3:5"}).json()
+    assert bias["size"] == [1, 1024] and bias["shape"] == [1, 2]
     assert np.abs(whole).max() == np.abs(lm.model.weights["wte.weight"]).max()
 
 
@@ -82,6 +84,14 @@ def test_saliency(client, lm):
     answer = client.post("/api/saliency", json=body).json()
     expected = saliency(lm, ids[:-1], Target(ids[-1]), steps=4)
     np.testing.assert_allclose(answer["values"], expected.values, rtol=1e-4)
+    edits = [{"point": "blocks.1.attn.z", "heads": [2], "factor": 0}]
+    answer = client.post("/api/saliency", json=body | {"interventions": edits}).json()
+    ablated = saliency(lm, ids[:-1], Target(ids[-1]), steps=4, interventions=zero_head(1, 2))
+    np.testing.assert_allclose(answer["values"], ablated.values, rtol=1e-4)
+    assert not np.allclose(ablated.values, expected.values, rtol=1e-2)
+    edits[0]["point"] = "blocks.9.attn.z"
+    response = client.post("/api/saliency", json=body | {"interventions": edits})
+    assert response.status_code == 400
     for prompt in ([], [1] * 257):
         assert client.post("/api/saliency", json=body | {"prompt": prompt}).status_code == 400
 

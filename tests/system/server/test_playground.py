@@ -55,7 +55,7 @@ def open_shared_tab(browser, server):
 def open_tabs(browser, server):
     contexts, wrong = [], []
 
-    def opened(fragment="", url=server.url, key=None, expected=(), **options):
+    def opened(fragment="", url=server.url, key=None, expected=(), before=None, **options):
         size = {"width": options.pop("width", 1280), "height": options.pop("height", 900)}
         context = browser.new_context(viewport=size, **options)
         contexts.append(context)
@@ -74,6 +74,8 @@ def open_tabs(browser, server):
         context.on("page", watch)
         tab = context.new_page()
         tab.set_default_timeout(30_000)
+        if before:
+            before(tab)
         tab.goto(f"{url}/{fragment}")
         if key:
             tab.fill("#key", key)
@@ -464,7 +466,7 @@ class TestMachine:
         np.testing.assert_allclose(np.array(pixels)[3::4], opacity, atol=1)
 
     def test_the_draw(self, tab, ids, traced, lm):
-        """The marker is the random number that picked the token, on the strip of the sampler."""
+        """The marker is the random number that picked the token, on the ruler of the sampler."""
         set_moment(tab, 15)
         options = GenerationOptions(temperature=0.8, top_k=40, top_p=1.0)
         sampled = next_probabilities(lm.model.forward([ids[:14]])[-1], options)
@@ -770,11 +772,12 @@ class TestPresent:
         assert story(tab)[0] == generated(lm, seed=1, temperature=0.0).ids
         tab.click("#lesson >> text=At 0.8")
         wait_for_end(tab)
-        tab.click("#lesson >> text=Next")
-        tab.click("#lesson >> text=Hans and Gretel")
+        tab.click("#lesson >> text=Next")  # loads the example by itself
+        tab.wait_for_selector("#story >> text=Gretel")
         settle(tab)
         tab.click("#lesson >> text=Next")
-        tab.click("#lesson >> text=Switch it off")
+        settle(tab)
+        tab.click("#lesson >> text=Switch the head off")
         tab.wait_for_selector(".machine-bars .was")
         prompt = tab.input_value("#prompt")
         edited = trace(lm, prompt, "logits", interventions=zero_head(5, 2))["logits"][-1]
@@ -1013,6 +1016,37 @@ class TestStandards:
         for width in (320, 360, 768, 1023, 1280, 3840):
             full_tab.set_viewport_size({"width": width, "height": 900})
             assert full_tab.evaluate("document.documentElement.scrollWidth") <= width, width
+
+    @pytest.mark.parametrize("is_text_only", [False, True])
+    def test_at_200_percent(self, open_tab, is_text_only):
+        """All, or only the letters, twice as large: all can be used without scrolling sideways."""
+        width, height = (1280, 720) if is_text_only else (640, 360)
+        tab = open_tab(width=width, height=height, device_scale_factor=2)
+        if is_text_only:
+            tab.evaluate("document.documentElement.style.fontSize = '200%'")
+        write(tab, PROMPT, max_tokens=12)
+        tab.locator('#story [data-index="11"]').click()
+        settle(tab)
+        for name in ("Choices", "Inside", "Steer", "Keep", "Draw"):
+            tab.click(f"#panel-tabs >> text={name}")
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width, name
+            assert in_sight(tab, f"#panel-body [data-tab={name}] h2"), name
+        assert story(tab)[0] and in_sight(tab, "#story")
+
+    @pytest.mark.slow
+    def test_a_slow_network(self, open_tab, lm):
+        """400 kbit/s with delays of 300 ms: the page says that it loads, and then writes."""
+
+        def slow(tab):
+            network = tab.context.new_cdp_session(tab)
+            network.send("Network.enable")
+            bytes_per_s = {"downloadThroughput": 50_000, "uploadThroughput": 50_000}
+            conditions = {"offline": False, "latency": 300, **bytes_per_s}
+            network.send("Network.emulateNetworkConditions", conditions)
+
+        tab = open_tab(before=slow)
+        write(tab, PROMPT, max_tokens=8)
+        assert story(tab)[0] == generated(lm, seed=1, max_new_tokens=8).ids
 
     def test_nothing_moves(self, full_tab):
         assert full_tab.evaluate("document.getAnimations().length") == 0

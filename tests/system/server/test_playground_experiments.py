@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -143,13 +144,13 @@ class TestSaliency:
 class TestSteering:
     def test_a_text_is_steered_as_by_the_library(self, open_tab, lm):
         tab = open_tab()
-        set_input(tab, "#steer", 1)
+        set_input(tab, "#max_tokens", 12)
+        set_input(tab, "#steer", 1)  # writes the text
         tab.wait_for_selector("#steer-says[data-length]")
         found = direction(lm, SEA, FOREST, "blocks.3.resid")
         length = float(tab.get_attribute("#steer-says", "data-length"))
         assert length == pytest.approx(np.linalg.norm(found.vector), rel=1e-5)
-        set_input(tab, "#max_tokens", 12)
-        tab.click("#steer-write")
+        expect(tab.locator("#status")).to_contain_text("seed 1 and steering +1.0")
         wait(tab)
         options = {"temperature": 0.8, "top_k": 40, "max_new_tokens": 12, "seed": 1}
         steered = lm.generate(PROMPT, interventions=found.add(1), **options)
@@ -162,19 +163,57 @@ class TestSteering:
         p = np.exp(logits - logits.max())
         shown = tab.eval_on_selector(".choices .own data", "d => +d.value")
         assert shown == pytest.approx(p[ids[12]] / p.sum(), rel=1e-4)
+        # Tokens glow by gradients through the steering.
+        tab.hover('#story [data-index="13"]')
+        tab.wait_for_selector("#story.glowing")
+        target = Target(ids[13])
+        values = saliency(lm, ids[:13], target, steps=8, interventions=found.add(1)).values
+        said = tab.eval_on_selector_all("#glow-says data", "all => all.map(d => +d.value)")
+        assert sorted(said) == pytest.approx(sorted(sorted(values, key=abs)[-3:]), rel=1e-3)
+        assert "In the changed model" in tab.inner_text("#glow-says")
+        tab.hover("h1")
         tab.click("#steer-off")
         expect(tab.locator("#steer-value")).to_have_text("0.0")
-        tab.click("#generate")
+        expect(tab.locator("#status")).to_have_text(re.compile("with seed 1[.]"))
         wait(tab)
         assert story(tab) == lm.generate(PROMPT, **options).ids
+        # A branch has its steering beside it, and brings the steering back.
+        labels = tab.locator(".branch .soft").all_inner_texts()
+        assert sorted(labels) == ["seed 1, steering 0", "seed 1, steering 1"]
+        tab.click(".branch:not([aria-current])")
+        wait(tab)
+        expect(tab.locator("#steer-value")).to_have_text("+1.0")
+        assert story(tab) == steered.ids
+
+    def test_the_slider_ends_a_text_that_is_being_written(self, open_tab, lm):
+        tab = open_tab()
+        set_input(tab, "#max_tokens", 300)
+        tab.click("#generate")
+        tab.wait_for_selector("#story .piece:not(.given):not(.next)")
+        for _ in range(3):
+            tab.press("#steer", "ArrowRight")
+        set_input(tab, "#max_tokens", 6)
+        tab.press("#steer", "ArrowRight")
+        expect(tab.locator("#status")).to_contain_text("6 tokens written")
+        assert "steering +0.4" in tab.inner_text("#status")
+        hook = direction(lm, SEA, FOREST, "blocks.3.resid").add(0.4)
+        options = {"temperature": 0.8, "top_k": 40, "max_new_tokens": 6, "seed": 1}
+        assert story(tab) == lm.generate(PROMPT, interventions=hook, **options).ids
 
     def test_a_link_keeps_it(self, open_tab):
         tab = open_tab()
+        set_input(tab, "#max_tokens", 4)
         tab.fill("#steer-a", "night, moon")
         set_input(tab, "#steer", -1.5)
-        tab.wait_for_selector("#steer-says[data-length]")
+        expect(tab.locator("#status")).to_contain_text("steering −1.5")
         tab.wait_for_timeout(400)
         again = open_tab(tab.evaluate("location.hash"))
+        probabilities = "all => all.map(p => +p.dataset.p)"
+        shown, restored = (
+            each.eval_on_selector_all("#story .piece:not(.given):not(.next)", probabilities)
+            for each in (tab, again)
+        )
+        assert len(shown) == 4 and restored == pytest.approx(shown, rel=1e-4)
         assert again.input_value("#steer-a") == "night, moon"
         assert again.input_value("#steer") == "-1.5"
         assert again.inner_text("#steer-says") == tab.inner_text("#steer-says")
@@ -266,7 +305,7 @@ class TestRiver:
 
 
 class TestDraw:
-    def test_temperature_stretches_the_strip(self, open_tab, lm):
+    def test_temperature_stretches_the_ruler(self, open_tab, lm):
         tab = open_tab()
         write(tab, max_tokens=4)
         tab.click('#story [data-index="11"]')

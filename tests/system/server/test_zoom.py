@@ -200,6 +200,12 @@ class TestNumbers:
             ".target.figure", "all => all.map(e => +e.dataset.value)"
         )
         np.testing.assert_array_equal(np.float32(figures), weight[-len(row) :, -n:].ravel())
+        for name in ("wpe.weight", f"h.{zoomed.layer}.mlp.c_fc.bias"):
+            zoomed.go(name)
+            rows, columns = np.atleast_2d(zoomed.lm.model.weights[name]).shape
+            zoomed.tab.wait_for_selector(f".target >> text={rows:,} rows × {columns:,} columns")
+        zoomed.go("wpe.nothing")
+        assert "wpe.nothing" in zoomed.tab.inner_text(".machine-caption")
 
 
 class TestMoving:
