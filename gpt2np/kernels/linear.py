@@ -6,7 +6,8 @@ one chunk of rows, so that the activations between the layers stay in one core's
 
 With small-matrix kernels, a product's second factor is a stack of panels, as it is for matrices of
 int8. With any other kernels, the panels of each group of inputs are joined, and BLAS multiplies by
-all columns in one call. For the few rows that GEMV multiplies, the groups are joined, too.
+all columns in one call. For the few rows that GEMV multiplies, the groups are joined, too: GEMV
+keeps several partial sums per output; GEMM keeps one, so long sums round more.
 
 Shape letters: n rows; I groups of k inputs by P panels of m outputs in a packed matrix.
 """
@@ -14,7 +15,7 @@ Shape letters: n rows; I groups of k inputs by P panels of m outputs in a packed
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads, small_kernels
 from gpt2np.kernels.matmul import MAX_GEMV_ROWS, SMALL_BATCH, matmul
-from gpt2np.kernels.packed_matrix import PackedMatrix, is_stored_by_output, joined
+from gpt2np.kernels.packed_matrix import PackedMatrix, is_stored_by_output, join_panels
 from gpt2np.kernels.threads import even_slices, parallel_for
 
 _MAX_CHUNK = 64  # rows
@@ -42,6 +43,13 @@ class PackedHeads:
     panels: Array
     bias: Array
     scale: Array | None = None
+    _joined: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def joined(self, groups: int) -> Array:
+        """Return the panels as matrices (groups, 3, I / groups · k, H·D); see `join_panels`."""
+        if groups not in self._joined:
+            self._joined[groups] = join_panels(self.panels, groups)
+        return self._joined[groups]
 
 
 def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = None) -> Array:
@@ -49,11 +57,11 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
 
     Returns (n, out).
     """
-    n, (groups, n_panels, k, m) = len(x), w.data.shape
+    n, (groups, n_panels, k, m) = x.shape[0], w.data.shape
     panels = w.data
     if is_stored_by_output(panels.dtype):
-        panels = joined(panels, _product_groups(n, groups))[:, None]
-    rows = _by_group(x, groups * k, len(panels))
+        panels = w.joined(1 if n <= MAX_GEMV_ROWS else groups)
+    rows = _by_group(x, groups * k, panels.shape[0])
     partials = matmul(rows, panels)  # (I, P, n, m), or (I, 1, n, P·m)
     if w.scale is not None:
         partials *= w.scale[:, :, None]
@@ -79,11 +87,12 @@ def unembed(x: Array, w: PackedMatrix | Iterable[PackedMatrix]) -> Array:
 def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D)."""
     panels = w.panels[:, :, heads]
-    n, (groups, _, h, k, d) = len(x), panels.shape
+    n, (groups, _, h, k, d) = x.shape[0], panels.shape
     if is_stored_by_output(panels.dtype):
-        panels = joined(panels, _product_groups(n, groups))
-        qkv = matmul(_by_group(x, groups * k, len(panels)), panels)  # (I, 3, N, h·D)
-        qkv = qkv.reshape(len(panels), 3, n, h, d).swapaxes(2, 3)
+        whole = w.joined(1 if n <= MAX_GEMV_ROWS else groups)
+        panels = whole[..., heads.start * d : heads.stop * d]
+        qkv = matmul(_by_group(x, groups * k, panels.shape[0]), panels)  # (I, 3, N, h·D)
+        qkv = qkv.reshape(panels.shape[0], 3, n, h, d).swapaxes(2, 3)
     else:
         qkv = matmul(_by_group(x, groups * k, groups)[:, None], panels)  # (I, 3, h, N, D)
     if w.scale is not None:
@@ -93,19 +102,11 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     return qkv
 
 
-def _product_groups(n: int, groups: int) -> int:
-    """Return the number of groups of inputs that are multiplied separately for n rows.
-
-    GEMV keeps several partial sums per output; GEMM keeps one, so long sums round more.
-    """
-    return 1 if n <= MAX_GEMV_ROWS else groups
-
-
 def _by_group(x: Array, width: int, groups: int) -> Array:
     """Append zeros to the rows of x (n, C), then split them: (groups, 1, n, width / groups)."""
     if x.shape[1] < width:
         x = np.pad(x, ((0, 0), (0, width - x.shape[1])))
-    return x.reshape(len(x), groups, 1, width // groups).transpose(1, 2, 0, 3)
+    return x.reshape(-1, groups, 1, width // groups).transpose(1, 2, 0, 3)
 
 
 def sum_partials(partials: Array) -> Array:

@@ -9,7 +9,7 @@ of int8 are stored panel by panel everywhere, because each panel is converted be
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,13 @@ class PackedMatrix:
     panel_shape: tuple[int, int]
     scale: Array | None = None
     bias: Array | None = None
+    _joined: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def joined(self, groups: int) -> Array:
+        """Return the panels as matrices (groups, 1, I / groups · k, P·m); see `join_panels`."""
+        if groups not in self._joined:
+            self._joined[groups] = join_panels(self.data, groups)[:, None]
+        return self._joined[groups]
 
     @classmethod
     def in_buffer(
@@ -138,7 +145,7 @@ def is_stored_by_output(dtype: np.dtype[Any]) -> bool:
     return dtype != np.int8 and not small_kernels()
 
 
-def joined(panels: Array, groups: int) -> Array:
+def join_panels(panels: Array, groups: int) -> Array:
     """Return panels (I, …, P, k, m) as matrices (groups, …, I / groups · k, P·m), a view.
 
     `groups` must be I or 1. If `is_stored_by_output`, both give a view of the panels.
