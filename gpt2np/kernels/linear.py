@@ -59,7 +59,7 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
     """
     n, (groups, n_panels, k, m) = x.shape[0], w.data.shape
     panels = w.data
-    if is_stored_by_output(panels.dtype):
+    if is_stored_by_output(panels):
         panels = w.joined(1 if n <= MAX_GEMV_ROWS else groups)
     rows = _by_group(x, groups * k, panels.shape[0])
     partials = matmul(rows, panels)  # (I, P, n, m), or (I, 1, n, P·m)
@@ -88,7 +88,7 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D)."""
     panels = w.panels[:, :, heads]
     n, (groups, _, h, k, d) = x.shape[0], panels.shape
-    if is_stored_by_output(panels.dtype):
+    if is_stored_by_output(panels):
         whole = w.joined(1 if n <= MAX_GEMV_ROWS else groups)
         panels = whole[..., heads.start * d : heads.stop * d]
         qkv = matmul(_by_group(x, groups * k, panels.shape[0]), panels)  # (I, 3, N, h·D)

@@ -37,8 +37,8 @@ This holds for OpenBLAS on x86; with small-matrix kernels, for any number of row
 MAX_GEMV_ROWS = 3
 """The most rows for which one GEMV per row is faster than GEMM, without small-matrix kernels.
 
-This holds for matrices stored by output, as packed matrices are: on Zen 3, two and three rows of
-GPT-2 small take 14.9 and 14.7 ms, with GEMM 25.9 and 29.3. GEMM multiplies by any other matrix.
+This holds for matrices stored by output, as large packed matrices are: on Zen 3, two and three rows
+of GPT-2 small take 14.9 and 14.7 ms, with GEMM 25.9 and 29.3. GEMM multiplies by any other matrix.
 """
 
 _GEMV_WEIGHTS = 2**16

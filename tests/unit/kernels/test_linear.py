@@ -16,6 +16,7 @@ def either_way(request, monkeypatch):
     """Both ways to store and multiply a matrix, whatever this machine's BLAS is best at."""
     for each in (module, matmul, packed_matrix):
         monkeypatch.setattr(each, "small_kernels", lambda: request.param)
+    monkeypatch.setattr(packed_matrix, "MIN_SIZE_BY_OUTPUT", 0)
 
 
 def pack(matrix, panel_shape):
