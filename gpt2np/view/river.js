@@ -14,7 +14,7 @@ function svgElement(name, attributes) {
   return made;
 }
 
-const NAMES = { from: "from token", temperature: "temperature", top_k: "top-k", top_p: "top-p", steering: "steering" };
+const NAMES = { from: "from", temperature: "temperature", top_k: "top-k", top_p: "top-p", steering: "steering" };
 
 /** How the end of a text was written: its seed, the token it begins at, and its settings; null for a text that came from a link. */
 function factsOf(leaf, nGiven) {
@@ -23,6 +23,12 @@ function factsOf(leaf, nGiven) {
   if (at < 0) return null;
   const { draw: [seed, nDrawn], how } = nodes[at];
   return { ...how, seed, from: nGiven + at - nDrawn, steering: how.steering[0] };
+}
+
+/** A text's seed and the settings in which the texts differ; of texts with one seed, also where they begin. */
+function nameOf(facts, all) {
+  const differs = (name) => all.some((each) => each[name] !== facts[name] && (name !== "from" || each.seed === facts.seed));
+  return [`seed ${facts.seed}`, ...Object.keys(NAMES).filter(differs).map((name) => `${NAMES[name]} ${facts[name]}`)].join(", ");
 }
 
 const cut = (text, n, fromEnd) => (text.length <= n ? text : fromEnd ? `…${text.slice(-n)}` : `${text.slice(0, n)}…`);
@@ -65,21 +71,13 @@ export function createRiver(page, list, open) {
     return element("bdi", { class: isOwn ? "own" : "shared", title: text.slice(0, 400) }, name);
   }
 
-  /** The settings in which the texts differ; their seeds are always named. */
-  function variedSettings() {
-    const facts = rows.map(({ leaf }) => factsOf(leaf, state.tree.ids.length)).filter(Boolean);
-    return Object.keys(NAMES).filter((name) => new Set(facts.map((each) => each[name])).size > 1);
-  }
-
-  function rowElement({ parts, leaf }, varied) {
+  function rowElement({ parts, leaf }, name) {
     const nodes = pathTo(leaf);
     const own = parts.at(-1);
-    const facts = factsOf(leaf, state.tree.ids.length);
-    const name = facts ? [`seed ${facts.seed}`, ...varied.map((each) => `${NAMES[each]} ${facts[each]}`)].join(", ") : "";
     const common = visible(page.textOf(nodes.slice(0, nodes.length - own.nodes.length).slice(-4).map((node) => node.id)));
     const button = element("button", { type: "button", class: "branch", "aria-current": leaf === state.current ? "true" : null, onclick: () => open(leaf) },
       element("span", { class: "hidden" }, common && `After ${common}: `), partElement(own, true),
-      element("span", { class: "hidden" }, `, ${counted(nodes.length, "token")}`), element("span", { class: "soft" }, name));
+      element("span", { class: "hidden" }, `, ${counted(nodes.length, "token")}`), element("span", { class: "soft", title: name }, name));
     return element("li", {}, ...parts.slice(0, -1).map((part) => partElement(part, false)), button);
   }
 
@@ -94,8 +92,8 @@ export function createRiver(page, list, open) {
       for (const each of [list, picture]) each.replaceChildren();
       return;
     }
-    const varied = variedSettings();
-    list.replaceChildren(...rows.map((row) => rowElement(row, varied)));
+    const facts = rows.map(({ leaf }) => factsOf(leaf, state.tree.ids.length));
+    list.replaceChildren(...rows.map((row, i) => rowElement(row, facts[i] ? nameOf(facts[i], facts.filter(Boolean)) : "")));
     lay();
   }
 
