@@ -210,13 +210,7 @@ class Scheduler:
         deadline = time.perf_counter() + _MASK_SECONDS
         # The shortest prompt first: it does not wait for the chunks of long ones.
         for sequence in sorted(group, key=_cost):
-            try:
-                if not sequence.prepare_mask(deadline):
-                    continue
-            except Exception as error:  # this sequence's constraint; the other sequences go on
-                sequence.end("cancelled", error)
-                continue
-            if not (n_left or sequence.has_begun):
+            if not (_has_mask(sequence, deadline) and (n_left or sequence.has_begun)):
                 continue
             sequence.drop_rejected()
             sequence.slide_window()
@@ -346,6 +340,15 @@ def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
     from gpt2np.generation.speculation import propose_drafts
 
     return propose_drafts(batch)
+
+
+def _has_mask(sequence: RunningSequence, deadline: float) -> bool:
+    """Compute the sequence's mask, at most until `deadline`; return whether the mask is ready."""
+    try:
+        return sequence.prepare_mask(deadline)
+    except Exception as error:  # this sequence's constraint; the other sequences go on
+        sequence.end("cancelled", error)
+        return False
 
 
 def _start(sequence: RunningSequence, prefix: SharedPrefix) -> bool:
