@@ -1,4 +1,4 @@
-"""Check another engine against the exact pass: tell rounding from known mistakes.
+"""Compare another engine with exact results: tell rounding from bugs.
 
 record  Write golden arrays: the arrays of the exact pass for some prompts.
 check   Compare an engine's arrays, or its greedy texts, with golden arrays.

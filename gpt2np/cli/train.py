@@ -1,9 +1,10 @@
-"""Train a GPT-2 in NumPy on a file of token ids: a new model, or --from a model.
+"""Train a GPT-2 in NumPy on a file of token ids.
 
 CORPUS is a .bin or .npy file that gpt2np encode wrote; --model must be the
 vocabulary with which CORPUS was encoded. OUT is a folder that gpt2np and
-transformers can load; its file loss.svg shows the loss curve. --from MODEL
-fine-tunes a model, which keeps its vocabulary and architecture.
+transformers can load; its file loss.svg shows the loss curve. The training
+starts from random weights. With --from MODEL, it fine-tunes that model, which
+keeps its vocabulary and architecture.
 
 The optimizer is AdamW with a warm-up and a cosine schedule, in float32 on the
 CPU. This is fast enough to train models of a few million parameters, and to
