@@ -63,6 +63,14 @@ def restored_signals():
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_fsync():
+    """Let fsync return at once: no test cuts the power, and a busy disk takes long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 def may_read_all() -> bool:
     """Tell whether this user may read a file whose mode forbids it, like root."""
     with tempfile.NamedTemporaryFile() as file:

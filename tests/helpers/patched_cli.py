@@ -66,8 +66,9 @@ GPT2.forward = reporting
 """
 
 _SMALL_PARTS = """
-import time
+import os, time
 from gpt2np.data import resumable
+os.fsync = lambda _: None
 resumable.PART_SECONDS = 0
 write = resumable._UnsavedPart.write
 def slow(*args):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -69,11 +70,23 @@ def command_line(site):
     return cli
 
 
+@pytest.fixture(scope="module")
+def new_user(tmp_path_factory):
+    """A folder with llm's empty database, to copy: llm makes it in dozens of writes to the disk."""
+    from llm.migrations import migrate
+    from sqlite_utils import Database
+
+    folder = tmp_path_factory.mktemp("user")
+    migrate(Database(folder / "logs.db"))
+    return folder
+
+
 @pytest.fixture
-def run_llm(command_line, tmp_path, monkeypatch):
+def run_llm(command_line, new_user, tmp_path, monkeypatch):
     """run_llm(*arguments): run llm's command line in this process."""
     from click.testing import CliRunner
 
+    shutil.copytree(new_user, tmp_path / "user")
     monkeypatch.setenv("LLM_USER_PATH", str(tmp_path / "user"))
 
     def run(*arguments, stdin="", code=0):

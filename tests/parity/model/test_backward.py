@@ -135,7 +135,10 @@ class Nudge:
         return array + self.step if name == self.name else array
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(21), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(21, 60))],
+)  # by default, each activation function three times
 def test_hook_points_and_weights_against_central_differences(seed):
     model = random_model(np.float64, **random_config(seed))
     rng = np.random.default_rng(seed)

@@ -21,7 +21,7 @@ SHAPES = {
     "unscaled": SMALL | {"scale_attn_weights": False},
     "by layer": SMALL | {"n_layer": 4, "scale_attn_by_inverse_layer_idx": True},
     "untied": SMALL | {"tie_word_embeddings": False},
-    "124M's width": {"n_layer": 2},
+    "124M's width": {"n_layer": 2, "vocab_size": 5003},
     "124M": {"n_layer": 12},
 }
 

@@ -302,8 +302,8 @@ def test_early_stop(corpus, tmp_path, capsys):
 @pytest.mark.parametrize("least", [4, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_several_times(corpus, tmp_path, least):
     """SIGKILL at any moment, also while a state is written, changes no bit of the model."""
-    options = [*OPTIONS, "--max-steps", "200", "--save-steps", "4", "--resid-pdrop", "0.1"]
-    options += ["--gradient-accumulation-steps", "2", "--eval-steps", "60"]
+    options = [*OPTIONS, "--max-steps", "100", "--save-steps", "4", "--resid-pdrop", "0.1"]
+    options += ["--gradient-accumulation-steps", "2", "--eval-steps", "40"]
     options += ["--attn-pdrop", "0.1", "--embd-pdrop", "0.1", "--eval-corpus", str(corpus)]
     whole, out, rng = tmp_path / "whole", tmp_path / "m", random.Random(0)
     subprocess.run(command(corpus, whole, options), check=True, capture_output=True)

@@ -21,11 +21,12 @@ from gpt2np.kernels.array import Array
 
 EXPECTED = json.loads(exact_digests.DIGESTS.read_text(encoding="utf-8"))
 CASES = dict(exact_digests.cases())
+SLOW = {"GPT-2's width: hooks", "XL's width: hooks"}  # their logits are compared by default
 QUICK = ["erf GELU: logits", "bundled: sampled", "bundled: scores"]
 
 
 def test_every_case_has_a_digest() -> None:
-    assert list(EXPECTED) == list(CASES)
+    assert list(EXPECTED) == list(CASES) and CASES.keys() > SLOW
 
 
 MACHINE_DEPENDENT = {
@@ -36,7 +37,9 @@ MACHINE_DEPENDENT = {
 """Functions whose last bits depend on the processor, on BLAS or on the C library."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES]
+)
 def test_digest(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """BLAS can't round: it gets integers, whose sums in any order are integers below 2⁵³."""
     product = np.matmul

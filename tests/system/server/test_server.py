@@ -407,7 +407,7 @@ class TestQueueAndCancellation:
     def test_a_request_that_fails_ends_alone(self, client):
         impossible = {"allowed_token_ids": [0], "structured_outputs": {"regex": " [a-f]+"}}
         with ThreadPoolExecutor(2) as pool:
-            fields = {**LONG, "max_tokens": 240}
+            fields = {**LONG, "max_tokens": 120}
             others = [pool.submit(read_events, client, **fields) for _ in range(2)]
             wait_until(lambda: metric(client, "num_requests_running") == 2)
             response = client.post("/v1/completions", json={"prompt": "The fox", **impossible})
@@ -418,7 +418,7 @@ class TestQueueAndCancellation:
     def test_a_full_queue_refuses_and_recovers(self, tmp_path):
         arguments = ("--model", "bundled", "--max-running", "2", "--max-queued", "2")
         with server_and_client(tmp_path, *arguments) as (_, client):
-            fields = {**LONG, "max_tokens": 240}
+            fields = {**LONG, "max_tokens": 120}
             threads = [
                 threading.Thread(target=complete, args=[client], kwargs=fields) for _ in range(4)
             ]
@@ -449,7 +449,8 @@ class TestQueueAndCancellation:
     def test_waiting_requests_leave_the_queue_at_once(self, tmp_path):
         arguments = ("--model", "bundled", "--max-running", "2", "--max-queued", "1200")
         with server_and_client(tmp_path, *arguments) as (server, client):
-            started = threading.Thread(target=complete, args=[client], kwargs=LONG)
+            fields = {**LONG, "max_tokens": 300}
+            started = threading.Thread(target=complete, args=[client], kwargs=fields)
             started.start()
             wait_until(lambda: metric(client, "num_requests_running") == 1)
             with httpx.Client(base_url=server.url) as impatient:
@@ -659,12 +660,12 @@ class TestShutdown:
     @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT])
     def test_running_requests_end_first(self, tmp_path, sig):
         with server_and_client(tmp_path, "--model", "bundled") as (server, client):
-            fields = {"prompt": "The fox", "max_tokens": 300, "ignore_eos": True, "seed": 1}
+            fields = {"prompt": "The fox", "max_tokens": 150, "ignore_eos": True, "seed": 1}
             with ThreadPoolExecutor(1) as pool:
                 answer = pool.submit(complete, client, **fields)
                 wait_until(lambda: metric(client, "num_requests_running") == 1)
                 server.process.send_signal(sig)
-                assert answer.result()["usage"]["completion_tokens"] == 300
+                assert answer.result()["usage"]["completion_tokens"] == 150
             assert server.process.wait(10) == 0
 
     def test_a_signal_ends_a_download_of_the_model(self):

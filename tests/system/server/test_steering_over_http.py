@@ -129,7 +129,7 @@ def test_wrong_requests(complete, fields, words):
 
 def test_an_overflow_ends_its_own_text_only(complete, server, steering):
     """Activations that are not finite are no reason to end another client's stream."""
-    body = {"prompt": PROMPT, "max_tokens": 300, "ignore_eos": True, "seed": 1}
+    body = {"prompt": PROMPT, "max_tokens": 150, "ignore_eos": True, "seed": 1}
     found = {}
 
     def other():
@@ -142,7 +142,7 @@ def test_an_overflow_ends_its_own_text_only(complete, server, steering):
     assert response.status_code == 400
     assert "not numbers with" in response.json()["error"]["message"]
     thread.join()
-    assert found["text"]["usage"]["completion_tokens"] == 300
+    assert found["text"]["usage"]["completion_tokens"] == 150
 
 
 def test_too_many_at_a_time(complete, server, steering):
@@ -172,13 +172,13 @@ def processor_seconds(server):
 def test_other_streams_do_not_wait(complete, server, steering, edits):
     """Between two tokens of another stream, the server works for a bounded time."""
     edits = edits or [edit(steering, 1)]
-    body = {"prompt": PROMPT, "max_tokens": 250, "ignore_eos": True, "stream": True}
+    body = {"prompt": PROMPT, "max_tokens": 150, "ignore_eos": True, "stream": True}
 
     def longest_wait():
         seconds, responses = [], []
 
         def steer():
-            responses.append(complete(*edits, max_tokens=20, ignore_eos=True, n=8))
+            responses.append(complete(*edits, max_tokens=10, ignore_eos=True, n=8))
 
         steered = threading.Thread(target=steer)
         url = f"{server.url}/v1/completions"

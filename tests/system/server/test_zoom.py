@@ -27,8 +27,16 @@ SHAPES = {
         "scale_attn_by_inverse_layer_idx": True,
     },
     "unscaled": {"n_embd": 16, "n_head": 1, "n_layer": 2, "scale_attn_weights": False},
+    "12 blocks": {"n_embd": 192, "n_head": 12, "n_inner": 768, "n_layer": 12},
     "GPT-2 small": {"n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 12},
 }
+
+
+def shapes(names):
+    """Parametrize by the shapes: those of `names`, and with `-m slow` the others."""
+    return [
+        name if name in names else pytest.param(name, marks=pytest.mark.slow) for name in SHAPES
+    ]
 
 
 class Zoomed:
@@ -69,7 +77,7 @@ class Zoomed:
         )
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+@pytest.fixture(scope="module", params=shapes(SHAPES.keys() - {"GPT-2 small"}))
 def zoomed(request, browser, tmp_path_factory):
     folder = tmp_path_factory.mktemp("server")
     name = "bundled"
@@ -208,6 +216,7 @@ class TestNumbers:
         assert "wpe.nothing" in zoomed.tab.inner_text(".machine-caption")
 
 
+@pytest.mark.parametrize("zoomed", shapes({"bundled", "12 blocks"}), indirect=True, scope="module")
 class TestMoving:
     def test_keys_lead_in_and_out(self, zoomed):
         tab = zoomed.tab

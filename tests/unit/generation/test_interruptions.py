@@ -212,7 +212,7 @@ def test_injected_into_a_thread_at_random_times(lm, count):
 
 @pytest.mark.skipif(max_processes() == 1, reason="one process only")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # logging's at fork
-@pytest.mark.parametrize("count", [10, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [5, pytest.param(1000, marks=pytest.mark.slow)])
 def test_by_signals_with_two_ranks(lm, restored, count):
     lm.model.processes = 2
     try:
