@@ -28,6 +28,7 @@ from helpers.stored_references import TINY
 from hypothesis import HealthCheck, settings
 
 from gpt2np import GPT2, LanguageModel, Trace, trace
+from gpt2np.kernels.cpus import usable_cpus
 
 # Use the same examples in every run, so that failures are repeatable. For random examples:
 # `pytest --hypothesis-profile default`.
@@ -128,8 +129,11 @@ def show(request):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """`pytest -m slow` runs one test at a time, because some take gigabytes."""
-    return 1 if config.option.markexpr == "slow" else None
+    """One more than there are CPUs, since a third of the time tests wait for other processes.
+
+    `pytest -m slow` runs one test at a time, because some take gigabytes.
+    """
+    return 1 if config.option.markexpr == "slow" else usable_cpus() + 1
 
 
 def pytest_terminal_summary(terminalreporter):

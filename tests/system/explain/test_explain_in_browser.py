@@ -217,10 +217,10 @@ def random_page(bundled, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(3), range(3, 6), pytest.param(range(6, 20), marks=pytest.mark.slow)], ids=str
+    "seeds", [range(2), range(2, 4), pytest.param(range(4, 20), marks=pytest.mark.slow)], ids=str
 )
 def test_every_number_of_random_models(open_page, random_page, seeds):
-    """The first six models have every activation, untied embeddings, and unscaled scores."""
+    """The first four models have every activation, untied embeddings, and unscaled scores."""
     for seed in seeds:
         page = random_page(seed)
         assert check_page(open_page(page), page, steps=3) > 300
@@ -480,7 +480,8 @@ def test_a_large_model_has_the_vectors_of_one_block(open_page, page, monkeypatch
 
 
 def test_axe_finds_nothing(open_page, page):
-    assert axe_findings(open_page(page)) == []
+    """On a page with every kind of element, and few of each."""
+    assert axe_findings(open_page(explain(page.run.lm, PROMPT[:16], steps=2))) == []
 
 
 def test_first_paint(open_page, page, show):

@@ -70,8 +70,12 @@ def test_every_product_calls_matmul() -> None:
 @pytest.mark.parametrize(
     "variables",
     [
-        *({"OPENBLAS_CORETYPE": core} for core in ("Haswell", "Zen", "Sandybridge", "Prescott")),
-        {"OPENBLAS_NUM_THREADS": "1"},
+        *({"OPENBLAS_CORETYPE": core} for core in ("Haswell", "Prescott")),
+        *(
+            pytest.param({"OPENBLAS_CORETYPE": core}, marks=pytest.mark.slow)
+            for core in ("Zen", "Sandybridge")
+        ),
+        pytest.param({"OPENBLAS_NUM_THREADS": "1"}, marks=pytest.mark.slow),
         {"OPENBLAS_NUM_THREADS": "3"},
         {"NPY_DISABLE_CPU_FEATURES": " ".join(multiarray.__cpu_dispatch__)},
     ],
