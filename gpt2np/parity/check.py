@@ -457,7 +457,10 @@ def check_texts(
             reports[prompt] = TextReport()
             continue
         before = [*golden.ids[prompt], *right[:step]]
-        logits = _PromptCheck(model, before, {}, dtype).rounded_pass()["logits"][-1]
-        error = float(np.abs(logits - model.forward([before])[-1]).max())
+        logits, exact = (
+            _PromptCheck(model, before, {}, name).rounded_pass()["logits"][-1]
+            for name in (dtype, "float64")
+        )
+        error = float(np.abs(logits - exact).max())
         reports[prompt] = TextReport(step, golden.gaps[prompt][step], 2 * _MARGIN * error)
     return reports
