@@ -1,7 +1,6 @@
 """Entry point of `python -m gpt2np` and of the console script `gpt2np`."""
 
 import gc
-import os
 import signal
 import sys
 import warnings
@@ -9,11 +8,10 @@ import warnings
 
 def main() -> int:
     """Run the command that sys.argv names and return the exit code."""
-    # Until a command installs another handler, Ctrl-C exits at once: a KeyboardInterrupt during
-    # an import could surface as another exception, with a traceback.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from gpt2np.cli.output import handle_interrupt, print_warning
+
+    signal.signal(signal.SIGINT, handle_interrupt)
     from gpt2np.cli.main import run
-    from gpt2np.cli.output import print_warning
 
     warnings.showwarning = print_warning
     try:

@@ -729,6 +729,16 @@ class LanguageModel:
         return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
 
 
+def model_settings(lm: LanguageModel) -> dict[str, Any]:
+    """Return what a model's results depend on, apart from the contents of its files."""
+    return {
+        "model": lm.name,
+        "dtype": str(lm.model.dtype),
+        "exact": lm.model.exact,
+        "weights": lm.model.weight_dtype,
+    }
+
+
 def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:
     """Raise InvalidArgumentError if an option cannot be combined with a given callback."""
     hook = callbacks.interventions

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from gpt2np.benchmark import timing
 from gpt2np.benchmark.counts import prefill_flops, weight_bytes_per_token
-from gpt2np.benchmark.machine import describe_machine, measure_limits
+from gpt2np.benchmark.machine import SpeedLimits, describe_machine, measure_limits
 from gpt2np.benchmark.process import Processes, measure_memory, time_to_first_token
 from gpt2np.benchmark.timing import Effort, Speed
 from gpt2np.hub import ModelSource
 from gpt2np.hub.model_files import VOCABULARY_FILES
 from gpt2np.language_model import LanguageModel
-from gpt2np.model import GPT2
+from gpt2np.model import GPT2, GPT2Config
 from gpt2np.tokenizer import Tokenizer
 
 Row = tuple[str, str, str, str, str]
@@ -85,44 +85,26 @@ def run_suite(
     machine = describe_machine(threads)  # first, before the benchmark adds to the load
     model = GPT2.from_folder(source.path, dtype, weights)
     model.processes = processes
-    config = model.config
-    nbytes = weight_bytes_per_token(config, 1 if weights else model.dtype.itemsize)
+    nbytes = weight_bytes_per_token(model.config, 1 if weights else model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit_effort)
-    prefill, decode, batches, draft = _time_passes(model, plan, on_progress)
-    has_vocabulary = not VOCABULARY_FILES.missing_in(source.path)
-    on_progress("text with drafts, without")
-    text = _time_text(model, source, plan) if has_vocabulary and plan.n_positions > 32 else None
-    on_progress("start")
-    same, start = (source.path, dtype, weights, processes), None
-    if has_vocabulary:
-        start = time_to_first_token(*same, plan.n_positions, plan.rounds).as_json()
-    on_progress("memory")
-    memory = measure_memory(*same)
+    passes = _time_passes(model, plan, on_progress)
+    generation = _measure_generation(source, model, plan, on_progress)
     on_progress("limits of the machine")  # measured twice, because the machine's load may change
     limits = limits.best_of(measure_limits(nbytes, threads, dtype, plan.limit_effort))
-    prefill_limits = (  # of passes that only compute their matrix products
-        limits.flops_per_second * s.tokens / prefill_flops(config, s.tokens) for s in prefill
-    )
-    decode_limit = limits.bytes_per_second / nbytes  # of steps that only read the weights
     return {
         "model": source.name,
         "parameters": model.weights.parameters,
-        "config": asdict(config),
+        "config": asdict(model.config),
         "dtype": dtype,
         "weights": weights or dtype,
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": machine,
         "limits": asdict(limits),
         "weight_bytes_per_token": nbytes,
-        "prefill": [*map(speed_as_json, prefill, prefill_limits)],
-        "decode": [speed_as_json(speed, decode_limit) for speed in decode],
-        "batch": [*map(speed_as_json, batches)],
-        "several_tokens": speed_as_json(draft),
-        "text": text,
+        **_compare(*passes, limits, model.config, nbytes),
+        **generation,
         "processes": model.processes,
         "rank_choices": [asdict(choice) for choice in model.rank_choices],
-        "start": start,
-        "memory": memory,
     }
 
 
@@ -147,6 +129,45 @@ def _time_passes(
     on_progress("several tokens in one call")
     context = min(200, plan.n_positions - plan.draft_tokens)
     return prefill, decode, batches, timing.time_draft(model, plan.draft_tokens, context, *turns)
+
+
+def _compare(
+    prefill: Sequence[Speed],
+    decode: Sequence[Speed],
+    batches: Sequence[Speed],
+    draft: Speed,
+    limits: SpeedLimits,
+    config: GPT2Config,
+    nbytes: int,
+) -> dict[str, Any]:
+    """Convert speeds to JSON, with the limits of prefill, and of decoding, which reads `nbytes`."""
+    prefill_limits = (  # of passes that only compute their matrix products
+        limits.flops_per_second * s.tokens / prefill_flops(config, s.tokens) for s in prefill
+    )
+    decode_limit = limits.bytes_per_second / nbytes  # of steps that only read the weights
+    return {
+        "prefill": [*map(speed_as_json, prefill, prefill_limits)],
+        "decode": [speed_as_json(speed, decode_limit) for speed in decode],
+        "batch": [*map(speed_as_json, batches)],
+        "several_tokens": speed_as_json(draft),
+    }
+
+
+def _measure_generation(
+    source: ModelSource, model: GPT2, plan: Plan, on_progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Time a text and the first token of a new process, and measure the memory of another."""
+    arguments = source.path, str(model.dtype), model.weight_dtype, model.processes
+    text = start = None
+    has_vocabulary = not VOCABULARY_FILES.missing_in(source.path)
+    on_progress("text with drafts, without")
+    if has_vocabulary and plan.n_positions > 32:
+        text = _time_text(model, source, plan)
+    on_progress("start")
+    if has_vocabulary:
+        start = time_to_first_token(*arguments, plan.n_positions, plan.rounds).as_json()
+    on_progress("memory")
+    return {"text": text, "start": start, "memory": measure_memory(*arguments)}
 
 
 def _time_text(model: GPT2, source: ModelSource, plan: Plan) -> dict[str, Any]:

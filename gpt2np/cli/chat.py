@@ -11,14 +11,13 @@ appears only if you type the input at a terminal.
 
 import argparse
 import contextlib
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
 from gpt2np.cli.model_options import add_model_arguments, load_quietly
-from gpt2np.cli.output import handle_interrupt, print_stderr, write_stream
+from gpt2np.cli.output import print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, strip_newline
 from gpt2np.data.text import decode_utf8
 from gpt2np.errors import GPT2NPError
@@ -44,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)  # must come before NumPy is imported
     options = generation_options(args)
     session = _create_session(args, options)
-    signal.signal(signal.SIGINT, handle_interrupt)
     if not sys.stdin.isatty():
         return _chat(session, _read_piped_line)
     with contextlib.suppress(ImportError):  # not available on Windows

@@ -20,7 +20,6 @@ the --out file is complete.
 
 import argparse
 import json
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,6 @@ from gpt2np.cli.model_options import (
 )
 from gpt2np.cli.output import (
     counted,
-    handle_interrupt,
     print_stderr,
     report_rows,
     running_job,
@@ -161,7 +159,6 @@ def _run_streams(
     """Generate and print texts, even after Ctrl-C; return the best text and the exit code."""
     from gpt2np.generation.complete import pick_best, raise_error, run_streams
 
-    signal.signal(signal.SIGINT, handle_interrupt)
     is_live = len(streams) == 1 and not args.json
     exit_code = 0
     try:

@@ -116,12 +116,17 @@ def run(arguments: Sequence[str]) -> int:
         print_stderr(f"{program}: error: out of memory{reason}; use a smaller input or model")
         return 1
     except OSError as error:
-        discard_stdout()
-        # Windows reports a closed pipe as EINVAL, other systems as EPIPE.
-        if isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL):
-            return 0
-        print_stderr(f"{program}: error: {_describe(error)}")
-        return 2 if error.errno == errno.ENAMETOOLONG else 1
+        return _report_os_error(program, error)
+
+
+def _report_os_error(program: str, error: OSError) -> int:
+    """Print an error of a file or stream, but not that of a closed pipe; return the exit code."""
+    discard_stdout()
+    # Windows reports a closed pipe as EINVAL, other systems as EPIPE.
+    if isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL):
+        return 0
+    print_stderr(f"{program}: error: {_describe(error)}")
+    return 2 if error.errno == errno.ENAMETOOLONG else 1
 
 
 def _describe(error: OSError) -> str:

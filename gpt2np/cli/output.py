@@ -123,13 +123,9 @@ def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
 
 
 def progress(**options: Any) -> tqdm[Any]:
-    """Show a progress bar at a terminal; from here on, Ctrl-C raises KeyboardInterrupt.
-
-    `options` are those of tqdm.
-    """
+    """Show a progress bar at a terminal; `options` are those of tqdm."""
     from tqdm import tqdm  # required by huggingface_hub
 
-    signal.signal(signal.SIGINT, handle_interrupt)
     return tqdm(**{"leave": False, "disable": None, **options})
 
 
@@ -197,7 +193,6 @@ def terminal_style() -> Style:
 @contextlib.contextmanager
 def exit_on_interrupt(folder: Path) -> Iterator[None]:
     """After Ctrl-C, print how to resume from the folder of unfinished work; exit with code 130."""
-    signal.signal(signal.SIGINT, handle_interrupt)
     try:
         yield
     except KeyboardInterrupt:
@@ -226,24 +221,21 @@ def report_rows(out: Path, written: tuple[int, str], skipped: tuple[int, str]) -
 def handle_interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt: the SIGINT handler of the commands.
 
+    During an import, the exception could surface as another one, so the process exits at once.
     Python ignores exceptions of finalizers, so during one the handler calls itself again soon.
     """
-    if _is_finalizing(frame):
-        from _thread import interrupt_main
-        from threading import Timer
+    caller = frame
+    while caller:
+        if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
+            os._exit(130)
+        if caller.f_globals.get("__name__") in ("weakref", "_weakrefset"):
+            from _thread import interrupt_main
+            from threading import Timer
 
-        Timer(0.01, interrupt_main).start()
-    else:
-        signal.default_int_handler(number, frame)
-
-
-def _is_finalizing(frame: FrameType | None) -> bool:
-    """Tell whether a weak reference's callback is on the stack."""
-    while frame:
-        if frame.f_globals.get("__name__") in ("weakref", "_weakrefset"):
-            return True
-        frame = frame.f_back
-    return False
+            Timer(0.01, interrupt_main).start()
+            return
+        caller = caller.f_back
+    signal.default_int_handler(number, frame)
 
 
 def write_stream(stream: TextStream) -> None:

@@ -21,7 +21,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.evaluation.perplexity import Perplexity
 from gpt2np.generation.scoring import TextScore, check_window, score_texts
-from gpt2np.language_model import LanguageModel
+from gpt2np.language_model import LanguageModel, model_settings
 
 BATCH_SIZE = 1 << 14  # characters of the documents that are sorted by length and scored together
 
@@ -73,16 +73,9 @@ def score_corpus(
     check_score_options(lm, options)
     check_max_rows(out, max_rows_per_file)
     columns = TOKEN_COLUMNS if options.tokens else COLUMNS
-    settings = {
-        "model": lm.name,
-        "dtype": str(lm.model.dtype),
-        "exact": lm.model.exact,
-        "weights": lm.model.weight_dtype,
-        **asdict(options),
-    }
     job = corpus_job(
         files,
-        settings,
+        {**model_settings(lm), **asdict(options)},
         {"the model": fingerprint},
         run or partial(_score_here, lm, options),
         partial(assemble_rows, columns=columns, max_rows_per_file=max_rows_per_file),

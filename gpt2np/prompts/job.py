@@ -29,7 +29,7 @@ from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.generation.complete import pick_best, run_streams, start
 from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.streaming import Completion, TextStream
-from gpt2np.language_model import LanguageModel
+from gpt2np.language_model import LanguageModel, model_settings
 from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_lines
 from gpt2np.prompts.rows import COLUMNS, completion_as_json
 from gpt2np.tokenizer import Tokenizer
@@ -77,7 +77,7 @@ def continue_file(
         return continue_lines(lm, read_lines(prompts, after), options, f"{prompts}")
 
     job = Job(
-        {**_model_settings(lm), **options},
+        {**_settings(lm), **options},
         {"the model": fingerprint},
         partial(line_digests, prompts),
         partial(_describe_lines, prompts),
@@ -102,14 +102,11 @@ def _steps(
         )
 
 
-def _model_settings(lm: LanguageModel) -> dict[str, Any]:
+def _settings(lm: LanguageModel) -> dict[str, Any]:
     """Return what a text depends on besides prompt, options and files."""
     return {
         "version of gpt2np": __version__,
-        "model": lm.name,
-        "dtype": str(lm.model.dtype),
-        "exact": lm.model.exact,
-        "weights": lm.model.weight_dtype,
+        **model_settings(lm),
         "eos_token_ids": sorted(lm.eos_token_ids),
         **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},
     }
