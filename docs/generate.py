@@ -1,6 +1,7 @@
-"""Write the reference pages that follow from the code: the commands and the options.
+"""Write the reference pages that follow from the code: commands, options and limits.
 
-python docs/generate.py            writes commands.md, commands/, options.md and request_fields.md
+python docs/generate.py            writes commands.md, commands/, options.md, request_fields.md, and
+                                   the table in limits.md
 python docs/generate.py --check    exits with 1 if a page is out of date
 """
 
@@ -11,12 +12,14 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
 from gpt2np.cli import main as cli
 from gpt2np.cli.declared_options import parser_flags
 from gpt2np.generation import GenerationOptions
+from gpt2np.limits import Limits
 from gpt2np.options import meaning, options_of
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -185,10 +188,26 @@ def request_fields_page() -> str:
     )
 
 
+def limits_page() -> str:
+    """Return the page of the limits, with its table made from their declarations."""
+    rows = (
+        f"| `{limit.name}` | {limit.default:,} | "
+        f"{limit.metadata['unit'] or limit.name.rpartition('_')[2]} | {limit.metadata['effect']} |"
+        for limit in fields(Limits)
+    )
+    table = "\n".join(["| limit | default | unit | effect |", "|---|---:|---|---|", *rows])
+    parts = (REFERENCE / "limits.md").read_text(encoding="utf-8").split("\n\n")
+    return "\n\n".join(table if part.startswith("| limit |") else part for part in parts)
+
+
 def pages() -> dict[str, str]:
     """Return the text of each page by its path in docs/reference."""
-    one = {"options.md": options_page(), "request_fields.md": request_fields_page()}
-    return dict(command_pages()) | one
+    return {
+        **dict(command_pages()),
+        "options.md": options_page(),
+        "request_fields.md": request_fields_page(),
+        "limits.md": limits_page(),
+    }
 
 
 def main() -> int:

@@ -1,8 +1,7 @@
 """Limits on files, texts and requests from strangers.
 
 Ordinary use stays far below each limit. The environment variable GPT2NP_ + NAME sets a limit, as in
-GPT2NP_MAX_LINE_BYTES=1000000000. `python -m gpt2np.limits` prints the table of
-docs/reference/limits.md.
+GPT2NP_MAX_LINE_BYTES=1000000000.
 """
 
 from __future__ import annotations
@@ -177,17 +176,3 @@ def how_to_raise(name: str) -> str:
 def variable(name: str) -> str:
     """Return the environment variable that sets a limit: max_line_bytes → GPT2NP_MAX_LINE_BYTES."""
     return f"GPT2NP_{name.upper()}"
-
-
-def limit_table() -> str:
-    """Return the limits as a table in Markdown."""
-    rows = (
-        f"| `{item.name}` | {item.default:,} | "
-        f"{item.metadata['unit'] or item.name.rpartition('_')[2]} | {item.metadata['effect']} |"
-        for item in fields(Limits)
-    )
-    return "\n".join(["| limit | default | unit | effect |", "|---|---:|---|---|", *rows])
-
-
-if __name__ == "__main__":
-    print(limit_table())

@@ -1,12 +1,11 @@
-"""Limits: the table in the docs, and environment variables that change a limit."""
+"""Environment variables that change a limit."""
 
 from dataclasses import fields
 
 import pytest
-from helpers.paths import CHECKOUT
 
 from gpt2np import InvalidArgumentError
-from gpt2np.limits import Limits, limit_table, limits
+from gpt2np.limits import Limits, limits
 
 
 @pytest.fixture(autouse=True)
@@ -14,10 +13,6 @@ def _read_again():
     limits.cache_clear()
     yield
     limits.cache_clear()
-
-
-def test_the_table_in_the_docs_is_up_to_date():
-    assert limit_table() in (CHECKOUT / "docs/reference/limits.md").read_text(encoding="utf-8")
 
 
 def test_a_variable_changes_one_limit(monkeypatch):
