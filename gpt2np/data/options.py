@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from gpt2np.options import Flag, Integer, Text, attributes_text, check_options, option
+
+field_option = partial(
+    option,
+    "text",
+    Text(),
+    "In .jsonl, .csv and .parquet files, the field or column with the text",
+    metavar="FIELD",
+)
 
 
 @dataclass(frozen=True)
@@ -15,12 +24,7 @@ class DatasetOptions:
         InvalidArgumentError: a value is out of its range.
     """
 
-    field: str = option(
-        "text",
-        Text(),
-        "In .jsonl, .csv and .parquet files, the field or column with the text",
-        metavar="FIELD",
-    )
+    field: str = field_option()
     skip_errors: bool = option(False, Flag(), "Skip files that cannot be read completely")
     combine: int = option(
         50_000,

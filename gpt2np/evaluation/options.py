@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpt2np.options import Flag, Integer, Text, check_options, option
+from gpt2np.data.options import field_option
+from gpt2np.options import Flag, Integer, check_options, option
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,7 @@ class ScoreOptions:
         InvalidArgumentError: a value is out of its range.
     """
 
-    field: str = option(
-        "text",
-        Text(),
-        "In .jsonl, .csv and .parquet files, the field or column with the text",
-        metavar="FIELD",
-    )
+    field: str = field_option()
     context: int | None = option(
         None, Integer(2, is_optional=True), "Tokens per window", default_text="the model's context"
     )
