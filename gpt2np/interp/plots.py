@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpt2np.errors import GPT2NPError, check_argument, is_integer
+from gpt2np.errors import GPT2NPError, check_argument, install_hint, is_integer
 from gpt2np.interp.trace import Trace, check_trace
 from gpt2np.language_model import LanguageModel
 
@@ -30,7 +30,7 @@ def plot_attention(
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise GPT2NPError('plots need matplotlib: pip install "gpt2np[plots]"') from error
+        raise GPT2NPError(f"plots need matplotlib; {install_hint('plots')}") from error
     check_trace(trace)
     n_head = trace.config.n_head
     drawn: Sequence[int] = range(n_head)
