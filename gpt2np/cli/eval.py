@@ -1,6 +1,7 @@
 """Evaluate a model: perplexity, LAMBADA, WikiText or multiple choice.
 
-Each TASK follows a published definition; see 'gpt2np eval TASK --help'.
+Scores are computed as in Hugging Face's guide to perplexity, or else as in
+lm-evaluation-harness. For the details of a task, see 'gpt2np eval TASK --help'.
 """
 
 import argparse

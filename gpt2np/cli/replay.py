@@ -1,9 +1,10 @@
-"""Generate the text of a receipt again, and say whether each step is the same.
+"""Generate a text again, and check that each step gives the same numbers.
 
-FILE is what 'gpt2np generate --receipt FILE' wrote. The exit code is 0 if all
-logits and tokens have the same bits, and 1 if a step differs. With --exact,
-receipts are the same on every machine. Otherwise rounding may differ on
-another processor, or with other versions of NumPy.
+FILE is a receipt, which 'gpt2np generate --receipt FILE' writes: the prompt,
+the options, and digests of the model and of each step's logits. The exit code
+is 0 if all logits and tokens have the same bits, and 1 if a step differs. With
+--exact, receipts are the same on every machine. Otherwise, rounding may differ
+on another processor, or with other versions of NumPy.
 """
 
 import argparse
