@@ -1,7 +1,7 @@
 """Evaluate a model: perplexity, LAMBADA, WikiText or multiple choice.
 
-Scores are computed as in Hugging Face's guide to perplexity, or else as in
-lm-evaluation-harness. For the details of a task, see 'gpt2np eval TASK --help'.
+The task perplexity follows Hugging Face's guide to perplexity; the other tasks
+follow lm-evaluation-harness. For details, see 'gpt2np eval TASK --help'.
 """
 
 import argparse
