@@ -340,10 +340,9 @@ class GenerationOptions:
     early_stopping: EarlyStopping = _beam_search(
         False,
         OneOf(True, False, "never"),
-        "When to end the search once {num_beams} texts are complete. true: at once; false: when "
-        "the present score of every unfinished beam is below that of the worst complete text; "
-        "never: when no unfinished beam can still reach a better score than the worst complete "
-        "text (slowest)",
+        "When to end the search, once {num_beams} texts are complete. true: at once; false: when "
+        "every unfinished beam scores below the worst complete text; never: when no unfinished "
+        "beam can still overtake the worst complete text (slowest)",
     )
 
     repetition_penalty: float = _penalty(
@@ -378,8 +377,8 @@ class GenerationOptions:
     bad_words: tuple[str, ...] = _penalty(
         (),
         Texts(),
-        "Never generate the tokens of TEXT, with or without a space before it; a longer word that "
-        "contains TEXT but consists of other tokens can still appear",
+        "Never generate the tokens of TEXT, with or without a space before it; longer words of "
+        "other tokens can still contain TEXT",
         flags=("--bad-word",),
     )
     bad_words_ids: tuple[tuple[int, ...], ...] = _penalty(
