@@ -4,6 +4,7 @@ import base64
 import inspect
 import os
 import re
+import threading
 import time
 from importlib import import_module
 
@@ -11,6 +12,7 @@ import nbformat
 import pytest
 from checks import CHECKERS, NOTEBOOKS, check
 from helpers.paths import CHECKOUT
+from jupyter_client.channels import HBChannel
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
@@ -55,6 +57,8 @@ def kernel():
     manager.start_kernel(cwd=str(WALKTHROUGH), env=variables)
     yield manager
     manager.shutdown_kernel(now=True)
+    # A heartbeat would open sockets in a later test that limits open files.
+    assert not any(isinstance(thread, HBChannel) for thread in threading.enumerate())
 
 
 def execute(path, kernel):
@@ -62,7 +66,12 @@ def execute(path, kernel):
     fresh = nbformat.read(path, 4)
     fresh.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
     start = time.perf_counter()
-    NotebookClient(fresh, km=kernel, timeout=TIMEOUT).execute()
+    client = NotebookClient(fresh, km=kernel, timeout=TIMEOUT)
+    try:
+        client.execute()
+    finally:
+        if client.kc:
+            client.kc.stop_channels()  # nbclient does so only for kernels of its own
     del fresh.cells[0]
     return fresh, time.perf_counter() - start
 
