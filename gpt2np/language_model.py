@@ -698,7 +698,8 @@ class LanguageModel:
             return prompt, self.encode_prompt(prompt)
         items = as_list(prompt)
         is_list = items is not None and all(map(is_integer, items))
-        check_argument(is_list, "prompt", prompt, "a text or a list of ids")
+        expected = "a text or a list of ids; for several prompts, call generate_batch"
+        check_argument(is_list, "prompt", prompt, expected)
         ids = [int(token_id) for token_id in items or ()]
         decoder = self.tokenizer.streaming_decoder()
         return "".join(map(decoder.push, ids)) + decoder.finish(), ids or self.encode_prompt("")

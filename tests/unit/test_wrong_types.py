@@ -43,6 +43,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "no dicts": (lambda lm: lm.generate_batch(["a"], [5]), r"per_prompt_options is \[5\]"),
     "no list": (lambda lm: lm.generate_batch(["a"], 5), "per_prompt_options is 5"),
     "prompt": (lambda lm: lm.generate(5), "prompt is 5; it must be a text or a list of ids"),
+    "several": (lambda lm: lm.generate(["a", "b"]), "for several prompts, call generate_batch"),
     "array": (
         lambda lm: lm.generate("a", temperature=np.array([1, 2])),
         r"temperature is array\(\[1, 2\]\); it must be a Python value",
