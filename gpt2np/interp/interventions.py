@@ -127,20 +127,20 @@ class Intervention:
 def _part_index(name: str, array: Array, positions: Indices, heads: Indices) -> tuple[Any, ...]:
     """Return the NumPy index of the selected positions and heads of an array."""
     if not get_hook_point(name).by_head:
-        return (_index_array(positions, len(array), f"position of {name}"),)
-    rows = _index_array(heads, len(array), f"head of {name}")
-    return np.ix_(rows, _index_array(positions, array.shape[1], f"position of {name}"))
+        return (_index_array(positions, len(array), name, "position"),)
+    rows = _index_array(heads, len(array), name, "head")
+    return np.ix_(rows, _index_array(positions, array.shape[1], name, "position"))
 
 
-def _index_array(indices: Indices, n: int, label: str) -> IntArray:
+def _index_array(indices: Indices, n: int, name: str, kind: str) -> IntArray:
     array = np.arange(n) if indices is None else np.atleast_1d(np.asarray(indices))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InvalidArgumentError(
-            f"{indices!r} is not a {label}; expected an integer or a list of integers"
+            f"{indices!r} is not a {kind} of {name}; expected an integer or a list of integers"
         )
     for index in array:
         if not -n <= index < n:
-            raise InvalidArgumentError(f"there is no {label} {index}; choose from 0 to {n - 1}")
+            raise InvalidArgumentError(f"{name} has no {kind} {index}; choose from 0 to {n - 1}")
     return array.astype(np.int64)
 
 
@@ -281,7 +281,7 @@ def _sum(vector: Array, name: str, part: Array) -> ArrayLike:
 def _mean(means: Mapping[str, Array], heads: Indices, name: str, part: Array) -> ArrayLike:
     mean = means[name]
     if get_hook_point(name).by_head:
-        mean = mean[_index_array(heads, len(mean), f"head of {name}")]
+        mean = mean[_index_array(heads, len(mean), name, "head")]
     return mean
 
 

@@ -74,8 +74,9 @@ def call_hook(hook: Hook, name: str, array: Array) -> Array:
         InvalidArgumentError: the result is not an array of real numbers with the array's shape, is
             masked, or has values too large for the dtype.
     """
+    result = hook(name, array)
     try:
-        return real_array(hook(name, array), array)
+        return real_array(result, array)
     except ValueError as error:
         raise InvalidArgumentError(
             f"the hook returned {error} at {name}; it must return an array of real numbers of "

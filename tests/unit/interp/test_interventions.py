@@ -97,7 +97,7 @@ class TestPatching:
         one = trace(model, prompts[1][:1])
         with pytest.raises(InvalidArgumentError, match=r"\(1, 24\)"):
             changed(model, prompts, patch_from(one, "embed"))
-        with pytest.raises(InvalidArgumentError, match=r"there is no position of embed 15"):
+        with pytest.raises(InvalidArgumentError, match=r"^embed has no position 15"):
             changed(model, prompts, patch_from(other, "embed", positions=[15]))
         patched = changed(model, prompts, patch_from(other, "blocks.0.attn.k", positions=range(12)))
         np.testing.assert_array_equal(patched["blocks.0.attn.k"][:, :12], other["blocks.0.attn.k"])
@@ -249,9 +249,9 @@ class TestBadInput:
             (zero_head(10**9 - 1, 0), "blocks are 0 … 2"),
             (chain(zero_head(3, 0)), "blocks are 0 … 2"),
             (chain(zero("embed"), chain(zero_head(99, 0))), "blocks are 0 … 2"),
-            (zero_head(1, 3), "no head of blocks.1.attn.z 3; choose from 0 to 2"),
-            (zero("embed", positions=20), "no position of embed 20; choose from 0 to 19"),
-            (zero("embed", positions=-21), "no position of embed -21"),
+            (zero_head(1, 3), "blocks.1.attn.z has no head 3; choose from 0 to 2"),
+            (zero("embed", positions=20), "embed has no position 20; choose from 0 to 19"),
+            (zero("embed", positions=-21), "embed has no position -21"),
             (zero("embed", positions=1.5), "1.5 is not a position of embed"),
             (zero("embed", positions=[True]), "is not a position"),
             (
@@ -264,6 +264,7 @@ class TestBadInput:
         with pytest.raises(InvalidArgumentError) as caught:
             changed(model, prompts, intervention)
         assert message in str(caught.value) and "\n" not in str(caught.value)
+        assert "the hook returned" not in str(caught.value)
         with pytest.raises(InvalidArgumentError) as caught:
             model.forward([prompts[0]], hook=intervention)
         assert message in str(caught.value)
