@@ -37,6 +37,9 @@ __all__ = [
     "TokenizerError",
 ]
 
+MISSING_FEATURES = 'see the documentation\'s page "Missing features"'
+"""Hint for messages: the page names programs that have the feature."""
+
 _MAX_WORD = 300  # characters of a path or value in a message
 _MAX_LENGTH = 2000  # characters of a message; a tensor name in a file can have a million
 
@@ -60,6 +63,11 @@ def shortened(text: str) -> str:
         word if len(word) <= _MAX_WORD else f"{word[: _MAX_WORD // 2]}…{word[-_MAX_WORD // 2 :]}"
         for word in text.split(" ")
     )
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, singular or plural: "1 document", "2,000 documents"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def error_reason(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -15,10 +15,12 @@ from numpy.typing import DTypeLike
 from gpt2np.data.files import as_path
 from gpt2np.display import card
 from gpt2np.errors import (
+    MISSING_FEATURES,
     CheckpointError,
     ContextLengthError,
     InvalidArgumentError,
     check_argument,
+    did_you_mean,
     errors_at,
     is_integer,
 )
@@ -36,9 +38,11 @@ from gpt2np.generation.streaming import Completion, TextStream
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list
 from gpt2np.kernels.blas import small_kernels
+from gpt2np.kernels.threads import THREAD_VARIABLES
 from gpt2np.model import GPT2
-from gpt2np.options import OneOf
+from gpt2np.options import OneOf, options_of
 from gpt2np.progress import progress_bar
+from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -55,6 +59,19 @@ if TYPE_CHECKING:
 __all__ = ["Completion", "LanguageModel", "TextStream"]
 
 Prompt = str | Sequence[int]
+
+_LOAD_ADVICE = {
+    "device_map": "; gpt2np computes on CPUs only",
+    "load_in_4bit": f'; give weights="int8", or {MISSING_FEATURES}',
+    "load_in_8bit": '; give weights="int8"',
+    "revision": "; name the model as ID@REVISION",
+    "torch_dtype": "; give dtype",
+    **dict.fromkeys(
+        ("n_threads", "num_threads", "threads"),
+        f"; set the environment variable {THREAD_VARIABLES[0]} before you import NumPy",
+    ),
+}
+"""Arguments of other libraries, and what to do instead."""
 
 
 class _ScoreArguments(TypedDict, total=False):
@@ -132,6 +149,7 @@ class LanguageModel:
         weights: Literal["int8"] | None = None,
         device: Literal["cpu"] = "cpu",
         exact: bool = False,
+        **unknown: NoReturn,
     ) -> LanguageModel:
         """Find and load a model.
 
@@ -155,7 +173,11 @@ class LanguageModel:
                 damaged.
             InvalidArgumentError: the draft model or table has a different vocabulary, or
                 `processes` is below 1.
+            TypeError: an argument does not exist.
         """
+        for name in unknown:
+            hint = _LOAD_ADVICE.get(name) or did_you_mean(name, options_of(ModelOptions))
+            raise TypeError(f"load has no argument {name!r}{hint}")
         check_argument(device == "cpu", "device", device, '"cpu": gpt2np has no code for GPUs')
         source = find_model(model)
         if source.fallback_reason:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpt2np.chat.session import UNSUPPORTED_OPTIONS, read_conversation
-from gpt2np.errors import InvalidArgumentError, error_reason
+from gpt2np.errors import InvalidArgumentError, counted, error_reason
 from gpt2np.generation.sampling import new_seed
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _save(session: ChatSession, text: str) -> str:
         raise InvalidArgumentError(f"{path} exists already; choose another name, or remove it")
     count = session.conversation.save(path)
     session.files.add(path)
-    return f"{count} messages in {path}"
+    return f"{counted(count, 'message')} in {path}"
 
 
 def _load(session: ChatSession, text: str) -> str:
@@ -197,7 +197,7 @@ def _load(session: ChatSession, text: str) -> str:
     session.check_messages(conversation)
     session.conversation = conversation
     session.files.add(path)
-    return f"{len(session.conversation.messages())} messages from {path}"
+    return f"{counted(len(session.conversation.messages()), 'message')} from {path}"
 
 
 def _parse_path(text: str, command: str) -> Path:

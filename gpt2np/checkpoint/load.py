@@ -21,7 +21,7 @@ from gpt2np.checkpoint.safetensors_file import (
     read_header,
     read_tensors,
 )
-from gpt2np.errors import CheckpointError
+from gpt2np.errors import MISSING_FEATURES, CheckpointError
 from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, missing_weights, read_index
 
 _MAX_LISTED_PROBLEMS = 6  # in one error message
@@ -135,7 +135,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise CheckpointError(f"no folder {folder}; to load a model by name, call gpt2np.load")
     if not (folder / CONFIG_FILE).exists():
         if (folder / "adapter_config.json").exists():
-            raise CheckpointError(f"{folder} has an adapter (LoRA); merge it into its base model")
+            raise CheckpointError(
+                f"{folder} has an adapter (LoRA); merge it into its base model; {MISSING_FEATURES}"
+            )
         raise CheckpointError(
             f"{folder / CONFIG_FILE} is missing, or not a file; name the folder of a model"
         )

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gpt2np.checkpoint.load import read_checkpoint
-    from gpt2np.errors import ModelNotFoundError
+    from gpt2np.errors import ModelNotFoundError, counted
     from gpt2np.hub import find_model
     from gpt2np.hub.model_files import MODEL_FILES
     from gpt2np.tokenizer import Tokenizer
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     Tokenizer.load(source.path)
     files = MODEL_FILES.existing_in(source.path)
     size = sum((source.path / name).stat().st_size for name in files)
-    print_stderr(f"model: {source.name}, {len(files)} files, {size:,} bytes")
+    print_stderr(f"model: {source.name}, {counted(len(files), 'file')}, {size:,} bytes")
     folder, hub_id = source.path.absolute(), source.hub_id
     content = {
         "model": hub_id.repository if hub_id else source.name,

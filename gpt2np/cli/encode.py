@@ -30,10 +30,10 @@ from gpt2np.cli.model_options import (
     load_tokenizer,
     ray_cluster,
 )
-from gpt2np.cli.output import counted, print_stderr, running_corpus_job
+from gpt2np.cli.output import print_stderr, running_corpus_job
 from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
 from gpt2np.data.options import DatasetOptions
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

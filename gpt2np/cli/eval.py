@@ -222,7 +222,7 @@ def _wikitext(args: argparse.Namespace) -> "InputsAndMeasure":
 
     if args.files[0].suffix == ".jsonl":
         records = islice(read_records(args.files[0], args.errors), args.limit)
-        pages = [text_field(record, "page", where) for where, record in records]
+        pages = [text_field(record, "page", where, hint="") for where, record in records]
     else:
         pages = split_pages(read_text(args.files[0], args.errors))[: args.limit]
     return [page for page in pages if page.strip()], partial(wikitext, pages=pages)

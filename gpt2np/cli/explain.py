@@ -13,10 +13,10 @@ import argparse
 from pathlib import Path
 
 from gpt2np.cli.model_options import add_model_arguments, load_quietly
-from gpt2np.cli.output import counted, print_stderr, step_bar, write_errors
+from gpt2np.cli.output import print_stderr, step_bar, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import atomic_write_text, check_output_file
-from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.errors import InvalidArgumentError, check_argument, counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -39,7 +39,6 @@ from gpt2np.cli.model_options import (
     ray_cluster,
 )
 from gpt2np.cli.output import (
-    counted,
     print_stderr,
     report_rows,
     running_job,
@@ -49,7 +48,7 @@ from gpt2np.cli.output import (
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt, spool_stdin
 from gpt2np.data.files import check_output_file
 from gpt2np.data.options import DatasetOptions
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, counted
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
@@ -124,8 +123,7 @@ def _generate(
     if not prompt:
         messages = [*messages, "the prompt is empty; the text starts from the end-of-text token"]
     resolved = lm.resolve_options(**options)
-    notice = prompt_notice(prompt, "--boundary text")
-    if resolved.boundary != "text" and notice:
+    if notice := prompt_notice(prompt, resolved, "--boundary text"):
         messages = [*messages, notice]
     beam_search = resolved.num_beams > 1
     check_beam_options(args, beam_search=beam_search)
@@ -135,9 +133,13 @@ def _generate(
         _print_completions(completion, lm.tokenizer, args, prompt)
     else:
         streams = lm.streams(prompt, **options)
-        seeds = [stream.completion.seed for stream in streams] if resolved.temperature else []
-        _print_messages(messages, seeds)
+        is_ranked = resolved.best_of is not None
+        seeds = [stream.completion.seed for stream in streams]
+        _print_messages(messages, seeds if resolved.temperature and not is_ranked else [])
         completion, exit_code = _run_streams(streams, lm.tokenizer, args, prompt)
+        if is_ranked:
+            ranked = [f"{c.seed}" for c in (completion, *completion.alternatives)]
+            print_stderr(f"{'seeds' if ranked[1:] else 'seed'}: {', '.join(ranked)}")
     completions = [completion, *completion.alternatives]
     if args.receipt is not None:
         from gpt2np.data.files import atomic_write_text

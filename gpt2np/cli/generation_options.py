@@ -5,9 +5,10 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from gpt2np.cli.declared_options import add_groups, long_flag
+from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import decode_argument
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.options import Biases, GenerationOptions
+from gpt2np.generation.options import Biases, GenerationOptions, Patterns
 from gpt2np.options import OneOf, Text, Texts, options_of
 
 _WITHOUT_FLAG = ("bad_words_ids", "draft")  # --bad-word takes texts; load_model reads --draft
@@ -41,6 +42,8 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
             continue
         if isinstance(option.range, Texts):
             value = [decode_argument(text, flag) for text in value]
+            if not isinstance(option.range, Patterns) and any("\\n" in text for text in value):
+                print_stderr(f"{flag} has a backslash and an n; a newline is $'\\n' in a shell")
         elif isinstance(option.range, Text):
             value = decode_argument(value, flag)
         elif isinstance(option.range, OneOf):

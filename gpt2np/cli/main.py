@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from gpt2np import __version__
 from gpt2np.cli.output import discard_stdout, prepare_streams, print_stderr
 from gpt2np.errors import (
+    MISSING_FEATURES,
     ContextLengthError,
     GPT2NPError,
     InvalidArgumentError,
@@ -35,7 +36,9 @@ COMMANDS = (
 
 _ADVICE = {
     "--device": "; gpt2np computes on CPUs only",
-    "--lora": "; merge the adapter into the weights first",
+    "--load-in-4bit": f"; give --weights int8, or {MISSING_FEATURES}",
+    "--lora": f"; merge the adapter into the weights first, or {MISSING_FEATURES}",
+    "--num-samples": "; give --samples",
     **dict.fromkeys(("--int8", "--quantize", "--load-in-8bit"), "; give --weights int8"),
 }
 """Options of other programs, and what to do instead."""

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 
+from gpt2np.errors import counted
 from gpt2np.interrupts import held_signals
 
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
@@ -201,11 +202,6 @@ def exit_on_interrupt(folder: Path) -> Iterator[None]:
             when, end = "", f"resume from {folder}"
         print_stderr(f"interrupted{when}; run the same command again to {end}")
         sys.exit(130)
-
-
-def counted(n: int, noun: str) -> str:
-    """Return a number with its noun, singular or plural: "1 document", "2,000 documents"."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def report_rows(out: Path, written: tuple[int, str], skipped: tuple[int, str]) -> int:

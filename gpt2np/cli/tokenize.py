@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
-from gpt2np.cli.output import counted, print_stderr, terminal_style
+from gpt2np.cli.output import print_stderr, terminal_style
 from gpt2np.cli.text_input import read_texts
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, counted
 
 if TYPE_CHECKING:
     from gpt2np.tokenizer import Tokenizer

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_model_arguments, load_quietly
-from gpt2np.cli.output import counted, print_stderr, progress, terminal_style, write_errors
+from gpt2np.cli.output import print_stderr, progress, terminal_style, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import check_output_file
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument, counted
 
 if TYPE_CHECKING:
     from gpt2np.interp import Saliency, Trace
@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
             saved = trace.subset(points)
             with write_errors(args.npz):
                 saved.save(args.npz)
-            print_stderr(f"{len(saved)} arrays, {saved.nbytes / 1e6:,.1f} MB, in {args.npz}")
+            n_arrays, size = counted(len(saved), "array"), f"{saved.nbytes / 1e6:,.1f} MB"
+            print_stderr(f"{n_arrays}, {size}, in {args.npz}")
         result = _format_result(lm, prompt, trace, points, args)
     print(result, flush=True)
     return 0

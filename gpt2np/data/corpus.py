@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from gpt2np.data import END_OF_TEXT
 from gpt2np.data.files import bounded_lines
-from gpt2np.data.parquet import read_rows
+from gpt2np.data.parquet import FIELD_HINT, read_rows
 from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text, is_utf16
 from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
 from gpt2np.limits import check_expansion, how_to_raise, limits
@@ -232,7 +232,7 @@ def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, s
         names = next(filter(None, rows), [])
         if column not in names:
             raise UnreadableFileError(
-                f"{file} has no column {column!r}; its columns are {short_repr(names)}"
+                f"{file} has no column {column!r}; its columns are {short_repr(names)}{FIELD_HINT}"
             )
         index = names.index(column)
         for row in filter(None, rows):
@@ -324,8 +324,10 @@ def parse_record(line: str | bytes, location: str) -> dict[str, Any]:
     return record
 
 
-def text_field(record: bytes | dict[str, Any], field: str, location: str) -> str:
-    """Return the text in a field of a record; error messages show `location`.
+def text_field(
+    record: bytes | dict[str, Any], field: str, location: str, hint: str = FIELD_HINT
+) -> str:
+    """Return the text in a field of a record; error messages show `location` and `hint`.
 
     Raises:
         UnreadableFileError: the bytes of the record are not a JSON object; or the field is missing,
@@ -334,7 +336,8 @@ def text_field(record: bytes | dict[str, Any], field: str, location: str) -> str
     record = record if isinstance(record, dict) else parse_record(record, location)
     text = record.get(field)
     if not isinstance(text, str):
-        raise UnreadableFileError(f"{location}: expected a string in the field {field!r}")
+        fields = "" if field in record else f"; the fields are {short_repr(list(record))}{hint}"
+        raise UnreadableFileError(f"{location}: expected a string in the field {field!r}{fields}")
     if not is_unicode_text(text):
         raise UnreadableFileError(
             f"{location}: the field {field!r} is not valid Unicode: it has a lone surrogate"

@@ -92,7 +92,7 @@ class NgramTable:
         return None
 
     def save(self, path: Path) -> None:
-        """Write the table to a file, atomically."""
+        """Write the table to a file, atomically; an existing file is replaced."""
         from safetensors.numpy import save
 
         description = {

@@ -85,6 +85,15 @@ _ADVICE = {
     "max_length": "it would count the prompt's tokens, too; give max_new_tokens",
     "greedy": "give temperature=0",
     "device": "gpt2np computes on CPUs only",
+    "streamer": "call stream, which yields the pieces of the text",
+    "attention_mask": "a batch is a list of prompts of any lengths",
+    "grammar": "give regex or json_schema",
+    "guided_choice": "give choices",
+    "guided_json": "give json_schema",
+    "guided_regex": "give regex",
+    "stop_sequences": "give stop",
+    **dict.fromkeys(("n_predict", "num_predict"), "give max_new_tokens"),
+    **dict.fromkeys(("n", "num_samples", "samples"), "give num_return_sequences"),
 }
 """Options of other libraries, and what to give instead."""
 
@@ -124,11 +133,16 @@ def option_fields(options: Options) -> dict[str, Any]:
     names = list(options_of(GenerationOptions))
     if unknown := sorted(set(given) - set(names)):
         name = unknown[0]
-        if name in _ADVICE:
-            raise TypeError(f"there is no option {name!r}; {_ADVICE[name]}")
-        hint = did_you_mean(name, [*names, *_OTHER_ARGUMENTS])
-        raise TypeError(f"there is no option {name!r}{hint or '; there are ' + ', '.join(names)}")
+        hint = option_hint(name) or f"; there are {', '.join(names)}"
+        raise TypeError(f"there is no option {name!r}{hint}")
     return given
+
+
+def option_hint(unknown: str) -> str:
+    """Return a hint on what to give instead of an unknown option; "" if nothing is similar."""
+    if unknown in _ADVICE:
+        return f"; {_ADVICE[unknown]}"
+    return did_you_mean(unknown, [*options_of(GenerationOptions), *_OTHER_ARGUMENTS])
 
 
 def _is_list(value: Any) -> bool:
@@ -412,7 +426,11 @@ class GenerationOptions:
     ignore_eos: bool = _stopping(
         False, Flag(), "Never generate the end-of-text token (EOS); other limits end the text"
     )
-    stop: tuple[str, ...] = _stopping((), Texts(is_single=True), "End the output before TEXT")
+    stop: tuple[str, ...] = _stopping(
+        (),
+        Texts(is_single=True),
+        "End the output before TEXT; in a shell, write a newline as $'\\n'",
+    )
     stop_token_ids: tuple[int, ...] = _stopping(
         (), Ids(), "End the output before token ID", flags=("--stop-id", "--stop-token-id")
     )

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 
 from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.data.files import as_path, atomic_path, check_readable
-from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.errors import CheckpointError, InvalidArgumentError, counted
 from gpt2np.generation.logits_processors import compute_logits
 from gpt2np.model import GPT2, KVCache
 
@@ -49,13 +49,15 @@ class Prefix:
 
     def __repr__(self) -> str:
         end = self.text if len(self.text) <= 60 else f"…{self.text[-59:]}"
-        return f"<Prefix of {len(self.ids)} tokens: {end!r}>"
+        return f"<Prefix of {counted(len(self.ids), 'token')}: {end!r}>"
 
     def save(self, path: str | Path) -> None:
         """Write the prefix to a safetensors file, which `LanguageModel.load_prefix` reads.
 
+        An existing file is replaced.
+
         Raises:
-            OSError: the file can't be written.
+            OSError: the file can't be written; an existing file is left unchanged.
         """
         from safetensors.numpy import save
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.display import colored_tokens
-from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
+from gpt2np.errors import InvalidArgumentError, check_argument, counted, is_integer
 from gpt2np.generation.logits_processors import logits_error
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray, equal_fields
@@ -160,10 +160,10 @@ class TextScore:
             raise InvalidArgumentError("words and tokens need a score from LanguageModel.score")
 
     def __repr__(self) -> str:
-        n_tokens, n_unscored = len(self.ids), len(self.ids) - self.n_scored
+        n_tokens, n_unscored = counted(len(self.ids), "token"), len(self.ids) - self.n_scored
         unscored = f" ({n_unscored} not scored)" if n_unscored else ""
         return (
-            f"<TextScore of {n_tokens} tokens{unscored}: log probability {self.total:.2f}, "
+            f"<TextScore of {n_tokens}{unscored}: log probability {self.total:.2f}, "
             f"perplexity {self.perplexity:.2f}>"
         )
 

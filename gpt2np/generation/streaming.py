@@ -21,17 +21,19 @@ from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer
 
 
-def prompt_notice(prompt: str, setting: str = 'boundary="text"') -> str | None:
+def prompt_notice(
+    prompt: str, options: GenerationOptions, setting: str = 'boundary="text"'
+) -> str | None:
     """Return advice if a prompt ends in a space: tokens such as " time" begin with their space.
 
     `setting` is how the caller writes the option that the advice names.
     """
-    if not prompt.endswith(" "):
+    if not prompt.endswith(" ") or options.boundary == "text":
         return None
-    return (
-        "the prompt ends in a space; GPT-2's words begin with their space, so leave it out, or, if "
-        f"there is no constraint, set {setting}"
-    )
+    advice = "the prompt ends in a space; GPT-2's words begin with their space, so leave it out"
+    if options.choices or options.regex:
+        return f"{advice} of the prompt, and begin the constraint with it"
+    return advice if options.json_schema else f"{advice}, or set {setting}"
 
 
 class _TextModel(Protocol):
@@ -109,7 +111,7 @@ class Completion:
     @property
     def notice(self) -> str | None:
         """Advice about the prompt's last token, if any; see `prompt_notice`."""
-        return prompt_notice("".join(self.prompt_tokens[-1:]))
+        return prompt_notice("".join(self.prompt_tokens[-1:]), self.options)
 
     @property
     def tokens_per_second(self) -> float:

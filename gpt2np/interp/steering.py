@@ -41,7 +41,7 @@ class Direction:
         return add(self.point, strength * self.vector, positions=positions)
 
     def save(self, path: str | Path) -> None:
-        """Write the direction to a safetensors file.
+        """Write the direction to a safetensors file. An existing file is replaced.
 
         Raises:
             OSError: the file can't be written; an existing file is left unchanged.

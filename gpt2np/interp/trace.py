@@ -19,6 +19,7 @@ from gpt2np.errors import (
     GPT2NPError,
     InvalidArgumentError,
     check_argument,
+    counted,
     did_you_mean,
     is_integer,
 )
@@ -72,7 +73,8 @@ class Trace(Mapping[str, Array]):
         return len(self.arrays)
 
     def __repr__(self) -> str:
-        return f"<Trace of {len(self.ids)} tokens: {len(self)} arrays, {self.nbytes:,} bytes>"
+        n_tokens, n_arrays = counted(len(self.ids), "token"), counted(len(self), "array")
+        return f"<Trace of {n_tokens}: {n_arrays}, {self.nbytes:,} bytes>"
 
     def _repr_html_(self) -> str:
         """Return a picture of the pass for notebooks, or a table of the arrays.

@@ -100,7 +100,7 @@ def _greedy(lm: LanguageModel, ids: Sequence[int], steps: int) -> tuple[list[int
 
 
 def write_golden(golden: Golden, path: str | Path) -> None:
-    """Write a safetensors file; its bytes are the same on every machine.
+    """Write a safetensors file; its bytes are the same on every machine. Replaces an existing file.
 
     An array is named `prompt/point`, as in `short/blocks.0.attn.q`. The metadata has one entry,
     `gpt2np`: JSON with the model's name, ids, continuations and gaps.

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.display import card
-from gpt2np.errors import InvalidArgumentError, is_integer
+from gpt2np.errors import InvalidArgumentError, counted, is_integer
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import round_up
 
@@ -153,9 +153,9 @@ class KVCache:
         return {"tokens": self.length, "blocks": config.n_layer, "bytes": nbytes}
 
     def __repr__(self) -> str:
-        return "<KVCache of {tokens} tokens, {blocks} blocks: {bytes} bytes>".format(
-            **self._facts()
-        )
+        facts = self._facts()
+        blocks = counted(self.place[0].config.n_layer, "block")
+        return f"<KVCache of {counted(self.length, 'token')}, {blocks}: {facts['bytes']} bytes>"
 
     def _repr_html_(self) -> str:
         """Return a card for notebooks."""

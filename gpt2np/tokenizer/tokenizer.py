@@ -158,7 +158,8 @@ class Tokenizer:
 
         The files are `tokenizer.json` and `tokenizer_config.json`. If GPT-2's format can express
         the vocabulary, `vocab.json` + `merges.txt` are also written. A vocabulary without a special
-        tokens map ("eos_token", …) gets `<|endoftext|>` as bos_token and eos_token.
+        tokens map ("eos_token", …) gets `<|endoftext|>` as bos_token and eos_token. Existing files
+        of these names are replaced.
 
         Raises:
             TokenizerError: Hugging Face's formats can't express the vocabulary.

@@ -134,7 +134,7 @@ def test_empty_model_options_are_named(flag, capsys):
 
 def test_load_takes_the_model_options():
     parameters = set(inspect.signature(LanguageModel.load).parameters)
-    assert parameters == {*options_of(ModelOptions), "device"}
+    assert parameters == {*options_of(ModelOptions), "device", "unknown"}
 
 
 @pytest.mark.parametrize("declaration", [DatasetOptions, TrainingOptions, TrainerOptions, Cluster])

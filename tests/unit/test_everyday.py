@@ -63,6 +63,10 @@ def test_a_prompt_that_ends_in_a_space(lm):
     assert "ends in a space" in lm.generate("Once upon a ", max_new_tokens=1).notice
     result = run_here("generate", "Once upon a ", "--model", "bundled", "-n", "1")
     assert result.stderr.count("the prompt ends in a space") == 1
+    assert "or set --boundary text\n" in result.stderr
+    arguments = ("generate", "Once upon a ", "--model", "bundled", "--choice", " time")
+    assert "and begin the constraint with it\n" in run_here(*arguments).stderr
+    assert "boundary" not in lm.generate("JSON: ", json_schema={"type": "null"}).notice
     result = run_here("generate", "Once upon a", "--model", "bundled", "-n", "1")
     assert "space" not in result.stderr
 
@@ -72,4 +76,6 @@ def test_the_signature_of_load_in_the_documentation():
 
     page = (CHECKOUT / "docs/reference/api/gpt2np.md").read_text(encoding="utf-8")
     [signature] = re.findall(r"function:: load\((.*)\)", page)
-    assert re.findall(r"(\w+)=", signature) == list(inspect.signature(gpt2np.load).parameters)
+    assert re.findall(r"(\w+)=", signature) == [
+        name for name in inspect.signature(gpt2np.load).parameters if name != "unknown"
+    ]

@@ -207,12 +207,28 @@ class TestOptionNames:
             ("stop_string", "did you mean 'stop_strings'"),
             ("max_length", "give max_new_tokens"),
             ("greedy", "give temperature=0"),
+            ("n", "give num_return_sequences"),
+            ("num_samples", "give num_return_sequences"),
             ("xyz", "there are boundary, temperature, "),
         ],
     )
     def test_unknown_names(self, lm, name, message):
         with pytest.raises(TypeError, match=message):
             lm.generate("Once", **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("threads", "set the environment variable OPENBLAS_NUM_THREADS before"),
+        ("torch_dtype", "give dtype"),
+        ("proceses", "did you mean 'processes'"),
+        ("trust_remote_code", "load has no argument 'trust_remote_code'$"),
+    ],
+)
+def test_unknown_arguments_of_load(name, message):
+    with pytest.raises(TypeError, match=message):
+        LanguageModel.load("bundled", **{name: 1})
 
 
 def test_an_option_that_does_not_exist(lm):

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpt2np.data.corpus import TextPart
-from gpt2np.errors import GPT2NPError
+from gpt2np.errors import GPT2NPError, counted
 from gpt2np.tokenizer.training.train import TrainedVocabulary, token_counter
 from gpt2np.tokenizer.vocabulary import chars_to_bytes
 
@@ -51,12 +51,12 @@ class TrainingReport:
 
         return "\n".join(
             [
-                f"{self.vocab_size} tokens, {self.merges} merges",
-                f"{self.documents} documents, {self.characters} characters",
+                f"{counted(self.vocab_size, 'token')}, {counted(self.merges, 'merge')}",
+                f"{counted(self.documents, 'document')}, {counted(self.characters, 'character')}",
                 "",
                 f"tokens per character: {_ratio(self.symbols, self.characters)} before any "
                 f"merge, {_ratio(self.tokens, self.characters)} after",
-                f"{self.symbols} → {self.tokens} tokens: {self.reduction:.1f} % fewer",
+                f"{self.symbols:,} → {self.tokens:,} tokens: {self.reduction:.1f} % fewer",
                 *([f"{self.unknown} characters have no token"] if self.unknown else []),
                 "",
                 "longest tokens:",

@@ -128,6 +128,13 @@ class TestOptions:
         assert result.stdout.decode() == text + "\n"
         assert "finish reason: stop" in result.stderr.decode()
 
+    def test_a_backslash_and_an_n_are_no_newline(self):
+        result = here("The", "-n", "2", "--stop", r"\n")
+        assert result.returncode == 0
+        assert r"--stop has a backslash and an n; a newline is $'\n'" in result.stderr.decode()
+        assert r"$'\n'" in run("generate", "--help").stdout.decode()
+        assert "backslash" not in here("The", "-n", "2", "--stop-regex", r"\n").stderr.decode()
+
     def test_greedy(self):
         greedy = here("The", "-n", "20", "--greedy")
         assert greedy.stdout == here("The", "-n", "20", "--temperature", "0").stdout
@@ -161,6 +168,7 @@ class TestOptions:
         result = here(*arguments, "--logprobs", "1", "--prompt-logprobs", "0")
         found = [json.loads(line) for line in result.stdout.splitlines()]
         means = [sum(t["logprob"] for t in one["logprobs"]) / 6 for one in found]
+        assert f"seeds: {found[0]['seed']}, {found[1]['seed']}" in result.stderr.decode()
         assert len(found) == 2 and means[0] > means[1]
         for one in found:
             assert [token["id"] for token in one["logprobs"]] == one["ids"]
@@ -357,7 +365,9 @@ class TestBadInput:
         [
             ("--device", "on CPUs only"),
             ("--int8", "--weights int8"),
+            ("--load-in-4bit", 'page "Missing features"'),
             ("--lora", "merge the adapter"),
+            ("--num-samples", "give --samples"),
         ],
     )
     def test_options_of_other_programs(self, option, hint):

@@ -63,6 +63,15 @@ def test_table(model, traced, last, monkeypatch):
         np.testing.assert_allclose(np.take_along_axis(p, table.ids[k], -1), expected, atol=1e-6)
 
 
+def test_text(traced, lm):
+    table = lens_table(lm, trace(lm, "Once upon a"), last=2)
+    lines = str(table).splitlines()
+    assert lines[0].split() == ["residual", "1", "2"]
+    assert [line.split()[0] for line in lines[1:]] == list(table.points)
+    first = table.texts[table.ids[0, 0, 0]]
+    assert f"{first!r} {table.probabilities[0, 0, 0]:.0%}" in lines[1]
+
+
 def test_other_residuals_and_what_can_not_be(model, traced):
     assert lens_table(model, traced, points="blocks.*.resid_mid").points[0] == "blocks.0.resid_mid"
     for n in (0, 212):

@@ -131,7 +131,7 @@ class TestContent:
             kept["*"]
         with pytest.raises(InvalidArgumentError, match="lacks blocks"):
             kept.subset("blocks.0.ln_1")
-        assert repr(kept) == "<Trace of 40 tokens: 1 arrays, 3,840 bytes>"
+        assert repr(kept) == "<Trace of 40 tokens: 1 array, 3,840 bytes>"
 
     @pytest.mark.parametrize(
         ("prompt", "error", "message"),
