@@ -186,10 +186,13 @@ def _run_with_progress(measure: "Measure", lm: "LanguageModel", unit: str) -> "R
 
 
 def _perplexity(args: argparse.Namespace) -> "InputsAndMeasure":
+    from gpt2np.data.corpus import plain_text_notice
     from gpt2np.evaluation.documents import read_all_documents
     from gpt2np.evaluation.perplexity import perplexity
 
     check_field(args.field, args.files)
+    for notice in filter(None, map(plain_text_notice, args.files)):
+        print_stderr(notice)
     files = [read_all_documents(file, args.errors, args.field) for file in args.files]
     options = given_options(args, ScoreOptions)
     del options["field"]

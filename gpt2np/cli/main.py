@@ -39,6 +39,9 @@ _ADVICE = {
     "--load-in-4bit": f"; give --weights int8, or {MISSING_FEATURES}",
     "--lora": f"; merge the adapter into the weights first, or {MISSING_FEATURES}",
     "--num-samples": "; give --samples",
+    "--stream": "; a text is always printed while the model writes",
+    "-p": "; give the prompt without an option",
+    **dict.fromkeys(("--max-length", "--n-predict"), "; give --max-new-tokens"),
     **dict.fromkeys(("--int8", "--quantize", "--load-in-8bit"), "; give --weights int8"),
 }
 """Options of other programs, and what to do instead."""

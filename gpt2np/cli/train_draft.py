@@ -20,7 +20,7 @@ from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_skipped, print_stderr, with_character_bar, write_errors
 from gpt2np.cli.text_input import add_files_argument, spool_stdin
 from gpt2np.data.options import DatasetOptions
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, counted
 
 _MIN_BYTES = 10_000
 
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         table.save(args.out)
         size = args.out.stat().st_size
     print_stderr(
-        f"{len(table.hashes):,} contexts, counted in {counts.n_ids:,} tokens: {args.out} "
-        f"({size:,} bytes)"
+        f"{counted(len(table.hashes), 'context')}, counted in {counted(counts.n_ids, 'token')}: "
+        f"{args.out} ({size:,} bytes)"
     )
     return 0

@@ -79,14 +79,15 @@ class UnreadableFileError(InvalidArgumentError):
 def find_files(
     paths: Iterable[str | Path],
     outputs: Iterable[Path] = (),
-    on_skip: Callable[[str], object] = lambda message: None,
+    notify: Callable[[str], object] = lambda message: None,
 ) -> list[Path]:
     """Return the files that `paths` name, sorted, without duplicates and without `outputs`.
 
     Each path is a file, a glob pattern, or a folder, which is searched recursively. In folders,
     hidden files are skipped, and so are files of unknown suffixes: other than .txt, .jsonl, .csv,
-    .parquet and .npz, and .gz after the first three. `on_skip` receives one message that counts
-    the files of unknown suffixes. `outputs` are files or folders.
+    .parquet and .npz, and .gz after the first three. `notify` receives one message that counts
+    the files of unknown suffixes, and the notices of `plain_text_notice`. `outputs` are files or
+    folders.
 
     Raises:
         InvalidArgumentError: a path or pattern matches no file, a folder has no files, or only
@@ -110,10 +111,20 @@ def find_files(
         message = f"files of unknown kinds in folders: {kinds}; name files, or give patterns"
         if len(skipped) == len(inputs):
             raise InvalidArgumentError(f"only {message}")
-        on_skip(f"skipped {message}, to read them as text")
+        notify(f"skipped {message}, to read them as text")
     if files and not inputs:
         raise InvalidArgumentError("no file to read, apart from the output")
-    return sorted(files[p] for p in set(inputs).difference(skipped))
+    found = sorted(files[p] for p in set(inputs).difference(skipped))
+    for notice in filter(None, map(plain_text_notice, found)):
+        notify(notice)
+    return found
+
+
+def plain_text_notice(file: Path) -> str | None:
+    """Return a notice if a file is read as plain text, but its suffix is of JSON or of a table."""
+    if not _suffix(file).startswith((".json", ".ndjson", ".tsv")) or _has_records(file):
+        return None
+    return f"{file} is read as plain text; fields need the suffix .jsonl, .csv or .parquet"
 
 
 def _suffix(file: Path) -> str:
@@ -242,9 +253,8 @@ def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, s
                 )
             yield {column: row[index] if index < len(row) else ""}
     except UnicodeDecodeError as error:
-        raise UnreadableFileError(
-            f"{describe_decode_error(file, error)} of line {rows.line_num + 1}"
-        ) from error
+        line = "" if is_utf16(error.object) else f" of line {rows.line_num + 1}"
+        raise UnreadableFileError(f"{describe_decode_error(file, error)}{line}") from error
     except csv.Error as error:
         raise UnreadableFileError(f"{file}, line {rows.line_num}: {error}") from error
 
@@ -317,7 +327,9 @@ def parse_record(line: str | bytes, location: str) -> dict[str, Any]:
     try:
         record = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise UnreadableFileError(f"{location}: not JSON ({error})") from error
+        is_utf16_text = isinstance(line, bytes) and is_utf16(line)
+        problem = "UTF-16 text, not UTF-8" if is_utf16_text else f"not JSON ({error})"
+        raise UnreadableFileError(f"{location}: {problem}") from error
     if not isinstance(record, dict):
         kind = short_repr(record)
         raise UnreadableFileError(f"{location}: expected a JSON object, got {kind}")

@@ -131,6 +131,8 @@ def _check_question(question: Question, location: str) -> None:
             f"{location}: the answer is number {question.answer}, but there are "
             f"{len(question.choices)} choices, numbered from 0"
         )
+    if len(question.choices) < 2:
+        raise InvalidArgumentError(f"{location}: a question needs two choices or more")
 
 
 def _plain(record: dict[str, Any]) -> Question:

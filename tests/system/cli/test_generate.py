@@ -368,6 +368,7 @@ class TestBadInput:
             ("--load-in-4bit", 'page "Missing features"'),
             ("--lora", "merge the adapter"),
             ("--num-samples", "give --samples"),
+            ("--n-predict", "give --max-new-tokens"),
         ],
     )
     def test_options_of_other_programs(self, option, hint):

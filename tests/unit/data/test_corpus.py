@@ -98,6 +98,14 @@ class TestFindFiles:
         with pytest.raises(InvalidArgumentError, match=r"only files of unknown kinds .*1 × \.html"):
             find_files([tmp_path / "d"], [tmp_path / "d/e.parquet"])
 
+    def test_other_suffixes_of_tables_are_told(self, tmp_path):
+        told = []
+        files = [write(tmp_path / name, "x") for name in ("a.json", "b.tsv.gz", "c.jsonl", "d.txt")]
+        assert find_files(files, notify=told.append) == files
+        assert [notice.split(" is read as plain text; ")[0] for notice in told] == [
+            *map(str, files[:2])
+        ]
+
     def test_arrays_are_refused(self, tmp_path):
         (tmp_path / "x.npy").write_text("text")
         with pytest.raises(InvalidArgumentError, match="holds arrays, not text"):
@@ -191,6 +199,7 @@ class TestDamage:
                 r"line 1: expected .* field 'text'; the fields are \['body'\]; .*--field",
             ),
             ("a.jsonl", b'{"text": 3}', "line 1: expected a string in"),
+            ("a.jsonl", '{"text": "x"}'.encode("utf-16"), "line 1: UTF-16 text, not UTF-8$"),
             ("a.jsonl", b'["text"]', r"line 1: expected a JSON object, got \['text'\]"),
             ("a.jsonl", b'{"text": "\\ud800"}', "line 1: the field .* lone surrogate"),
         ],
@@ -285,6 +294,7 @@ class TestCSV:
             (b"text\none\ntwo,three\n", r"a\.csv, line 3: 2 values for 1 columns"),
             (b'text\n"one\n', r"a\.csv, line 2: unexpected end of data"),
             (b"text\none\ntw\xff\n", r"not UTF-8 text: byte 0xff at offset 2 of line 3"),
+            ("text\n".encode("utf-16"), r"a\.csv is UTF-16 text, not UTF-8$"),
         ],
     )
     def test_damaged_files(self, tmp_path, content, message):

@@ -65,6 +65,7 @@ class TestReadQuestion:
             (PLAIN | {"choices": "abc"}, "expected a list, got 'abc'"),
             (PLAIN | {"choices": [1, 2, 3]}, "each choice must be strings"),
             (PLAIN | {"choices": []}, "the answer is number 2, but there are 0 choices"),
+            (PLAIN | {"choices": ["ran."], "answer": 0}, "a question needs two choices or more"),
             (PLAIN | {"context": None}, "the context and each choice must be strings"),
             (PLAIN | {"context": "\ud800"}, "not valid Unicode: it has a lone surrogate"),
             (HELLASWAG | {"label": ""}, "a field is missing or invalid"),
