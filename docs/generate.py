@@ -177,8 +177,9 @@ def request_fields_page() -> str:
         'with one of these values counts as absent, too: `false`, `0`, `""`, `[]` and `{}`. If the '
         'table says "refused (except X)", the values null and X are accepted. '
         "An ignored field changes nothing. Fields that are not in the table are ignored, too, and "
-        "the response header `X-Ignored-Fields` names up to 20 of them. The page `/docs` of a "
-        "running server lists the ranges of values.",
+        "the response header `X-Ignored-Fields` names up to 20 of them. Unknown fields within "
+        "`structured_outputs`, `response_format` and `interventions` are errors. The page `/docs` "
+        "of a running server lists the ranges of values.",
     ]
     return (
         "\n\n".join(

@@ -76,6 +76,12 @@ class _Request(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
+class _ClosedRequest(_Request):
+    """Unknown fields are errors: ignoring a misspelled field would change the result."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
 class StreamOptions(_Request):
     """What a stream contains besides the text."""
 
@@ -83,7 +89,7 @@ class StreamOptions(_Request):
     continuous_usage_stats: bool | None = False
 
 
-class StructuredOutputs(_Request):
+class StructuredOutputs(_ClosedRequest):
     """A constraint on the whole continuation: a pattern, a list of texts, or a JSON Schema."""
 
     regex: Text | None = None
@@ -94,7 +100,7 @@ class StructuredOutputs(_Request):
     structural_tag: Any = None
 
 
-class ResponseFormat(_Request):
+class ResponseFormat(_ClosedRequest):
     """The form of the text: any text, a JSON object, or JSON that is valid for a schema."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"] = "text"
@@ -194,10 +200,8 @@ _SamplingFields = create_model(
 )
 
 
-class EditRequest(_Request):
+class EditRequest(_ClosedRequest):
     """Multiply an activation by `factor`, or add `strength` times `vector` to it."""
-
-    model_config = ConfigDict(extra="forbid")  # ignoring a field would apply another edit
 
     point: str = Field(
         pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
@@ -474,6 +478,8 @@ class InterventionRequest(EditRequest):
 class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
     """The body of POST /api/inspect: a text whose next token is inspected."""
 
+    model_config = ConfigDict(extra="forbid")
+
     model: str | None = None
     prompt: AnyText | list[TokenId] = Field(description="A text or token ids.")
     n: int = Field(10, ge=1, le=100, description="The number of likely tokens to return.")
@@ -500,7 +506,7 @@ class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
         return GenerationOptions(**options | {"top_k": max(0, self.top_k)})
 
 
-class SaliencyRequest(_Request):
+class SaliencyRequest(_ClosedRequest):
     """The body of POST /api/saliency: a text, and the token that came after it."""
 
     model: str | None = None
@@ -510,7 +516,7 @@ class SaliencyRequest(_Request):
     interventions: list[InterventionRequest] = Field(default=[], max_length=100)
 
 
-class DirectionRequest(_Request):
+class DirectionRequest(_ClosedRequest):
     """The body of POST /api/direction: two lists of texts."""
 
     model: str | None = None
@@ -519,14 +525,14 @@ class DirectionRequest(_Request):
     point: str = Field(pattern=r"^blocks\.\d+\.resid$", max_length=30)
 
 
-class MergesRequest(_Request):
+class MergesRequest(_ClosedRequest):
     """The body of POST /api/merges: a text to learn merges from."""
 
     text: Annotated[Text, Field(max_length=20_000)]
     n: int = Field(200, ge=1, le=1000, description="The number of merges to learn.")
 
 
-class ExplainRequest(_Request):
+class ExplainRequest(_ClosedRequest):
     """The body of POST /api/explain: the arguments of `gpt2np.explain.explain`."""
 
     model: str | None = None

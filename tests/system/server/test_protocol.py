@@ -183,6 +183,9 @@ class TestValues:
             ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
             ({"do_sample": False}, "do_sample"),
             ({"prompt": ["a", 5]}, "prompt.1"),
+            ({"structured_outputs": {"choices": ["a"]}}, "structured_outputs.choices"),
+            ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
+            ({"num_return_sequences": 2}, "use n"),
         ],
         ids=str,
     )
