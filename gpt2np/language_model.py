@@ -498,7 +498,7 @@ class LanguageModel:
         for i, item in enumerate(texts, 1):
             with errors_at(f"text {i} of {len(texts)}: " if len(texts) > 1 else ""):
                 inputs.append(self._encode_plain(item))
-        given_ids = list(self._encode_plain(given))
+        given_ids = list(self._encode_plain(given, "given"))
         prefixes = [self._scoring_prefix(ids, given_ids, from_end_of_text) for ids in inputs]
         _, callbacks, _ = split_arguments({"interventions": interventions})
         hook = callbacks.interventions
@@ -537,12 +537,12 @@ class LanguageModel:
             )
         return [bos_token_id, *given]
 
-    def _encode_plain(self, text: Prompt) -> Sequence[int]:
+    def _encode_plain(self, text: Prompt, name: str = "text") -> Sequence[int]:
         """Encode a text, with special tokens as plain characters. Token ids stay as they are."""
         if isinstance(text, str):
             return self.tokenizer.encode(text, disallowed_special=())
         ids = as_list(text)
-        check_argument(ids is not None, "text", text, "a text or a list of ids")
+        check_argument(ids is not None, name, text, "a text or a list of ids")
         return ids or []
 
     def encode_prompt(self, prompt: str) -> list[int]:
@@ -585,7 +585,7 @@ class LanguageModel:
         changes: GenerateArguments,
     ) -> list[Request]:
         """Return each prompt's request, with consecutive seeds and indices."""
-        is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes))
+        is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes, Mapping))
         check_argument(is_list, "prompts", prompts, "a list; for one prompt call generate")
         prompts = list(prompts)
         sets: list[Any] = [{} for _ in prompts]

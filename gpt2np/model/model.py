@@ -116,11 +116,12 @@ class GPT2:
 
         Raises:
             CheckpointError: a file is missing or damaged, or the weights don't match the config.
-            InvalidArgumentError: `dtype` is neither float32 nor float64, or `weights` is unknown.
+            InvalidArgumentError: `dtype` is neither float32 nor float64, `weights` is unknown, or
+                `exact` is no bool.
         """
         if dtype not in (np.float32, np.float64, "float32", "float64"):
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
-        options_of(ModelOptions)["weights"].range.check("weights", weights)
+        ModelOptions(weights=weights, exact=exact)  # raises an error that names the argument
         folder = as_path(folder)
         checkpoint = read_checkpoint(folder)
         dtype = np.float64 if exact else dtype

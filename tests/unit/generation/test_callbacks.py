@@ -157,6 +157,19 @@ def test_a_stopping_criterion_receives_the_logits_of_the_token(lm):
     assert len(seen) >= len(result.ids) - 1
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_an_exception_at_the_last_token_is_raised(lm, n):
+    def fail(token):
+        seen.append(token.id)
+        if len(seen) == n:
+            raise ZeroDivisionError
+
+    seen = []
+    with pytest.raises(ZeroDivisionError):
+        lm.generate("The fox", max_new_tokens=3, seed=1, on_token=fail)
+    assert len(seen) == n
+
+
 def test_on_token_receives_every_token_once(lm):
     tokens = []
     result = lm.generate("The fox", max_new_tokens=20, seed=2, logprobs=3, on_token=tokens.append)
