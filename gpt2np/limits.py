@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, did_you_mean, short_repr
 
 MIB, GIB = 1 << 20, 1 << 30
 MIN_CHECKED_EXPANSION = 64 * MIB
@@ -144,18 +144,18 @@ class Limits:
 def limits() -> Limits:
     """Return the limits on untrusted input; environment variables replace the defaults.
 
-    Raises InvalidArgumentError if a variable is not a positive integer.
+    Raises InvalidArgumentError if a variable is not a positive integer, or there is no such limit.
     """
+    names = {variable(limit.name): limit.name for limit in fields(Limits)}
     values = {}
-    for limit in fields(Limits):
-        text = os.environ.get(variable(limit.name))
-        if text is None:
+    for name, text in os.environ.items():
+        if not name.startswith("GPT2NP_MAX_"):
             continue
+        if name not in names:
+            raise InvalidArgumentError(f"there is no limit {name}{did_you_mean(name, names)}")
         if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text)):
-            raise InvalidArgumentError(
-                f"{variable(limit.name)} is {short_repr(text)}; expected a positive integer"
-            )
-        values[limit.name] = int(text)
+            raise InvalidArgumentError(f"{name} is {short_repr(text)}; expected a positive integer")
+        values[names[name]] = int(text)
     return Limits(**values)
 
 

@@ -20,6 +20,13 @@ def test_a_variable_changes_one_limit(monkeypatch):
     assert limits() == Limits(max_token_bytes=2000)
 
 
+def test_a_misspelled_variable(monkeypatch):
+    monkeypatch.setenv("GPT2NP_MAX_TOKENS_BYTES", "2000")
+    message = "^there is no limit GPT2NP_MAX_TOKENS_BYTES; did you mean 'GPT2NP_MAX_TOKEN_BYTES'"
+    with pytest.raises(InvalidArgumentError, match=message):
+        limits()
+
+
 @pytest.mark.parametrize("name", [limit.name for limit in fields(Limits)])
 @pytest.mark.parametrize("value", ["0", "-1", "1e9", "", "²", "9" * 5000])
 def test_a_variable_that_is_no_limit(name, value, monkeypatch):
