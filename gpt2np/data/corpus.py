@@ -114,10 +114,10 @@ def find_files(
         notify(f"skipped {message}, to read them as text")
     if files and not inputs:
         raise InvalidArgumentError("no file to read, apart from the output")
-    found = sorted(files[p] for p in set(inputs).difference(skipped))
-    for notice in filter(None, map(plain_text_notice, found)):
+    kept = sorted(files[p] for p in set(inputs).difference(skipped))
+    for notice in filter(None, map(plain_text_notice, kept)):
         notify(notice)
-    return found
+    return kept
 
 
 def plain_text_notice(file: Path) -> str | None:
