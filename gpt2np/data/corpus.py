@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from gpt2np.data import END_OF_TEXT
 from gpt2np.data.files import bounded_lines
-from gpt2np.data.parquet import FIELD_HINT, read_rows
+from gpt2np.data.parquet import NO_COLUMN, read_rows
 from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text, is_utf16
 from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
 from gpt2np.limits import check_expansion, how_to_raise, limits
@@ -242,9 +242,7 @@ def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, s
     try:
         names = next(filter(None, rows), [])
         if column not in names:
-            raise UnreadableFileError(
-                f"{file} has no column {column!r}; its columns are {short_repr(names)}{FIELD_HINT}"
-            )
+            raise UnreadableFileError(NO_COLUMN, file, column, short_repr(names), field=column)
         index = names.index(column)
         for row in filter(None, rows):
             if len(row) > len(names):
@@ -337,7 +335,10 @@ def parse_record(line: str | bytes, location: str) -> dict[str, Any]:
 
 
 def text_field(
-    record: bytes | dict[str, Any], field: str, location: str, hint: str = FIELD_HINT
+    record: bytes | dict[str, Any],
+    field: str,
+    location: str,
+    hint: str = "; choose one with the option {field}",
 ) -> str:
     """Return the text in a field of a record; error messages show `location` and `hint`.
 
@@ -348,8 +349,9 @@ def text_field(
     record = record if isinstance(record, dict) else parse_record(record, location)
     text = record.get(field)
     if not isinstance(text, str):
-        fields = "" if field in record else f"; the fields are {short_repr(list(record))}{hint}"
-        raise UnreadableFileError(f"{location}: expected a string in the field {field!r}{fields}")
+        fields = "" if field in record else f"; the fields are {{2}}{hint}"
+        message = f"{{0}}: expected a string in the field {{1!r}}{fields}"
+        raise UnreadableFileError(message, location, field, short_repr(list(record)), field=field)
     if not is_unicode_text(text):
         raise UnreadableFileError(
             f"{location}: the field {field!r} is not valid Unicode: it has a lone surrogate"

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, error_reason, install_hint, short_repr
 from gpt2np.limits import MIN_CHECKED_EXPANSION, check_expansion
 
-FIELD_HINT = "; choose one with field (--field)"
+NO_COLUMN = "{0} has no column {1!r}; its columns are {2}; choose one with the option {field}"
 
 _ROWS_PER_BATCH = 32  # as Python objects, which take many times the memory of a table
 _ROW_GROUP_BYTES = 16 << 20
@@ -39,9 +39,7 @@ def read_rows(
         file = parquet.ParquetFile(stream, pre_buffer=False)
         names = file.schema_arrow.names
         if column is not None and column not in names:
-            raise InvalidArgumentError(
-                f"{name} has no column {column!r}; its columns are {short_repr(names)}{FIELD_HINT}"
-            )
+            raise InvalidArgumentError(NO_COLUMN, name, column, short_repr(names), field=column)
         columns = None if column is None else [column]
         n_compressed, n_expanded = stream.seek(0, SEEK_END), 0
         for number in range(file.num_row_groups):

@@ -132,7 +132,7 @@ def test_several_files_and_a_manifest(lm, tmp_path, suffix):
 
 def test_damage(table):
     with pytest.raises(
-        InvalidArgumentError, match=r"t\.parquet has no column 'text'; its col.*bo.*--field"
+        InvalidArgumentError, match=r"t\.parquet has no column 'text'; its col.*bo.*option field"
     ):
         list(read_parts([table], CorpusOptions()))
     with pytest.raises(UnreadableFileError, match=r"t\.parquet, row 4: expected a string in"):

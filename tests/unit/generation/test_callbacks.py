@@ -338,7 +338,7 @@ def test_slow_interventions_share_a_part_of_each_step(lm, monkeypatch):
     def hook(name, array):
         return array
 
-    options = {"max_new_tokens": 6, "temperature": 0}
+    options = {"max_new_tokens": 6, "temperature": 0, "draft": "none"}
     plain = lm.stream(PROMPTS[0], **options).sequence
     steered = [lm.stream(PROMPTS[1], interventions=hook, **options).sequence for _ in range(3)]
     scheduler = Scheduler(lm.model)
