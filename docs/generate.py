@@ -125,17 +125,25 @@ def options_page() -> str:
 
 
 PARTIAL = {
-    "suffix": "refused",
-    "tools": 'refused, unless `tool_choice` is `"none"`',
-    "tool_choice": '`"none"` is supported; in a request with `tools`, other values are refused',
-    "response_format": "`text`, `json_object`, `json_schema`; other types are refused",
-    "structured_outputs": "`regex`, `choice`, `json`, `json_object`; others are refused",
-    "stream_options": "`include_usage`; `continuous_usage_stats` is refused",
-    "skip_special_tokens": "must be true",
-    "include_stop_str_in_output": "must be false",
-    "use_beam_search": "supported; refused with `stream`",
+    "suffix": 'refused (except `""`)',
+    "tools": 'refused (except `[]`); but if `tool_choice` is `"none"`, `tools` is ignored',
+    "tool_choice": 'ignored without `tools`; with `tools`, `tool_choice` must be `"none"`',
+    "response_format": "supported with the types `text`, `json_object` and `json_schema`; refused "
+    "with other types",
+    "structured_outputs": "supported with the keys `regex`, `choice`, `json` and `json_object`; "
+    "refused with other keys",
+    "stream_options": "supported with the key `include_usage`; refused with "
+    "`continuous_usage_stats` (except `false`), and without `stream`",
+    "skip_special_tokens": "refused (except `true`)",
+    "include_stop_str_in_output": "refused (except `false`)",
+    "use_beam_search": "supported; `best_of` if given, else `n`, is the number of beams (at least "
+    "2); refused with `stream`",
     "prompt_logprobs": "supported; refused with `stream`",
-    "best_of": "supported; with `stream`, it must equal `n`",
+    "best_of": "supported; with `stream`, `best_of` must equal `n`",
+    "max_tokens": "supported as `max_new_tokens`; in chat, `max_completion_tokens` takes "
+    "precedence",
+    "max_completion_tokens": "supported as `max_new_tokens`",
+    "top_logprobs": "supported; refused without `logprobs`",
 }
 """Declared fields of which some values are errors."""
 
@@ -163,23 +171,33 @@ def request_fields_page() -> str:
         "# HTTP request fields",
         NOTE.strip(),
         "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
-        "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. If the "
-        "last column names an endpoint, only this endpoint reads the field, and the other "
-        "ignores it.",
-        "A supported field has the same meaning as in OpenAI's API or vLLM. The page [Generation "
-        "options](options.md) describes most of these fields under the same names. If the table "
-        'says "supported as X", the field has the name X on that page. Defaults are as on that '
-        "page, except these: `temperature` is 1, `top_k` is 0 and, for completions, `max_tokens` "
-        "is 16. The model's generation_config.json has no effect. Only gpt2np has `boundary` and "
-        "`interventions`; [HTTP server](../guide/server.md) explains `interventions`.",
-        "A request with a refused field gets status 400 and an error that names the field. "
-        'A field with the value null counts as absent. If the table says just "refused", a field '
-        'with one of these values counts as absent, too: `false`, `0`, `""`, `[]` and `{}`. If the '
-        'table says "refused (except X)", the values null and X are accepted. '
-        "An ignored field changes nothing. Fields that are not in the table are ignored, too, and "
-        "the response header `X-Ignored-Fields` names up to 20 of them. Unknown fields within "
-        "`structured_outputs`, `response_format` and `interventions` are errors. The page `/docs` "
-        "of a running server lists the ranges of values.",
+        "`/v1/chat/completions`, some fields of llama.cpp, SGLang and `transformers`, and two "
+        "fields of gpt2np's own, `boundary` and `interventions`. If the last column names an "
+        "endpoint, only this endpoint reads the field, and the other endpoint ignores it.",
+        "A supported field that OpenAI or vLLM defines has the same meaning as there, with two "
+        "exceptions. With `ignore_eos`, gpt2np never generates the end-of-text token, whereas vLLM "
+        "generates it and continues. Until `min_tokens` tokens are generated, gpt2np excludes only "
+        "the end-of-text token, whereas vLLM also excludes `stop_token_ids`.",
+        "The page [Generation options](options.md) describes most supported fields, under the "
+        'same names. If the table says "supported as X", the field has the name X on that page. '
+        "The page [HTTP server](../guide/server.md) explains `interventions`.",
+        "The defaults are those of the page Generation options, except these: `temperature` is 1, "
+        "`top_k` is 0, and `max_tokens` is 16 for `/v1/completions`, and the rest of the context "
+        "for `/v1/chat/completions`. Unlike the `generate` command, the server takes no defaults "
+        "from the model's generation_config.json.",
+        "A refused field causes an error with status 400 that names the field, unless the value "
+        "counts as absent:",
+        "- `null` always counts as absent.\n"
+        '- If the table says "refused (except X)", X counts as absent, too, and no other value '
+        "does.\n"
+        '- If the table says "refused" without "except", even with an explanation, `false`, `0`, '
+        '`""`, `[]` and `{}` count as absent, too.',
+        "An ignored field changes nothing. A field that is not in the table, or is only for the "
+        "other endpoint, is ignored, too. The response header `X-Ignored-Fields` names up to 20 "
+        "such fields; the header never names the fields that the table lists as ignored. But an "
+        "unknown key within `structured_outputs`, `response_format` or an entry of "
+        "`interventions` is an error.",
+        "The page `/docs` of a running server lists the ranges of values.",
     ]
     return (
         "\n\n".join(

@@ -181,7 +181,7 @@ class Option:
     Attributes:
         default: default value.
         range: valid values.
-        help: one sentence without a period; `{name}` stands for the name of another option.
+        help: text without a final period; `{name}` stands for the name of another option.
         metavar: name of the value in `--help`.
         details: further sentences for the reference page.
         group: title of the group in `--help` and on the reference page.

@@ -118,11 +118,10 @@ def _default_text(option: Option) -> str:
     is_list = isinstance(option.default, tuple)
     if is_list:
         default = option.default_text or None
-    notes = []
+    notes = ["may be given several times"] if is_list else []
     if isinstance(option.range, Integer) and option.range.high < math.inf:
         notes.append(f"at most {option.range.high}")
     if default is not None:
         default = str(default).lower() if isinstance(default, bool) else default
         notes.append(f"default: {default}")
-    text = "; may be given several times" if is_list else ""
-    return f"{text} ({'; '.join(notes)})" if notes else text
+    return f" ({'; '.join(notes)})" if notes else ""

@@ -1,10 +1,10 @@
 """Encode a corpus to one file of token ids, for training.
 
 INPUT is a folder, a pattern such as 'text/**/*.txt', or a file. A .jsonl file
-has one document per line, a .csv or .parquet file one per row; an .npz file has
-token ids. In a text file, <|endoftext|> separates documents, and line ends at
-the start and end of each document are dropped. Text, .jsonl and .csv files may
-be compressed (.gz).
+has a document per line; a .csv or .parquet file has a document per row; an .npz
+file has token ids. In a text file, <|endoftext|> separates documents, and line
+ends at the start and end of each document are dropped. Text, .jsonl and .csv
+files may be compressed (.gz).
 
 The suffix of OUT selects the format:
 
@@ -13,11 +13,12 @@ The suffix of OUT selects the format:
 .npy   the ids of .bin as a NumPy array
 .npz   several arrays of ids, as nshepperd's gpt-2 reads them
 .parquet
-       a row for each document: its number and its ids, without <|endoftext|>
+       a row for each document: number and ids, without <|endoftext|>
 
-Run an interrupted command again to resume. It also encodes new files if their
-paths sort after all earlier ones. If the model, an option or an encoded file
-has changed, the command fails and names the change; --force starts over.
+Run an interrupted command again to resume. The resumed command also encodes new
+files if their paths sort after all earlier paths. If the model, an option or an
+encoded file has changed, the command fails and names the change; with --force,
+the command discards the results that the change affects.
 """
 
 import argparse
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_vocabulary_argument(parser)
     add_options(parser, DatasetOptions, ("field", "skip_errors"))
     output = parser.add_argument_group("Output")
-    force = "Overwrite OUT, or unfinished work of another run"
+    force = "Overwrite OUT; discard partial results that no longer apply"
     output.add_argument("--force", action="store_true", help=force)
     add_options(output, DatasetOptions, ("combine", "max_rows_per_file"))
     add_option(parser.add_argument_group("Performance"), DatasetOptions, "processes")

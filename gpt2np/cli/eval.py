@@ -33,15 +33,16 @@ _PERPLEXITY = """Perplexity of texts, with a sliding window.
 
 The model reads a document in windows of K tokens (--context). Each window
 starts S tokens (--stride) after the previous window. Each token is scored once,
-in the first window that contains it, given the earlier tokens of that window.
-The first token of a document is not scored. If S = K, the first token of every
-window is not scored. All scored tokens have the same weight. The second line of
-the result reproduces the program in Hugging Face's perplexity guide, in which
+in the first window that contains the token, given the earlier tokens of that
+window. The first token of a document is not scored, except with
+--from-end-of-text. If S = K, the first token of every later window is not
+scored, either. All scored tokens have the same weight. The second line of the
+result reproduces the program in Hugging Face's perplexity guide, in which
 tokens of later windows weigh slightly less.
 
 In a text file, <|endoftext|> separates documents, and line ends next to
-<|endoftext|> are ignored. A .jsonl file has one document per line, in a field
-of a JSON object.
+<|endoftext|> are ignored. A .jsonl file has a JSON object per line; --field
+names the field with the document.
 
 Perplexity per word, perplexity per byte and bits per character cover the whole
 text: each token that is not scored counts with the mean score. White space
@@ -49,23 +50,24 @@ separates words."""
 
 _LAMBADA = """Accuracy on the last word of passages (Paperno et al. 2016).
 
-FILE is a .jsonl file with one passage per line, in a field of a JSON object.
+FILE is a .jsonl file with a JSON object per line; --field names the field with
+the passage.
 
 harness      The task lambada_openai of lm-evaluation-harness. The target is the
              last word, including the space before the word. A prediction is
              correct if each token of the target is the most likely token.
              Perplexity is exp of the mean negative log probability of the
              targets.
-gpt2-paper   The evaluation of the GPT-2 paper, as far as it is known: the code
-             is not public. The target is the last token, which may be only a
+gpt2-paper   The evaluation of the GPT-2 paper, as far as known: the code is not
+             public. The target is the last token, which may be only a
              part of a word. A second accuracy uses a stop-word filter: the
              model never predicts a stop word after a space. OpenAI's list of
-             stop words is not public; the default is a list of common English
-             function words."""
+             stop words is not public; the default of --stop-words is a list of
+             common English function words."""
 
 _WIKITEXT = """Word and byte perplexity on WikiText.
 
-Follows the task wikitext of lm-evaluation-harness. FILE is a published WikiText
+The definition is the task wikitext of lm-evaluation-harness. FILE is a published WikiText
 file such as wiki.test.raw, or a .jsonl file with the text of a page in the
 field "page" of each line. A WikiText file is split into pages at the titles.
 
@@ -79,12 +81,12 @@ A line of FILE is {"context": ..., "choices": [text, ...], "answer": index from
 0}, or a published record of HellaSwag, ARC or PIQA. The prompt for a published
 record is worded as in lm-evaluation-harness, zero-shot.
 
-The result has three accuracies, named as in the harness. They differ in which
-choice counts as the prediction, namely the choice with the highest
+The result has three accuracies, named as in the harness. For each accuracy,
+another choice counts as the model's answer:
 
-acc         log probability
-acc_norm    log probability per character
-acc_bytes   log probability per byte"""
+acc         the choice with the highest log probability
+acc_norm    the choice with the highest log probability per character
+acc_bytes   the choice with the highest log probability per byte"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +110,9 @@ def _add_perplexity(task: argparse.ArgumentParser) -> None:
     files = "Text file (UTF-8) or .jsonl file; - reads text from standard input"
     add("files", nargs="+", type=Path, metavar="FILE", help=files)
     add_options(task, ScoreOptions, ("context", "stride"))
-    insert = "Insert <|endoftext|> before each document, so that its first token is scored"
+    insert = (
+        "Insert <|endoftext|> before each document, so that the document's first token is scored"
+    )
     add("--from-end-of-text", action="store_true", help=insert)
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
 

@@ -1,21 +1,25 @@
 """Generate text that continues a prompt.
 
-The prompt is PROMPT or the content of --file. Standard input is read if PROMPT
-is -, or if PROMPT is missing and standard input is a pipe. One newline at the
-end of a file or of standard input is removed. In GPT-2's vocabulary, a space
-belongs to the token of the following word: do not end a prompt with a space,
-except with --boundary text.
+The prompt is PROMPT, the content of --file, or standard input. Standard input
+is read if PROMPT is -, or if no prompt is given and standard input is not a
+terminal. One newline at the end of the file or of standard input is removed.
+In GPT-2's vocabulary, a space belongs to the token of the following word: do
+not end a prompt with a space, except with --boundary text.
 
 The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.
 
 With --prompts, each line or row of a file is a prompt. The results go to the
 --out file (JSON Lines or Parquet) in the order of the prompts. Each result
-includes its seed; a separate run with this seed gives the same text. Run an
-interrupted command again to resume; it also processes prompts that were added
-at the end of the file. If the model, an option or a processed prompt has
-changed, the command fails and names the change. --force starts over, even if
-the --out file is complete.
+includes a seed; a separate run with this seed and the same options gives the
+same text. --out, --max-rows-per-file and --ray are only for --prompts.
+
+Run an interrupted --prompts command again to resume. The resumed command also
+processes prompts that were added at the end of the file. If the model, an
+option or a processed prompt has changed, the command fails and names the
+change; with --force, the command discards the results that the change affects.
+If the --out file exists, the command fails, too; with --force, the command
+overwrites the file.
 """
 
 import argparse
@@ -62,21 +66,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts",
         type=Path,
         metavar="FILE",
-        help="File of prompts to continue, with the results in --out: .txt (a prompt per line), "
-        '.jsonl (a string per line, or an object with options, such as {"prompt": "...", '
-        '"seed": 5}) or .parquet (such an object per row)',
+        help="Continue each prompt of FILE, and write the results to --out. FILE is .txt (a prompt "
+        'per line), .jsonl (per line a string, or an object with options, such as {"prompt": '
+        '"...", "seed": 5}) or .parquet (per row a prompt and options, as columns)',
     )
     output = add_generation_arguments(parser)["Output"]
     add = output.add_argument
     receipt = "Record the model, the options and the first text in FILE; the command 'gpt2np replay"
-    receipt = f"{receipt} FILE' generates the text again and compares"
+    receipt = f"{receipt} FILE' generates the text again and compares the two texts"
     add("--receipt", type=Path, metavar="FILE", help=receipt)
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
-    as_json = "Print each text as a JSON object; only this form shows log probabilities"
+    as_json = "Print each text as a JSON object; --logprobs and --prompt-logprobs need --json or "
+    as_json += "--prompts"
     add("--json", action="store_true", help=as_json)
     out = "File for the results of --prompts: .jsonl or .parquet"
     add("--out", type=Path, metavar="FILE", help=out)
-    force = "Overwrite the --out or --receipt file, or an earlier run's partial results"
+    force = "Overwrite the --out or --receipt file; discard partial results that no longer apply"
     add("--force", action="store_true", help=force)
     add_option(output, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")

@@ -1,7 +1,7 @@
 """Compare another engine with exact results: tell rounding from bugs.
 
 record  Write golden arrays: the arrays of the exact pass for some prompts.
-check   Compare an engine's arrays, or its greedy texts, with golden arrays.
+check   Compare an engine's arrays or greedy texts with golden arrays.
 """
 
 import argparse
@@ -23,13 +23,16 @@ from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 if TYPE_CHECKING:
     from gpt2np.parity import Golden
 
-_CHECK = """Compare an engine's arrays, or its greedy texts, with golden arrays.
+_CHECK = """Compare an engine's arrays or greedy texts with golden arrays.
 
-CANDIDATE is a file of arrays or a folder of such files: .safetensors, .npz, .npy, or raw
-float32 such as logits.8x50257.f32. The names of the arrays are those of gpt2np or
-TransformerLens, or hidden_states, attentions and logits as in transformers. The engine need not
-provide all arrays. To compare texts, CANDIDATE is a .json file with the greedy token ids
-of each prompt: {"short": [11, 290]}.
+To compare arrays, CANDIDATE is a file of arrays or a folder of such files:
+.safetensors, .npz, .npy, or raw float32 such as logits.8x50257.f32. The names
+of the arrays are those of gpt2np or TransformerLens, or hidden_states,
+attentions and logits as in transformers. The engine need not provide all
+arrays.
+
+To compare texts, CANDIDATE is a .json file with the new token ids of each
+greedy text, by the name of the prompt: {"short": [11, 290]}.
 
 The exit code is 0 if rounding explains all differences, and 1 for a bug."""
 
@@ -41,29 +44,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record = actions.add_parser(
         "record",
         help="Write golden arrays of the exact pass",
-        description="Write golden arrays: the arrays of the exact pass, with which engines are "
+        description="Write golden arrays: the arrays of the exact pass, with which engines are\n"
         "compared. The file has the same bytes on every machine.",
     )
     add = record.add_argument
     add("golden", type=Path, metavar="GOLDEN", help="File to write: .safetensors")
-    prompt = "Prompt to use; repeatable (default: five built-in prompts)"
+    prompt = "Prompt to use; the first is named prompt0, the second prompt1, … (may be given "
+    prompt += "several times; default: five built-in prompts)"
     add("--prompt", action="append", metavar="TEXT", help=prompt)
-    points = "Hook point to record, with * for any characters; repeatable (default: all)"
+    points = "Hook point to record; * stands for any characters (may be given several times; "
+    points += "default: all)"
     add("--points", action="append", metavar="POINT", help=points)
-    steps = "Number of tokens of each greedy continuation, at most a full context (default: 16)"
+    steps = "Number of tokens in each greedy text, or fewer if the context is full (default: 16)"
     add("-n", "--max-new-tokens", type=int, default=16, metavar="N", help=steps)
     add("--force", action="store_true", help="Overwrite GOLDEN if it exists")
     checking = actions.add_parser(
-        "check", help="Compare an engine's arrays or texts with golden arrays", description=_CHECK
+        "check",
+        help="Compare an engine's arrays or greedy texts with golden arrays",
+        description=_CHECK,
     )
     add = checking.add_argument
-    add("golden", type=Path, metavar="GOLDEN", help="File of 'gpt2np parity record'")
-    add("candidate", type=Path, metavar="CANDIDATE", help="The engine's arrays or token ids")
-    dtype = "Data type that the engine computes in (default: the narrowest that holds its numbers)"
+    add("golden", type=Path, metavar="GOLDEN", help="File that 'gpt2np parity record' wrote")
+    add("candidate", type=Path, metavar="CANDIDATE", help="Arrays or token ids of the engine")
+    dtype = "Data type that the engine computes in (default: for arrays, the narrowest type that "
+    dtype += "holds the numbers; for texts, float32)"
     add("--dtype", choices=("float32", "bfloat16", "float16", "float64"), dest="engine", help=dtype)
     add("--json", action="store_true", help="Print the report as one JSON object")
     add_option(record, ModelOptions, "model")
-    add_option(checking, ModelOptions, "model", help=f"{MODEL_HELP} (default: GOLDEN's)")
+    add_option(checking, ModelOptions, "model", help=f"{MODEL_HELP} (default: the model of GOLDEN)")
     for action in (record, checking):
         add_performance_arguments(action)
         action.set_defaults(exact=True)

@@ -1,24 +1,31 @@
 """Score each document of a corpus: log probability, perplexity, bits per byte.
 
 FILE is a folder, a pattern such as 'text/**/*.jsonl', or a file. A .jsonl file
-has one document per line, a .csv or .parquet file one per row. In a text file,
-<|endoftext|> separates documents. Text, .jsonl and .csv files may be
+has a document per line; a .csv or .parquet file has a document per row. In a
+text file, <|endoftext|> separates documents. Text, .jsonl and .csv files may be
 compressed (.gz).
 
 The file --out has a row for each document, in the order of the documents:
 
-file, document        the file, and the line, row or position in the file
-tokens, counted       tokens of the document, and scored tokens
-characters, bytes     size of the document, the bytes in UTF-8
-log_probability       sum over the scored tokens, in nats
-perplexity            per token
-bits_per_character    of the whole document, as in gpt2np eval perplexity
-bits_per_byte         likewise
+file                  the name of the file
+document              the number of the line, row or document in the file
+tokens                the number of tokens in the document
+counted               the number of scored tokens in the document
+characters            the number of characters in the document
+bytes                 the number of bytes in the document, in UTF-8
+log_probability       the sum over the scored tokens, in nats
+perplexity            the perplexity per scored token
+bits_per_character    as in gpt2np eval perplexity: for the whole document
+bits_per_byte         as in gpt2np eval perplexity: for the whole document
 
-Windows and definitions are the same as in gpt2np eval perplexity with
---from-end-of-text: the first token is scored, too. If a document cannot be
-read, its number is reported, the document is skipped, and the exit code is 1.
-Run an interrupted command again to resume.
+The windows and the definitions are those of gpt2np eval perplexity, but the
+first token of a document is scored, too, except with --no-from-end-of-text.
+If a document cannot be read, the command reports the document's number, skips
+the document, and exits with code 1.
+
+Run an interrupted command again to resume. If the model, an option or a scored
+file has changed, the command fails and names the change; with --force, the
+command discards the results that the change affects.
 """
 
 import argparse
@@ -47,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = "File for the scores: .jsonl or .parquet"
     output.add_argument("--out", type=Path, metavar="FILE", required=True, help=out)
     add_option(output, ScoreOptions, "tokens")
-    force = "Overwrite the --out file, or an earlier run's partial results"
+    force = "Overwrite the --out file; discard partial results that no longer apply"
     output.add_argument("--force", action="store_true", help=force)
     add_option(output, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes")

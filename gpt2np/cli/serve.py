@@ -1,26 +1,28 @@
-"""Serve models over HTTP: an OpenAI-compatible API and a page to try them.
+"""Serve models over HTTP: an OpenAI-compatible API and a playground.
 
 Clients of OpenAI's API use http://HOST:PORT/v1 as their base URL. The endpoints
 are /v1/completions, /v1/chat/completions (for models with a chat template),
-/v1/models, /tokenize, /detokenize, /health, /version and /metrics; /docs
-describes them. The result of a request does not depend on other requests.
+/v1/models, /tokenize, /detokenize, /health, /version and /metrics; the page
+/docs describes the endpoints. The result of a request does not depend on other
+requests.
 
 The playground at http://HOST:PORT/ is a page for writing with a model and for
-seeing its choices and its internals.
+seeing the model's choices and internals.
 
 Ctrl-C or SIGTERM lets the running requests end, then stops the server; a second
-signal stops it at once.
+signal stops the server at once.
 """
 
 import argparse
 import os
 
 from gpt2np.cli.declared_options import add_groups, add_option, given_options
-from gpt2np.cli.model_options import MODEL_OR_DEFAULT, add_performance_arguments, load_model
+from gpt2np.cli.model_options import add_performance_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
 from gpt2np.kernels.threads import set_threads
-from gpt2np.runtime.options import ModelOptions
+from gpt2np.options import options_of
+from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 from gpt2np.server.options import ServerOptions
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -28,14 +30,17 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--host", default="127.0.0.1", metavar="HOST", help="Address (default: 127.0.0.1)")
-    add("--port", type=int, default=8000, metavar="PORT", help="Port (default: 8000; 0: any)")
-    text = f"{MODEL_OR_DEFAULT}; repeatable"
+    host = "Address to serve at (default: 127.0.0.1)"
+    add("--host", default="127.0.0.1", metavar="HOST", help=host)
+    port = "Port to serve at; 0 selects a free port (default: 8000)"
+    add("--port", type=int, default=8000, metavar="PORT", help=port)
+    default = options_of(ModelOptions)["model"].default_text
+    text = f"{MODEL_HELP} (may be given several times; default: {default})"
     add_option(parser, ModelOptions, "model", action="append", help=text)
     add_option(parser, ModelOptions, "tokenizer")
     add_performance_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     groups = add_groups(parser, ServerOptions)
-    no_key = "Serve without a key even if other machines can reach HOST"
+    no_key = "Require no key, even if other machines can reach HOST"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)
 
 

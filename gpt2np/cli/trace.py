@@ -1,9 +1,9 @@
 """Show the logit lens, attention and next token of a prompt; save activations.
 
 The logit lens applies the final layer norm and the unembedding to the output of
-each block. The result is the next token that the model would predict after this
-block, and the token's probability. A terminal highlights the predictions that
-equal the prediction after the last block.
+each block. The result is the next token that the model would predict if this
+block were the last, and the token's probability. A terminal highlights the
+predictions that equal the prediction after the last block.
 
 --npz saves all activations of the forward pass, or only the activations that
 --points selects, as in --npz x.npz --points 'blocks.*.attn.pattern'.
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     add = parser.add_argument
     points = "Activations to save to --npz or, without --npz, to summarize"
-    points = f"{points}; * matches any part of a name; may be given several times"
+    points = f"{points}; * matches any part of a name (may be given several times)"
     add("--points", action="append", metavar="NAME", help=points)
     list_points = "List the names and shapes of all activations and exit"
     add("--list-points", action="store_true", help=list_points)
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output("--top", type=int, default=10, metavar="N", help=top)
     output("--json", action="store_true", help="Print the result as one JSON object")
     output("--npz", type=Path, metavar="FILE", help="Save activations and token ids (.npz)")
-    output("--force", action="store_true", help="Overwrite the file of --npz")
+    output("--force", action="store_true", help="Overwrite the --npz file")
     add_model_arguments(parser, "dtype", "exact", "weights")
 
 

@@ -1,19 +1,21 @@
 """Train a GPT-2 in NumPy on a file of token ids.
 
-CORPUS is a .bin or .npy file that gpt2np encode wrote; --model must be the
-vocabulary with which CORPUS was encoded. OUT is a folder that gpt2np and
-transformers can load; its file loss.svg shows the loss curve. The training
-starts from random weights. With --from MODEL, it fine-tunes that model, which
-keeps its vocabulary and architecture.
+CORPUS is a .bin or .npy file that gpt2np encode wrote. OUT is a folder that
+gpt2np and transformers can load; the file loss.svg in OUT shows the loss curve.
+
+By default, the command trains a new model from random weights. --model must
+then be the vocabulary with which CORPUS was encoded. With --from MODEL, the
+command fine-tunes MODEL; the vocabulary and the architecture are MODEL's, and
+--model and the options under Architecture are not allowed.
 
 The optimizer is AdamW with a warm-up and a cosine schedule, in float32 on the
-CPU. This is fast enough to train models of a few million parameters, and to
+CPU. A CPU is fast enough to train models of a few million parameters, and to
 fine-tune GPT-2 on a few pages. To train large models from scratch, use GPUs and
 another program.
 
 Run an interrupted command again to resume: the result is the same as without
-the interruption, bit for bit. If the corpus or an option has changed, the
-command fails and names the change; --force starts over.
+the interruption, bit for bit. If the corpus, the model or an option has
+changed, the command fails and names the change; --force starts over.
 """
 
 import argparse
@@ -33,6 +35,7 @@ from gpt2np.cli.output import (
 )
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interrupts import held_signals
+from gpt2np.runtime.options import MODEL_HELP
 from gpt2np.training.options import TrainerOptions
 
 if TYPE_CHECKING:
@@ -51,17 +54,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="from_model",
         metavar="MODEL",
-        help="Model to fine-tune: a name, a folder or a repository (default: a new model)",
+        help=f"Model to fine-tune: {MODEL_HELP} (default: train a new model)",
     )
     groups = add_groups(parser, TrainerOptions)
     groups["Evaluation"].add_argument("--eval-corpus", type=Path, metavar="FILE",
-        help="Token ids to evaluate on; the weights with the lowest loss are kept")  # fmt: skip
+        help="File of token ids to evaluate on (.bin or .npy); OUT gets the weights with the "
+        "lowest loss on FILE")  # fmt: skip
     add = parser.add_argument_group("Output").add_argument
     add("--save-steps", type=int, default=500, metavar="N",
         help="Save the state of the training every N steps (default: 500)")  # fmt: skip
     add("--logging-steps", type=int, default=100, metavar="N",
         help="Print the mean loss to standard error every N steps (default: 100)")  # fmt: skip
-    add("--force", action="store_true", help="Discard unfinished work of another run")
+    add("--force", action="store_true", help="Discard an interrupted run, and start over")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,11 +25,11 @@ class DatasetOptions:
     """
 
     field: str = field_option()
-    skip_errors: bool = option(False, Flag(), "Skip files that cannot be read completely")
+    skip_errors: bool = option(False, Flag(), "Skip a file if a part of the file cannot be read")
     combine: int = option(
         50_000,
         Integer(1),
-        "For .npz: join documents with <|endoftext|> until their text has N characters",
+        "For .npz: join documents with <|endoftext|> until the joined text has N characters",
         group="Output",
     )
     max_rows_per_file: int | None = option(

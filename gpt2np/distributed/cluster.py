@@ -23,19 +23,19 @@ class Cluster:
         None,
         Text(is_optional=True),
         "Share the work among workers on the Ray cluster at ADDRESS. Without ADDRESS, use the "
-        "cluster at $RAY_ADDRESS; if it is not set, this machine's cluster; if there is none, a "
-        "new one",
+        "cluster at $RAY_ADDRESS. If this variable is not set, use the cluster that runs on this "
+        "machine, or start a new cluster if none is running",
         flags=("--ray",),
         metavar="ADDRESS",
     )
     workers: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "Number of workers; each loads the model",
+        "Number of workers; each worker loads the model, or for encoding only the vocabulary",
         default_text="as many as the cluster's CPUs allow",
     )
     cpus_per_worker: int = option(
-        1, Integer(1), "CPUs to reserve, and threads to run, for each worker"
+        1, Integer(1), "Number of CPUs to reserve, and of threads to run, for each worker"
     )
 
     def __post_init__(self) -> None:

@@ -24,18 +24,19 @@ class ScoreOptions:
         None,
         Integer(1, is_optional=True),
         "Tokens from the start of a window to the start of the next",
-        default_text="half of the context",
+        default_text="half of a window",
     )
     from_end_of_text: bool = option(
         True,
         Flag(),
-        "Insert <|endoftext|> before each document, so that its first token is scored",
+        "Insert <|endoftext|> before each document, so that the document's first token is scored",
     )
     tokens: bool = option(
         False,
         Flag(),
-        "Add the data of each token: id, text, span in characters, log probability, entropy of the "
-        "predicted distribution in nats, and rank (1: the most likely token)",
+        "Add to each row the list token_scores, with the id, text, span in characters, log "
+        "probability, entropy (of the predicted distribution, in nats) and rank (1: the most "
+        "likely token) of each token",
         group="Output",
     )
 

@@ -300,8 +300,9 @@ class GenerationOptions:
     boundary: Boundary = option(
         "tokens",
         OneOf("tokens", "text"),
-        "tokens: continue the prompt's tokens; text: continue its characters, for a prompt that "
-        "ends in a space or within a word",
+        "tokens: keep the prompt's tokens as they are; text: keep only the prompt's characters, so "
+        "that the first new token may begin inside the prompt. Use text for a prompt that ends in "
+        "a space or within a word",
         details="See `gpt2np.generation.boundary`.",
         group="Prompt",
     )
@@ -328,13 +329,14 @@ class GenerationOptions:
         1.0,
         _PROBABILITY,
         "Locally typical sampling: rank tokens by how close their surprisal is to the entropy, and "
-        "sample from the closest, up to this total probability",
+        "sample from the smallest set of closest tokens with this total probability",
         details="See Meister et al. 2022.",
     )
     seed: int | None = _sampling(
         None,
         Integer(0, is_optional=True),
-        "Random seed; the same seed gives the same text",
+        "Random seed; the same seed and options give the same text on the same machine, and with "
+        "an exact model on every machine",
         is_model_default=False,
         default_text="random",
     )
@@ -348,41 +350,43 @@ class GenerationOptions:
     length_penalty: float = _beam_search(
         1.0,
         Number(-100, 100),
-        "Divide the log probability of a beam by its length raised to this power; a higher power "
-        "favors longer texts",
+        "Exponent X in the score of a beam: log probability divided by (number of tokens to the "
+        "power X); a higher X favors longer texts",
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
         OneOf(True, False, "never"),
-        "When to end the search, once {num_beams} texts are complete. true: at once; false: when "
-        "every unfinished beam scores below the worst complete text; never: when no unfinished "
-        "beam can still overtake the worst complete text (slowest)",
+        "When to end the search, once {num_beams} texts are complete. true: at once; false: once "
+        "no unfinished beam's present score beats the worst complete text; never: only once no "
+        "unfinished beam can ever beat the worst complete text (slowest)",
     )
 
     repetition_penalty: float = _penalty(
         1.0,
         Number(0.001, 1000, note="1 for none"),
-        "Penalize tokens that are already in the prompt or the text; 1 is off, above 1 discourages "
-        "repetition",
-        details="It divides positive logits and multiplies negative ones (Keskar et al. 2019).",
+        "Penalize tokens that the prompt or the generated text already contains; 1 has no "
+        "effect, values above 1 discourage repetition",
+        details="Positive logits are divided by X, and negative logits multiplied by X (Keskar et "
+        "al. 2019).",
         is_model_default=True,
     )
     presence_penalty: float = _penalty(
         0.0,
         Number(-2, 2),
-        "Subtract X from the logit of each token that has been generated",
+        "Subtract X from the logit of each token that the generated text contains",
         details="As in OpenAI's API.",
     )
     frequency_penalty: float = _penalty(
         0.0,
         Number(-2, 2),
-        "Subtract X from the logit of a token each time it has been generated",
+        "From the logit of each token, subtract X times the token's count in the generated text",
         details="As in OpenAI's API.",
     )
     no_repeat_ngram_size: int = _penalty(
         0,
         Integer(0, note="0 for none"),
-        "Never repeat a sequence of N tokens from the prompt or the text; 0 allows repeats",
+        "Never generate a sequence of N tokens that the prompt or the generated text already "
+        "contains; 0 allows repeats",
         is_model_default=True,
     )
     logit_bias: tuple[tuple[int, float], ...] = _penalty(
@@ -391,8 +395,8 @@ class GenerationOptions:
     bad_words: tuple[str, ...] = _penalty(
         (),
         Texts(),
-        "Never generate the tokens of TEXT, with or without a space before it; longer words of "
-        "other tokens can still contain TEXT",
+        "Never generate TEXT's sequence of tokens, with or without a space before TEXT; a longer "
+        "word that contains TEXT can still appear if its tokens are different",
         flags=("--bad-word",),
     )
     bad_words_ids: tuple[tuple[int, ...], ...] = _penalty(
@@ -424,7 +428,10 @@ class GenerationOptions:
         is_model_default=True,
     )
     ignore_eos: bool = _stopping(
-        False, Flag(), "Never generate the end-of-text token (EOS); other limits end the text"
+        False,
+        Flag(),
+        "Never generate the end-of-text token (EOS); {stop}, {max_new_tokens} and other limits end "
+        "the text",
     )
     stop: tuple[str, ...] = _stopping(
         (),
@@ -445,22 +452,24 @@ class GenerationOptions:
     window: int = _stopping(
         0,
         Integer(0, note="0 to end when the context is full"),
-        "When the context is full, cut it to its last N tokens and continue; a prompt that is too "
-        "long is cut, too. 0: end the output, and reject such a prompt",
+        "When the context is full, keep only the last N tokens and continue; of a prompt longer "
+        "than the context, keep only the last N tokens, too. 0: end the output when the context is "
+        "full, and reject a prompt longer than the context",
     )
 
     choices: tuple[str, ...] = _constraint(
         (),
         Choices(),
-        "Generate exactly one of the given texts; include its leading space, as in ' yes'",
+        "Generate one of the given texts and nothing else. To separate TEXT from the prompt, begin "
+        "TEXT with a space, as in ' yes'",
         flags=("--choice",),
         json_name="structured_outputs.choice",
     )
     regex: str | None = _constraint(
         None,
         Text(is_optional=True),
-        "Generate a text that fully matches this regular expression; no look-around, no "
-        "back-references, anchors only at its ends",
+        "Generate a text that fully matches this regular expression. The pattern must have no "
+        "look-around, no back-references, and anchors only at its ends",
         details="See `gpt2np.constraints.syntax`.",
         metavar="PATTERN",
         json_name="structured_outputs.regex",
@@ -476,16 +485,16 @@ class GenerationOptions:
     num_return_sequences: int = _output(
         1,
         Integer(1, 1000),
-        "Number of texts to return. A beam search returns its N best texts, so {num_beams} must be "
-        "at least N. Samples have the seeds {seed}, {seed} + 1, …",
+        "Number of texts to return. Sampled texts have the seeds {seed}, {seed} + 1 and so on. "
+        "A beam search returns the N best texts; {num_beams} must be at least N",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
     )
     best_of: int | None = _output(
         None,
         Integer(1, 1000, is_optional=True),
-        "Sample N texts, and return the {num_return_sequences} texts with the highest mean log "
-        "probability per token, best first",
+        "Number of texts to sample. The texts with the highest mean log probability per token are "
+        "returned, best first; {num_return_sequences} sets how many",
     )
     logprobs: int | None = _output(
         None,
@@ -499,8 +508,8 @@ class GenerationOptions:
     draft: Draft = option(
         "auto",
         OneOf("auto", "none"),
-        "auto: use speculative decoding if the model has draft tokens; none: do not. The text is "
-        "the same",
+        "auto: use speculative decoding if the model has draft tokens; none: never use it. The "
+        "text is the same",
         group="Performance",
     )
 

@@ -74,10 +74,10 @@ class ModelOptions:
     draft: str = option(
         "auto",
         Text(),
-        "Speculative decoding: guess several tokens cheaply and check them in one pass; faster, "
-        "with the same text. auto: guess from built-in n-grams and from the text so far; FILE: "
-        "from n-grams that gpt2np train-draft made; MODEL: with a smaller model of the same "
-        "vocabulary; none: off",
+        "Speculative decoding: guess several tokens cheaply and check the guesses in one pass; "
+        "faster, with the same text. auto: guess from built-in n-grams and from the text so far; "
+        "FILE: guess from n-grams that gpt2np train-draft made; MODEL: guess with a smaller model "
+        "of the same vocabulary; none: do not guess",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )

@@ -20,7 +20,7 @@ class ServerOptions:
     """
 
     max_running: int = _queue(
-        16, Integer(1), "Maximum number of sequences that a model runs at once"
+        16, Integer(1), "Maximum number of sequences that each model runs at once"
     )
     max_queued: int = _queue(
         1024, Integer(1), "Maximum number of waiting sequences; further requests get status 503"
@@ -28,7 +28,7 @@ class ServerOptions:
     cache_bytes: int | None = _queue(
         None,
         Integer(1, is_optional=True),
-        "Maximum number of bytes for a model's KV caches",
+        "Maximum number of bytes for the KV caches of each model",
         default_text="$GPT2NP_MAX_CACHE_BYTES, or 1 GiB",
     )
     timeout: float = _queue(

@@ -166,7 +166,7 @@ def _annotation(values: Range) -> Any:
 
 _ADDED_MEANINGS = {
     "top_k": ", like -1",  # vLLM's -1 means the same as 0
-    "best_of": "; with use_beam_search, the number of beams",
+    "best_of": ". With use_beam_search, the number of beams",
 }
 
 

@@ -42,10 +42,10 @@ class TrainerOptions:
     )
     per_device_train_batch_size: int = _training(8, Integer(1, _MAX_SIZE), "Sequences per pass")
     gradient_accumulation_steps: int = _training(
-        1, Integer(1, _MAX_SIZE), "Forward and backward passes per step; their gradients are added"
+        1, Integer(1, _MAX_SIZE), "Forward and backward passes per step; the gradients are added"
     )
     learning_rate: float = _training(1e-3, Number(0), "Peak learning rate of AdamW")
-    warmup_steps: int = _training(100, Integer(0), "Steps until the peak learning rate")
+    warmup_steps: int = _training(100, Integer(0), "Number of steps until the peak learning rate")
     weight_decay: float = _training(
         0.1, Number(0), "Decoupled weight decay of matrices and embeddings"
     )
@@ -55,19 +55,24 @@ class TrainerOptions:
         1e-8, Number(0, is_open=True), "Constant added to AdamW's denominator"
     )
     max_grad_norm: float = _training(
-        1.0, Number(0, is_open=True), "Scale down gradients to this norm if their norm is larger"
+        1.0,
+        Number(0, is_open=True),
+        "Maximum norm of the gradients; larger gradients are scaled down to this norm",
     )
-    embd_pdrop: float = _training(0.0, Number(0, 0.99), "Dropout of embeddings")
-    attn_pdrop: float = _training(0.0, Number(0, 0.99), "Dropout of attention patterns")
+    embd_pdrop: float = _training(0.0, Number(0, 0.99), "Dropout probability of embeddings")
+    attn_pdrop: float = _training(0.0, Number(0, 0.99), "Dropout probability of attention patterns")
     resid_pdrop: float = _training(
-        0.0, Number(0, 0.99), "Dropout of the outputs of attention and MLPs"
+        0.0, Number(0, 0.99), "Dropout probability of the outputs of attention and MLPs"
     )
     seed: int = _training(0, Integer(0), "Seed of initial weights, drawn sequences and dropout")
     eval_steps: int = _evaluation(
         500, Integer(1), "Evaluate every N steps, if there is an evaluation corpus"
     )
     early_stopping_patience: int | None = _evaluation(
-        None, Integer(1, is_optional=True), "Stop after N evaluations without a lower loss"
+        None,
+        Integer(1, is_optional=True),
+        "Stop after N evaluations in a row without a new lowest loss",
+        default_text="no early stopping",
     )
 
     def __post_init__(self) -> None:
