@@ -99,11 +99,9 @@ def float32_errors(model, texts):
     for name, gradient in exact.items():
         assert ours[name].dtype == np.float32
         largest = max(np.abs(gradient).max(), 1e-6)
-        is_close = np.abs(theirs[name] - gradient).max() <= 1e-4 * largest
-        reference = (
-            theirs[name] if is_close else gradient
-        )  # with 2 channels, torch's error is 2.5e-4
-        assert np.abs(ours[name] - reference).max() <= 1e-4 * largest, name
+        # Torch's own error can be larger: 2.5e-4 with 2 channels.
+        distances = [np.abs(ours[name] - x).max() for x in (theirs[name], gradient)]
+        assert min(distances) <= 1e-4 * largest, name
         errors += [np.square((x[name] - gradient) / largest).sum() for x in (ours, theirs)]
     return errors
 

@@ -518,6 +518,7 @@ def test_on_paper_everything_is_open_and_nothing_cut_off(open_page, page):
     tab = open_page(page, width=A4)
     tab.emulate_media(media="print")
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    tab.evaluate("new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
     shown = tab.evaluate(
         """() => [...document.querySelectorAll("details table")].map(t => [
             t.checkVisibility({contentVisibilityAuto: true}), t.getBoundingClientRect().height])"""
