@@ -59,11 +59,11 @@ class RunningRequest:
         """The streams of all prompts."""
         return [stream for group in self.streams for stream in group]
 
-    def raise_if_cancelled(self, _: list[int], logits: Array) -> Array:
-        """Return `logits`: a logits processor, so that a beam search can be cancelled."""
+    def raise_if_cancelled(self, _: object, array: Array) -> Array:
+        """Return `array`: a logits processor or a hook, so that a running pass can be cancelled."""
         if self.error:
             raise self.error
-        return logits
+        return array
 
 
 @dataclass

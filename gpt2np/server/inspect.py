@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from typing import Annotated, ParamSpec, TypeVar
+from functools import partial
+from typing import Annotated, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Query, Request
@@ -45,7 +46,6 @@ from gpt2np.tokenizer.training import TrainingOptions, train
 from gpt2np.tokenizer.training.train import pattern_pre_tokenizer
 from gpt2np.tokenizer.vocabulary import chars_to_bytes, token_bytes
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Model = Annotated[str | None, Query()]
 Range = Annotated[str | None, Query(pattern=r"^\d{1,9}:\d{1,9}$", description="As in 0:64.")]
@@ -69,21 +69,21 @@ def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> Non
         """
         body = await read_json(request, InspectRequest)
         engine = get_engine(body.model)
-        return await json_response(await _run(request, engine, inspect, engine.lm, body))
+        return await json_response(await _run(request, engine, lambda _: inspect(engine.lm, body)))
 
     @app.post("/api/saliency", openapi_extra=body_schema(SaliencyRequest))
     async def get_saliency(request: Request) -> Response:
         """Attribute a token's log probability to the tokens before it (integrated gradients)."""
         body = await read_json(request, SaliencyRequest)
         engine = get_engine(body.model)
-        return await json_response(await _run(request, engine, _saliency, engine.lm, body))
+        return await json_response(await _run(request, engine, partial(_saliency, engine.lm, body)))
 
     @app.post("/api/direction", openapi_extra=body_schema(DirectionRequest))
     async def get_direction(request: Request) -> Response:
         """Return the direction between two lists of texts, for `interventions`."""
         body = await read_json(request, DirectionRequest)
         engine = get_engine(body.model)
-        return await json_response(await _run(request, engine, _direction, engine.lm, body))
+        return await json_response(await _run(request, engine, lambda _: _direction(engine.lm, body)))
 
     extra = body_schema(ExplainRequest)
 
@@ -94,23 +94,23 @@ def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> Non
         engine = get_engine(body.model)
         arguments = body.model_dump(exclude={"model", "prompt"})
         arguments["window"] = slice(*body.window) if body.window else None
-        page = await _run(request, engine, explain, engine.lm, body.prompt, **arguments)
+        explain_prompt = partial(explain, engine.lm, body.prompt, **arguments)
+        page = await _run(request, engine, lambda _: explain_prompt())
         return HTMLResponse(page.html)
 
 
-async def _run(
-    request: Request, engine: Engine, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-) -> T:
+async def _run(request: Request, engine: Engine, function: Callable[[Hook], T]) -> T:
     """Call a function that runs passes; it counts as one sequence in the engine's queue.
 
-    Inspections take turns. If the client disconnects before its turn, the call is never made.
+    Inspections take turns. If the client disconnects before its turn, the call is never made. If
+    the client disconnects later, the hook that the function gets raises an error in the next pass.
     """
     running = engine.start(1)
 
     def call() -> T:
         if running.error:
             raise running.error
-        return function(*args, **kwargs)
+        return function(running.raise_if_cancelled)
 
     try:
         result = await until_disconnected(request, run_on(INSPECTION, call))
@@ -218,13 +218,13 @@ def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
         )
 
 
-def _saliency(lm: LanguageModel, body: SaliencyRequest) -> Json:
+def _saliency(lm: LanguageModel, body: SaliencyRequest, hook: Hook) -> Json:
     most = limits().max_saliency_tokens
     if not 0 < len(body.prompt) <= most:
         raise InvalidArgumentError(
             f"prompt has {len(body.prompt):,} tokens; saliency needs 1 to {most:,}"
         )
-    hooks, target = hooks_of(body.interventions, lm.model.config), Target(body.token)
+    hooks, target = [hook, *hooks_of(body.interventions, lm.model.config)], Target(body.token)
     found = saliency(lm, body.prompt, target, steps=body.steps, interventions=hooks)
     return {"values": found.values.tolist(), "value": found.value, "baseline": found.baseline}
 

@@ -60,18 +60,18 @@ async function request(path, options = {}) {
 
 export const post = (path, body, signal) => request(path, { method: "POST", body: JSON.stringify(body), signal });
 export const getJson = async (path) => (await request(path)).json();
-export const postJson = async (path, body) => (await post(path, body)).json();
+export const postJson = async (path, body, signal) => (await post(path, body, signal)).json();
 
 const kept = new Map(); // the latest answers (promises), by request
 const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
 export const isKept = (path, body) => kept.has(keyOf(path, body));
 
-/** Send a request, or return its cached answer. Without a body, send GET. */
-export function once(path, body = null) {
+/** Send a request, which `signal` can abort, or return its cached answer. Without a body, send GET. */
+export function once(path, body = null, signal = undefined) {
   const request = keyOf(path, body);
   if (!kept.has(request)) {
     if (kept.size > 60) kept.delete(kept.keys().next().value);
-    kept.set(request, body ? postJson(path, body) : getJson(path));
+    kept.set(request, body ? postJson(path, body, signal) : getJson(path));
     kept.get(request).catch(() => kept.delete(request));
   }
   return kept.get(request);

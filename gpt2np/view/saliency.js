@@ -7,9 +7,9 @@ const PAUSE = 200; // ms: the pointer may only pass by
 const SLOW = 2000; // ms: a model that takes longer glows only when it is asked again
 const N_SAID = 3;
 
-/** Return `glow(index)`, which lights up the tokens before `index` of the story; `glow(null)` puts the light out. */
+/** Return `glow(index)`, which lights up the tokens before `index` of the story; `glow(null)` puts the light out, and ends a request for it. */
 export function createSaliency(page, story, says, isOn) {
-  let number = 0;
+  let request = new AbortController();
   const hint = says.textContent;
 
   function clear() {
@@ -22,18 +22,22 @@ export function createSaliency(page, story, says, isOn) {
   }
 
   async function glow(index) {
-    const mine = ++number;
+    request.abort(); // the server computes for one token at a time
+    request = new AbortController();
+    const { signal } = request;
     const ids = page.allIds().slice(0, index + 1);
     clear();
     if (!isOn.checked || index === null || ids.length !== index + 1 || index === 0) return;
     await new Promise((resolve) => setTimeout(resolve, PAUSE));
-    if (mine !== number) return;
+    if (signal.aborted) return;
     const start = performance.now();
     try {
-      const { values } = await once("api/saliency", { model: page.state.model.id, prompt: ids.slice(0, -1), token: ids.at(-1), ...page.changes() });
-      if (mine === number) show(values, ids);
+      const { values } = await once("api/saliency", { model: page.state.model.id, prompt: ids.slice(0, -1), token: ids.at(-1), ...page.changes() }, signal);
+      if (signal.aborted) return;
+      show(values, ids);
     } catch (error) {
-      if (mine === number) says.textContent = error.message;
+      if (signal.aborted) return;
+      says.textContent = error.message;
     }
     if (performance.now() - start > SLOW && isOn.checked) {
       isOn.checked = false;

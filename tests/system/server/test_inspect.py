@@ -152,3 +152,42 @@ def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
 
     asyncio.run(inspect_twice())
     assert begun == ["third"]
+
+
+def test_saliency_ends_once_its_client_has_left(lm):
+    from starlette.exceptions import HTTPException
+
+    from gpt2np.server.engine import Engine
+    from gpt2np.server.inspect import _run, _saliency
+    from gpt2np.server.metrics import Metrics
+    from gpt2np.server.options import ServerOptions
+    from gpt2np.server.protocol import SaliencyRequest
+    from gpt2np.server.threads import INSPECTION, run_on
+
+    begun, has_left, passes = threading.Event(), threading.Event(), []
+
+    class Client:
+        async def receive(self):
+            await asyncio.to_thread(begun.wait)
+            return {"type": "http.disconnect"}
+
+    def saliency_of(hook):
+        def observe(name, array):
+            if name == "embed":
+                passes.append(name)
+                if len(passes) == 2:
+                    begun.set()
+                    has_left.wait()
+            return hook(name, array)
+
+        return _saliency(lm, SaliencyRequest(prompt=[5, 6, 7], token=8, steps=64), observe)
+
+    async def leave():
+        engine = Engine(lm, Metrics(), ServerOptions())
+        with pytest.raises(HTTPException, match="disconnected"):
+            await _run(Client(), engine, saliency_of)
+        has_left.set()
+        await run_on(INSPECTION, lambda: None)
+
+    asyncio.run(leave())
+    assert len(passes) == 2  # of 66

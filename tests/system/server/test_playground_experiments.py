@@ -127,6 +127,27 @@ class TestSaliency:
         tab.wait_for_timeout(600)
         assert not [url for url in asked if "saliency" in url]
 
+    def test_a_request_ends_when_the_pointer_leaves(self, open_tab):
+        tab = open_tab()
+        write(tab, max_tokens=8)
+        asked = []
+        tab.route("**/api/saliency", lambda route: asked.append(route.request))  # no answer
+        tab.eval_on_selector_all(
+            "#story .piece.given ~ .piece:not(.next)",
+            """pieces => {
+                for (const piece of pieces)
+                    piece.dispatchEvent(new PointerEvent("pointerover", {bubbles: true}));
+                document.getElementById("story").dispatchEvent(new PointerEvent("pointerleave"));
+            }""",
+        )
+        tab.wait_for_timeout(400)
+        assert not asked  # the pointer rested nowhere
+        for leave in (lambda: tab.hover('#story [data-index="9"]'), lambda: tab.hover("h1")):
+            with tab.expect_request("**/api/saliency"):
+                tab.hover('#story [data-index="14"]')
+            with tab.expect_event("requestfailed", lambda request: "saliency" in request.url):
+                leave()
+
     def test_a_slow_model_switches_it_off(self, open_tab):
         tab = open_tab()
         write(tab, max_tokens=4)
