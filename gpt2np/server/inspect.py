@@ -69,7 +69,7 @@ def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> Non
         """
         body = await read_json(request, InspectRequest)
         engine = get_engine(body.model)
-        return await json_response(await _run(request, engine, lambda _: inspect(engine.lm, body)))
+        return await json_response(await _run(request, engine, partial(inspect, engine.lm, body)))
 
     @app.post("/api/saliency", openapi_extra=body_schema(SaliencyRequest))
     async def get_saliency(request: Request) -> Response:
@@ -158,8 +158,10 @@ def _add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> No
         return await json_response(await prepare(_learn_merges, body.text, body.n))
 
 
-def inspect(lm: LanguageModel, body: InspectRequest) -> Json:
+def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
     """Run the model on a text and describe how it predicts the next token.
+
+    `hooks` are called before those of the request's interventions.
 
     Raises:
         InvalidArgumentError, ContextLengthError: the request is wrong.
@@ -167,7 +169,7 @@ def inspect(lm: LanguageModel, body: InspectRequest) -> Json:
     """
     ids = lm.encode_prompt(body.prompt) if isinstance(body.prompt, str) else body.prompt
     _check(lm, ids, body)
-    hooks = hooks_of(body.interventions, lm.model.config)
+    hooks = (*hooks, *hooks_of(body.interventions, lm.model.config))
     with np.errstate(all="ignore"):  # check_finite raises an error instead
         traced = record_pass(lm, ids, hooks)
         points = _points(lm, ids, body, hooks) if body.points else {}

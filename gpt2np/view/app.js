@@ -215,6 +215,7 @@ async function pin(index, plays = false) {
   const ids = allIds();
   const [context, token] = [ids.slice(0, index), ids[index] ?? null];
   const answer = context.length ? askNext(context, token) : null; // for both sections
+  asking = new AbortController();
   showChoices(index);
   if (!inside.factors.size) showMachine(answer, token, plays); // otherwise inside.show draws it, with the changed parts
   await inside.show(context, token, answer, plays);
@@ -302,12 +303,15 @@ const requestNext = (context, token, more = drawOf(context, token)) => ({
 });
 
 /** Ask the server what follows `context`. The answer is cached: a click often follows hovering. */
-const askNext = (context, token) => once("api/inspect", requestNext(context, token));
+const askNext = (context, token, signal) => once("api/inspect", requestNext(context, token), signal);
 
 let shown = 0; // the number of the latest choices
+let asking = new AbortController(); // of their request; once a token is pinned, its request is not to be aborted
 
 async function showChoices(index) {
   const number = ++shown;
+  asking.abort();
+  asking = new AbortController();
   const ids = allIds();
   const context = ids.slice(0, index);
   const chosen = ids[index] ?? null;
@@ -321,7 +325,7 @@ async function showChoices(index) {
     if (number !== shown || running) return;
   }
   try {
-    const answer = await askNext(context, chosen);
+    const answer = await askNext(context, chosen, asking.signal);
     if (number === shown) renderChoices(index, chosen, answer.next, answer.kept, settings, answer.lens.at(-1).ranks[answer.tokens.indexOf(chosen)]);
   } finally {
     if (number === shown) $("choices-content").removeAttribute("aria-busy");

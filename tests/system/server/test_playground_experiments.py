@@ -148,6 +148,28 @@ class TestSaliency:
             with tab.expect_event("requestfailed", lambda request: "saliency" in request.url):
                 leave()
 
+    def test_a_request_for_choices_ends_when_the_pointer_leaves(self, open_tab):
+        tab = open_tab()
+        write(tab, max_tokens=8)
+        held = []
+        tab.route("**/api/inspect", lambda route: held.append(route))
+        with tab.expect_request("**/api/inspect"):
+            tab.hover('#story [data-index="14"]')
+        with tab.expect_event("requestfailed", lambda request: "inspect" in request.url):
+            tab.hover("h1")
+        # A token that is pressed keeps the request that pointing at it began.
+        with tab.expect_request("**/api/inspect"):
+            tab.hover('#story [data-index="12"]')
+        tab.click('#story [data-index="12"]')
+        with tab.expect_request("**/api/inspect"):
+            tab.hover('#story [data-index="13"]')
+        tab.hover("h1")
+        held[1].continue_()
+        wait(tab)
+        assert len(held) == 3
+        expect(tab.locator('#story [data-index="12"]')).to_have_attribute("aria-pressed", "true")
+        expect(tab.locator("#inside-content")).not_to_have_attribute("aria-busy", "true")
+
     def test_a_slow_model_switches_it_off(self, open_tab):
         tab = open_tab()
         write(tab, max_tokens=4)
