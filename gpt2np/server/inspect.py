@@ -226,7 +226,8 @@ def _saliency(lm: LanguageModel, body: SaliencyRequest, hook: Hook) -> Json:
         raise InvalidArgumentError(
             f"prompt has {len(body.prompt):,} tokens; saliency needs 1 to {most:,}"
         )
-    hooks, target = [hook, *hooks_of(body.interventions, lm.model.config)], Target(body.token)
+    hooks: list[Hook] = [hook, *hooks_of(body.interventions, lm.model.config)]
+    target = Target(body.token)
     found = saliency(lm, body.prompt, target, steps=body.steps, interventions=hooks)
     return {"values": found.values.tolist(), "value": found.value, "baseline": found.baseline}
 

@@ -215,7 +215,7 @@ async function pin(index, plays = false) {
   const ids = allIds();
   const [context, token] = [ids.slice(0, index), ids[index] ?? null];
   const answer = context.length ? askNext(context, token) : null; // for both sections
-  asking = new AbortController();
+  asking = null;
   showChoices(index);
   if (!inside.factors.size) showMachine(answer, token, plays); // otherwise inside.show draws it, with the changed parts
   await inside.show(context, token, answer, plays);
@@ -306,12 +306,14 @@ const requestNext = (context, token, more = drawOf(context, token)) => ({
 const askNext = (context, token, signal) => once("api/inspect", requestNext(context, token), signal);
 
 let shown = 0; // the number of the latest choices
-let asking = new AbortController(); // of their request; once a token is pinned, its request is not to be aborted
+let asking = null; // their index and the AbortController of their request; null: nobody may end it, as the token is pinned
 
 async function showChoices(index) {
   const number = ++shown;
-  asking.abort();
-  asking = new AbortController();
+  if (index !== asking?.index) {
+    asking?.controller.abort();
+    asking = { index, controller: new AbortController() };
+  }
   const ids = allIds();
   const context = ids.slice(0, index);
   const chosen = ids[index] ?? null;
@@ -325,7 +327,7 @@ async function showChoices(index) {
     if (number !== shown || running) return;
   }
   try {
-    const answer = await askNext(context, chosen, asking.signal);
+    const answer = await askNext(context, chosen, asking.controller.signal);
     if (number === shown) renderChoices(index, chosen, answer.next, answer.kept, settings, answer.lens.at(-1).ranks[answer.tokens.indexOf(chosen)]);
   } finally {
     if (number === shown) $("choices-content").removeAttribute("aria-busy");
