@@ -344,13 +344,13 @@ def engines(lm: gpt2np.LanguageModel) -> Figure:
     assert table
     sections = re.split(r"^\| \*\*", table[0], flags=re.MULTILINE)
     peers = [name.strip() for name in sections[0].splitlines()[-2].split("|")[2:-1]]
-    figure, axes = plt.subplots(1, len(sections) - 1, figsize=(12, 3.6), sharex=True, sharey=True)
+    figure, axes = plt.subplots(1, len(sections) - 1, figsize=(13, 3.6), sharex=True, sharey=True)
     for ax, section in zip(axes, sections[1:], strict=True):
         for line in section.splitlines()[1:]:
             name, *cells = [cell.strip() for cell in line.split("|")[1:-1]]
             kinds = [f"{name.split()[0]} {n}" for n in re.findall(r"\d+", name)]
             for cell, marker in zip(cells, "os^D", strict=True):
-                ratios = [float(number) for number in cell.split(" / ")]
+                ratios = [float(n.replace("–", "nan")) for n in cell.split(" / ")]
                 ax.plot(ratios, kinds, marker, color=f"C{'os^D'.index(marker)}", alpha=0.8)
         ax.axvline(1, color="black", linewidth=0.8)
         title = section.partition("|")[0].replace("**", "")
