@@ -83,7 +83,8 @@ def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> Non
         """Return the direction between two lists of texts, for `interventions`."""
         body = await read_json(request, DirectionRequest)
         engine = get_engine(body.model)
-        return await json_response(await _run(request, engine, lambda _: _direction(engine.lm, body)))
+        vector = await _run(request, engine, lambda _: _direction(engine.lm, body))
+        return await json_response(vector)
 
     extra = body_schema(ExplainRequest)
 
