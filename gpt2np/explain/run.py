@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt2np.errors import ContextLengthError, InvalidArgumentError, is_integer
+from gpt2np.errors import ContextLengthError, InvalidArgumentError, counted, is_integer
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp import Trace, trace
 from gpt2np.kernels.array import Array
@@ -108,11 +108,15 @@ def _resolve_window(ids: list[int], window: slice | None, config: GPT2Config) ->
         )
     if not 0 <= start < stop <= n:
         raise InvalidArgumentError(
-            f"the window {start}:{stop} is not within the prompt's {n} tokens; "
+            f"the window {start}:{stop} is not within the prompt's {counted(n, 'token')}; "
             f"choose START:STOP with 0 ≤ START < STOP ≤ {n}"
         )
     if stop - start > limit:
-        size = f"the prompt has {n} tokens" if window is None else f"the window has {stop - start}"
+        size = (
+            f"the prompt has {counted(n, 'token')}"
+            if window is None
+            else f"the window has {stop - start}"
+        )
         raise ContextLengthError(
             f"{size}, and a page holds at most {limit}; select a part, for example with "
             f"{{window.setting}} for the last {limit}",

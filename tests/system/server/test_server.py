@@ -638,6 +638,11 @@ class TestAccess:
         assert result.returncode == 2
         assert "--api-key" in result.stderr
 
+    def test_an_empty_key_is_refused(self):
+        result = run_here("serve", "--api-key", "", "--model", "bundled", "--port", "0")
+        assert result.returncode == 2
+        assert "--api-key is ''; it must be a non-empty text" in result.stderr
+
     def test_a_port_in_use(self, server):
         port = server.url.rpartition(":")[2]
         result = run_here("serve", "--port", port, "--model", "bundled")
