@@ -176,8 +176,11 @@ class LanguageModel:
             TypeError: an argument does not exist.
         """
         for name in unknown:
-            hint = _LOAD_ADVICE.get(name) or did_you_mean(name, options_of(ModelOptions))
-            raise TypeError(f"load has no argument {name!r}{hint}")
+            names = options_of(ModelOptions)
+            hint = _LOAD_ADVICE.get(name) or did_you_mean(name, names)
+            raise TypeError(
+                f"there is no argument {name!r}{hint or '; there are ' + ', '.join(names)}"
+            )
         check_argument(device == "cpu", "device", device, '"cpu": gpt2np has no code for GPUs')
         source = find_model(model)
         if source.fallback_reason:

@@ -223,7 +223,7 @@ class TestOptionNames:
         ("threads", "set the environment variable OPENBLAS_NUM_THREADS before"),
         ("torch_dtype", "give dtype"),
         ("proceses", "did you mean 'processes'"),
-        ("trust_remote_code", "load has no argument 'trust_remote_code'$"),
+        ("trust_remote_code", "no argument 'trust_remote_code'; there are model, tokenizer, "),
     ],
 )
 def test_unknown_arguments_of_load(name, message):
