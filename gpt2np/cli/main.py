@@ -40,6 +40,7 @@ _ADVICE = {
     "--lora": f"; merge the adapter into the weights first, or {MISSING_FEATURES}",
     "--num-samples": "; give --samples",
     "--stream": "; a text is always printed while the model writes",
+    "-m": "; give --model",
     "-p": "; give the prompt without an option",
     **dict.fromkeys(("--max-length", "--n-predict"), "; give --max-new-tokens"),
     **dict.fromkeys(("--int8", "--quantize", "--load-in-8bit"), "; give --weights int8"),

@@ -369,6 +369,7 @@ class TestBadInput:
             ("--lora", "merge the adapter"),
             ("--num-samples", "give --samples"),
             ("--n-predict", "give --max-new-tokens"),
+            ("-m", "give --model"),
         ],
     )
     def test_options_of_other_programs(self, option, hint):
