@@ -32,6 +32,7 @@ from gpt2np.evaluation import (
 from gpt2np.evaluation.loglikelihood import continuation_window, encode_text, require_bos_token_id
 from gpt2np.generation.scoring import Window, score_windows
 from gpt2np.language_model import LanguageModel
+from gpt2np.options import OneOf
 
 __all__ = ["Lambada", "lambada"]
 
@@ -117,10 +118,12 @@ def lambada(
     `on_progress` counts passages.
 
     Raises:
-        InvalidArgumentError: there are no passages, or a passage is empty.
+        InvalidArgumentError: there are no passages, a passage is empty, or there is no such
+            definition.
         ContextLengthError: a target is longer than the model's context.
     """
     check_text_list("passages", passages)
+    OneOf("harness", "gpt2-paper").check("definition", definition)
     if not passages:
         raise InvalidArgumentError("there are no passages; give a file that is not empty")
     for number, text in enumerate(passages, 1):

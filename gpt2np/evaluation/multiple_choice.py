@@ -76,11 +76,14 @@ def multiple_choice(
     """Compute the accuracies of a model on multiple-choice questions.
 
     Raises:
-        InvalidArgumentError: there are no questions, or a choice has no tokens.
+        InvalidArgumentError: there are no questions, a question has no answer or fewer than two
+            choices, or a choice has no tokens.
         ContextLengthError: a choice is longer than the model's context.
     """
     if not questions:
         raise InvalidArgumentError("there are no questions; give a file that is not empty")
+    for number, question in enumerate(questions, 1):
+        _check_question(question, f"question {number}")
     pairs = [(q.context, f" {choice}") for q in questions for choice in q.choices]
     scores = continuation_loglikelihoods(lm, pairs)
     correct = [0, 0, 0]

@@ -112,6 +112,8 @@ def lens_table(
     check_trace(trace)
     is_valid = is_integer(n) and 1 <= n <= model.config.vocab_size
     check_argument(is_valid, "n", n, f"from 1 to {model.config.vocab_size}")
+    is_valid = last is None or (is_integer(last) and last >= 1)
+    check_argument(is_valid, "last", last, "None or an integer, at least 1")
     names = trace.require(points)
     first = 0 if last is None else max(0, len(trace.ids) - last)
     positions = np.arange(first, len(trace.ids))

@@ -123,3 +123,5 @@ def test_of_equal_choices_the_first_counts(lm):
 def test_no_questions(lm):
     with pytest.raises(InvalidArgumentError, match="there are no questions"):
         multiple_choice(lm, [])
+    with pytest.raises(InvalidArgumentError, match=r"^question 2: the answer is number 2, but"):
+        multiple_choice(lm, [Question("He", ("went", "ran"), n) for n in (1, 2)])

@@ -77,6 +77,9 @@ def test_other_residuals_and_what_can_not_be(model, traced):
     for n in (0, 212):
         with pytest.raises(InvalidArgumentError, match=f"n is {n}; it must be from 1 to 211"):
             lens_table(model, traced, n)
+    for last in (0, -1, "3"):
+        with pytest.raises(InvalidArgumentError, match=f"last is {last!r}; it must be None or"):
+            lens_table(model, traced, last=last)
     with pytest.raises(InvalidArgumentError, match=r"lacks blocks\.0\.resid"):
         lens_table(model, trace(model, traced.ids, "embed"))
 
