@@ -126,24 +126,25 @@ def options_page() -> str:
 
 PARTIAL = {
     "suffix": 'refused (except `""`)',
-    "tools": 'refused (except `[]`); but if `tool_choice` is `"none"`, `tools` is ignored',
-    "tool_choice": 'ignored without `tools`; with `tools`, `tool_choice` must be `"none"`',
+    "tools": 'ignored if `tool_choice` is `"none"`; otherwise refused (except `[]`)',
+    "tool_choice": "no effect, except on the treatment of `tools`",
     "response_format": "supported with the types `text`, `json_object` and `json_schema`; refused "
     "with other types",
     "structured_outputs": "supported with the keys `regex`, `choice`, `json` and `json_object`; "
     "refused with other keys",
-    "stream_options": "supported with the key `include_usage`; refused with "
-    "`continuous_usage_stats` (except `false`), and without `stream`",
+    "stream_options": "supported if `stream` is `true`, with the key `include_usage`; refused with "
+    "`continuous_usage_stats` (except `false`), and if `stream` is not `true`",
     "skip_special_tokens": "refused (except `true`)",
     "include_stop_str_in_output": "refused (except `false`)",
-    "use_beam_search": "supported; `best_of` if given, else `n`, is the number of beams (at least "
-    "2); refused with `stream`",
-    "prompt_logprobs": "supported; refused with `stream`",
-    "best_of": "supported; with `stream`, `best_of` must equal `n`",
-    "max_tokens": "supported as `max_new_tokens`; in chat, `max_completion_tokens` takes "
+    "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`, and "
+    "at least 2; `true` is refused if `stream` is `true`",
+    "prompt_logprobs": "supported; refused if `stream` is `true`, even `0`",
+    "best_of": "supported; if `stream` is `true`, `best_of` must equal `n`",
+    "max_tokens": "supported; option `max_new_tokens`; in chat, `max_completion_tokens` takes "
     "precedence",
-    "max_completion_tokens": "supported as `max_new_tokens`",
-    "top_logprobs": "supported; refused without `logprobs`",
+    "max_completion_tokens": "supported; option `max_new_tokens`",
+    "top_logprobs": "supported; a number above 0 is refused unless `logprobs` is `true`",
+    "truncate_prompt_tokens": "supported; `0` is refused",
 }
 """Declared fields of which some values are errors."""
 
@@ -158,7 +159,7 @@ def request_fields_page() -> str:
     rows = {}
     for name in {**completion, **chat}:
         where = "" if name in completion and name in chat else "completions" * (name in completion)
-        treatment = f"supported as `{options[name]}`" if name in options else "supported"
+        treatment = f"supported; option `{options[name]}`" if name in options else "supported"
         rows[name] = PARTIAL.get(name, treatment), where or "chat" * (name not in completion)
     for name, advice in REFUSED.items():
         _, *allowed = NEUTRAL.get(name, [None])
@@ -171,31 +172,34 @@ def request_fields_page() -> str:
         "# HTTP request fields",
         NOTE.strip(),
         "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
-        "`/v1/chat/completions`, some fields of llama.cpp, SGLang and `transformers`, and two "
-        "fields of gpt2np's own, `boundary` and `interventions`. If the last column names an "
-        "endpoint, only this endpoint reads the field, and the other endpoint ignores it.",
+        "`/v1/chat/completions`, some fields of llama.cpp, SGLang and `transformers`, gpt2np's "
+        "own fields `boundary` and `interventions`, and options of gpt2np that are not fields, "
+        "such as `window`. If the last column names an endpoint, only this endpoint reads the "
+        "field, and the other endpoint ignores it.",
         "A supported field that OpenAI or vLLM defines has the same meaning as there, with two "
         "exceptions. With `ignore_eos`, gpt2np never generates the end-of-text token, whereas vLLM "
         "generates it and continues. Until `min_tokens` tokens are generated, gpt2np excludes only "
         "the end-of-text token, whereas vLLM also excludes `stop_token_ids`.",
-        "The page [Generation options](options.md) describes most supported fields, under the "
-        'same names. If the table says "supported as X", the field has the name X on that page. '
-        "The page [HTTP server](../guide/server.md) explains `interventions`.",
+        "The page [Generation options](options.md) describes most supported fields. If the "
+        'table says "option X", that page describes the field under the name X; a request still '
+        "uses the name in the first column. The page [HTTP server](../guide/server.md) explains "
+        "`interventions`.",
         "The defaults are those of the page Generation options, except these: `temperature` is 1, "
-        "`top_k` is 0, and `max_tokens` is 16 for `/v1/completions`, and the rest of the context "
+        "`top_k` is 0, and `max_tokens` is 16 for `/v1/completions` and the rest of the context "
         "for `/v1/chat/completions`. Unlike the `generate` command, the server takes no defaults "
         "from the model's generation_config.json.",
-        "A refused field causes an error with status 400 that names the field, unless the value "
-        "counts as absent:",
+        "A refused field causes an error that names the field (status 400), unless the value "
+        "counts as absent. These rules also apply where only some requests with the field are "
+        "refused:",
         "- `null` always counts as absent.\n"
-        '- If the table says "refused (except X)", X counts as absent, too, and no other value '
-        "does.\n"
-        '- If the table says "refused" without "except", even with an explanation, `false`, `0`, '
-        '`""`, `[]` and `{}` count as absent, too.',
+        '- If the table says "except X", X counts as absent, too.\n'
+        '- If the treatment begins with "refused" and the table does not say "except", `false`, '
+        '`0`, `""`, `[]` and `{}` count as absent, too. The same applies to `echo` in chat.\n'
+        "- No other value counts as absent.",
         "An ignored field changes nothing. A field that is not in the table, or is only for the "
-        "other endpoint, is ignored, too. The response header `X-Ignored-Fields` names up to 20 "
-        "such fields; the header never names the fields that the table lists as ignored. But an "
-        "unknown key within `structured_outputs`, `response_format` or an entry of "
+        "other endpoint, is ignored, too; only these fields appear in the response header "
+        "`X-Ignored-Fields` (at most 20). Fields that the table lists as ignored do not appear "
+        "there. But an unknown key within `structured_outputs`, `response_format` or an entry of "
         "`interventions` is an error.",
         "The page `/docs` of a running server lists the ranges of values.",
     ]

@@ -1,10 +1,10 @@
 """Generate text that continues a prompt.
 
 The prompt is PROMPT, the content of --file, or standard input. Standard input
-is read if PROMPT is -, or if no prompt is given and standard input is not a
-terminal. One newline at the end of the file or of standard input is removed.
-In GPT-2's vocabulary, a space belongs to the token of the following word: do
-not end a prompt with a space, except with --boundary text.
+is read if PROMPT or --file is -, or if neither is given and standard input is
+not a terminal. One newline at the end of the file or of standard input is
+removed. In GPT-2's vocabulary, a space belongs to the token of the following
+word: do not end a prompt with a space, except with --boundary text.
 
 The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.
@@ -18,8 +18,11 @@ Run an interrupted --prompts command again to resume. The resumed command also
 processes prompts that were added at the end of the file. If the model, an
 option or a processed prompt has changed, the command fails and names the
 change; with --force, the command discards the results that the change affects.
-If the --out file exists, the command fails, too; with --force, the command
-overwrites the file.
+
+The --out file is written only when all prompts are done. Until then, a folder
+keeps the results: texts.jsonl.partial if the --out file is texts.jsonl. If the
+--out file already exists, the command fails. With --force, the command
+overwrites the file, but not in combination with --max-rows-per-file.
 """
 
 import argparse

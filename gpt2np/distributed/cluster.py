@@ -31,7 +31,8 @@ class Cluster:
     workers: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "Number of workers; each worker loads the model, or for encoding only the vocabulary",
+        "Number of workers; each worker loads the model (for the encode command, only the "
+        "vocabulary)",
         default_text="as many as the cluster's CPUs allow",
     )
     cpus_per_worker: int = option(

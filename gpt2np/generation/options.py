@@ -335,8 +335,8 @@ class GenerationOptions:
     seed: int | None = _sampling(
         None,
         Integer(0, is_optional=True),
-        "Random seed; the same seed and options give the same text on the same machine, and with "
-        "an exact model on every machine",
+        "Random seed; the same seed and options give the same text on the same machine; with the "
+        "model option 'exact', on every machine",
         is_model_default=False,
         default_text="random",
     )
@@ -485,16 +485,16 @@ class GenerationOptions:
     num_return_sequences: int = _output(
         1,
         Integer(1, 1000),
-        "Number of texts to return. Sampled texts have the seeds {seed}, {seed} + 1 and so on. "
-        "A beam search returns the N best texts; {num_beams} must be at least N",
+        "Number of texts to return. Beam search returns the N best texts; N must not exceed the "
+        "number of beams. Sampled texts have the seeds {seed}, {seed} + 1 and so on",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
     )
     best_of: int | None = _output(
         None,
         Integer(1, 1000, is_optional=True),
-        "Number of texts to sample. The texts with the highest mean log probability per token are "
-        "returned, best first; {num_return_sequences} sets how many",
+        "Number of texts to sample; {num_return_sequences} sets how many of them are returned. The "
+        "texts with the highest mean log probability per token are returned, best first",
     )
     logprobs: int | None = _output(
         None,

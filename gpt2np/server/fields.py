@@ -13,7 +13,8 @@ REFUSED = {
     "guided_choice": "use structured_outputs.choice",
     "guided_json": "use structured_outputs.json",
     "guided_grammar": _STRUCTURED,
-    "guided_whitespace_pattern": "use structured_outputs.regex, which includes white space",
+    "guided_whitespace_pattern": "use structured_outputs.regex, and write the white "
+    "space into the pattern",
     "regex": "use structured_outputs.regex",
     "grammar": _STRUCTURED,
     "ebnf": _STRUCTURED,
@@ -49,7 +50,8 @@ REFUSED = {
     "stop_sequences": "use stop",
     "stop_strings": "use stop",
     "window": "use truncate_prompt_tokens",
-    "num_beams": "set use_beam_search to true, and best_of (or else n) to the number of beams",
+    "num_beams": "set use_beam_search to true; the number of beams is best_of if given, otherwise "
+    "n",
     "do_sample": "for greedy decoding, set temperature to 0",
     "repeat_penalty": "use repetition_penalty",
     "typical": "use typical_p",
