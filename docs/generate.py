@@ -132,13 +132,13 @@ PARTIAL = {
     "with other types",
     "structured_outputs": "supported with the keys `regex`, `choice`, `json` and `json_object`; "
     "refused with other keys",
-    "stream_options": "supported if `stream` is `true`, with the key `include_usage`; refused with "
-    "`continuous_usage_stats` (except `false`), and if `stream` is not `true`",
+    "stream_options": "supported only if `stream` is `true`; the key `include_usage` is supported, "
+    "and the key `continuous_usage_stats` must be `false` or absent",
     "skip_special_tokens": "refused (except `true`)",
     "include_stop_str_in_output": "refused (except `false`)",
-    "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`, and "
-    "at least 2; `true` is refused if `stream` is `true`",
-    "prompt_logprobs": "supported; refused if `stream` is `true`, even `0`",
+    "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`, but "
+    "2 instead of 1; `true` is refused if `stream` is `true`",
+    "prompt_logprobs": "supported; if `stream` is `true`, any number is refused, even `0`",
     "best_of": "supported; if `stream` is `true`, `best_of` must equal `n`",
     "max_tokens": "supported; option `max_new_tokens`; in chat, `max_completion_tokens` takes "
     "precedence",
@@ -189,8 +189,8 @@ def request_fields_page() -> str:
         "for `/v1/chat/completions`. Unlike the `generate` command, the server takes no defaults "
         "from the model's generation_config.json.",
         "A refused field causes an error that names the field (status 400), unless the value "
-        "counts as absent. These rules also apply where only some requests with the field are "
-        "refused:",
+        "counts as absent. The following rules say which values count as absent, both for fields "
+        "that are always refused and for fields that are refused only in some requests:",
         "- `null` always counts as absent.\n"
         '- If the table says "except X", X counts as absent, too.\n'
         '- If the treatment begins with "refused" and the table does not say "except", `false`, '

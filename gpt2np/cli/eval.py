@@ -67,9 +67,10 @@ gpt2-paper   The evaluation of the GPT-2 paper, as far as known: the code is not
 
 _WIKITEXT = """Word and byte perplexity on WikiText.
 
-The definition is the task wikitext of lm-evaluation-harness. FILE is a published WikiText
-file such as wiki.test.raw, or a .jsonl file with the text of a page in the
-field "page" of each line. A WikiText file is split into pages at the titles.
+The definition is the task wikitext of lm-evaluation-harness. FILE is a
+published WikiText file such as wiki.test.raw, or a .jsonl file with the text of
+a page in the field "page" of each line. A WikiText file is split into pages at
+the titles.
 
 In WikiText, spaces surround punctuation. The model reads each page without
 these spaces (detokenized), after <|endoftext|>, in consecutive windows as long

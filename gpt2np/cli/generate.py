@@ -21,8 +21,9 @@ change; with --force, the command discards the results that the change affects.
 
 The --out file is written only when all prompts are done. Until then, a folder
 keeps the results: texts.jsonl.partial if the --out file is texts.jsonl. If the
---out file already exists, the command fails. With --force, the command
-overwrites the file, but not in combination with --max-rows-per-file.
+--out file already exists, the command fails; with --force, the command
+overwrites the file. The command never overwrites a folder of
+--max-rows-per-file.
 """
 
 import argparse

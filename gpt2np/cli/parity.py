@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record = actions.add_parser(
         "record",
         help="Write golden arrays of the exact pass",
-        description="Write golden arrays: the arrays of the exact pass, with which engines are\n"
-        "compared. The file has the same bytes on every machine.",
+        description="Write golden arrays: the arrays of the exact pass, for comparisons with\n"
+        "other engines. The file has the same bytes on every machine.",
     )
     add = record.add_argument
     add("golden", type=Path, metavar="GOLDEN", help="File to write: .safetensors")

@@ -335,8 +335,7 @@ class GenerationOptions:
     seed: int | None = _sampling(
         None,
         Integer(0, is_optional=True),
-        "Random seed; the same seed and options give the same text on the same machine; with the "
-        "model option 'exact', on every machine",
+        "Random seed; on one machine, the same seed and options give the same text",
         is_model_default=False,
         default_text="random",
     )
@@ -452,9 +451,9 @@ class GenerationOptions:
     window: int = _stopping(
         0,
         Integer(0, note="0 to end when the context is full"),
-        "When the context is full, keep only the last N tokens and continue; of a prompt longer "
-        "than the context, keep only the last N tokens, too. 0: end the output when the context is "
-        "full, and reject a prompt longer than the context",
+        "When the context is full, keep only the last N tokens and continue. Also cut a prompt "
+        "longer than the context to its last N tokens. 0: end the output when the context is full, "
+        "and reject a prompt longer than the context",
     )
 
     choices: tuple[str, ...] = _constraint(
