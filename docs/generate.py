@@ -132,12 +132,12 @@ PARTIAL = {
     "with other types",
     "structured_outputs": "supported with the keys `regex`, `choice`, `json` and `json_object`; "
     "refused with other keys",
-    "stream_options": "supported only if `stream` is `true`; the key `include_usage` is supported, "
+    "stream_options": "supported if `stream` is `true`, otherwise refused; the key `include_usage` is supported, "
     "and the key `continuous_usage_stats` must be `false` or absent",
     "skip_special_tokens": "refused (except `true`)",
     "include_stop_str_in_output": "refused (except `false`)",
-    "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`, but "
-    "2 instead of 1; `true` is refused if `stream` is `true`",
+    "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`; if "
+    "this number is 1, 2 beams are used; `true` is refused if `stream` is `true`",
     "prompt_logprobs": "supported; if `stream` is `true`, any number is refused, even `0`",
     "best_of": "supported; if `stream` is `true`, `best_of` must equal `n`",
     "max_tokens": "supported; option `max_new_tokens`; in chat, `max_completion_tokens` takes "

@@ -1,9 +1,10 @@
 """Show the text of token ids.
 
-The IDs on the command line form one text. Standard input is read if ID is - or
-missing. In standard input and in --file, each line holds the ids of one text,
-separated by spaces or commas. JSON also works: lists of ids, lists of lists, or
-objects with the field "ids", as tokenize --json and generate --json print them.
+The IDs on the command line form one text. Standard input is read if ID is '-'
+or missing. In standard input and in --file, each line holds the ids of one
+text, separated by spaces or commas. JSON also works: lists of ids, lists of
+lists, or objects with the field "ids", as tokenize --json and generate --json
+print them.
 
 Bytes that are not UTF-8 become U+FFFD. Only the vocabulary of the model is
 downloaded.
@@ -25,7 +26,7 @@ _BETWEEN_VALUES = re.compile(r"[\s,]*")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("ids", nargs="*", metavar="ID", help="Token id to decode; - reads standard input")
+    add("ids", nargs="*", metavar="ID", help="Token id to decode, or '-' to read standard input")
     add("--file", type=Path, metavar="FILE", help="Read the ids from FILE")
     add_vocabulary_argument(parser)
     skip = "Leave out special tokens such as <|endoftext|>"

@@ -22,8 +22,8 @@ change; with --force, the command discards the results that the change affects.
 The --out file is written only when all prompts are done. Until then, a folder
 keeps the results: texts.jsonl.partial if the --out file is texts.jsonl. If the
 --out file already exists, the command fails; with --force, the command
-overwrites the file. The command never overwrites a folder of
---max-rows-per-file.
+overwrites the file. With --max-rows-per-file, --out is a folder. If this folder
+already exists, the command fails, even with --force.
 """
 
 import argparse

@@ -19,7 +19,7 @@ from gpt2np.limits import how_to_raise, limits
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare PROMPT and --file."""
     add = parser.add_argument
-    add("prompt", nargs="?", metavar="PROMPT", help="Prompt; - reads standard input")
+    add("prompt", nargs="?", metavar="PROMPT", help="Prompt, or '-' to read standard input")
     file = "Read the prompt from a UTF-8 text file; - is standard input"
     add("--file", type=Path, metavar="FILE", help=file)
 

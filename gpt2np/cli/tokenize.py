@@ -1,6 +1,6 @@
 r"""Show how text is split into tokens.
 
-Each TEXT is tokenized separately. Standard input is read if TEXT is - or
+Each TEXT is tokenized separately. Standard input is read if TEXT is '-' or
 missing; one newline at its end is removed. --file reads a whole file without
 its byte-order mark. Only the vocabulary of the model is downloaded.
 
@@ -31,7 +31,7 @@ MERGES_LEGEND = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("texts", nargs="*", metavar="TEXT", help="Text to tokenize; - reads standard input")
+    add("texts", nargs="*", metavar="TEXT", help="Text to tokenize, or '-' to read standard input")
     add("--file", type=Path, metavar="FILE", help="Read the text from FILE (UTF-8)")
     add_vocabulary_argument(parser)
     add(

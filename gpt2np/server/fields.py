@@ -50,8 +50,7 @@ REFUSED = {
     "stop_sequences": "use stop",
     "stop_strings": "use stop",
     "window": "use truncate_prompt_tokens",
-    "num_beams": "set use_beam_search to true; the number of beams is best_of if given, otherwise "
-    "n",
+    "num_beams": "set use_beam_search to true, and n or best_of to the number of beams",
     "do_sample": "for greedy decoding, set temperature to 0",
     "repeat_penalty": "use repetition_penalty",
     "typical": "use typical_p",
