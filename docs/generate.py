@@ -132,8 +132,8 @@ PARTIAL = {
     "with other types",
     "structured_outputs": "supported with the keys `regex`, `choice`, `json` and `json_object`; "
     "refused with other keys",
-    "stream_options": "supported if `stream` is `true`, otherwise refused; the key `include_usage` is supported, "
-    "and the key `continuous_usage_stats` must be `false` or absent",
+    "stream_options": "supported if `stream` is `true`, otherwise refused; the key `include_usage` "
+    "is supported, and the key `continuous_usage_stats` must be `false` or absent",
     "skip_special_tokens": "refused (except `true`)",
     "include_stop_str_in_output": "refused (except `false`)",
     "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`; if "
