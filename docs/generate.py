@@ -104,12 +104,12 @@ def options_page() -> str:
         "# Generation options",
         NOTE.strip(),
         "Each option is a keyword argument of `LanguageModel.generate` and similar methods, and a "
-        "field of `GenerationOptions`. In a file of prompts (`--prompts`), it is a key of a JSON "
-        "line. An option with a flag, such as `--top-k`, is also an option of `gpt2np generate`. "
-        "If the option is a list, give the flag once for each item. [HTTP "
-        "requests](request_fields.md) do not support all options, and have other names for some.",
+        "field of `GenerationOptions`. In a file of prompts (`--prompts`), the names are keys of "
+        "the JSON objects. The flag after a name, such as `--top-k`, is for `gpt2np generate`. "
+        "For an option whose value is a list, give the flag once for each item. [HTTP "
+        "requests](request_fields.md) support most of these options, some under other names.",
         "A value out of its range causes an error that names the option and the range. In the "
-        "descriptions, N, X, TEXT and ID stand for the value. There are two aliases: "
+        "descriptions, N, X, TEXT and ID stand for the option's value. There are two aliases: "
         "`stop_strings` for `stop`, and `do_sample=False` for `temperature=0`. Log probabilities "
         "come from the model's logits, before temperature, penalties and filters.",
     ]

@@ -42,18 +42,18 @@ class Limits:
         16, "A `.tiktoken` file with more merges per token, on average, is refused.", "merges"
     )
     max_template_seconds: int = _limit(
-        10, "A chat template that takes longer to compile or to render is an error."
+        10, "A chat template that takes longer to compile or to render causes an error."
     )
     max_template_memory_bytes: int = _limit(
-        512 * MIB, "A chat template that needs more memory is an error (Linux only)."
+        512 * MIB, "A chat template that needs more memory causes an error (Linux only)."
     )
     max_template_characters: int = _limit(
-        4 * MIB, "A chat template that renders a longer text is an error."
+        4 * MIB, "A chat template that renders a longer text causes an error."
     )
     max_cache_bytes: int = _limit(
         GIB,
-        "A sequence waits until its KV cache fits beside those of the running sequences. A beam "
-        "search that needs more is refused.",
+        "A sequence waits until the KV caches of all running sequences and its own fit within "
+        "this limit. A beam search whose KV caches need more is refused.",
     )
     max_inspected_bytes: int = _limit(
         16 * MIB, "`/api/inspect` refuses to return larger activations."
@@ -62,7 +62,7 @@ class Limits:
     max_saliency_tokens: int = _limit(256, "`/api/saliency` refuses a longer text.")
     # Each runs in a pass of its own; beside others, they share a tenth of a second of each step.
     max_steered_sequences: int = _limit(
-        8, "`gpt2np serve` refuses to run more sequences with `interventions` at a time."
+        8, "`gpt2np serve` refuses a request if more sequences with `interventions` would then run."
     )
     max_steered_tokens: int = _limit(
         500, "`gpt2np serve` refuses a request with `interventions` that asks for more new tokens."
@@ -80,19 +80,19 @@ class Limits:
     )
     max_pattern_seconds: int = _limit(
         2,
-        "If a search for `stop_regex` or for the pattern of a vocabulary takes longer, it is an "
-        "error. For each 100,000 characters of text, the search may take this time once more.",
+        "A search for `stop_regex` or for the pattern of a vocabulary causes an error if it takes "
+        "longer. The search may take this time again for each 100,000 characters of text.",
     )
     max_line_bytes: int = _limit(
-        64 * MIB, "A longer line of a .jsonl file or prompt file is an error."
+        64 * MIB, "A longer line of a .jsonl file or prompt file causes an error."
     )
     max_document_bytes: int = _limit(
-        GIB, "A longer text from standard input, a file or a corpus is an error."
+        GIB, "A longer text from standard input, a file or a corpus causes an error."
     )
     max_compression_ratio: int = _limit(
         200,
-        "A .gz, .npz or .parquet file that expands to more than 64 MiB and by a larger factor is "
-        "an error.",
+        "A .gz, .npz or .parquet file that expands by a larger factor causes an error, unless it "
+        "expands to at most 64 MiB.",
         "bytes per byte",
     )
     max_hub_file_bytes: int = _limit(
@@ -132,7 +132,7 @@ class Limits:
     )
     max_response_logprobs: int = _limit(
         2_000_000,
-        "`gpt2np serve` refuses a request for more log probabilities in all choices together.",
+        "`gpt2np serve` refuses a request for more log probabilities, added up over all choices.",
         "numbers",
     )
     max_explained_piece_characters: int = _limit(

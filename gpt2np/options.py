@@ -227,6 +227,13 @@ def check_options(instance: object) -> None:
         object.__setattr__(instance, name, value)  # the dataclass may be frozen
 
 
+class _CodeNotation(Notation):
+    """Names of options as code, so that `stop` cannot be read as a verb."""
+
+    def name(self, argument: str) -> str:
+        return f"`{argument}`"
+
+
 def help_text(declaration: type, text: str, notation: Notation | None = None) -> str:
     """Return a help text with the names of options in a notation."""
     notation = notation or Notation()
@@ -236,8 +243,8 @@ def help_text(declaration: type, text: str, notation: Notation | None = None) ->
 def meaning(declaration: type, name: str) -> str:
     """Return the help, the valid values and the details of the option `name`."""
     declared = options_of(declaration)[name]
-    text = help_text(declaration, declared.help)
-    details = help_text(declaration, declared.details)
+    text = help_text(declaration, declared.help, _CodeNotation())
+    details = help_text(declaration, declared.details, _CodeNotation())
     return f"{text} ({declared.range.words()}). {details}".rstrip()
 
 

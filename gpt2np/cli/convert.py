@@ -1,6 +1,6 @@
 """Change the dtype of a model's weights, or the number of weight files.
 
-SRC must have safetensors files. The new folder DST works with gpt2np and
+SRC must contain safetensors files. The new folder DST works with gpt2np and
 transformers: tensors have the names and the layout of GPT2LMHeadModel. The
 vocabulary, the model card and the generation config are copied. All files are
 first written to a temporary folder and verified; then the folder is renamed to
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Maximum size of a weight file, such as 500MB or 2GB; a tensor larger than SIZE gets "
         "a separate file (default: one file for all weights)",
     )
-    keep = "Store lm_head.weight even if it equals wte.weight; some tools require lm_head.weight"
+    keep = "Store lm_head.weight, which some tools require, even if it equals wte.weight"
     output("--keep-head", action="store_true", help=keep)
     output("--json", action="store_true", help="Print the report as one JSON object")
 

@@ -1,10 +1,10 @@
 """Show the text of token ids.
 
-The IDs on the command line form one text. Standard input is read if ID is '-'
-or missing. In standard input and in --file, each line holds the ids of one
-text, separated by spaces or commas. JSON also works: lists of ids, lists of
-lists, or objects with the field "ids", as tokenize --json and generate --json
-print them.
+The IDs on the command line form one text. Standard input is read if ID is '-',
+or if neither ID nor --file is given. In standard input and in a file, each line
+holds the ids of one text, separated by spaces or commas. JSON also works: lists
+of ids, lists of such lists, or objects with the field "ids", which tokenize
+--json and generate --json print.
 
 Bytes that are not UTF-8 become U+FFFD. Only the vocabulary of the model is
 downloaded.

@@ -1,8 +1,8 @@
 """Download a model into the Hugging Face cache, for use without a network.
 
-Downloads only missing files, and resumes partial downloads. Then checks the
-config, the vocabulary and the headers of the weight files. Prints the model's
-folder to stdout and messages to stderr.
+The command downloads only missing files, and resumes partial downloads. Then it
+checks the config, the vocabulary and the headers of the weight files. The
+model's folder is printed to stdout, and messages to stderr.
 """
 
 import argparse
@@ -16,7 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         metavar="MODEL",
         help="Hugging Face model ID, such as gpt2 or openai-community/gpt2-medium; ID@REVISION "
-        "selects a branch, tag or commit. If MODEL is a folder or 'bundled', its files are checked",
+        "selects a branch, tag or commit. If MODEL is a folder or 'bundled', its files are only "
+        "checked",
     )
     output = parser.add_argument_group("Output")
     json_help = "Print one JSON object: model, revision, commit, folder, files and size in bytes"

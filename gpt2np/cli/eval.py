@@ -32,21 +32,23 @@ if TYPE_CHECKING:
 _PERPLEXITY = """Perplexity of texts, with a sliding window.
 
 The model reads a document in windows of K tokens (--context). Each window
-starts S tokens (--stride) after the previous window. Each token is scored once,
-in the first window that contains the token, given the earlier tokens of that
-window. The first token of a document is not scored, except with
+starts S tokens (--stride) after the start of the previous window. Each token is
+scored once, in the first window that contains the token, given the earlier
+tokens of that window. The first token of a document is not scored, except with
 --from-end-of-text. If S = K, the first token of every later window is not
-scored, either. All scored tokens have the same weight. The second line of the
-result reproduces the program in Hugging Face's perplexity guide, in which
-tokens of later windows weigh slightly less.
+scored, either.
+
+All scored tokens have the same weight. The second line of the result reproduces
+the program in Hugging Face's perplexity guide: there, tokens of later windows
+have slightly less weight.
 
 In a text file, <|endoftext|> separates documents, and line ends next to
 <|endoftext|> are ignored. A .jsonl file has a JSON object per line; --field
 names the field with the document.
 
 Perplexity per word, perplexity per byte and bits per character cover the whole
-text: each token that is not scored counts with the mean score. White space
-separates words."""
+text: each token that is not scored is assumed to have the mean score. White
+space separates words."""
 
 _LAMBADA = """Accuracy on the last word of passages (Paperno et al. 2016).
 
@@ -58,19 +60,19 @@ harness      The task lambada_openai of lm-evaluation-harness. The target is the
              correct if each token of the target is the most likely token.
              Perplexity is exp of the mean negative log probability of the
              targets.
-gpt2-paper   The evaluation of the GPT-2 paper, as far as known: the code is not
-             public. The target is the last token, which may be only a
-             part of a word. A second accuracy uses a stop-word filter: the
-             model never predicts a stop word after a space. OpenAI's list of
-             stop words is not public; the default of --stop-words is a list of
-             common English function words."""
+gpt2-paper   The evaluation of the GPT-2 paper, as far as it is known: the code
+             is not public. The target is the last token, which may be only a
+             part of a word. For a second accuracy, predictions that are a stop
+             word after a space are excluded. OpenAI's list of stop words is
+             not public; the default of --stop-words is a list of common
+             English function words."""
 
 _WIKITEXT = """Word and byte perplexity on WikiText.
 
-The definition is the task wikitext of lm-evaluation-harness. FILE is a
-published WikiText file such as wiki.test.raw, or a .jsonl file with the text of
-a page in the field "page" of each line. A WikiText file is split into pages at
-the titles.
+The evaluation follows the task wikitext of lm-evaluation-harness. FILE is a
+published WikiText file such as wiki.test.raw, or a .jsonl file. Each line of a
+.jsonl file has the text of one page in the field "page". A WikiText file is
+split into pages at the titles.
 
 In WikiText, spaces surround punctuation. The model reads each page without
 these spaces (detokenized), after <|endoftext|>, in consecutive windows as long
@@ -82,8 +84,8 @@ A line of FILE is {"context": ..., "choices": [text, ...], "answer": index from
 0}, or a published record of HellaSwag, ARC or PIQA. The prompt for a published
 record is worded as in lm-evaluation-harness, zero-shot.
 
-The result has three accuracies, named as in the harness. For each accuracy,
-another choice counts as the model's answer:
+The result has three accuracies, named as in the harness. They differ in which
+choice counts as the model's answer:
 
 acc         the choice with the highest log probability
 acc_norm    the choice with the highest log probability per character
@@ -98,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         summary = description.split("\n")[0].removesuffix(".")
         task = tasks.add_parser(name, help=summary, description=description)
         add_task_arguments(task)
-        errors = "Bytes that are not UTF-8: report an error, or read them as U+FFFD"
+        errors = "For bytes that are not UTF-8: report an error (strict), or read U+FFFD (replace)"
         task.add_argument("--errors", choices=("strict", "replace"), default="strict",
             help=f"{errors} (default: strict)")  # fmt: skip
         output = task.add_argument_group("Output").add_argument
@@ -108,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_perplexity(task: argparse.ArgumentParser) -> None:
     add = task.add_argument
-    files = "Text file (UTF-8) or .jsonl file; - reads text from standard input"
+    files = "Text file (UTF-8) or .jsonl file, or '-' to read text from standard input"
     add("files", nargs="+", type=Path, metavar="FILE", help=files)
     add_options(task, ScoreOptions, ("context", "stride"))
     insert = (
@@ -123,7 +125,7 @@ def _add_lambada(task: argparse.ArgumentParser) -> None:
     add("files", nargs=1, type=Path, metavar="FILE", help=".jsonl file with one passage per line")
     definition = "Predict the last word (harness) or the last token (gpt2-paper) (default: harness)"
     add("--definition", choices=("harness", "gpt2-paper"), default="harness", help=definition)
-    stop_words = "File of words that the second accuracy of gpt2-paper never predicts"
+    stop_words = "File of stop words for the second accuracy of gpt2-paper"
     stop_words = f"{stop_words} (default: English function words)"
     add("--stop-words", type=Path, metavar="FILE", help=stop_words)
     add("--field", default="text", help="JSON field with the passage (default: text)")

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     window = "Process and show only tokens START to STOP - 1 of the prompt, counted from 0"
     add("--window", type=_parse_window, metavar="START:STOP", help=window)
-    add("--layer", type=int, metavar="L", help="Block to show in detail, from 0 (default: middle)")
+    layer = "Block to show in detail, counted from 0 (default: the middle block)"
+    add("--layer", type=int, metavar="L", help=layer)
     head = "Attention head to show alone, counted from 0 (default: all heads)"
     add("--head", type=int, metavar="H", help=head)
     position = "Token to show in detail, counted from 0 in the window (default: last)"
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps = "Number of tokens to generate (default: 8)"
     add("-n", "--steps", type=int, default=8, metavar="N", help=steps)
     output = parser.add_argument_group("Output").add_argument
-    file = "HTML file to write; - writes to standard output"
+    file = "HTML file to write, or '-' to write to standard output"
     output("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
     output("--force", action="store_true", help="Overwrite FILE if it exists")
     performance = add_model_arguments(parser, "weights")

@@ -71,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="Continue each prompt of FILE, and write the results to --out. FILE is .txt (a prompt "
-        'per line), .jsonl (per line a string, or an object with options, such as {"prompt": '
-        '"...", "seed": 5}) or .parquet (per row a prompt and options, as columns)',
+        "per line), .jsonl (each line is a string, or an object with a prompt and options, such as "
+        '{"prompt": "...", "seed": 5}) or .parquet (each row has a prompt and options in columns)',
     )
     output = add_generation_arguments(parser)["Output"]
     add = output.add_argument
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_ray_arguments(parser)
     parser.epilog = (
         "The model's generation_config.json overrides the defaults shown above.\n"
-        "An option that you give overrides generation_config.json."
+        "An option on the command line overrides generation_config.json."
     )
 
 

@@ -1,7 +1,7 @@
 """Show a model's config, tensors, parameters, memory and license.
 
-Reads config.json and the headers of the weight files; with --check, also the
-weights. The exit code is 1 if the weights do not fit the config, or if --check
+The command reads config.json and the headers of the weight files. With --check,
+it also reads the weights. The exit code is 1 if the weights do not fit the config, or if --check
 finds NaN or infinity.
 """
 

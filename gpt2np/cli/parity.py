@@ -31,10 +31,11 @@ of the arrays are those of gpt2np or TransformerLens, or hidden_states,
 attentions and logits as in transformers. The engine need not provide all
 arrays.
 
-To compare texts, CANDIDATE is a .json file with the new token ids of each
-greedy text, by the name of the prompt: {"short": [11, 290]}.
+To compare texts, CANDIDATE is a .json file: an object that maps the name of each
+prompt to the new token ids of the greedy text, as in {"short": [11, 290]}.
 
-The exit code is 0 if rounding explains all differences, and 1 for a bug."""
+The exit code is 0 if rounding explains all differences. It is 1 if rounding
+cannot explain a difference."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     points = "Hook point to record; * stands for any characters (may be given several times; "
     points += "default: all)"
     add("--points", action="append", metavar="POINT", help=points)
-    steps = "Number of tokens in each greedy text, or fewer if the context is full (default: 16)"
+    steps = "Number of tokens in each greedy text; fewer if the context is full (default: 16)"
     add("-n", "--max-new-tokens", type=int, default=16, metavar="N", help=steps)
     add("--force", action="store_true", help="Overwrite GOLDEN if it exists")
     checking = actions.add_parser(

@@ -1,10 +1,12 @@
 """Generate a text again, and check that each step gives the same numbers.
 
-FILE is a receipt, which 'gpt2np generate --receipt FILE' writes: the prompt,
-the options, and digests of the model and of each step's logits. The exit code
-is 0 if all logits and tokens have the same bits, and 1 if a step differs. With
---exact, receipts are the same on every machine. Otherwise, rounding may differ
-on another processor, or with other versions of NumPy.
+FILE is a receipt that 'gpt2np generate --receipt FILE' has written. The receipt
+contains the prompt, the options, and digests of the model and of each step's
+logits. The exit code is 0 if all logits and tokens have the same bits, and 1 if
+a step differs.
+
+The receipt of a run with --exact is the same on every machine. Without --exact,
+rounding may differ on another processor, or with another version of NumPy.
 """
 
 import argparse

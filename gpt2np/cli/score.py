@@ -5,7 +5,7 @@ has a document per line; a .csv or .parquet file has a document per row. In a
 text file, <|endoftext|> separates documents. Text, .jsonl and .csv files may be
 compressed (.gz).
 
-The file --out has a row for each document, in the order of the documents:
+The --out file has a row for each document, in the order of the documents:
 
 file                  the name of the file
 document              the number of the line, row or document in the file
@@ -18,10 +18,10 @@ perplexity            the perplexity per scored token
 bits_per_character    as in gpt2np eval perplexity: for the whole document
 bits_per_byte         as in gpt2np eval perplexity: for the whole document
 
-The windows and the definitions are those of gpt2np eval perplexity, but the
-first token of a document is scored, too, except with --no-from-end-of-text.
-If a document cannot be read, the command reports the document's number, skips
-the document, and exits with code 1.
+Windows and scores are defined as in gpt2np eval perplexity. But the first token
+of a document is scored, too, unless --no-from-end-of-text is given. If a
+document cannot be read, the command reports the document's number, skips the
+document, and exits with code 1.
 
 Run an interrupted command again to resume. If the model, an option or a scored
 file has changed, the command fails and names the change; with --force, the

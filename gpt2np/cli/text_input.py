@@ -20,13 +20,13 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare PROMPT and --file."""
     add = parser.add_argument
     add("prompt", nargs="?", metavar="PROMPT", help="Prompt, or '-' to read standard input")
-    file = "Read the prompt from a UTF-8 text file; - is standard input"
+    file = "UTF-8 text file to read the prompt from, or '-' for standard input"
     add("--file", type=Path, metavar="FILE", help=file)
 
 
 def add_files_argument(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:
     """Declare the files of a corpus; `spool_stdin` reads -."""
-    text = "Files, folders or patterns to read; - reads text from standard input"
+    text = "Files, folders or patterns to read, or '-' to read text from standard input"
     parser.add_argument(name, nargs="+", metavar=metavar, help=text)
 
 

@@ -1,8 +1,9 @@
 r"""Show how text is split into tokens.
 
-Each TEXT is tokenized separately. Standard input is read if TEXT is '-' or
-missing; one newline at its end is removed. --file reads a whole file without
-its byte-order mark. Only the vocabulary of the model is downloaded.
+Each TEXT is tokenized separately. Standard input is read if TEXT is '-', or if
+neither TEXT nor --file is given; one newline at the end of standard input is
+removed. --file reads a whole file without its byte-order mark. Only the
+vocabulary of the model is downloaded.
 
 Characters that cannot be displayed are escaped as in Python: "\n" for a line
 end, "\xf0" for one byte of a character that spans several tokens.
@@ -38,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--special",
         choices=("error", "allow", "text"),
         default="error",
-        help="If TEXT contains a special token such as <|endoftext|>: report an error, allow it as "
-        "a special token, or encode it as plain text (default: error)",
+        help="If TEXT contains a special token such as <|endoftext|>: report an error (error), "
+        "encode it as the special token (allow), or as plain text (text) (default: error)",
     )
     output = parser.add_argument_group("Output")
     formats = output.add_mutually_exclusive_group()

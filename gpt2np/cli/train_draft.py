@@ -7,9 +7,10 @@ files, <|endoftext|> separates documents.
 
 The table holds the most likely next token after each frequent context of up to
 three tokens. Generation verifies draft tokens, so a table changes only the
-speed of a model, never its text. A model uses the file ngram_draft.safetensors
-in its folder by default; for another table, give --draft. Texts that the model
-has generated itself make the best table.
+speed, never the text. By default, generation uses the table
+ngram_draft.safetensors in the model's folder; the option --draft of generate,
+chat and serve selects another table. Texts that the model itself has generated
+make the best table.
 """
 
 import argparse

@@ -29,7 +29,8 @@ class DatasetOptions:
     combine: int = option(
         50_000,
         Integer(1),
-        "For .npz: join documents with <|endoftext|> until the joined text has N characters",
+        "For .npz: join documents with <|endoftext|> until the joined text has at least N "
+        "characters",
         group="Output",
     )
     max_rows_per_file: int | None = option(

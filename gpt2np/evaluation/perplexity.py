@@ -87,7 +87,7 @@ class Perplexity(PerUnitResult):
     """Perplexity per token, word, byte and character.
 
     Perplexities per word, byte and character are those of the whole text: each unscored token
-    counts with the mean log probability of the scored tokens.
+    is assumed to have the mean log probability of the scored tokens.
 
     Attributes:
         documents: number of documents.

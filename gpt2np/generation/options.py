@@ -323,7 +323,8 @@ class GenerationOptions:
     min_p: float = _sampling(
         0.0,
         Number(0, 1),
-        "Exclude tokens whose probability is below this fraction of the most likely token's",
+        "Exclude tokens whose probability is below X times the probability of the most likely "
+        "token",
     )
     typical_p: float = _sampling(
         1.0,
@@ -413,8 +414,8 @@ class GenerationOptions:
     min_new_tokens: int = _stopping(
         0,
         Integer(0),
-        "Exclude the end-of-text token until N tokens are generated; {stop} and other limits can "
-        "still end the text earlier",
+        "Exclude the end-of-text token until N tokens are generated; a stop string or another "
+        "limit can still end the text earlier",
         json_name="min_tokens",
         is_model_default=True,
     )
@@ -422,15 +423,16 @@ class GenerationOptions:
         None,
         Number(0, is_open=True, unit="seconds", is_optional=True),
         "Stop after this many seconds and return the text so far",
-        details="Time is measured from the call. The decode step in progress is completed.",
+        details="The time is measured from the start of the call. A decode step in progress is "
+        "completed.",
         default_text="no limit",
         is_model_default=True,
     )
     ignore_eos: bool = _stopping(
         False,
         Flag(),
-        "Never generate the end-of-text token (EOS); {stop}, {max_new_tokens} and other limits end "
-        "the text",
+        "Never generate the end-of-text token (EOS); the text ends at a stop string, at "
+        "{max_new_tokens} or at another limit",
     )
     stop: tuple[str, ...] = _stopping(
         (),
@@ -467,8 +469,9 @@ class GenerationOptions:
     regex: str | None = _constraint(
         None,
         Text(is_optional=True),
-        "Generate a text that fully matches this regular expression. The pattern must have no "
-        "look-around, no back-references, and anchors only at its ends",
+        "Generate a text that fully matches this regular expression. Look-around and "
+        "back-references are not supported, and anchors are allowed only at the ends of the "
+        "pattern",
         details="See `gpt2np.constraints.syntax`.",
         metavar="PATTERN",
         json_name="structured_outputs.regex",
@@ -485,7 +488,7 @@ class GenerationOptions:
         1,
         Integer(1, 1000),
         "Number of texts to return. Beam search returns the N best texts; N must not exceed the "
-        "number of beams. Sampled texts have the seeds {seed}, {seed} + 1 and so on",
+        "number of beams. Sampled texts use the seeds {seed}, {seed} + 1 and so on",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
     )
@@ -498,17 +501,21 @@ class GenerationOptions:
     logprobs: int | None = _output(
         None,
         Integer(0, 1000, is_optional=True),
-        "Return the log probability of each token, and of the N most likely tokens at its position",
+        "Return the log probabilities of each generated token and of the N most likely tokens at "
+        "the same position",
     )
     prompt_logprobs: int | None = _output(
-        None, Integer(0, 1000, is_optional=True), "Like {logprobs}, for the prompt's tokens"
+        None,
+        Integer(0, 1000, is_optional=True),
+        "Return the log probabilities of each prompt token and of the N most likely tokens at the "
+        "same position",
     )
 
     draft: Draft = option(
         "auto",
         OneOf("auto", "none"),
-        "auto: use speculative decoding if the model has draft tokens; none: never use it. The "
-        "text is the same",
+        "auto: use speculative decoding if the model has a source of draft tokens; none: never "
+        "use speculative decoding. The text is the same with auto and with none",
         group="Performance",
     )
 

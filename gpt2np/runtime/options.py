@@ -52,8 +52,8 @@ class ModelOptions:
     weights: Literal["int8"] | None = option(
         None,
         OneOf("int8", is_optional=True, note=MISSING_FEATURES),
-        "Quantize the weight matrices to 8 bits: a quarter of the memory, slightly different "
-        "results",
+        "Quantize the weight matrices to 8 bits; this takes a quarter of the memory, and changes "
+        "the results slightly",
         group="Performance",
     )
     exact: bool = option(
@@ -76,8 +76,8 @@ class ModelOptions:
         Text(),
         "Speculative decoding: guess several tokens cheaply and check the guesses in one pass; "
         "faster, with the same text. auto: guess from built-in n-grams and from the text so far; "
-        "FILE: guess from n-grams that gpt2np train-draft made; MODEL: guess with a smaller model "
-        "of the same vocabulary; none: do not guess",
+        "FILE: guess from an n-gram table that gpt2np train-draft built; MODEL: guess with a "
+        "smaller model of the same vocabulary; none: do not guess",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )

@@ -34,26 +34,26 @@ class ServerOptions:
     timeout: float = _queue(
         600.0,
         Number(0, is_open=True),
-        "Abort a request after this time, with status 504",
+        "Abort a request after this many seconds, with status 504",
         metavar="SECONDS",
     )
     shutdown_timeout: float = _queue(
         30.0,
         Number(0, is_open=True),
-        "Time limit for running requests at shutdown",
+        "Time in seconds that running requests have to end at shutdown",
         metavar="SECONDS",
     )
     api_key: str | None = _access(
         None,
         Text(is_optional=True),
-        "Require the header Authorization: Bearer KEY in requests, except to /health",
+        "Require the header 'Authorization: Bearer KEY' in all requests, except to /health",
         metavar="KEY",
         default_text="$GPT2NP_API_KEY, or none",
     )
     allowed_hosts: tuple[str, ...] = _access(
         (),
         Texts(),
-        "If no key is set, accept the Host header NAME, besides localhost",
+        "If no key is set, also accept requests with the Host header NAME, not only localhost",
         details="IP addresses are always allowed.",
         flags=("--allowed-host",),
         metavar="NAME",

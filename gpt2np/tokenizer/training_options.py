@@ -78,8 +78,8 @@ class TrainingOptions:
     limit_alphabet: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "With an alphabet of characters: keep only the N most frequent characters; others become "
-        "<unk>",
+        "With an alphabet of characters: keep only the N most frequent characters; other "
+        "characters become <unk>",
         details="Ties go to the smallest code points. Training removes the other characters, so "
         "their neighbors become adjacent.",
     )
