@@ -301,8 +301,8 @@ class LanguageModel:
 
         With n continuations per prompt, continuation j of prompt i has the seed `seed + i × n + j`;
         i and j count from 0. `generate` with this seed gives the same text. Up to sixteen
-        sequences run at a time; large models run fewer, to save memory. Beam search runs one prompt
-        at a time.
+        sequences run at a time. With large models, fewer sequences run, to save memory. Beam search
+        runs one prompt at a time.
 
         `progress` shows (True) or hides (False) a progress bar on stderr. By default, the bar
         appears for several prompts at a terminal or in Jupyter.
@@ -326,7 +326,7 @@ class LanguageModel:
     ) -> TextStream:
         """Continue one prompt. Returns an iterator over the pieces of the text.
 
-        Takes the options of `generate`, but neither several continuations nor beam search.
+        Accepts the options of `generate`, except those for several continuations and beam search.
         """
         streams = self.streams(prompt, options, **changes)
         if len(streams) > 1:
@@ -357,9 +357,9 @@ class LanguageModel:
     ) -> Completion:
         """Continue one prompt like `generate`, for asyncio.
 
-        Calls that run at the same time share their forward passes, and so do streams read by
-        `async for`. A cancelled task ends its generation. A beam search runs in a thread of its
-        own.
+        Calls that run at the same time, and streams that are read by `async for`, share their
+        forward passes. A cancelled task ends its generation. A beam search runs in a separate
+        thread.
         """
         import asyncio
 
@@ -463,8 +463,8 @@ class LanguageModel:
         If a text has no `given`, the end-of-text id is put before it, so that its first token is
         scored. `from_end_of_text` changes this rule: with True, the id is also put before a `given`
         text; with False, it is never added. Without a preceding token, the log probability of the
-        first token is NaN. If the ids already begin with the end-of-text id, no second one is
-        added.
+        first token is NaN. If the ids already begin with the end-of-text id, the id is not added
+        again.
 
         With boundary="text", `text` may begin within a word of `given`, or end within a word. The
         scores then sum to log P(given + text) - log P(given). P(s) is the probability that a
@@ -472,7 +472,7 @@ class LanguageModel:
         texts follow the end-of-text id and must fit the context.
 
         If `text` has more than `context` tokens, windows start every `stride` tokens; if only
-        `given` is too long, `given` loses its first tokens. See
+        `given` is too long, its first tokens are dropped. See
         `gpt2np.generation.scoring.strided_spans`. For `progress`, see `generate_batch`.
         `interventions` edit each pass; position 0 is the first token of the window, including the
         tokens before the text.

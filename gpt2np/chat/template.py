@@ -1,7 +1,7 @@
 """Chat templates: turn messages into the text that a model was trained to continue.
 
-A template is a Jinja program from the model's files. It runs in jinja2's sandbox, in a process of
-its own (`template_worker`) with limits on time, memory and output. As in transformers 5, a template
+A template is a Jinja program from the model's files. It runs in jinja2's sandbox, in a separate
+process (`template_worker`) with limits on time, memory and output. As in transformers 5, a template
 can use the filter `tojson`, the functions `raise_exception` and `strftime_now`, and the tags
 `{% break %}` and `{% generation %}`. Special tokens are variables such as `bos_token`; the
 variables `tools` and `documents` are always None.

@@ -152,7 +152,7 @@ def last_word_window(lm: LanguageModel, passage: str) -> Window:
 
 
 def last_token_window(lm: LanguageModel, passage: str) -> Window:
-    """Return a passage's token ids, of which only the last is scored."""
+    """Return a passage's token ids; only the last id is scored."""
     ids = encode_text(lm, passage)[-(lm.model.config.n_positions + 1) :]
     ids = ids if len(ids) > 1 else [require_bos_token_id(lm), *ids]
     return Window(np.array(ids), len(ids) - 1)

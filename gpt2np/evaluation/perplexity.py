@@ -67,7 +67,7 @@ class PerUnitResult(Result):
         return self.nats_per(self.bytes) / math.log(2)
 
     def nats_per(self, count: int) -> float:
-        """Return the nats per word, byte or character, of which the text has `count`."""
+        """Return the nats per word, byte or character; `count` is their number in the text."""
         return self.total_nats / count if count else math.inf
 
     def per_unit_rows(self) -> list[tuple[str, str]]:
@@ -142,8 +142,8 @@ class Perplexity(PerUnitResult):
         """Perplexity per token as computed by the program of Hugging Face's guide.
 
         The program averages windows, weighted by their scored tokens. If windows overlap, the
-        weights are one too low after a document's first window. So the result differs from
-        `perplexity` in the fifth digit, or later for longer texts.
+        weight of every window except a document's first is too low by one token. So the result
+        differs from `perplexity` in the fifth digit, or in a later digit for longer texts.
         """
         return exp_or_inf(self.guide_mean)
 

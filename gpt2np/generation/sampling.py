@@ -134,9 +134,9 @@ def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
 def text_logprobs(model: GPT2, ids: Sequence[int], top: int, cache: KVCache) -> list[TokenLogprob]:
     """Compute log probabilities of the ids of a text, and of the `top` most likely ids beside each.
 
-    `cache` holds the keys and values of the first ids; the call adds those of the other ids but the
-    last. Returns the log probabilities of the ids after the first new one; with an empty cache,
-    those of ids[1:].
+    `cache` holds the keys and values of the first ids; the call adds those of the other ids,
+    except the last. Returns the log probabilities of the ids after the first new id; with an empty
+    cache, the log probabilities of ids[1:].
 
     Raises:
         CheckpointError: the logits are infinite or NaN.

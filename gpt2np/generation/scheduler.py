@@ -80,8 +80,9 @@ class Scheduler:
     def add(self, sequence: RunningSequence, place: int = 0) -> None:
         """Add a sequence to the queue.
 
-        A caller that adds several sequences at a time can number them with `place`, from 0 on. Then
-        callers take turns: each starts one of its sequences before any starts its next.
+        A caller that adds several sequences at a time can number them with `place`, starting at 0.
+        Then callers take turns: the first sequence of each waiting caller starts before the second
+        sequence of any caller.
 
         Raises:
             InvalidArgumentError: the sequence belongs to another model.

@@ -209,8 +209,8 @@ def strided_spans(length: int, context: int, stride: int, n_prefix: int = 0) -> 
     first token of the text and, with stride = context, the first token of each window.
 
     The first `n_prefix` of the `length` tokens are a prefix, which is not scored. If one pass can
-    predict all tokens after the prefix, there is only one window. A prefix that does not fit too
-    loses its first tokens, as in lm-evaluation-harness.
+    predict all tokens after the prefix, there is only one window. If the prefix does not fit into
+    this window, its first tokens are dropped, as in lm-evaluation-harness.
     """
     if n_prefix and length - n_prefix <= context:
         if n_prefix < length:
@@ -251,7 +251,7 @@ def score_texts(
     `context` tokens and start every `stride` tokens; by default, `context` is the model's, and
     `stride` half of it. See `strided_spans` for texts that need only one window. Short texts share
     a forward pass. `on_progress` receives the number of tokens scored since its last call. With a
-    `hook`, each window has a forward pass of its own. `details` adds ranks and entropies.
+    `hook`, each window has a separate forward pass. `details` adds ranks and entropies.
 
     Raises:
         InvalidArgumentError: a token id, context or stride is out of its range.
@@ -306,7 +306,7 @@ def score_windows(
     """Yield the scores of each window, in order. Short windows share a forward pass.
 
     `windows` is read lazily. `WindowScore.best_allowed` is never an id in `excluded`. With a
-    `hook`, each window has a forward pass of its own. `details` adds ranks and entropies.
+    `hook`, each window has a separate forward pass. `details` adds ranks and entropies.
     """
     batch: list[Window] = []
     for window in windows:

@@ -43,7 +43,7 @@ def find_model(model: str | Path | None = None) -> ModelSource:
 
     If `model` is None, the environment variable GPT2NP_MODEL names the model. If the variable is
     not set, the model is GPT-2 small. If GPT-2 small is not cached and can't be downloaded, the
-    result is the bundled model, and `fallback_reason` tells why.
+    result is the bundled model, and `fallback_reason` says why.
 
     Raises:
         InvalidArgumentError: `model` is neither a string nor a path.

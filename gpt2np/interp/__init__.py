@@ -9,7 +9,7 @@ direction, Direction        a steering vector between two kinds of texts
 gradients, Target           gradients of a logit or log probability at hook points
 saliency, Saliency          contributions of the prompt's tokens to a prediction
 attribution_patching        estimates of all patches from one backward pass
-activation_patching         the same, exactly, with a forward pass per patch
+activation_patching         exact effects of patches, with a forward pass per patch
 chain                       join several interventions into one
 logit_lens                  next-token logits from any residual
 lens_table                  most likely next tokens at every residual and position

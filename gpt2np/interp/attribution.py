@@ -71,7 +71,7 @@ def attribution(
 
     A negative position counts from the end. To split a logit difference, subtract the two tokens'
     columns of `values`. The trace needs the hook points embed, blocks.*.attn.z, blocks.*.mlp.out,
-    and resid of the last block. If the trace lacks logits, they are computed from that resid.
+    and resid of the last block. If the trace lacks logits, they are computed from the last resid.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or tokens or position are invalid.

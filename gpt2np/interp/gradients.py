@@ -41,7 +41,7 @@ class Target:
         token: id of the token.
         minus: id of a token whose logit or log probability is subtracted, if any.
         kind: "logit" or "logprob".
-        position: index of the token after which `token` may follow; negative from the end.
+        position: index of the token before `token`; a negative index counts from the end.
     """
 
     token: int

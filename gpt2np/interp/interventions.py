@@ -1,6 +1,6 @@
 """Interventions on a forward pass: ablation, scaling, steering, activation patching.
 
-Each function but `chain` returns an `Intervention`. An intervention is a hook: pass the hook to
+Each function except `chain` returns an `Intervention`. An intervention is a hook: pass the hook to
 `gpt2np.trace` or to `GPT2.forward`, alone or in a `chain`.
 
     from gpt2np.interp import patch_from, trace, zero_head
@@ -13,9 +13,9 @@ Each function but `chain` returns an `Intervention`. An intervention is a hook: 
 `positions` selects tokens, or queries (rows) in an attention pattern. Negative positions
 count from the end. `heads` selects heads. By default, all positions and heads are edited.
 
-In `gpt2np.trace`, position i is token i of the prompt. In `LanguageModel.generate`, too: there, an
-intervention with `positions` edits prompt tokens only, and an intervention without `positions`
-edits each generated token, too. Passes of `GPT2.forward` can hold the tokens of several sequences
+In `gpt2np.trace` and `LanguageModel.generate`, position i is token i of the prompt. In `generate`,
+an intervention with `positions` edits only prompt tokens; an intervention without `positions` also
+edits each generated token. Passes of `GPT2.forward` can hold the tokens of several sequences
 in one array, or only a part of the tokens (see `help(gpt2np.model.gpt2)`).
 
 Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.

@@ -11,20 +11,21 @@ the work, only rounding differs; a hook alone changes the result. The simplest `
 `gpt2np.model.plain.PlainContext`.
 
     ctx.token_ids, ctx.positions   (N,) each; positions count from the start of each text
-    ctx.linear(x, w, then=f)       f(x @ w.weight + w.bias); f is elementwise but for its hooks
+    ctx.linear(x, w, then=f)       f(x @ w.weight + w.bias); f is elementwise except for its hooks
     ctx.unembed(x, w)              x @ w.weight
-    ctx.by_rows(f, x, …)           f(x, …), on all rows or some at a time
+    ctx.by_rows(f, x, …)           f(x, …), on all rows at once or on chunks of rows
     ctx.attention(attend, x, w, i) z with its heads joined, where q, k, v = x @ w.weight + w.bias,
-                                   and z = attend(q, kv, mask), on all heads and queries or some
+                                   and z = attend(q, kv, mask), for all heads and queries at once
+                                   or for parts of them
     kv.scores(q)                   q·kᵀ, with the keys of each query's own text; with a KV cache,
-                                   also those of earlier passes
+                                   also with the keys of earlier passes
     kv.weighted_values(p)          p·v, with the values of the same tokens
     mask                           (n, m) for the last m of T keys: True hides a key that follows
                                    the query or pads a shorter text; the first T - m are visible
-    ctx.requested(x, z, i)         x and z; of the last block only the R rows whose logits are
-                                   requested
+    ctx.requested(x, z, i)         x and z; in the last block, only the R rows of x and z whose
+                                   logits are requested
     ctx.hook(name, x, i)           x, or the array that the caller's hook returns in its place; the
-                                   hook gets blocks.i.name, without i just name
+                                   hook receives the name blocks.i.name, or just name without i
 
 Shape letters: N new tokens of all texts, one text after the other; n queries of one text, or of
 several (a few each); T keys: the tokens of a text (of several, the longest) up to the last query; R

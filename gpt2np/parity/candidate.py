@@ -2,7 +2,7 @@
 
 Names are those of gpt2np's hook points, TransformerLens's (`blocks.3.hook_resid_post`), or those of
 `transformers`' output: `hidden_states`, `attentions`, `logits`, a stack or `hidden_states.3`. A
-prefix `prompt/` tells the prompt.
+prefix `prompt/` names the prompt.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def write_golden(golden: Golden, path: str | Path) -> None:
 
 
 def read_golden(path: str | Path) -> Golden:
-    """Read the file of `write_golden`.
+    """Read a file that `write_golden` has written.
 
     Raises:
         CheckpointError: the file is missing, damaged, or was not written by `write_golden`.

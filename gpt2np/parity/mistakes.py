@@ -41,7 +41,7 @@ class PassStep:
 
     @property
     def layer(self) -> int:
-        """The index of the block; outside of the blocks, that of the last block."""
+        """The index of the block; outside of the blocks, the index of the last block."""
         return int(self.block.split(".")[1]) if self.block else self.config.n_layer - 1
 
     def __getitem__(self, point: str) -> Array:

@@ -232,7 +232,7 @@ class Tokenizer:
     ) -> list[list[int]]:
         """Encode each text in `texts`; `options` are the keyword arguments of `encode`.
 
-        Several processes pay off from about ten megabytes of text, because each process has to
+        Several processes save time for texts of about ten megabytes or more: each process has to
         start and to fill its caches. Threads don't help under the global interpreter lock.
         """
         _check_list("texts", texts, "a list of texts; for one text call encode")
@@ -349,7 +349,7 @@ class Tokenizer:
         return StreamingDecoder(self.vocabulary.token_bytes, n_skipped)
 
     def find_covers(self, text: bytes) -> list[Branch]:
-        """Return the token sequences with which a longer text can begin: see `covers`.
+        """Return the token sequences that a longer text can begin with: see `covers`.
 
         Raises InvalidArgumentError if the tokenizer changes texts before it encodes them.
         """

@@ -2,8 +2,8 @@
 
 GPT-2's vocabulary files are text, so they can't hold raw bytes. Instead, they write each byte as a
 printable character of the byte alphabet (`bytes_to_unicode` in gpt-2/src/encoder.py). A byte that
-is a printable Latin-1 character is written as that character. The other 68 bytes are written as the
-characters from U+0100 on: a space is "Ġ", and a newline is "Ċ".
+is a printable Latin-1 character is written as that character. The other 68 bytes are written as
+U+0100 and the characters after U+0100: a space is "Ġ", and a newline is "Ċ".
 """
 
 from __future__ import annotations
