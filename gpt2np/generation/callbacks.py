@@ -59,7 +59,7 @@ class Callbacks:
     Attributes:
         logits_processor: functions applied in order, after penalties and constraints of the options
             and before temperature and filters. A token that the options forbid stays forbidden.
-        stopping_criteria: functions; if one returns True for a token, the token is the sequence's last.
+        stopping_criteria: functions; if one returns True for a token, the sequence ends there.
         on_token: receives each new token.
         interventions: a hook for all forward passes; see `gpt2np.interp`. If the hook has a method
             `after_prompt`, its return value replaces the hook once the prompt is computed.
