@@ -313,7 +313,7 @@ class GenerationOptions:
     top_k: int = _sampling(
         40,
         Integer(0, note="0 for no limit"),
-        "Sample only from the N most likely tokens; 0 for all",
+        "Sample only from the N most likely tokens; 0 for all tokens",
     )
     top_p: float = _sampling(
         1.0,
@@ -350,22 +350,22 @@ class GenerationOptions:
     length_penalty: float = _beam_search(
         1.0,
         Number(-100, 100),
-        "Exponent X in the score of a beam: log probability divided by (number of tokens to the "
-        "power X); a higher X favors longer texts",
+        "Exponent X in the score of a beam, log probability / (number of tokens)^X; a higher X "
+        "favors longer texts",
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
         OneOf(True, False, "never"),
         "When to end the search, once {num_beams} texts are complete. true: at once; false: once "
-        "no unfinished beam's present score beats the worst complete text; never: only once no "
-        "unfinished beam can ever beat the worst complete text (slowest)",
+        "no unfinished beam has a better score than the worst complete text; never: only once no "
+        "unfinished beam can still reach a better score than the worst complete text (slowest)",
     )
 
     repetition_penalty: float = _penalty(
         1.0,
         Number(0.001, 1000, note="1 for none"),
         "Penalize tokens that the prompt or the generated text already contains; 1 has no "
-        "effect, values above 1 discourage repetition",
+        "effect, and values above 1 discourage repetition",
         details="Positive logits are divided by X, and negative logits multiplied by X (Keskar et "
         "al. 2019).",
         is_model_default=True,

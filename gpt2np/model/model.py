@@ -44,12 +44,12 @@ class GPT2:
     A model can be pickled and copied; the copy has `processes` 1. If an unchanged model was loaded
     from a folder, its pickle contains only the folder's path.
 
-    Threads can share a model, each with KV caches of its own. Assign weights and `processes` while
-    no other thread computes.
+    Threads can share a model if each thread uses its own KV caches. Assign weights and `processes`
+    while no other thread computes.
 
     Attributes:
         config: the architecture.
-        weights: a mapping from names to read-only arrays; `weights[name] = array` replaces one
+        weights: a mapping from names to read-only arrays; `weights[name] = array` replaces an array
             (`gpt2np.runtime.packed_weights.PackedWeights`).
         exact: whether passes have the same bits on every machine.
     """
@@ -111,13 +111,13 @@ class GPT2:
 
         With `exact`, the model computes in float64 by operations with the same bits on every
         machine, in any batch, with or without KV cache, on any number of threads
-        (`gpt2np.kernels.exact`). The pass takes several times as long as in float32, the weights
-        four times as much memory, and `processes` stays 1.
+        (`gpt2np.kernels.exact`). A pass takes several times as long as in float32, the weights
+        take four times as much memory, and `processes` stays 1.
 
         Raises:
             CheckpointError: a file is missing or damaged, or the weights don't match the config.
             InvalidArgumentError: `dtype` is neither float32 nor float64, `weights` is unknown, or
-                `exact` is no bool.
+                `exact` is not a bool.
         """
         if dtype not in (np.float32, np.float64, "float32", "float64"):
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
@@ -134,8 +134,8 @@ class GPT2:
         """Write the model to a new or empty folder, for gpt2np and `transformers` to load.
 
         The weights keep the model's dtype. A quantized model writes its rounded weights in this
-        dtype. If you load them with "int8" again, the logits are the same bit for bit. To add the
-        vocabulary, call `Tokenizer.save(folder)`.
+        dtype. If you load these weights with "int8", the logits are the same bit for bit. To add
+        the vocabulary, call `Tokenizer.save(folder)`.
 
         Raises:
             InvalidArgumentError: the folder exists and is not empty.

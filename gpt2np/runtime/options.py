@@ -59,7 +59,7 @@ class ModelOptions:
     exact: bool = option(
         False,
         Flag(),
-        "Compute in float64 with bit-identical results on every machine; several times slower",
+        "Compute in float64, several times slower, with bit-identical results on every machine",
         group="Performance",
     )
     processes: int | Literal["auto"] = option(
@@ -75,9 +75,9 @@ class ModelOptions:
         "auto",
         Text(),
         "Speculative decoding: guess several tokens cheaply and check the guesses in one pass; "
-        "faster, with the same text. auto: guess from built-in n-grams and from the text so far; "
-        "FILE: guess from an n-gram table that gpt2np train-draft built; MODEL: guess with a "
-        "smaller model of the same vocabulary; none: do not guess",
+        "this is faster, and the text stays the same. auto: guess from built-in n-grams and from "
+        "the text so far; FILE: guess from an n-gram table that gpt2np train-draft built; MODEL: "
+        "guess with a smaller model of the same vocabulary; none: do not guess",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )

@@ -45,7 +45,9 @@ class TrainerOptions:
         1, Integer(1, _MAX_SIZE), "Forward and backward passes per step; the gradients are added"
     )
     learning_rate: float = _training(1e-3, Number(0), "Peak learning rate of AdamW")
-    warmup_steps: int = _training(100, Integer(0), "Number of steps until the peak learning rate")
+    warmup_steps: int = _training(
+        100, Integer(0), "Number of steps until the learning rate reaches its peak"
+    )
     weight_decay: float = _training(
         0.1, Number(0), "Decoupled weight decay of matrices and embeddings"
     )
@@ -64,9 +66,11 @@ class TrainerOptions:
     resid_pdrop: float = _training(
         0.0, Number(0, 0.99), "Dropout probability of the outputs of attention and MLPs"
     )
-    seed: int = _training(0, Integer(0), "Seed of initial weights, drawn sequences and dropout")
+    seed: int = _training(
+        0, Integer(0), "Seed for initial weights, the choice of training sequences, and dropout"
+    )
     eval_steps: int = _evaluation(
-        500, Integer(1), "Evaluate every N steps, if there is an evaluation corpus"
+        500, Integer(1), "Number of training steps between two evaluations on the evaluation corpus"
     )
     early_stopping_patience: int | None = _evaluation(
         None,
