@@ -16,9 +16,9 @@ The suffix of OUT selects the format:
        a row for each document: number and ids, without <|endoftext|>
 
 Run an interrupted command again to resume. The resumed command also encodes new
-files if their paths come after all earlier paths in sorted order. If the model, an option or an
-encoded file has changed, the command fails and names the change; with --force,
-the command discards the results that the change affects.
+files if their paths come after all earlier paths in sorted order. If the model,
+an option or an encoded file has changed, the command fails and names the
+change; with --force, the command discards the results that the change affects.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Show a model's config, tensors, parameters, memory and license.
 
 The command reads config.json and the headers of the weight files. With --check,
-it also reads the weights. The exit code is 1 if the weights do not fit the config, or if --check
-finds NaN or infinity.
+it also reads the weights. The exit code is 1 if the weights do not fit the
+config, or if --check finds NaN or infinity.
 """
 
 import argparse
