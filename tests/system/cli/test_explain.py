@@ -113,7 +113,7 @@ def test_a_page_on_standard_output(tmp_path):
 
 def test_help_says_what_is_replaced_and_which_model_is_taken():
     words = " ".join(explain("--help").stdout.decode().split())
-    assert "-o FILE, --output FILE HTML file to write; - writes to standard output" in words
+    assert "-o FILE, --output FILE HTML file to write, or '-' to write to standard output" in words
     assert "--force Overwrite FILE if it exists" in words
     assert "default: $GPT2NP_MODEL if set, else" in words and "--dtype" not in words
 
