@@ -23,7 +23,7 @@ from reprlib import Repr
 
 TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
 __all__ = [
@@ -75,8 +75,10 @@ def error_reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the most similar known name, or "" if no known name is similar."""
+def did_you_mean(name: str, known: Iterable[str], advice: Mapping[str, str] | None = None) -> str:
+    """Return the advice on an unknown name, or else the most similar known name, or else ""."""
+    if advice and name in advice:
+        return f"; {advice[name]}"
     from difflib import get_close_matches  # slow to import
 
     nearest = get_close_matches(name, known, 1, 0.7)

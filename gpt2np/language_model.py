@@ -61,14 +61,14 @@ __all__ = ["Completion", "LanguageModel", "TextStream"]
 Prompt = str | Sequence[int]
 
 _LOAD_ADVICE = {
-    "device_map": "; gpt2np computes on CPUs only",
-    "load_in_4bit": f'; give weights="int8", or {MISSING_FEATURES}',
-    "load_in_8bit": '; give weights="int8"',
-    "revision": "; name the model as ID@REVISION",
-    "torch_dtype": "; give dtype",
+    "device_map": "gpt2np computes on CPUs only",
+    "load_in_4bit": f'give weights="int8", or {MISSING_FEATURES}',
+    "load_in_8bit": 'give weights="int8"',
+    "revision": "name the model as ID@REVISION",
+    "torch_dtype": "give dtype",
     **dict.fromkeys(
         ("n_threads", "num_threads", "threads"),
-        f"; set the environment variable {THREAD_VARIABLES[0]} before you import NumPy",
+        f"set the environment variable {THREAD_VARIABLES[0]} before you import NumPy",
     ),
 }
 """Arguments of other libraries, and what to do instead."""
@@ -175,12 +175,10 @@ class LanguageModel:
                 `processes` is below 1.
             TypeError: an argument does not exist.
         """
-        for name in unknown:
-            names = options_of(ModelOptions)
-            hint = _LOAD_ADVICE.get(name) or did_you_mean(name, names)
-            raise TypeError(
-                f"there is no argument {name!r}{hint or '; there are ' + ', '.join(names)}"
-            )
+        if unknown:
+            name, names = next(iter(unknown)), [*options_of(ModelOptions), "device"]
+            hint = did_you_mean(name, names, _LOAD_ADVICE) or f"; there are {', '.join(names)}"
+            raise TypeError(f"there is no argument {name!r}{hint}")
         check_argument(device == "cpu", "device", device, '"cpu": gpt2np has no code for GPUs')
         source = find_model(model)
         if source.fallback_reason:

@@ -35,17 +35,24 @@ COMMANDS = (
 """Subcommands: modules of this package with add_arguments(parser), and run(args) → exit code."""
 
 _ADVICE = {
-    "--device": "; gpt2np computes on CPUs only",
-    "--load-in-4bit": f"; give --weights int8, or {MISSING_FEATURES}",
-    "--lora": f"; merge the adapter into the weights first, or {MISSING_FEATURES}",
-    "--num-samples": "; give --samples",
-    "--stream": "; a text is always printed while the model writes",
-    "-m": "; give --model",
-    "-p": "; give the prompt without an option",
-    **dict.fromkeys(("--max-length", "--n-predict"), "; give --max-new-tokens"),
-    **dict.fromkeys(("--int8", "--quantize", "--load-in-8bit"), "; give --weights int8"),
+    "--device": "gpt2np computes on CPUs only",
+    "--lora": f"merge the adapter into the weights first, or {MISSING_FEATURES}",
 }
 """Options of other programs, and what to do instead."""
+
+_GENERATE_ADVICE = {
+    "--stream": "a text is always printed while the model writes",
+    "-p": "give the prompt without an option",
+}
+
+_SYNONYMS = {
+    "--load-in-4bit": f"--weights int8, or {MISSING_FEATURES}",
+    "--num-samples": "--samples",
+    "-m": "--model",
+    **dict.fromkeys(("--max-length", "--n-predict"), "--max-new-tokens"),
+    **dict.fromkeys(("--int8", "--quantize", "--load-in-8bit"), "--weights int8"),
+}
+"""Options of other programs, and the option to give instead if the command has it."""
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -157,7 +164,10 @@ def _dispatch(
         first = unrecognized[0]
         is_option = first.startswith("-") and first != "-"
         name = first.partition("=")[0].replace("_", "-")
-        hint = _ADVICE.get(name) or did_you_mean(name, _options(parser, program))
+        options = _options(parser, program)
+        advice = _ADVICE | (_GENERATE_ADVICE if args.command == "generate" else {})
+        advice |= {n: f"give {x}" for n, x in _SYNONYMS.items() if x.split()[0] in options}
+        hint = did_you_mean(name, options, advice)
         if not is_option:
             if args.command in ("generate", "trace", "explain"):
                 hint = "; quote a prompt of several words"

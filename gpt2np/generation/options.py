@@ -77,11 +77,10 @@ class Options(TypedDict, total=False):
 
 
 _OTHER_ARGUMENTS = (  # of `generate`
-    *("stop_strings", "do_sample", "logits_processor", "stopping_criteria", "on_token"),
-    *("interventions", "constraint", "prefix"),
+    *("logits_processor", "stopping_criteria", "on_token", "interventions", "constraint", "prefix"),
 )
 
-_ADVICE = {
+ADVICE = {
     "max_length": "it would count the prompt's tokens, too; give max_new_tokens",
     "greedy": "give temperature=0",
     "device": "gpt2np computes on CPUs only",
@@ -133,16 +132,10 @@ def option_fields(options: Options) -> dict[str, Any]:
     names = list(options_of(GenerationOptions))
     if unknown := sorted(set(given) - set(names)):
         name = unknown[0]
-        hint = option_hint(name) or f"; there are {', '.join(names)}"
+        hint = did_you_mean(name, [*Options.__annotations__, *_OTHER_ARGUMENTS], ADVICE)
+        hint = hint or f"; there are {', '.join(names)}"
         raise TypeError(f"there is no option {name!r}{hint}")
     return given
-
-
-def option_hint(unknown: str) -> str:
-    """Return a hint on what to give instead of an unknown option; "" if nothing is similar."""
-    if unknown in _ADVICE:
-        return f"; {_ADVICE[unknown]}"
-    return did_you_mean(unknown, [*options_of(GenerationOptions), *_OTHER_ARGUMENTS])
 
 
 def _is_list(value: Any) -> bool:

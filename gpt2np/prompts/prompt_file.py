@@ -15,8 +15,8 @@ from typing import Any
 from gpt2np.data.files import bounded_lines, reading, reject_duplicate_keys
 from gpt2np.data.parquet import read_rows
 from gpt2np.data.text import is_utf16
-from gpt2np.errors import InvalidArgumentError, short_repr
-from gpt2np.generation.options import Options, option_hint
+from gpt2np.errors import InvalidArgumentError, did_you_mean, short_repr
+from gpt2np.generation.options import ADVICE, Options
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 
@@ -114,8 +114,8 @@ def _parse_json(number: int, text: str) -> PromptLine:
     if options.get("seed", 0) is None:  # null: the job chooses the seed
         del options["seed"]
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
-        problem = f"unknown option {short_repr(unknown[0])}{option_hint(unknown[0])}"
-        return PromptLine(number, problem=problem)
+        hint = did_you_mean(unknown[0], Options.__annotations__, ADVICE)
+        return PromptLine(number, problem=f"unknown option {short_repr(unknown[0])}{hint}")
     prompt = content["prompt"]
     if not isinstance(prompt, (str, list)):
         problem = f"the prompt is {short_repr(prompt)}; expected a string or a list of token ids"

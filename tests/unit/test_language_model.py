@@ -223,6 +223,7 @@ class TestOptionNames:
         ("threads", "set the environment variable OPENBLAS_NUM_THREADS before"),
         ("torch_dtype", "give dtype"),
         ("proceses", "did you mean 'processes'"),
+        ("devcie", "did you mean 'device'"),
         ("trust_remote_code", "no argument 'trust_remote_code'; there are model, tokenizer, "),
     ],
 )

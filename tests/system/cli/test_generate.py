@@ -370,6 +370,7 @@ class TestBadInput:
             ("--num-samples", "give --samples"),
             ("--n-predict", "give --max-new-tokens"),
             ("-m", "give --model"),
+            ("-p", "give the prompt without an option"),
         ],
     )
     def test_options_of_other_programs(self, option, hint):

@@ -130,3 +130,13 @@ def test_a_command_that_does_not_exist(capsys, name, hint):
     error = capsys.readouterr().err
     assert error.startswith(f"gpt2np: error: there is no command '{name}'")
     assert hint in error and error.endswith("(try gpt2np --help)\n") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [("serve -p 80", ""), ("eval lambada x --max-length 9", ""), ("train x -m y", "; give --model")],
+)
+def test_a_synonym_names_only_options_of_the_command(capsys, command, hint):
+    with pytest.raises(SystemExit):
+        run(command.split())
+    assert f"'{hint} (try gpt2np " in capsys.readouterr().err

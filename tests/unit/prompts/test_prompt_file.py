@@ -65,6 +65,12 @@ def test_broken_lines(tmp_path, line, told):
     assert broken.number == 2 and broken.prompt is None and told in broken.problem
 
 
+@pytest.mark.parametrize("name", ["prefix", "constraint"])
+def test_an_argument_of_generate_that_is_no_option(tmp_path, name):
+    [line] = lines(tmp_path, b'{"prompt": "a", "%b": 1}' % name.encode())
+    assert line.problem == f"unknown option {name!r}"
+
+
 @pytest.mark.parametrize("name", ["x", "x.csv", "x.json"])
 def test_names_that_do_not_tell_the_format(tmp_path, name):
     (tmp_path / name).write_text("a")
