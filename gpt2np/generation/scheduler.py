@@ -367,6 +367,7 @@ def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> N
         sequence.accept(logits, draft)
     except Exception as error:  # this sequence's options or callbacks; the other sequences go on
         sequence.end("cancelled", error)
+        sequence.error = error  # also if the sequence ended with the token its callback received
         return
     if sequence.speculation:
         sequence.speculation.update(draft, sequence.ids[n_ids:])

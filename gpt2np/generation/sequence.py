@@ -285,9 +285,8 @@ class RunningSequence:
         return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
-        """End the sequence. A sequence that has already ended only keeps the error."""
+        """End the sequence. Does nothing if the sequence has already ended."""
         if self.finish_reason is not None:
-            self.error = self.error or error  # of the callback that received the last token
             return
         try:
             with suppress(InvalidArgumentError):  # a stop regex that takes too long

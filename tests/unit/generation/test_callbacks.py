@@ -9,7 +9,9 @@ import pytest
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.errors import BatchError
 from gpt2np.generation.callbacks import GeneratedToken
+from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
+from gpt2np.generation.sequence import start_sequence
 from gpt2np.interp import chain, patch_from, trace, zero, zero_head
 
 PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3, 1, 2", ""]
@@ -168,6 +170,16 @@ def test_an_exception_at_the_last_token_is_raised(lm, n):
     with pytest.raises(ZeroDivisionError):
         lm.generate("The fox", max_new_tokens=3, seed=1, on_token=fail)
     assert len(seen) == n
+
+
+def test_a_finished_sequence_keeps_no_later_error(lm):
+    sequence = start_sequence(lm.model, Request([1, 2], GenerationOptions(max_new_tokens=1)))
+    scheduler = Scheduler(lm.model)
+    scheduler.add(sequence)
+    while scheduler.step():
+        pass
+    sequence.end("cancelled", ZeroDivisionError("of another sequence"))
+    assert (sequence.finish_reason, sequence.error) == ("length", None)
 
 
 def test_on_token_receives_every_token_once(lm):
