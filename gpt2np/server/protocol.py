@@ -107,15 +107,6 @@ class ResponseFormat(_ClosedRequest):
     json_schema: dict[str, Any] | None = None
 
 
-_NOT_SERVED = {
-    "early_stopping": "neither OpenAI nor vLLM has such a field",
-    "stop_regex": "neither OpenAI nor vLLM has such a field",
-    "bad_words_ids": "bad_words takes texts",
-    "window": "truncate_prompt_tokens shortens a prompt, and a full context ends a text",
-    "max_time": "the server limits the time of a request",
-    "draft": "the server chooses; the text is the same",
-}
-"""Options of `GenerationOptions` that are not fields of a request, and why."""
 _OF_ENDPOINTS = ("max_new_tokens", "logprobs")  # each endpoint has other fields for these
 _OPTIONS = options_of(GenerationOptions)
 _JSON_NAMES = {name: option.json_name or name for name, option in _OPTIONS.items()}
@@ -123,7 +114,8 @@ _JSON_NAMES["window"] = "truncate_prompt_tokens"  # which keeps the last tokens,
 _FIELDS = {
     name: field
     for name, field in _JSON_NAMES.items()
-    if name not in (*_NOT_SERVED, *_OF_ENDPOINTS, "num_beams", *TEXT_CONSTRAINTS)
+    if name not in (*_OF_ENDPOINTS, "num_beams", "window", *TEXT_CONSTRAINTS)
+    and field not in {*REFUSED, *IGNORED}
 }
 """Option → the field of a request that has the same values."""
 
