@@ -70,9 +70,9 @@ gpt2-paper   The evaluation of the GPT-2 paper, as far as it is known: the code
 _WIKITEXT = """Word and byte perplexity on WikiText.
 
 The evaluation follows the task wikitext of lm-evaluation-harness. FILE is a
-published WikiText file such as wiki.test.raw, or a .jsonl file. Each line of a
-.jsonl file has the text of one page in the field "page". A WikiText file is
-split into pages at the titles.
+published WikiText file such as wiki.test.raw, which is split into pages at the
+titles, or a .jsonl file. Each line of a .jsonl file is a JSON object; --field
+names the field with the text of one page.
 
 In WikiText, spaces surround punctuation. The model reads each page without
 these spaces (detokenized), after <|endoftext|>, in consecutive windows as long
@@ -136,6 +136,7 @@ def _add_wikitext(task: argparse.ArgumentParser) -> None:
     add = task.add_argument
     file = "WikiText file, or .jsonl file with one page per line"
     add("files", nargs=1, type=Path, metavar="FILE", help=file)
+    add("--field", default="page", help="JSON field with the page (default: page)")
     add("--limit", type=int, metavar="N", help="Evaluate only the first N pages")
 
 
@@ -198,7 +199,7 @@ def _perplexity(args: argparse.Namespace) -> "InputsAndMeasure":
     from gpt2np.evaluation.perplexity import perplexity
 
     check_field(args.field, args.files)
-    for notice in filter(None, map(plain_text_notice, args.files)):
+    if notice := plain_text_notice(args.files):
         print_stderr(notice)
     files = [read_all_documents(file, args.errors, args.field) for file in args.files]
     options = given_options(args, ScoreOptions)
@@ -232,8 +233,10 @@ def _wikitext(args: argparse.Namespace) -> "InputsAndMeasure":
 
     if args.files[0].suffix == ".jsonl":
         records = islice(read_records(args.files[0], args.errors), args.limit)
-        pages = [text_field(record, "page", where, hint="") for where, record in records]
+        pages = [text_field(record, args.field, where) for where, record in records]
     else:
+        if args.field != "page":
+            raise InvalidArgumentError("--field is for .jsonl files; there is none to read")
         pages = split_pages(read_text(args.files[0], args.errors))[: args.limit]
     return [page for page in pages if page.strip()], partial(wikitext, pages=pages)
 

@@ -14,7 +14,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +86,7 @@ def find_files(
     Each path is a file, a glob pattern, or a folder, which is searched recursively. In folders,
     hidden files are skipped, and so are files of unknown suffixes: other than .txt, .jsonl, .csv,
     .parquet and .npz, and .gz after the first three. `notify` receives one message that counts
-    the files of unknown suffixes, and the notices of `plain_text_notice`. `outputs` are files or
+    the files of unknown suffixes, and the notice of `plain_text_notice`. `outputs` are files or
     folders.
 
     Raises:
@@ -115,16 +115,19 @@ def find_files(
     if files and not inputs:
         raise InvalidArgumentError("no file to read, apart from the output")
     kept = sorted(files[p] for p in set(inputs).difference(skipped))
-    for notice in filter(None, map(plain_text_notice, kept)):
+    if notice := plain_text_notice(kept):
         notify(notice)
     return kept
 
 
-def plain_text_notice(file: Path) -> str | None:
-    """Return a notice if a file is read as plain text, but its suffix is of JSON or of a table."""
-    if not _suffix(file).startswith((".json", ".ndjson", ".tsv")) or _has_records(file):
+def plain_text_notice(files: Sequence[Path]) -> str | None:
+    """Return a notice of the files that are read as plain text despite a suffix of JSON or .tsv."""
+    kinds = (".json", ".ndjson", ".tsv")
+    plain = [f for f in files if _suffix(f).startswith(kinds) and not _has_records(f)]
+    if not plain:
         return None
-    return f"{file} is read as plain text; fields need the suffix .jsonl, .csv or .parquet"
+    more = f" and {len(plain) - 1:,} more" if plain[1:] else ""
+    return f"read as plain text: {plain[0]}{more}; fields need the suffix .jsonl"
 
 
 def _suffix(file: Path) -> str:
@@ -277,7 +280,7 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
     except UnreadableFileError:
         raise
     except InvalidArgumentError as error:
-        raise UnreadableFileError(str(error)) from error
+        raise UnreadableFileError(*error.args, **error.arguments) from error
     except (OSError, EOFError, zlib.error) as error:
         raise UnreadableFileError(f"cannot read {file}: {error_reason(error)}") from error
 
@@ -324,23 +327,18 @@ def parse_record(line: str | bytes, location: str) -> dict[str, Any]:
     """Parse a JSON object, or raise UnreadableFileError with the `location`."""
     try:
         record = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UnreadableFileError(describe_decode_error(location, error)) from error
     except (ValueError, RecursionError) as error:
-        is_utf16_text = isinstance(line, bytes) and is_utf16(line)
-        problem = "UTF-16 text, not UTF-8" if is_utf16_text else f"not JSON ({error})"
-        raise UnreadableFileError(f"{location}: {problem}") from error
+        raise UnreadableFileError(f"{location}: not JSON ({error})") from error
     if not isinstance(record, dict):
         kind = short_repr(record)
         raise UnreadableFileError(f"{location}: expected a JSON object, got {kind}")
     return record
 
 
-def text_field(
-    record: bytes | dict[str, Any],
-    field: str,
-    location: str,
-    hint: str = "; choose one with the option {field}",
-) -> str:
-    """Return the text in a field of a record; error messages show `location` and `hint`.
+def text_field(record: bytes | dict[str, Any], field: str, location: str) -> str:
+    """Return the text in a field of a record; error messages show `location`.
 
     Raises:
         UnreadableFileError: the bytes of the record are not a JSON object; or the field is missing,
@@ -349,8 +347,9 @@ def text_field(
     record = record if isinstance(record, dict) else parse_record(record, location)
     text = record.get(field)
     if not isinstance(text, str):
-        fields = "" if field in record else f"; the fields are {{2}}{hint}"
-        message = f"{{0}}: expected a string in the field {{1!r}}{fields}"
+        message = "{0}: expected a string in the field {1!r}"
+        if field not in record:
+            message += "; the fields are {2}; choose one with the option {field}"
         raise UnreadableFileError(message, location, field, short_repr(list(record)), field=field)
     if not is_unicode_text(text):
         raise UnreadableFileError(

@@ -207,7 +207,9 @@ def test_wikitext(lm, file):
     expected = wikitext(lm, split_pages(WIKI))
     content = numbers("wikitext", file(WIKI))
     pages = [{"page": page} for page in split_pages(WIKI)]
+    texts = [{"text": page} for page in split_pages(WIKI)]
     again = numbers("wikitext", file(pages, "b.jsonl"))
+    assert again["pages"] == numbers("wikitext", file(texts, "c.jsonl"), "--field", "text")["pages"]
     for name in ("pages", "words", "bytes", "word_perplexity", "byte_perplexity", "bits_per_byte"):
         assert content[name] == again[name] == pytest.approx(getattr(expected, name), rel=1e-6)
     assert content["pages"] == 2 and content["definition"] == "harness"

@@ -134,7 +134,11 @@ def test_a_command_that_does_not_exist(capsys, name, hint):
 
 @pytest.mark.parametrize(
     ("command", "hint"),
-    [("serve -p 80", ""), ("eval lambada x --max-length 9", ""), ("train x -m y", "; give --model")],
+    [
+        ("serve -p 80", ""),
+        ("eval lambada x --max-length 9", ""),
+        ("train x -m y", "; give --model"),
+    ],
 )
 def test_a_synonym_names_only_options_of_the_command(capsys, command, hint):
     with pytest.raises(SystemExit):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from gpt2np import InvalidArgumentError
+from gpt2np.cli.declared_options import FlagNotation
 from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_parts
 from gpt2np.data.parquet import read_rows, write_rows
 from gpt2np.data.resumable import partial_folder
@@ -133,8 +134,9 @@ def test_several_files_and_a_manifest(lm, tmp_path, suffix):
 def test_damage(table):
     with pytest.raises(
         InvalidArgumentError, match=r"t\.parquet has no column 'text'; its col.*bo.*option field"
-    ):
+    ) as missing:
         list(read_parts([table], CorpusOptions()))
+    assert missing.value.text(FlagNotation({"field": "--field"})).endswith("option --field")
     with pytest.raises(UnreadableFileError, match=r"t\.parquet, row 4: expected a string in"):
         list(read_parts([table], CorpusOptions(field="body")))
     content = table.read_bytes()

@@ -102,9 +102,8 @@ class TestFindFiles:
         told = []
         files = [write(tmp_path / name, "x") for name in ("a.json", "b.tsv.gz", "c.jsonl", "d.txt")]
         assert find_files(files, notify=told.append) == files
-        assert [notice.split(" is read as plain text; ")[0] for notice in told] == [
-            *map(str, files[:2])
-        ]
+        [notice] = told
+        assert notice.startswith(f"read as plain text: {files[0]} and 1 more; ")
 
     def test_arrays_are_refused(self, tmp_path):
         (tmp_path / "x.npy").write_text("text")
@@ -192,14 +191,14 @@ class TestDamage:
                 r"cannot read .*a\.gz: Compressed file ended",
             ),
             ("a.jsonl", b'{"text": "x"}\n\n{"text"}', r"a\.jsonl, line 3: not JSON"),
-            ("a.jsonl", b'{"text": "x"}\n\xff', r"a\.jsonl, line 2: not JSON"),
+            ("a.jsonl", b'{"text": "x"}\n\xff', r"a\.jsonl, line 2 is not UTF-8 text: byte 0xff"),
             (
                 "a.jsonl",
                 b'{"body": "x"}',
                 r"line 1: expected .* field 'text'; the fields are \['body'\]; .*option field$",
             ),
             ("a.jsonl", b'{"text": 3}', "line 1: expected a string in"),
-            ("a.jsonl", '{"text": "x"}'.encode("utf-16"), "line 1: UTF-16 text, not UTF-8$"),
+            ("a.jsonl", '{"text": "x"}'.encode("utf-16"), "line 1 is UTF-16 text, not UTF-8$"),
             ("a.jsonl", b'["text"]', r"line 1: expected a JSON object, got \['text'\]"),
             ("a.jsonl", b'{"text": "\\ud800"}', "line 1: the field .* lone surrogate"),
         ],
