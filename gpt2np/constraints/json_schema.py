@@ -1,14 +1,15 @@
 """Compilation of JSON Schemas (draft 2020-12) to syntax trees: exactly, or not at all.
 
-Every text that the tree matches is valid. A keyword that is not supported is an error, because a
-text could be wrong without it. Some valid texts are never generated:
+Every text that the tree matches is valid. An unsupported keyword is an error, because a text that
+ignores the keyword could be invalid. Some valid texts are never generated:
 
-- Texts with white space, or with properties in another order than that of `properties`.
-- Objects with further properties, unless `additionalProperties` is given, or neither `properties`
-  nor `required`; and likewise further items of arrays.
+- Texts with white space, or with properties in another order than in `properties`.
+- Objects with further properties, except if the schema has `additionalProperties`, or has neither
+  `properties` nor `required`. A similar rule applies to further items of arrays.
 - Values below `depth` levels of arrays and objects where the schema allows any value, and below
   `depth` references of a schema to itself.
-- Numbers with more than MAX_DIGITS digits before or after the point; with bounds, in all.
+- Numbers with more than MAX_DIGITS digits before or after the point. If the schema has bounds, this
+  limit applies to all digits together.
 - Without `type`: values of types that no keyword of the schema is about.
 """
 

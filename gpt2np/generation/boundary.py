@@ -7,11 +7,11 @@ model continues the text instead of its tokens (Hayase et al. 2025, arXiv 2506.1
     P(continuation | text) = Σ P(cover) P(continuation | cover) / Σ P(cover),
 
 summed over the canonical covers of the text; see `gpt2np.tokenizer.covers`. P(cover) is the product
-of the model's probabilities of the tokens. One cover is drawn. If its last token ends behind the
-text, this token becomes the first new token. The tokens before it replace the prompt's tokens. The
-decode loop selects all further tokens as usual.
+of the model's probabilities of the tokens. One cover is drawn. If the cover's last token ends after
+the end of the text, this token becomes the first new token. The tokens before this token replace
+the prompt's tokens. The decode loop selects all further tokens as usual.
 
-The tokens with which all covers begin, the root, are computed once, as a shared prefix. The other
+The tokens that all covers begin with, the root, are computed once, as a shared prefix. The other
 tokens of the covers form a small tree. Its first path is computed in one pass with the end of the
 root; there is rarely a second path.
 """
@@ -61,9 +61,9 @@ class Covers(NamedTuple):
     def tree(self, model: GPT2, cache: KVCache) -> Tree:
         """Compute the logits (V,) after each beginning of a cover, from the root on.
 
-        A cover that ends with the text is included where that needs no further pass. `cache` holds
-        the keys and values of the first ids of the root, but not of all; afterwards, those of the
-        last key of the tree.
+        A cover that ends with the text is included where that needs no further pass. `cache` must
+        hold the keys and values of the first ids of the root, but not of all its ids. Afterwards,
+        `cache` holds the keys and values of the last key of the tree.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.

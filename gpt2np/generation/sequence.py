@@ -57,7 +57,7 @@ class RunningSequence:
         speculation: source of draft tokens, if any.
         ids: the generated ids, including the one that ended the sequence.
         logprobs: log probabilities of `ids`, if requested.
-        prompt_logprobs: log probabilities of the prompt's ids from the second on, if requested.
+        prompt_logprobs: log probabilities of the prompt's ids except the first, if requested.
         context_start: index, in prompt + ids, of the first token in the context.
         seconds: time from the start to the latest token id.
         n_read: number of pieces of the text that `new_text` has returned.
@@ -420,7 +420,7 @@ class CoveredPrefix(SharedPrefix):
         return bool(self.tree)
 
     def compute(self, model: GPT2, budget: int) -> int:
-        """Compute further tokens of the root for at most `budget`; with the last ones, the tree."""
+        """Compute more of the root for at most `budget`; after its last token, also the tree."""
         if self.tree:
             return 0
         is_last = self.top is None and len(self.ids) <= self.n_computed + budget
