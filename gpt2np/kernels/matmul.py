@@ -73,9 +73,16 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
 
     w can be panels (I, …, P, k, m) of int8; the products are computed in x's dtype.
     """
+    n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
+    if n == 1 and small_kernels():  # BLAS would use GEMV; the small-matrix kernels need two rows
+        is_plain = w.dtype != np.int8 and 2 * w.size <= MIN_SHARED_WORK
+        y = (np.matmul if is_plain else matmul)(x.repeat(2, -2), w)[..., :1, :]
+        if out is None:
+            return y
+        out[...] = y
+        return out
     if w.dtype == np.int8:
         return _matmul_int8(x, w, out)
-    n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
     if not small_kernels():
         if n == 1 and w.size <= MIN_SHARED_WORK:  # most products of a decode step
             return np.matmul(x, w, out=out)
@@ -83,13 +90,6 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     is_small = n * k * m <= _MAX_SMALL_PRODUCT
     if is_small and n > 1 and n * w.size <= MIN_SHARED_WORK:  # most products of a decode step
         return np.matmul(x, w, out=out)
-    if n == 1:  # BLAS would use GEMV; the small-matrix kernels need two rows
-        multiply = np.matmul if 2 * w.size <= MIN_SHARED_WORK else matmul
-        y = multiply(x.repeat(2, -2), w)[..., :1, :]
-        if out is None:
-            return y
-        out[...] = y
-        return out
     is_shared = _is_shared(n, w)
     if (is_small or n == 2) and not is_shared:
         return np.matmul(x, w, out=out)
@@ -106,7 +106,7 @@ def _matmul_of_any_blas(x: Array, w: Array, out: Array | None) -> Array:
     is_stored_by_output = w.strides[-2] == w.itemsize
     by_gemv = is_stored_by_output and 1 < n <= MAX_GEMV_ROWS
     threads = python_threads() if _is_shared(n, w) else 1
-    parts = _lane_slices(m, max(threads, -(-m // _MAX_COLUMNS)))
+    parts = _lane_slices(m, threads if by_gemv else max(threads, -(-m // _MAX_COLUMNS)))
     if len(parts) == 1 and not by_gemv:
         return np.matmul(x, w, out=out)
     y = _empty_product(x, w) if out is None else out
@@ -124,9 +124,9 @@ def _multiply_by_gemv(x: Array, w: Array, out: Array) -> None:
     k, m = w.shape[-2:]
     most = 1 << max(0, (_GEMV_WEIGHTS // k).bit_length() - 1)  # a power of two, as LANES
     width = m if m <= most else math.gcd(m, most)
-    w, out = (np.moveaxis(a.reshape(*a.shape[:-1], -1, width), -2, 0) for a in (w, out))
+    w, out = (a.reshape(*a.shape[:-1], -1, width).swapaxes(-3, -2) for a in (w, out))
     # Rows are the innermost axis of the stack, so a part of the matrix is read once for all rows.
-    np.matmul(x[..., None, :], w[..., None, :, :], out=out[..., None, :], order="C")
+    np.matmul(x[..., None, :, None, :], w[..., None, :, :], out=out[..., None, :], order="C")
 
 
 def _is_shared(n: int, w: Array) -> bool:
@@ -149,26 +149,20 @@ def _matmul_int8(x: Array, w: Array, out: Array | None) -> Array:
     """Multiply x (…, n, k) by w (I, …, P, k, m) of int8. Threads share the panels."""
     *stack, k, m = w.shape
     n = x.shape[-2]
-    if n == 1 and small_kernels():  # as in `matmul`, but once for all parts
-        y = _matmul_int8(x.repeat(2, -2), w, None)[..., :1, :]
-        if out is None:
-            return y
-        out[...] = y
-        return out
     rows = np.broadcast_to(x, (*stack, n, k))
     y = np.empty((*stack, n, m), x.dtype) if out is None else out
     is_shared = n <= SMALL_BATCH and (n + _CONVERSION_WORK) * w.size > MIN_SHARED_WORK
     threads = python_threads() if is_shared else 1
-    n_parts = -(-w.size // _MAX_CONVERTED)
-    # Each group is contiguous; a few panels of all groups are not, and take 1.08 times as long.
-    groups = even_slices(stack[0], min(n_parts, stack[0]))
+    # All panels of a group are contiguous; some panels of all groups take 1.08 times as long.
+    groups = even_slices(stack[0], -(-w.size // _MAX_CONVERTED))
+    n_parts = max(threads, -(-w[groups[-1]].size // _MAX_CONVERTED))
 
     def multiply(panels: slice) -> None:
         for group in groups:
             part = (group, ..., panels, slice(None), slice(None))
             matmul(rows[part], w[part].astype(x.dtype), out=y[part])
 
-    parallel_for(multiply, even_slices(stack[-1], max(threads, n_parts // len(groups))), threads)
+    parallel_for(multiply, even_slices(stack[-1], n_parts), threads)
     return y
 
 

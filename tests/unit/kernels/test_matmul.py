@@ -65,6 +65,7 @@ def test_few_rows_of_a_matrix_stored_by_outputs(k, threads, monkeypatch):
         y = np.full((3, 2, m), np.nan).swapaxes(0, 1)
         assert matmul(x, w, out=y) is y
         np.testing.assert_allclose(y, x @ w, atol=1e-9)
+        np.testing.assert_allclose(matmul(x, w[0]), x @ w[0], atol=1e-9)
 
 
 @pytest.mark.usefixtures("either_way")
