@@ -20,6 +20,7 @@ from gpt2np.interp.trace import trace
 from gpt2np.kernels.array import Array, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import get_hook_point, select_hook_points
+from gpt2np.runtime.hooked_context import Hook
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,17 @@ class Direction:
 
 
 def direction(
-    lm: LanguageModel, texts_a: Sequence[str], texts_b: Sequence[str], point: str
+    lm: LanguageModel,
+    texts_a: Sequence[str],
+    texts_b: Sequence[str],
+    point: str,
+    *,
+    interventions: Hook | Sequence[Hook] = (),
 ) -> Direction:
     """Return the direction from texts_b to texts_a at a hook point.
 
     The direction is the mean of the activations at the last token of each text of `texts_a`, minus
-    the same mean for `texts_b`.
+    the same mean for `texts_b`. `interventions` are as in `trace`.
 
     Raises:
         InvalidArgumentError: a list has no texts, or `point` is not one hook point with vectors.
@@ -87,7 +93,8 @@ def direction(
         is_list = isinstance(texts, (list, tuple)) and len(texts) > 0
         check_argument(is_list, name, texts, "a list of at least one text")
         by_head = get_hook_point(names[0]).by_head
-        arrays = [trace(lm, text, names[0])[names[0]] for text in texts]
+        traces = [trace(lm, text, names[0], interventions=interventions) for text in texts]
+        arrays = [traced[names[0]] for traced in traces]
         last = np.stack([a[:, -1:] if by_head else a[-1] for a in arrays])
         result: Array = last.mean(0, dtype=np.float64)
         return result

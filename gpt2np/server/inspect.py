@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Annotated, TypeVar
 
 import numpy as np
@@ -46,6 +45,7 @@ from gpt2np.tokenizer.training import TrainingOptions, train
 from gpt2np.tokenizer.training.train import pattern_pre_tokenizer
 from gpt2np.tokenizer.vocabulary import chars_to_bytes, token_bytes
 
+B = TypeVar("B")  # the body of a request
 T = TypeVar("T")
 Model = Annotated[str | None, Query()]
 Range = Annotated[str | None, Query(pattern=r"^\d{1,9}:\d{1,9}$", description="As in 0:64.")]
@@ -69,22 +69,21 @@ def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> Non
         """
         body = await read_json(request, InspectRequest)
         engine = get_engine(body.model)
-        return await json_response(await _run(request, engine, partial(inspect, engine.lm, body)))
+        return await json_response(await _run(request, engine, inspect, body))
 
     @app.post("/api/saliency", openapi_extra=body_schema(SaliencyRequest))
     async def get_saliency(request: Request) -> Response:
         """Attribute a token's log probability to the tokens before it (integrated gradients)."""
         body = await read_json(request, SaliencyRequest)
         engine = get_engine(body.model)
-        return await json_response(await _run(request, engine, partial(_saliency, engine.lm, body)))
+        return await json_response(await _run(request, engine, _saliency, body))
 
     @app.post("/api/direction", openapi_extra=body_schema(DirectionRequest))
     async def get_direction(request: Request) -> Response:
         """Return the direction between two lists of texts, for `interventions`."""
         body = await read_json(request, DirectionRequest)
         engine = get_engine(body.model)
-        vector = await _run(request, engine, lambda _: _direction(engine.lm, body))
-        return await json_response(vector)
+        return await json_response(await _run(request, engine, _direction, body))
 
     extra = body_schema(ExplainRequest)
 
@@ -93,25 +92,24 @@ def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> Non
         """Return the page of `gpt2np explain` for a text."""
         body = await read_json(request, ExplainRequest)
         engine = get_engine(body.model)
-        arguments = body.model_dump(exclude={"model", "prompt"})
-        arguments["window"] = slice(*body.window) if body.window else None
-        explain_prompt = partial(explain, engine.lm, body.prompt, **arguments)
-        page = await _run(request, engine, lambda _: explain_prompt())
-        return HTMLResponse(page.html)
+        return HTMLResponse(await _run(request, engine, _explain, body))
 
 
-async def _run(request: Request, engine: Engine, function: Callable[[Hook], T]) -> T:
+async def _run(
+    request: Request, engine: Engine, function: Callable[[LanguageModel, B, Hook], T], body: B
+) -> T:
     """Call a function that runs passes; it counts as one sequence in the engine's queue.
 
     Inspections take turns. If the client disconnects before its turn, the call is never made. If
-    the client disconnects later, the hook that the function gets raises an error in the next pass.
+    the client disconnects later, the hook that the function gets raises an error at the next hook
+    point.
     """
     running = engine.start(1)
 
     def call() -> T:
         if running.error:
             raise running.error
-        return function(running.raise_if_cancelled)
+        return function(engine.lm, body, running.raise_if_cancelled)
 
     try:
         result = await until_disconnected(request, run_on(INSPECTION, call))
@@ -233,9 +231,16 @@ def _saliency(lm: LanguageModel, body: SaliencyRequest, hook: Hook) -> Json:
     return {"values": found.values.tolist(), "value": found.value, "baseline": found.baseline}
 
 
-def _direction(lm: LanguageModel, body: DirectionRequest) -> Json:
-    found = direction(lm, body.texts_a, body.texts_b, body.point)
+def _direction(lm: LanguageModel, body: DirectionRequest, hook: Hook) -> Json:
+    found = direction(lm, body.texts_a, body.texts_b, body.point, interventions=hook)
     return {"point": found.point, "vector": array_json(found.vector.reshape(-1), np.float32)}
+
+
+def _explain(lm: LanguageModel, body: ExplainRequest, _: Hook) -> str:
+    """Return the page; `explain` takes no hook, so the call runs to its end."""
+    arguments = body.model_dump(exclude={"model", "prompt"})
+    arguments["window"] = slice(*body.window) if body.window else None
+    return explain(lm, body.prompt, **arguments).html
 
 
 def _describe(lm: LanguageModel) -> Json:

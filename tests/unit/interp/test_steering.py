@@ -6,7 +6,7 @@ import pytest
 import gpt2np
 from gpt2np import trace
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.interp import Direction, add, direction
+from gpt2np.interp import Direction, add, direction, zero
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +39,12 @@ def test_a_direction_changes_the_text(lm):
         for hook in (add("embed", 0.0), found.add(4.0))
     )
     assert plain != steered
+
+
+def test_the_direction_of_an_edited_model(lm):
+    texts = ["A happy day"], ["A sad end"]
+    found = direction(lm, *texts, "embed", interventions=zero("embed"))
+    assert not found.vector.any() and direction(lm, *texts, "embed").vector.any()
 
 
 @pytest.mark.parametrize("point", ["blocks.1.attn.z", "embed"])
