@@ -200,7 +200,7 @@ def request_fields_page() -> str:
         "other endpoint, is ignored, too; only these fields appear in the response header "
         "`X-Ignored-Fields` (at most 20). Fields that the table lists as ignored do not appear "
         "there. But an unknown key within `structured_outputs`, `response_format` or an entry of "
-        "`interventions` is an error.",
+        "`interventions` is an error, unless its value is `null`.",
         "The page `/docs` of a running server lists the ranges of values.",
     ]
     return (

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from gpt2np.data.files import as_path
 from gpt2np.display import card
 from gpt2np.errors import (
-    MISSING_FEATURES,
+    SEE_MISSING_FEATURES,
     CheckpointError,
     ContextLengthError,
     InvalidArgumentError,
@@ -62,7 +62,7 @@ Prompt = str | Sequence[int]
 
 _LOAD_ADVICE = {
     "device_map": "gpt2np computes on CPUs only",
-    "load_in_4bit": f'give weights="int8", or {MISSING_FEATURES}',
+    "load_in_4bit": f'give weights="int8", or {SEE_MISSING_FEATURES}',
     "load_in_8bit": 'give weights="int8"',
     "revision": "name the model as ID@REVISION",
     "torch_dtype": "give dtype",

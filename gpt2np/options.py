@@ -25,7 +25,7 @@ class Range:
 
     Attributes:
         noun: the valid values in words, without bounds.
-        note: what a special value means, for messages.
+        note: hint for messages, such as the meaning of a special value.
         is_optional: whether None is valid.
         metavar: name of a value in `--help`.
         item_type: function that converts an item of a list from text.

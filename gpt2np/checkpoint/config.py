@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.data.files import read_json_object
-from gpt2np.errors import MISSING_FEATURES, CheckpointError, short_repr
+from gpt2np.errors import SEE_MISSING_FEATURES, CheckpointError, short_repr
 from gpt2np.limits import limits
 
 CONFIG_FILE = "config.json"
@@ -161,7 +161,7 @@ def _check_supported(content: Mapping[str, Any], source: str) -> None:
     for option in ("add_cross_attention", "quantization_config"):
         if content.get(option):
             raise CheckpointError(
-                f"{source}: {option} is set, which gpt2np does not support; {MISSING_FEATURES}"
+                f"{source}: {option} is set, which gpt2np does not support; {SEE_MISSING_FEATURES}"
             )
 
 

@@ -21,7 +21,7 @@ from gpt2np.checkpoint.safetensors_file import (
     read_header,
     read_tensors,
 )
-from gpt2np.errors import MISSING_FEATURES, CheckpointError
+from gpt2np.errors import SEE_MISSING_FEATURES, CheckpointError
 from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, missing_weights, read_index
 
 _MAX_LISTED_PROBLEMS = 6  # in one error message
@@ -136,7 +136,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not (folder / CONFIG_FILE).exists():
         if (folder / "adapter_config.json").exists():
             raise CheckpointError(
-                f"{folder} has an adapter (LoRA); merge it into its base model; {MISSING_FEATURES}"
+                f"{folder} has an adapter (LoRA); merge it into its base model; "
+                f"{SEE_MISSING_FEATURES}"
             )
         raise CheckpointError(
             f"{folder / CONFIG_FILE} is missing, or not a file; name the folder of a model"

@@ -146,7 +146,7 @@ def _generate(
         seeds = [stream.completion.seed for stream in streams]
         _print_messages(messages, seeds if resolved.temperature and not is_ranked else [])
         completion, exit_code = _run_streams(streams, lm.tokenizer, args, prompt)
-        if is_ranked:
+        if is_ranked and resolved.temperature:
             ranked = [f"{c.seed}" for c in (completion, *completion.alternatives)]
             print_stderr(f"{'seeds' if ranked[1:] else 'seed'}: {', '.join(ranked)}")
     completions = [completion, *completion.alternatives]

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from gpt2np import __version__
 from gpt2np.cli.output import discard_stdout, prepare_streams, print_stderr
 from gpt2np.errors import (
-    MISSING_FEATURES,
+    SEE_MISSING_FEATURES,
     ContextLengthError,
     GPT2NPError,
     InvalidArgumentError,
@@ -36,7 +36,7 @@ COMMANDS = (
 
 _ADVICE = {
     "--device": "gpt2np computes on CPUs only",
-    "--lora": f"merge the adapter into the weights first, or {MISSING_FEATURES}",
+    "--lora": f"merge the adapter into the weights first, or {SEE_MISSING_FEATURES}",
 }
 """Options of other programs, and what to do instead."""
 
@@ -46,7 +46,7 @@ _GENERATE_ADVICE = {
 }
 
 _SYNONYMS = {
-    "--load-in-4bit": f"--weights int8, or {MISSING_FEATURES}",
+    "--load-in-4bit": f"--weights int8, or {SEE_MISSING_FEATURES}",
     "--num-samples": "--samples",
     "-m": "--model",
     **dict.fromkeys(("--max-length", "--n-predict"), "--max-new-tokens"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt2np.errors import (
-    MISSING_FEATURES,
+    SEE_MISSING_FEATURES,
     InvalidArgumentError,
     ModelNotFoundError,
     did_you_mean,
@@ -124,7 +124,7 @@ def _local_folder(name: str) -> Path | None:
     if path.suffix in (".gguf", ".onnx", ".bin", ".pt", ".pth", ".ckpt"):
         raise ModelNotFoundError(
             f"{name} is a {path.suffix} file; gpt2np reads safetensors only; name the folder of "
-            f"a model, or {MISSING_FEATURES}"
+            f"a model, or {SEE_MISSING_FEATURES}"
         )
     raise ModelNotFoundError(f"{name} is a file; name the folder that contains it")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpt2np.errors import MISSING_FEATURES, check_argument
+from gpt2np.errors import SEE_MISSING_FEATURES, check_argument
 from gpt2np.options import Flag, Integer, OneOf, Text, check_options, option
 
 MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled' (a small model)"
@@ -51,7 +51,7 @@ class ModelOptions:
     )
     weights: Literal["int8"] | None = option(
         None,
-        OneOf("int8", is_optional=True, note=MISSING_FEATURES),
+        OneOf("int8", is_optional=True, note=SEE_MISSING_FEATURES),
         "Quantize the weight matrices to 8 bits; this takes a quarter of the memory, and changes "
         "the results slightly",
         group="Performance",

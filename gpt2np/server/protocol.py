@@ -81,6 +81,13 @@ class _ClosedRequest(_Request):
 
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, fields: Any) -> Any:
+        """Drop null fields, also unknown ones: null counts as absent."""
+        is_object = isinstance(fields, dict)
+        return {k: v for k, v in fields.items() if v is not None} if is_object else fields
+
 
 class StreamOptions(_Request):
     """What a stream contains besides the text."""
@@ -188,7 +195,7 @@ _SAMPLING = {
     if option.group == "Sampling" and name != "seed"
 } | {"top_k": 0}
 _SamplingFields = create_model(
-    "_SamplingFields", __base__=_Request, **_option_fields(_SAMPLING, _SAMPLING)
+    "_SamplingFields", __base__=_ClosedRequest, **_option_fields(_SAMPLING, _SAMPLING)
 )
 
 
@@ -469,8 +476,6 @@ class InterventionRequest(EditRequest):
 
 class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
     """The body of POST /api/inspect: a text whose next token is inspected."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: str | None = None
     prompt: AnyText | list[TokenId] = Field(description="A text or token ids.")

@@ -135,6 +135,10 @@ class TestOptions:
         assert r"$'\n'" in run("generate", "--help").stdout.decode()
         assert "backslash" not in here("The", "-n", "2", "--stop-regex", r"\n").stderr.decode()
 
+    def test_greedy_has_no_seed(self):
+        for options in ([], ["--best-of", "1"]):
+            assert b"seed" not in here("The", "-n", "2", "--temperature", "0", *options).stderr
+
     def test_greedy(self):
         greedy = here("The", "-n", "20", "--greedy")
         assert greedy.stdout == here("The", "-n", "20", "--temperature", "0").stdout

@@ -12,7 +12,7 @@ from helpers.paths import CHECKOUT
 import gpt2np
 from gpt2np import interp
 from gpt2np.cli import main as cli
-from gpt2np.errors import MISSING_FEATURES
+from gpt2np.errors import SEE_MISSING_FEATURES
 from gpt2np.generation import GenerationOptions
 from gpt2np.options import options_of
 
@@ -40,14 +40,14 @@ def test_other_architectures_and_adapters_are_refused_by_name(tmp_path):
     assert "'llama'" in load_folder(tmp_path / "a", {"config.json": llama, "model.safetensors": ""})
     adapter = {"adapter_config.json": '{"peft_type": "LORA"}', "adapter_model.safetensors": ""}
     assert "adapter" in load_folder(tmp_path / "b", adapter)
-    assert load_folder(tmp_path / "c", adapter).endswith(MISSING_FEATURES)
-    assert PAGE.splitlines()[0].removeprefix("# ") in MISSING_FEATURES
+    assert load_folder(tmp_path / "c", adapter).endswith(SEE_MISSING_FEATURES)
+    assert PAGE.splitlines()[0].removeprefix("# ") in SEE_MISSING_FEATURES
 
 
 @pytest.mark.parametrize("name", ["model.gguf", "model.onnx", "pytorch_model.bin"])
 def test_other_files_are_refused(name, tmp_path):
     (tmp_path / name).write_bytes(b"GGUF")
-    with pytest.raises(gpt2np.GPT2NPError, match=f"safetensors.*{MISSING_FEATURES}"):
+    with pytest.raises(gpt2np.GPT2NPError, match=f"safetensors.*{SEE_MISSING_FEATURES}"):
         gpt2np.load(tmp_path / name)
 
 

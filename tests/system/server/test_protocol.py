@@ -133,6 +133,11 @@ class TestValues:
         ]
         assert texts == [True, True]
 
+    def test_an_unknown_field_of_a_constraint_may_be_null(self, client):
+        constraint = {"choice": ["yes"], "disable_fallback": None}
+        (choice,) = complete(client, prompt="The fox", structured_outputs=constraint)
+        assert choice["text"] == "yes"
+
     @pytest.mark.parametrize(
         ("fields", "same"),
         [
