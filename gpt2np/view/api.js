@@ -67,7 +67,7 @@ const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
 export const isKept = (path, body) => kept.has(keyOf(path, body));
 
 /** Send a request, which `signal` can abort, or return its cached answer. Without a body, send GET. */
-export function once(path, body = null, signal = undefined) {
+export function once(path, body = null, signal) {
   const request = keyOf(path, body);
   if (!kept.has(request)) {
     if (kept.size > 60) kept.delete(kept.keys().next().value);

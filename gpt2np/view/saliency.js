@@ -9,7 +9,7 @@ const N_SAID = 3;
 
 /** Return `glow(index)`, which lights up the tokens before `index` of the story; `glow(null)` puts the light out, and ends a request for it. */
 export function createSaliency(page, story, says, isOn) {
-  let request = new AbortController();
+  let current = { key: null, controller: new AbortController() };
   const hint = says.textContent;
 
   function clear() {
@@ -22,25 +22,31 @@ export function createSaliency(page, story, says, isOn) {
   }
 
   async function glow(index) {
-    request.abort(); // the server computes for one token at a time
-    request = new AbortController();
-    const { signal } = request;
     const ids = page.allIds().slice(0, index + 1);
+    const body = isOn.checked && index && ids.length === index + 1
+      && { model: page.state.model.id, prompt: ids.slice(0, -1), token: ids.at(-1), ...page.changes() };
+    const key = body ? JSON.stringify(body) : null;
+    if (key && key === current.key) return; // a press also focuses the token
+    current.controller.abort(); // the server computes for one token at a time
+    current = { key, controller: new AbortController() };
+    const { signal } = current.controller;
     clear();
-    if (!isOn.checked || index === null || ids.length !== index + 1 || index === 0) return;
+    if (!body) return;
     await new Promise((resolve) => setTimeout(resolve, PAUSE));
     if (signal.aborted) return;
     const start = performance.now();
     try {
-      const { values } = await once("api/saliency", { model: page.state.model.id, prompt: ids.slice(0, -1), token: ids.at(-1), ...page.changes() }, signal);
+      const { values } = await once("api/saliency", body, signal);
       if (signal.aborted) return;
       show(values, ids);
     } catch (error) {
       if (signal.aborted) return;
+      current.key = null;
       says.textContent = error.message;
     }
     if (performance.now() - start > SLOW && isOn.checked) {
       isOn.checked = false;
+      current.key = null;
       says.append(` With this model, that took ${formatNumber((performance.now() - start) / 1000, 1)} seconds, so it is off now.`);
     }
   }

@@ -148,6 +148,17 @@ class TestSaliency:
             with tab.expect_event("requestfailed", lambda request: "saliency" in request.url):
                 leave()
 
+    def test_a_token_that_is_pressed_keeps_its_request(self, open_tab):
+        tab = open_tab()
+        write(tab, max_tokens=8)
+        asked = []
+        tab.route("**/api/saliency", lambda route: asked.append(route.request))  # no answer
+        with tab.expect_request("**/api/saliency"):
+            tab.hover('#story [data-index="14"]')
+        tab.click('#story [data-index="14"]')
+        tab.wait_for_timeout(400)
+        assert len(asked) == 1
+
     def test_a_request_for_choices_ends_when_the_pointer_leaves(self, open_tab):
         tab = open_tab()
         write(tab, max_tokens=8)
