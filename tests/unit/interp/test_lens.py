@@ -75,7 +75,8 @@ def test_text(traced, lm):
 def test_other_residuals_and_what_can_not_be(model, traced):
     assert lens_table(model, traced, points="blocks.*.resid_mid").points[0] == "blocks.0.resid_mid"
     for n in (0, 212):
-        with pytest.raises(InvalidArgumentError, match=f"n is {n}; it must be an integer from 1 to 211"):
+        message = f"n is {n}; it must be an integer from 1 to 211"
+        with pytest.raises(InvalidArgumentError, match=message):
             lens_table(model, traced, n)
     for last in (0, -1, "3"):
         message = f"last is {last!r}; it must be an integer, at least 1; None for all"
