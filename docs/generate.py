@@ -136,8 +136,8 @@ PARTIAL = {
     "is supported, and the key `continuous_usage_stats` must be `false` or absent",
     "skip_special_tokens": "refused (except `true`)",
     "include_stop_str_in_output": "refused (except `false`)",
-    "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`; if "
-    "this number is 1, 2 beams are used; `true` is refused if `stream` is `true`",
+    "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`, but "
+    "at least 2; `true` is refused if `stream` is `true`",
     "prompt_logprobs": "supported; if `stream` is `true`, any number is refused, even `0`",
     "best_of": "supported; if `stream` is `true`, `best_of` must equal `n`",
     "max_tokens": "supported; option `max_new_tokens`; in chat, `max_completion_tokens` takes "
@@ -173,9 +173,9 @@ def request_fields_page() -> str:
         NOTE.strip(),
         "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
         "`/v1/chat/completions`, some fields of llama.cpp, SGLang and `transformers`, gpt2np's "
-        "own fields `boundary` and `interventions`, and options of gpt2np that are not fields, "
-        "such as `window`. If the last column names an endpoint, only this endpoint reads the "
-        "field, and the other endpoint ignores it.",
+        "own fields `boundary` and `interventions`, and options of gpt2np that the server does not "
+        "support, such as `window`. If the last column names an endpoint, only this endpoint reads "
+        "the field, and the other endpoint ignores it.",
         "A supported field that OpenAI or vLLM defines has the same meaning as there, with two "
         "exceptions. With `ignore_eos`, gpt2np never generates the end-of-text token, whereas vLLM "
         "generates it and continues. Until `min_tokens` tokens are generated, gpt2np excludes only "
@@ -196,11 +196,11 @@ def request_fields_page() -> str:
         '- If the treatment begins with "refused" and the table does not say "except", `false`, '
         '`0`, `""`, `[]` and `{}` count as absent, too. The same applies to `echo` in chat.\n'
         "- No other value counts as absent.",
-        "An ignored field changes nothing. A field that is not in the table, or is only for the "
-        "other endpoint, is ignored, too; only these fields appear in the response header "
-        "`X-Ignored-Fields` (at most 20). Fields that the table lists as ignored do not appear "
-        "there. But an unknown key within `structured_outputs`, `response_format` or an entry of "
-        "`interventions` is an error, unless its value is `null`.",
+        "A field that the table lists as ignored changes nothing, and is not reported. A field "
+        "that is not in the table, or is only for the other endpoint, is ignored, too, but the "
+        "response header `X-Ignored-Fields` names it (at most 20 fields). But an unknown key within "
+        "`structured_outputs`, `response_format` or an entry of `interventions` is an error, unless "
+        "its value is `null`.",
         "The page `/docs` of a running server lists the ranges of values.",
     ]
     return (

@@ -19,9 +19,9 @@ processes prompts that were added at the end of the file. If the model, an
 option or a processed prompt has changed, the command fails and names the
 change; with --force, the command discards the results that the change affects.
 
-The --out file is written only when all prompts are done. Until then, a folder
-keeps the results: texts.jsonl.partial if the --out file is texts.jsonl. If the
---out file already exists, the command fails; with --force, the command
+The --out file is written only when all prompts are done. Until then, the
+results are in a folder with the suffix .partial, such as texts.jsonl.partial/.
+If the --out file already exists, the command fails; with --force, the command
 overwrites the file. With --max-rows-per-file, --out is a folder. If this folder
 already exists, the command fails, even with --force.
 """

@@ -350,8 +350,9 @@ class GenerationOptions:
         False,
         OneOf(True, False, "never"),
         "When to end the search, once {num_beams} texts are complete. true: at once; false: once "
-        "no unfinished beam has a better score than the worst complete text; never: only once no "
-        "unfinished beam can still reach a better score than the worst complete text (slowest)",
+        "the worst complete text's score is at least the present score of every unfinished beam; "
+        "never: only once no unfinished beam could reach a better score by growing longer "
+        "(slowest)",
     )
 
     repetition_penalty: float = _penalty(
