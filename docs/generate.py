@@ -198,9 +198,9 @@ def request_fields_page() -> str:
         "- No other value counts as absent.",
         "A field that the table lists as ignored changes nothing, and is not reported. A field "
         "that is not in the table, or is only for the other endpoint, is ignored, too, but the "
-        "response header `X-Ignored-Fields` names it (at most 20 fields). But an unknown key within "
-        "`structured_outputs`, `response_format` or an entry of `interventions` is an error, unless "
-        "its value is `null`.",
+        "response header `X-Ignored-Fields` names it (at most 20 fields). But an unknown key "
+        "within `structured_outputs`, `response_format` or an entry of `interventions` is an "
+        "error, unless its value is `null`.",
         "The page `/docs` of a running server lists the ranges of values.",
     ]
     return (
