@@ -176,10 +176,11 @@ def request_fields_page() -> str:
         "own fields `boundary` and `interventions`, and options of gpt2np that the server does not "
         "support, such as `window`. If the last column names an endpoint, only this endpoint reads "
         "the field, and the other endpoint ignores it.",
-        "A supported field that OpenAI or vLLM defines has the same meaning as there, with two "
+        "A supported field that OpenAI or vLLM defines has the same meaning as there, with three "
         "exceptions. With `ignore_eos`, gpt2np never generates the end-of-text token, whereas vLLM "
         "generates it and continues. Until `min_tokens` tokens are generated, gpt2np excludes only "
-        "the end-of-text token, whereas vLLM also excludes `stop_token_ids`.",
+        "the end-of-text token, whereas vLLM also excludes `stop_token_ids`. With "
+        "`use_beam_search`, gpt2np uses at least 2 beams.",
         "The page [Generation options](options.md) describes most supported fields. If the "
         'table says "option X", that page describes the field under the name X; a request still '
         "uses the name in the first column. The page [HTTP server](../guide/server.md) explains "

@@ -293,9 +293,9 @@ class GenerationOptions:
     boundary: Boundary = option(
         "tokens",
         OneOf("tokens", "text"),
-        "tokens: keep the prompt's tokens as they are; text: keep only the prompt's characters, so "
-        "that the first new token may begin inside the prompt. Use text for a prompt that ends in "
-        "a space or within a word",
+        "tokens: keep the prompt's tokens; text: keep the prompt's characters, but let one token "
+        "span the end of the prompt and the start of the new text. Use text for a prompt that ends "
+        "in a space or within a word",
         details="See `gpt2np.generation.boundary`.",
         group="Prompt",
     )
