@@ -47,6 +47,9 @@ def run(args: argparse.Namespace) -> int:
         return _chat(session, _read_piped_line)
     with contextlib.suppress(ImportError):  # not available on Windows
         import readline  # noqa: F401 (adds line editing and history to input())
+    # Drafts are imported before the first answer: Ctrl-C during an import ends the program.
+    import gpt2np.generation.speculation  # noqa: F401
+
     _chat(session, _read_terminal_line)
     return 0
 

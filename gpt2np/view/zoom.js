@@ -79,7 +79,7 @@ export function createZoom(host) {
   let loads = 0;
   const layer = element("div", { class: "machine-targets", role: "group", "aria-label": "Parts to go into" });
   const tip = element("p", { class: "machine-tip", hidden: true });
-  const go = element("input", { type: "text", placeholder: "go to block 3 head 2", "aria-label": "Go to a part, such as block 3 head 2, block 3 neuron 17 or token", size: 16 });
+  const go = element("input", { type: "text", placeholder: "block 3 head 2", "aria-label": "Go to a part, such as block 3 head 2, block 3 neuron 17 or token", size: 16 });
   const sheet = element("details", { class: "zoom-table", hidden: true }, element("summary", {}, "These numbers as a table"));
   picture.append(layer, tip);
   picture.tabIndex = -1; // keeps the focus where there is nothing to go into
