@@ -38,7 +38,7 @@ MAX_GEMV_ROWS = 8
 """The most rows for which one GEMV per row is faster than GEMM, without small-matrix kernels.
 
 This holds for matrices stored by output, as large packed matrices are. With the AVX2 kernels on an
-Intel Xeon, a step of 2, 4 or 8 sequences takes 27, 33 and 49 ms; with GEMM, 39, 49 and 56.
+Intel Xeon, a step of 4 or 8 sequences takes 33 and 49 ms; with GEMM, 49 and 57.
 """
 
 _GEMV_WEIGHTS = 2**16
