@@ -28,6 +28,7 @@ from gpt2np.kernels.threads import even_slices, parallel_for
 
 _MAX_CHUNK = 64  # rows
 _MAX_GEMM_CHUNK = 256  # rows; GEMM copies its matrix once per chunk
+_MAX_REDUCED = 4096  # numbers; one reduction of more is slower than a loop of additions
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,12 @@ def _by_group(x: Array, width: int, groups: int) -> Array:
 
 
 def sum_partials(partials: Array) -> Array:
-    """Sum partials[0], partials[1], … in this order (unlike np.sum). Overwrites partials[0]."""
+    """Sum partials[0], partials[1], … in this order. Overwrites partials (I, …, n, m)."""
     total: Array = partials[0]
+    if len(partials) > 1 and (partials.shape[-2] == 1 or total.size <= _MAX_REDUCED):
+        # Along an axis that is not contiguous, np.add.reduce, too, adds in this order.
+        total = np.add.reduce(partials)
+        return total
     for term in partials[1:]:
         total += term
     return total

@@ -64,7 +64,7 @@ class KVView:
         z: list[Array] = []  # (h, Q, D) for each span
         for span, _, values, part in self._spans:
             result = self.weighted_rows(part, values)  # (tiles, h, Q, D) or (tiles, S, h, Q / S, D)
-            result = sum_partials(result) if result.shape[0] > 1 else result[0]
+            result = sum_partials(result)
             z += [result] if span.count == 1 else [*result]
         return np.concatenate(z, axis=1) if z[1:] else z[0]
 

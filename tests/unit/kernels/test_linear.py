@@ -7,7 +7,7 @@ import pytest
 
 from gpt2np.kernels import linear as module
 from gpt2np.kernels import matmul, packed_matrix
-from gpt2np.kernels.linear import PackedHeads, by_rows, linear, project_heads
+from gpt2np.kernels.linear import PackedHeads, by_rows, linear, project_heads, sum_partials
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 
 
@@ -104,3 +104,18 @@ def test_panels_can_be_views_of_a_matrix(n):
     heads = PackedHeads(view.data.reshape(2, 3, 4, 24, 16), b.reshape(3, 4, 1, 16))
     exact = (x @ w + b).reshape(n, 3, 4, 16).transpose(1, 2, 0, 3)
     np.testing.assert_allclose(project_heads(x, heads, slice(1, 4)), exact[:, 1:4], atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(1, 3, 1, 64), (16, 12, 1, 64), (4, 393, 1, 16), (8, 4, 8, 64)])
+@pytest.mark.parametrize("rows_in_memory", [1, 2])
+def test_partials_are_added_in_ascending_order(shape, dtype, rows_in_memory):
+    groups, *stack, n, m = shape
+    memory = np.random.default_rng(0).standard_normal((groups, *stack, n * rows_in_memory, m))
+    partials = memory.astype(dtype)[..., :n, :]
+    expected = partials[0].copy()
+    for term in partials[1:]:
+        expected = expected + term
+    result = sum_partials(partials)
+    assert result.dtype == dtype
+    np.testing.assert_array_equal(result, expected)
