@@ -116,9 +116,9 @@ def sum_partials(partials: Array) -> Array:
     if len(partials) > 1 and (partials.shape[-2] == 1 or total.size <= _MAX_REDUCED):
         # Along an axis that is not contiguous, np.add.reduce, too, adds in this order.
         total = np.add.reduce(partials)
-        return total
-    for term in partials[1:]:
-        total += term
+    else:
+        for term in partials[1:]:
+            total += term
     return total
 
 
