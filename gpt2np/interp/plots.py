@@ -28,7 +28,7 @@ def plot_attention(
         InvalidArgumentError: `layer` or `heads` does not exist, or the trace lacks the pattern.
     """
     try:
-        from matplotlib.figure import Figure
+        from gpt2np.interp.figure import DisplayedFigure
     except ModuleNotFoundError as error:
         raise GPT2NPError(f"plots need matplotlib; {install_hint('plots')}") from error
     check_trace(trace)
@@ -44,7 +44,7 @@ def plot_attention(
     size = max(2.5, 0.28 * len(tokens))
     labels = 0.1 * max(map(len, tokens))  # the longest, in inches
     figsize = (len(drawn) * size + labels + 0.4, size + labels + 0.5)
-    figure = Figure(figsize=figsize, layout="constrained")
+    figure = DisplayedFigure(figsize=figsize, layout="constrained")
     axes = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for ax, head in zip(axes, drawn, strict=True):
         ax.imshow(trace[name][head], cmap="Blues", vmin=0, vmax=1)

@@ -25,6 +25,14 @@ def test_the_images_are_the_patterns(lm):
     assert len(plot_attention(lm, trace, layer=0, heads=1).axes) == 1
 
 
+def test_jupyter_displays_the_figure(lm):
+    pytest.importorskip("matplotlib")
+    core = pytest.importorskip("IPython.core.formatters")
+    trace = gpt2np.trace(lm, "The king", "blocks.0.attn.pattern")
+    formats, _ = core.DisplayFormatter().format(plot_attention(lm, trace, layer=0))
+    assert formats["image/png"].startswith(b"\x89PNG")
+
+
 def test_long_tokens_do_not_push_the_titles_out_of_the_figure(lm):
     agg = pytest.importorskip("matplotlib.backends.backend_agg")
     figure = plot_attention(
@@ -48,6 +56,7 @@ def test_invalid_heads_and_layers(lm, arguments):
 
 def test_without_matplotlib(lm, monkeypatch):
     trace = gpt2np.trace(lm, "The king", "blocks.0.attn.pattern")
+    monkeypatch.delitem(sys.modules, "gpt2np.interp.figure", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(gpt2np.GPT2NPError, match=r"gpt2np\[plots\]"):
         plot_attention(lm, trace, layer=0)
