@@ -1,10 +1,10 @@
 """Encode a corpus to one file of token ids, for training.
 
 INPUT is a folder, a pattern such as 'text/**/*.txt', or a file. A .jsonl file
-has a document per line; a .csv or .parquet file has a document per row; an .npz
-file has token ids. In a text file, <|endoftext|> separates documents, and line
-ends at the start and end of each document are dropped. Text, .jsonl and .csv
-files may be compressed (.gz).
+has a document per line; a .csv, .tsv or .parquet file has a document per row;
+an .npz file has token ids. In a text file, <|endoftext|> separates documents,
+and line ends at the start and end of each document are dropped. Text, .jsonl,
+.csv and .tsv files may be compressed (.gz).
 
 The suffix of OUT selects the format:
 

@@ -1,9 +1,9 @@
 """Score each document of a corpus: log probability, perplexity, bits per byte.
 
 FILE is a folder, a pattern such as 'text/**/*.jsonl', or a file. A .jsonl file
-has a document per line; a .csv or .parquet file has a document per row. In a
-text file, <|endoftext|> separates documents. Text, .jsonl and .csv files may be
-compressed (.gz).
+has a document per line; a .csv, .tsv or .parquet file has a document per row.
+In a text file, <|endoftext|> separates documents, so several lines are a single
+document. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
 
 The --out file has a row for each document, in the order of the documents:
 

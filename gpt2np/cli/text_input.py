@@ -109,9 +109,9 @@ def _read_text(stream: BinaryIO, source: str) -> str:
 
 def check_field(field: str, files: Iterable[Path]) -> None:
     """Raise InvalidArgumentError if --field has no effect on `files`."""
-    kinds = {".jsonl", ".csv", ".parquet"}
+    kinds = {".jsonl", ".csv", ".tsv", ".parquet"}
     if field != "text" and not any(kinds.intersection(file.suffixes) for file in files):
-        message = "--field is for .jsonl, .csv and .parquet files; there is none to read"
+        message = "--field is for .jsonl, .csv, .tsv and .parquet files; there is none to read"
         raise InvalidArgumentError(message)
 
 

@@ -1,9 +1,9 @@
 """Build an n-gram table that provides draft tokens for generation.
 
-FILES are text files, .jsonl files (one document per line), .csv or .parquet
-files (one document per row), folders of such files, or patterns such as
-'text/**/*.txt'. Text, .jsonl and .csv files may be compressed (.gz). In text
-files, <|endoftext|> separates documents.
+FILES are text files, .jsonl files (one document per line), .csv, .tsv or
+.parquet files (one document per row), folders of such files, or patterns such
+as 'text/**/*.txt'. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
+In text files, <|endoftext|> separates documents.
 
 The table holds the most likely next token after each frequent context of up to
 three tokens. Generation verifies draft tokens, so a table changes only the

@@ -1,8 +1,8 @@
 """Train a vocabulary on text.
 
-FILES are text files, .jsonl files (one document per line), .csv or .parquet
-files (one document per row), folders of such files, or patterns such as
-'text/**/*.txt'. Text, .jsonl and .csv files may be compressed (.gz).
+FILES are text files, .jsonl files (one document per line), .csv, .tsv or
+.parquet files (one document per row), folders of such files, or patterns such
+as 'text/**/*.txt'. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
 <|endoftext|> and every other special token separate documents.
 
 The vocabulary is written to the folder --out, in files that gpt2np, tokenizers

@@ -1,8 +1,8 @@
 """Files of a corpus and their documents.
 
 A text file holds documents with separators between them. Each line of a .jsonl file holds a
-document in one field of a JSON object. Each row of a .csv or .parquet file holds a document in one
-column. All but .parquet files may be compressed (.gz). Files are read lazily, and a long document
+document in one field of a JSON object. Each row of a .csv, .tsv or .parquet file holds a document in
+one column. All but .parquet files may be compressed (.gz). Files are read lazily, and a long document
 can be read in parts, so memory does not grow with the size of a file.
 """
 
@@ -36,7 +36,8 @@ _MAX_KINDS = 5  # suffixes in a message
 _ARRAY_SUFFIXES = (".bin", ".npy", ".safetensors")
 
 # What is read from a folder; other files are read only if they are named.
-_TEXT_SUFFIXES = ("", ".txt", ".jsonl", ".csv")
+_TABLE_SUFFIXES = (".csv", ".tsv")
+_TEXT_SUFFIXES = ("", ".txt", ".jsonl", *_TABLE_SUFFIXES)
 _FOLDER_SUFFIXES = {*_TEXT_SUFFIXES, *(f"{s}.gz" for s in _TEXT_SUFFIXES), ".parquet", ".npz"}
 
 # A document may be cut before a space or newline that follows a visible character.
@@ -85,7 +86,7 @@ def find_files(
 
     Each path is a file, a glob pattern, or a folder, which is searched recursively. In folders,
     hidden files are skipped, and so are files of unknown suffixes: other than .txt, .jsonl, .csv,
-    .parquet and .npz, and .gz after the first three. `notify` receives one message that counts
+    .tsv, .parquet and .npz, and .gz after the first four. `notify` receives one message that counts
     the files of unknown suffixes, and the notice of `plain_text_notice`. `outputs` are files or
     folders.
 
@@ -121,8 +122,8 @@ def find_files(
 
 
 def plain_text_notice(files: Sequence[Path]) -> str | None:
-    """Return a notice of the files that are read as plain text despite a suffix of JSON or .tsv."""
-    kinds = (".json", ".ndjson", ".tsv")
+    """Return a notice of the files that are read as plain text despite a suffix of JSON."""
+    kinds = (".json", ".ndjson")
     plain = [f for f in files if _suffix(f).startswith(kinds) and not _has_records(f)]
     if not plain:
         return None
@@ -218,7 +219,8 @@ def read_numbered_documents(file: Path, options: CorpusOptions) -> Iterator[Docu
 
 
 def _has_records(file: Path) -> bool:
-    return file.suffix == ".parquet" or file.name.removesuffix(".gz").endswith((".jsonl", ".csv"))
+    suffixes = (".jsonl", *_TABLE_SUFFIXES)
+    return file.suffix == ".parquet" or file.name.removesuffix(".gz").endswith(suffixes)
 
 
 def _records(
@@ -236,12 +238,14 @@ def _records(
 
 
 def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, str]]:
-    """Yield the rows of a .csv file, which has a header, as `pandas.read_csv` splits them.
+    """Yield the rows of a .csv or .tsv file with a header, as `pandas.read_csv` splits them.
 
     A blank line is not a row. In a short row, the missing values are empty texts.
     """
     csv.field_size_limit(limits().max_line_bytes)
-    rows = csv.reader(codecs.iterdecode(bounded_lines(stream, file), "utf-8-sig"), strict=True)
+    delimiter = "\t" if file.name.removesuffix(".gz").endswith(".tsv") else ","
+    lines = codecs.iterdecode(bounded_lines(stream, file), "utf-8-sig")
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
         names = next(filter(None, rows), [])
         if column not in names:

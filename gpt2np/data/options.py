@@ -11,7 +11,7 @@ field_option = partial(
     option,
     "text",
     Text(),
-    "In .jsonl, .csv and .parquet files, the field or column with the text",
+    "In .jsonl, .csv, .tsv and .parquet files, the field or column with the text",
     metavar="FIELD",
 )
 

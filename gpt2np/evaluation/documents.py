@@ -37,7 +37,7 @@ def read_all_documents(file: Path, errors: Errors = "strict", field: str = "text
         InvalidArgumentError: the file is a table, or cannot be read or decoded, or a line is not a
             JSON object with text in `field`.
     """
-    if file.suffix.lower() in (".csv", ".parquet") and file.is_file():
+    if file.suffix.lower() in (".csv", ".tsv", ".parquet") and file.is_file():
         raise InvalidArgumentError(f"{file} is a table; gpt2np score scores each of its rows")
     if file.suffix == ".jsonl":
         records = read_records(file, errors)

@@ -124,7 +124,7 @@ class TestPerplexity:
             (["--context", "513"], "--context is 513; it must be 2 to 512"),
             (["--stride", "x"], "invalid int value: 'x'"),
             (["--threads", "0"], "--threads is 0; it must be at least 1"),
-            (["--field", "story"], "--field is for .jsonl, .csv and .parquet files"),
+            (["--field", "story"], "--field is for .jsonl, .csv, .tsv and .parquet files"),
         ],
     )
     def test_wrong_use(self, file, options, message):

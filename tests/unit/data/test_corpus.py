@@ -82,7 +82,7 @@ class TestFindFiles:
             find_files([tmp_path / name])
 
     def test_unknown_suffixes_in_folders_are_skipped_and_named(self, tmp_path):
-        known = ["a.txt", "b.jsonl", "c.csv.gz", "d/e.parquet", "f.npz", "README", "g.gz"]
+        known = ["a.txt", "b.jsonl", "c.csv.gz", "d.tsv", "d/e.parquet", "f.npz", "README", "g.gz"]
         unknown = ["h.html", "d/i.html", "j.bin", "k.tar.gz", "l.parquet.gz"]
         for name in (*known, *unknown, ".git", "out.txt", "out.html"):
             write(tmp_path / name, name)
@@ -100,7 +100,7 @@ class TestFindFiles:
 
     def test_other_suffixes_of_tables_are_told(self, tmp_path):
         told = []
-        files = [write(tmp_path / name, "x") for name in ("a.json", "b.tsv.gz", "c.jsonl", "d.txt")]
+        files = [write(tmp_path / name, "x") for name in ("a.json", "b.ndjson.gz", "c.jsonl", "d.txt")]
         assert find_files(files, notify=told.append) == files
         [notice] = told
         assert notice.startswith(f"read as plain text: {files[0]} and 1 more; ")
@@ -284,6 +284,13 @@ class TestCSV:
             ("", 2),
             ("NA", 3),
         ]
+
+    @pytest.mark.parametrize("suffix", ["tsv", "tsv.gz"])
+    def test_tabs_between_values(self, tmp_path, suffix):
+        content = b'id\ttext\n1\tOne, "two"\n2\t"a\tb"\n'
+        content = gzip.compress(content) if suffix.endswith("gz") else content
+        path = write(tmp_path / f"a.{suffix}", content)
+        assert self._read(path) == ['One, "two"', "a\tb"]
 
     @pytest.mark.parametrize(
         ("content", "message"),
