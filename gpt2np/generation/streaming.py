@@ -8,6 +8,7 @@ from contextlib import aclosing
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from string import ascii_letters, digits
 from typing import Any, Protocol
 
 from gpt2np.display import colored_tokens
@@ -21,13 +22,22 @@ from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer
 
 
+# Only Latin letters: other scripts may have no spaces between words.
+_WORD_CHARACTERS = frozenset(ascii_letters + digits)
+_BEFORE_A_SPACE = _WORD_CHARACTERS.union(".,:;!?")
+
+
 def prompt_notice(
     prompt: str, options: GenerationOptions, setting: str = 'boundary="text"'
 ) -> str | None:
-    """Return advice if a prompt ends in a space: tokens such as " time" begin with their space.
+    """Return advice if a prompt ends in a space, or a choice lacks its space, as in " time".
 
     `setting` is how the caller writes the option that the advice names.
     """
+    if prompt[-1:] in _BEFORE_A_SPACE:
+        joined = (text for text in options.choices if text[:1] in _WORD_CHARACTERS)
+        first = next(joined, None)
+        return first and f"no space separates the prompt from {first!r}; give {' ' + first!r}"
     if not prompt.endswith(" ") or options.boundary == "text":
         return None
     advice = "the prompt ends in a space; GPT-2's words begin with their space, so leave it out"
@@ -110,7 +120,7 @@ class Completion:
 
     @property
     def notice(self) -> str | None:
-        """Advice about the prompt's last token, if any; see `prompt_notice`."""
+        """Advice about the space after the prompt, if any; see `prompt_notice`."""
         return prompt_notice("".join(self.prompt_tokens[-1:]), self.options)
 
     @property

@@ -71,6 +71,24 @@ def test_a_prompt_that_ends_in_a_space(lm):
     assert "space" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("prompt", "choice", "is_told"),
+    [
+        ("Was it a fox?", "yes", True),
+        ("It was", "5", True),
+        ("Was it a fox?", " yes", False),
+        ('He said "', "yes", False),
+        ("Question?\n", "yes", False),
+        ("好", "吗", False),
+        ("", "yes", False),
+    ],
+)
+def test_a_choice_without_its_space(lm, prompt, choice, is_told):
+    notice = lm.generate(prompt, choices=[" no", choice]).notice
+    told = f"no space separates the prompt from {choice!r}; give {' ' + choice!r}"
+    assert notice == (told if is_told else None)
+
+
 def test_the_signature_of_load_in_the_documentation():
     import inspect
 
