@@ -139,8 +139,14 @@ def read_checkpoint(folder: Path) -> Checkpoint:
                 f"{folder} has an adapter (LoRA); merge it into its base model; "
                 f"{SEE_MISSING_FEATURES}"
             )
+        if next(folder.glob("*.gguf"), None):
+            raise CheckpointError(
+                f"{folder} has a GGUF file; gpt2np reads safetensors only; {SEE_MISSING_FEATURES}"
+            )
+        inner = sorted(file.parent for file in folder.glob(f"*/{CONFIG_FILE}"))
+        example = f", such as {inner[-1]}" if inner else ""
         raise CheckpointError(
-            f"{folder / CONFIG_FILE} is missing, or not a file; name the folder of a model"
+            f"{folder / CONFIG_FILE} is missing, or not a file; name the folder of a model{example}"
         )
     config = GPT2Config.from_file(folder / CONFIG_FILE)
     stored = _read_headers(folder)

@@ -35,10 +35,21 @@ COMMANDS = (
 """Subcommands: modules of this package with add_arguments(parser), and run(args) → exit code."""
 
 _ADVICE = {
-    "--device": "gpt2np computes on CPUs only",
+    **dict.fromkeys(("--device", "--gpu", "--cuda"), "gpt2np computes on CPUs only"),
+    **dict.fromkeys(("--fp16", "--half", "--bf16"), "gpt2np computes in float32 or float64"),
+    "--epochs": "give --max-steps",
+    "--num-train-epochs": "give --max-steps",
     "--lora": f"merge the adapter into the weights first, or {SEE_MISSING_FEATURES}",
 }
 """Options of other programs, and what to do instead."""
+
+_COMMAND_ADVICE = {
+    **dict.fromkeys(
+        ("finetune", "fine-tune"), "to fine-tune a model, give train with --from MODEL"
+    ),
+    **dict.fromkeys(("perplexity", "lambada", "wikitext"), "give eval before the task"),
+}
+"""Commands that do not exist, and what to do instead."""
 
 _GENERATE_ADVICE = {
     "--stream": "a text is always printed while the model writes",
@@ -106,7 +117,7 @@ def run(arguments: Sequence[str]) -> int:
         arguments = [*rest, "--help"] if word == "help" else ["--version", *rest]
     is_named = bool(arguments) and arguments[0] in COMMANDS
     if arguments and not is_named and not arguments[0].startswith("-"):
-        hint = did_you_mean(arguments[0], COMMANDS)
+        hint = did_you_mean(arguments[0], COMMANDS, _COMMAND_ADVICE)
         unknown = f"there is no command {short_repr(arguments[0])}{hint}"
         print_stderr(f"gpt2np: error: {unknown} (try gpt2np --help)")
         return 2

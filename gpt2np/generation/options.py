@@ -87,6 +87,8 @@ ADVICE = {
     "streamer": "call stream, which yields the pieces of the text",
     "attention_mask": "a batch is a list of prompts of any lengths",
     "grammar": "give regex or json_schema",
+    "response_format": "give json_schema",
+    "include_stop_str_in_output": r'to keep a period, set stop_regex=r"(?<=\.)"',
     "guided_choice": "give choices",
     "guided_json": "give json_schema",
     "guided_regex": "give regex",

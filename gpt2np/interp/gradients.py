@@ -58,7 +58,8 @@ class Target:
         n, vocab_size = logits.shape
         for token in (self.token, self.minus if self.minus is not None else self.token):
             is_id = is_integer(token) and 0 <= token < vocab_size
-            check_argument(is_id, "token", token, f"a token id below {vocab_size}")
+            advice = f", as in lm.tokenizer.encode({token!r})[0]" if isinstance(token, str) else ""
+            check_argument(is_id, "token", token, f"a token id below {vocab_size}{advice}")
         check_argument(self.kind in ("logit", "logprob"), "kind", self.kind, "'logit' or 'logprob'")
         is_inside = is_integer(self.position) and -n <= self.position < n
         check_argument(is_inside, "position", self.position, f"the index of one of {n} tokens")

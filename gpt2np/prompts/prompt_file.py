@@ -1,6 +1,7 @@
 """Prompt files: one text per line (.txt), one JSON value per line (.jsonl), or rows (.parquet).
 
-A row is read as a JSON object of its values that are not null.
+A row is read as a JSON object of its values that are not null. Whole floats become integers:
+pandas turns a column of integers with gaps into floats.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def count_lines(path: Path) -> int:
         InvalidArgumentError: the file is empty, can't be read, or its suffix is not in SUFFIXES.
     """
     if path.suffix not in SUFFIXES:
-        raise InvalidArgumentError(f"{path} must end in {' or '.join(SUFFIXES)}")
+        is_table = path.suffix in (".csv", ".tsv")
+        advice = "; convert a table with pandas: DataFrame.to_parquet" if is_table else ""
+        raise InvalidArgumentError(f"{path} must end in {' or '.join(SUFFIXES)}{advice}")
     if not path.is_file():
         raise InvalidArgumentError(f"there is no file {path}")
     with reading(path, InvalidArgumentError):
@@ -72,8 +75,12 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
             yield from bounded_lines(file, path)
             return
         for row in read_rows(file, path):
-            values = {name: value for name, value in row.items() if value is not None}
+            values = {name: _whole(value) for name, value in row.items() if value is not None}
             yield json.dumps(values, ensure_ascii=False, default=str).encode() + b"\n"
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _with_digests(file: Iterable[bytes]) -> Iterator[tuple[bytes, hashlib._Hash]]:

@@ -36,6 +36,13 @@ def test_a_long_value_in_a_config(folder, key, value):
     assert key in str(error.value) and len(str(error.value)) < 1000
 
 
+def test_a_folder_of_checkpoints(folder):
+    folder.rename(folder.with_name("checkpoint-10"))
+    with pytest.raises(CheckpointError) as error:
+        GPT2.from_folder(folder.parent)
+    assert str(error.value).endswith(f"such as {folder.with_name('checkpoint-10')}")
+
+
 def test_a_long_line_of_merges(folder):
     for name in folder.glob("tokenizer.json"):
         name.unlink()

@@ -123,7 +123,12 @@ def test_a_variable_that_huggingface_hub_cannot_read(command):
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("generat", "; did you mean 'generate'?"), ("tokenise", ""), ("nope", "")]
+    ("name", "hint"), [
+        ("generat", "; did you mean 'generate'?"),
+        ("tokenise", ""),
+        ("nope", ""),
+        ("fine-tune", "; to fine-tune a model, give train with --from MODEL"),
+    ],
 )
 def test_a_command_that_does_not_exist(capsys, name, hint):
     assert run([name, "x"]) == 2

@@ -254,7 +254,7 @@ class TestInterruption:
             "are the same file, there.jsonl",
         ),
         (["--prompts", "no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
-        (["--prompts", "p.csv", "--out", "o.jsonl"], "must end in .txt or .jsonl"),
+        (["--prompts", "p.csv", "--out", "o.jsonl"], "convert a table with pandas"),
         (["--prompts", "empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
         (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
         (

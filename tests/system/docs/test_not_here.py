@@ -41,6 +41,8 @@ def test_other_architectures_and_adapters_are_refused_by_name(tmp_path):
     adapter = {"adapter_config.json": '{"peft_type": "LORA"}', "adapter_model.safetensors": ""}
     assert "adapter" in load_folder(tmp_path / "b", adapter)
     assert load_folder(tmp_path / "c", adapter).endswith(SEE_MISSING_FEATURES)
+    gguf = load_folder(tmp_path / "d", {"x.gguf": "GGUF"})
+    assert "has a GGUF file" in gguf and gguf.endswith(SEE_MISSING_FEATURES)
     assert PAGE.splitlines()[0].removeprefix("# ") in SEE_MISSING_FEATURES
 
 

@@ -92,6 +92,8 @@ def test_attribution_patching_estimates_exact_patching(lm):
 def test_wrong_arguments(lm):
     with pytest.raises(InvalidArgumentError, match="it must be a token id below 4096"):
         gradients(lm, "The king", Target(5000))
+    with pytest.raises(InvalidArgumentError, match=r"as in lm\.tokenizer\.encode\(' he'\)\[0\]"):
+        gradients(lm, "The king", Target(" he"))
     with pytest.raises(InvalidArgumentError, match="position"):
         gradients(lm, "The king", Target(5, position=7))
     with pytest.raises(ContextLengthError, match="has 600 tokens"):

@@ -35,6 +35,14 @@ def test_json_on_each_line(tmp_path):
     ]
 
 
+def test_whole_floats_of_a_table_are_integers(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    columns = {"prompt": ["a", "b"], "top_k": [3.0, None], "top_p": [0.5, 1.0]}
+    parquet.write_table(pytest.importorskip("pyarrow").table(columns), tmp_path / "x.parquet")
+    first, second = read_lines(tmp_path / "x.parquet")
+    assert repr(first.options) == "{'top_k': 3, 'top_p': 0.5}" and second.options == {"top_p": 1}
+
+
 def test_from_a_line_on(tmp_path):
     lines(tmp_path, "a\nb\nc\n", "x.txt")
     assert list(read_lines(tmp_path / "x.txt", after=2)) == [PromptLine(3, "c")]
