@@ -105,7 +105,9 @@ def run(args: argparse.Namespace) -> int:
     if args.address is not None:
         raise InvalidArgumentError("--ray is for --prompts")
     if args.out is not None:
-        raise InvalidArgumentError("--out is for --prompts; a single text goes to stdout: append > FILE instead")
+        raise InvalidArgumentError(
+            "--out is for --prompts; a single text goes to stdout: append > FILE instead"
+        )
     if args.force and args.receipt is None:
         raise InvalidArgumentError("--force is for --out and --receipt")
     if args.max_rows_per_file is not None:

@@ -1,9 +1,9 @@
 """Files of a corpus and their documents.
 
 A text file holds documents with separators between them. Each line of a .jsonl file holds a
-document in one field of a JSON object. Each row of a .csv, .tsv or .parquet file holds a document in
-one column. All but .parquet files may be compressed (.gz). Files are read lazily, and a long document
-can be read in parts, so memory does not grow with the size of a file.
+document in one field of a JSON object. Each row of a .csv, .tsv or .parquet file holds a
+document in one column. All but .parquet files may be compressed (.gz). Files are read lazily, and a
+long document can be read in parts, so memory does not grow with the size of a file.
 """
 
 import codecs

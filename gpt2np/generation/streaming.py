@@ -21,7 +21,6 @@ from gpt2np.generation.sequence import FinishReason, start_sequence
 from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer
 
-
 # Only Latin letters: other scripts may have no spaces between words.
 _WORD_CHARACTERS = frozenset(ascii_letters + digits)
 _BEFORE_A_SPACE = _WORD_CHARACTERS.union(".,:;!?")

@@ -79,7 +79,8 @@ def encode_dataset(
 
     The suffix of `out`, one of SUFFIXES, selects the format. Input files are text, .jsonl, .csv,
     .tsv or .parquet files, or .npz files of token ids, which are copied. Text, .jsonl, .csv and
-    .tsv files may be compressed (.gz). The special token `<|endoftext|>` separates documents. Other special tokens are encoded as plain text.
+    .tsv files may be compressed (.gz). The special token `<|endoftext|>` separates documents. Other
+    special tokens are encoded as plain text.
 
     A call resumes an interrupted call; `files` may have additional files at the end. `force`
     overwrites an existing file, and discards results whose options or input have changed. The

@@ -123,7 +123,8 @@ def test_a_variable_that_huggingface_hub_cannot_read(command):
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [
+    ("name", "hint"),
+    [
         ("generat", "; did you mean 'generate'?"),
         ("tokenise", ""),
         ("nope", ""),

@@ -100,7 +100,9 @@ class TestFindFiles:
 
     def test_other_suffixes_of_tables_are_told(self, tmp_path):
         told = []
-        files = [write(tmp_path / name, "x") for name in ("a.json", "b.ndjson.gz", "c.jsonl", "d.txt")]
+        files = [
+            write(tmp_path / name, "x") for name in ("a.json", "b.ndjson.gz", "c.jsonl", "d.txt")
+        ]
         assert find_files(files, notify=told.append) == files
         [notice] = told
         assert notice.startswith(f"read as plain text: {files[0]} and 1 more; ")
