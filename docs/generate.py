@@ -137,7 +137,8 @@ PARTIAL = {
     "skip_special_tokens": "refused (except `true`)",
     "include_stop_str_in_output": "refused (except `false`)",
     "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`, but "
-    "at least 2; `true` is refused if `stream` is `true`",
+    'at least 2; `true` is refused if `stream` is `true`, with `boundary` `"text"`, and with '
+    "`interventions`",
     "prompt_logprobs": "supported; if `stream` is `true`, any number is refused, even `0`",
     "best_of": "supported; if `stream` is `true`, `best_of` must equal `n`",
     "max_tokens": "supported; option `max_new_tokens`; in chat, `max_completion_tokens` takes "

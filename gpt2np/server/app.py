@@ -332,15 +332,28 @@ def _add_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, handle)
 
 
+def _is_name(part: int | str) -> bool:
+    """Return whether a part of an error's place is a field or an index, not the type of a union."""
+    is_word = re.fullmatch("[a-z0-9_]+", str(part))
+    return bool(is_word) and part not in ("str", "int", "float", "bool")
+
+
+def _position(place: Sequence[int | str]) -> tuple[list[int], int]:
+    """Return a sort key for errors: places farther into lists, or more deeply nested, come last."""
+    indices = [part for part in place if isinstance(part, int)]
+    return indices, sum(map(_is_name, place))
+
+
 def _error(error: Exception) -> tuple[int, ErrorResponse]:
     """Return the status and the body of the response to a request that has failed."""
     if isinstance(error, ValidationError):
-        # Of a union's errors, the deepest belongs to the type that the client meant.
+        # Of a union's errors, the last in a list belongs to the type that the client meant.
         errors = error.errors(include_url=False, include_context=False, include_input=False)
-        deepest = max(errors, key=lambda found: len(found["loc"]))
-        is_name = re.compile("[a-z0-9_]+").fullmatch  # unlike the type of a union, as list[int]
-        name = ".".join(part for part in map(str, deepest["loc"]) if is_name(part))
-        what = deepest["msg"].removeprefix("Value error, ")
+        found = max(errors, key=lambda found: _position(found["loc"]))
+        parts = [str(part) for part in found["loc"] if _is_name(part)]
+        if found["type"] == "extra_forbidden" and not _is_name(found["loc"][-1]):
+            parts.append(str(found["loc"][-1]))  # a misspelled field
+        name, what = ".".join(parts), found["msg"].removeprefix("Value error, ")
         return 400, error_body(f"{name or 'the body'}: {what}", _INVALID, param=name or None)
     if isinstance(error, HTTPException):
         return error.status_code, error_body(str(error.detail), _INVALID)

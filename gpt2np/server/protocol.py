@@ -101,7 +101,7 @@ class StructuredOutputs(_ClosedRequest):
 
     regex: Text | None = None
     choice: List[Text] | None = Field(None, min_length=1)
-    json_schema: dict[str, Any] | str | None = Field(None, alias="json")
+    json_schema: dict[str, Any] | AnyText | None = Field(None, alias="json")
     grammar: Any = None
     json_object: bool | None = None
     structural_tag: Any = None
@@ -118,6 +118,7 @@ _OF_ENDPOINTS = ("max_new_tokens", "logprobs")  # each endpoint has other fields
 _OPTIONS = options_of(GenerationOptions)
 _JSON_NAMES = {name: option.json_name or name for name, option in _OPTIONS.items()}
 _JSON_NAMES["window"] = "truncate_prompt_tokens"  # which keeps the last tokens, too
+_MAX_BEAMS = cast(Number, _OPTIONS["num_beams"].range).high
 _FIELDS = {
     name: field
     for name, field in _JSON_NAMES.items()
@@ -238,7 +239,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
 
     model_config = ConfigDict(extra="allow")
 
-    model: str | None = None
+    model: AnyText | None = None
     allowed_token_ids: List[TokenId] | None = Field(None, min_length=1)
     structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
@@ -268,6 +269,13 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             "structured_outputs.structural_tag": outputs and outputs.structural_tag is not None,
             "response_format structural_tag": form and form.type == "structural_tag",
             "use_beam_search with stream": self.use_beam_search and self.stream,
+            'use_beam_search with boundary="text"': (
+                self.use_beam_search and self.boundary == "text"
+            ),
+            "use_beam_search with interventions": (
+                self.use_beam_search
+                and any(not edit.changes_nothing for edit in self.interventions or ())
+            ),
             "best_of above n with stream": self.stream and (self.best_of or 1) > (self.n or 1),
             "prompt_logprobs with stream": self.prompt_logprobs is not None and self.stream,
             "skip_special_tokens=false": self.skip_special_tokens is False,
@@ -332,13 +340,28 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         }
         arguments: Any = {name: value for name, value in given.items() if value is not None}
         if self.use_beam_search:
-            beams = arguments.pop("best_of", self.n or 1)
-            arguments |= {"num_beams": max(2, beams), "temperature": 0.0}
+            arguments.pop("best_of", None)
+            arguments |= {"num_beams": self._n_beams(), "temperature": 0.0}
         elif self.best_of is None and self.temperature == 0:
             arguments.pop("num_return_sequences", None)  # greedy copies are all the same
         if self.allowed_token_ids is not None:
             arguments["logits_processor"] = [_only(self.allowed_token_ids)]
         return cast(GenerateArguments, arguments)
+
+    def _n_beams(self) -> int:
+        """Return the number of beams of a beam search: `best_of` if given, otherwise `n`."""
+        field = "n" if self.best_of is None else "best_of"
+        n_beams, n = getattr(self, field) or 1, self.n or 1
+        if max(2, n_beams) < n:
+            raise InvalidArgumentError(
+                "{best_of} is {best_of.value}, less than {n}, {n.value}", best_of=n_beams, n=n
+            )
+        if n_beams > _MAX_BEAMS:
+            message = (
+                f"{{{field}}} is {{{field}.value}}; a beam search has at most {_MAX_BEAMS} beams"
+            )
+            raise InvalidArgumentError(message, **{field: n_beams})
+        return max(2, n_beams)
 
 
 Prompts = Annotated[list[AnyText | List[TokenId]], Field(fail_fast=True, max_length=10_000)]
@@ -440,7 +463,7 @@ class ChatCompletionRequest(GenerationRequest):
 class TokenizeRequest(_Request):
     """The body of POST /tokenize; `content` is llama.cpp's name of `prompt`."""
 
-    model: str | None = None
+    model: AnyText | None = None
     prompt: AnyText | None = None
     content: AnyText | None = None
     messages: List[ChatMessage] | None = None
@@ -452,7 +475,7 @@ class TokenizeRequest(_Request):
 class DetokenizeRequest(_Request):
     """The body of POST /detokenize."""
 
-    model: str | None = None
+    model: AnyText | None = None
     tokens: List[TokenId]
 
 
@@ -477,7 +500,7 @@ class InterventionRequest(EditRequest):
 class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
     """The body of POST /api/inspect: a text whose next token is inspected."""
 
-    model: str | None = None
+    model: AnyText | None = None
     prompt: AnyText | list[TokenId] = Field(description="A text or token ids.")
     n: int = Field(10, ge=1, le=100, description="The number of likely tokens to return.")
     tokens: list[TokenId] | None = Field(
@@ -506,7 +529,7 @@ class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
 class SaliencyRequest(_ClosedRequest):
     """The body of POST /api/saliency: a text, and the token that came after it."""
 
-    model: str | None = None
+    model: AnyText | None = None
     prompt: list[TokenId]
     token: TokenId
     steps: int = Field(8, ge=1, le=64, description="Gradients to average.")
@@ -516,7 +539,7 @@ class SaliencyRequest(_ClosedRequest):
 class DirectionRequest(_ClosedRequest):
     """The body of POST /api/direction: two lists of texts."""
 
-    model: str | None = None
+    model: AnyText | None = None
     texts_a: list[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=50)
     texts_b: list[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=50)
     point: str = Field(pattern=r"^blocks\.\d+\.resid$", max_length=30)
@@ -532,7 +555,7 @@ class MergesRequest(_ClosedRequest):
 class ExplainRequest(_ClosedRequest):
     """The body of POST /api/explain: the arguments of `gpt2np.explain.explain`."""
 
-    model: str | None = None
+    model: AnyText | None = None
     prompt: AnyText | list[TokenId] = Field(description="A text or token ids.")
     window: list[int] | None = Field(
         None, min_length=2, max_length=2, description="The first token, and one past the last."

@@ -7,6 +7,8 @@ request is cancelled is never made.
 from __future__ import annotations
 
 import asyncio
+import codecs
+import json
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
@@ -14,7 +16,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from fastapi import Request
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -71,8 +73,29 @@ async def read_json(request: Request, model: type[M]) -> M:
 
 
 def _validate(model: type[M], body: bytes) -> M:
+    """Validate a body; skip a byte order mark, with which some editors begin a file."""
+    body = body.removeprefix(codecs.BOM_UTF8)
     with no_garbage_collection():  # a body may have 200,000 lists
-        return model.model_validate_json(body)
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            if error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
+                _name_lone_surrogate(model, body)
+            raise
+
+
+def _name_lone_surrogate(model: type[BaseModel], body: bytes) -> None:
+    """Raise the ValidationError of a field with a lone surrogate, if there is such a field.
+
+    To pydantic's parser, a lone surrogate is a syntax error without a field. Python's parser
+    accepts lone surrogates.
+    """
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return
+    with suppress(RecursionError):
+        model.model_validate(fields)
 
 
 async def json_response(body: Json) -> Response:

@@ -169,6 +169,10 @@ class TestValues:
         apart = [complete(client, prompt=p, **fields)[0]["text"] for p in ("The fox", [5, 6])]
         assert [choice["text"] for choice in mixed] == apart
 
+    def test_a_beam_search_has_at_least_two_beams(self, client):
+        fields = {"max_tokens": 1, "use_beam_search": True, "best_of": 1}
+        assert len(complete(client, n=2, **fields)) == 2
+
     def test_negative_seeds_differ(self, client):
         seeds = (-1, -2, -(2**63), 1)
         fields = {"prompt": "The fox", "max_tokens": 12}
@@ -191,6 +195,10 @@ class TestValues:
             ({"structured_outputs": {"choices": ["a"]}}, "structured_outputs.choices"),
             ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
             ({"num_return_sequences": 2}, "use n"),
+            ({"use_beam_search": True, "n": 65}, "n is 65; a beam search has at most 64 beams"),
+            ({"use_beam_search": True, "best_of": 65}, "best_of is 65; a beam search has at most"),
+            ({"use_beam_search": True, "best_of": 4, "n": 5}, "best_of is 4, less than n, 5"),
+            ({"use_beam_search": True, "boundary": "text"}, 'with boundary="text"'),
         ],
         ids=str,
     )

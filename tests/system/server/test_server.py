@@ -267,14 +267,26 @@ class TestErrors:
             ({"stop_token_ids": [99999999]}, "stop_token_ids"),
             ({"prompt": ["a", 5]}, "prompt.1"),
             ({"prompt": [True]}, "prompt"),
-            ({"prompt": [[1, -1]]}, "prompt.0.1: "),
+            ({"prompt": [[1, -1]]}, "prompt.0.1: Input should be greater"),
+            ({"prompt": [1, -1]}, "prompt.1: Input should be greater"),
+            ({"prompt": [5.5]}, "prompt.0: Input should be a valid integer"),
+            ({"stop": ["a", 5]}, "stop.1: "),
+            ({"structured_outputs": {"json": []}}, "structured_outputs.json: "),
+            ({"structured_outputs": {"Regex": "a"}}, "structured_outputs.Regex: Extra"),
             ({"seed": 1 << 70}, "seed"),
             ({"stop": 5}, "stop: "),
             ({"best_of": 2, "stream": True}, "best_of"),
-            ({"logit_bias": {"\ud800" * 5000: 1}}, "surrogate in hex escape at line 1"),
+            ({"logit_bias": {"\ud800" * 5000: 1}}, "logit_bias: "),
             ({"logit_bias": {"\x01\r\n" * 5000: 1}}, "logit_bias"),
             ({"model": "🦊" * 5000}, "model"),
-            ({"stop": ["\ud800"]}, "hex escape"),
+            ({"stop": ["\ud800"]}, "stop.0: lone surrogate at character 0"),
+            ({"prompt": [[5], "\ud800"]}, "prompt.1: lone surrogate"),
+            (
+                {"structured_outputs": {"regex": "a\ud800"}},
+                "structured_outputs.regex: lone surrogate",
+            ),
+            ({"structured_outputs": {"json": "\ud800"}}, "structured_outputs.json: "),
+            ({"user": "\ud800"}, "the body: Invalid JSON: unexpected end of hex escape"),
             ({"logit_bias": {"99999999": 1}}, "logit_bias"),
             ({"prompt": "a " * 5000}, "prompt"),
             ({"prompt": ["a", "b"], "n": 1000}, "prompt"),
@@ -312,6 +324,10 @@ class TestErrors:
         assert response.elapsed.total_seconds() < 5  # not a list of all that is wrong
         assert len(response.content) < 1000
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+    def test_a_byte_order_mark_is_skipped(self, client):
+        body = b'\xef\xbb\xbf{"prompt": "a", "max_tokens": 1}'
+        assert client.post("/v1/completions", content=body, headers=JSON).status_code == 200
 
     def test_large_bodies_are_refused(self, client):
         body = b'{"prompt": "' + b"a" * 20_000_000 + b'"}'

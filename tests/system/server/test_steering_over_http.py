@@ -117,7 +117,7 @@ def test_samples_and_streams(complete, server, lm, steering):
         ({"interventions": [{"point": POINT}], "n": 9}, "more than 8"),
         ({"interventions": [{"point": POINT}], "max_tokens": 501}, "more than 500"),
         ({"interventions": [{"point": POINT}], "prompt_logprobs": 1}, "prompt_logprobs"),
-        ({"interventions": [{"point": POINT}], "use_beam_search": True}, "interventions"),
+        ({"interventions": [{"point": POINT}], "use_beam_search": True}, "use_beam_search with"),
         ({"interventions": [{"point": POINT, "strength": 1001, "vector": [1.0]}]}, "strength"),
     ],
 )
