@@ -68,7 +68,7 @@ class Conversation:
             text += (" " if adjoins else "") + message + (exchange.answer or "")
         return text
 
-    def save(self, path: Path) -> int:
+    def save(self, path: str | Path) -> int:
         """Write the messages to a JSON file; returns the number of messages.
 
         Raises InvalidArgumentError if the file can't be written.
@@ -76,7 +76,7 @@ class Conversation:
         messages = self.messages()
         content = json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
         try:
-            atomic_write_text(path, content + "\n")
+            atomic_write_text(Path(path), content + "\n")
         except (OSError, ValueError) as error:
             reason = error_reason(error)
             raise InvalidArgumentError(f"cannot write {path}: {reason}") from error

@@ -172,7 +172,10 @@ def check_special_tokens(
 
 
 def read_chat_template(
-    folder: Path, special_tokens: Mapping[str, str] | None = None, *, file: Path | None = None
+    folder: str | Path,
+    special_tokens: Mapping[str, str] | None = None,
+    *,
+    file: str | Path | None = None,
 ) -> ChatTemplate | None:
     """Read the chat template of the model in `folder`; returns None if the model has no template.
 
@@ -184,7 +187,7 @@ def read_chat_template(
         GPT2NPError, TokenizerError: the template can't be compiled (see `ChatTemplate`), or a file
             is damaged.
     """
-    path = file or folder / CHAT_TEMPLATE_FILE
+    path = Path(file or Path(folder, CHAT_TEMPLATE_FILE))
     if file or path.exists():
         data = read_bytes(path, TokenizerError, max_bytes=limits().max_config_bytes)
         try:
@@ -192,7 +195,7 @@ def read_chat_template(
         except UnicodeDecodeError as error:
             raise TokenizerError(f"{path} is damaged: not UTF-8 text") from error
         return ChatTemplate(text, special_tokens or {}, str(path))
-    path = folder / CONFIG_FILE
+    path = Path(folder, CONFIG_FILE)
     source = read_if_exists(path).get("chat_template")
     if isinstance(source, list):
         entries = [entry for entry in source if isinstance(entry, dict)]

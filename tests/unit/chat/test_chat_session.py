@@ -18,7 +18,7 @@ from gpt2np.model import KVCache
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory, bundled):
-    return read_chat_template(chat_model(tmp_path_factory.mktemp("m") / "m", bundled, CHATML))
+    return read_chat_template(str(chat_model(tmp_path_factory.mktemp("m") / "m", bundled, CHATML)))
 
 
 def answer(session, text):
@@ -340,5 +340,5 @@ def test_files_that_hold_no_conversation(tmp_path, content, told):
 
 def test_a_saved_conversation_is_the_same(tmp_path):
     whole = Conversation("s", [Exchange("a\n", "ä 🦊"), Exchange("b", ""), Exchange("c")])
-    assert whole.save(tmp_path / "x.json") == 6
+    assert whole.save(str(tmp_path / "x.json")) == 6
     assert read_conversation(tmp_path / "x.json") == whole
