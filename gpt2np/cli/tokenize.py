@@ -2,7 +2,7 @@ r"""Show how text is split into tokens.
 
 Each TEXT is tokenized separately. Standard input is read if TEXT is '-', or if
 neither TEXT nor --file is given; one newline at the end of standard input is
-removed. --file reads a whole file without its byte-order mark. Only the
+removed. --file reads whole files without their byte-order marks. Only the
 vocabulary of the model is downloaded.
 
 Characters that cannot be displayed are escaped as in Python: "\n" for a line
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, terminal_style
 from gpt2np.cli.text_input import read_texts
-from gpt2np.errors import InvalidArgumentError, counted
+from gpt2np.errors import InvalidArgumentError, counted, printable
 
 if TYPE_CHECKING:
     from gpt2np.tokenizer import Tokenizer
@@ -33,7 +33,8 @@ MERGES_LEGEND = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="Text to tokenize, or '-' to read standard input")
-    add("--file", type=Path, metavar="FILE", help="Read the text from FILE (UTF-8)")
+    file = "Read a text from each FILE (UTF-8)"
+    add("--file", type=Path, nargs="+", default=[], metavar="FILE", help=file)
     add_vocabulary_argument(parser)
     add(
         "--special",
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formats = output.add_mutually_exclusive_group()
     for option, meaning in (
         ("ids", "Print only the token ids, one line per text"),
-        ("count", "Print only the number of tokens, one line per text"),
+        ("count", "Print only the number of tokens, one line per text or FILE"),
         ("offsets", "Print the position of each token in the text, in characters and bytes"),
     ):
         formats.add_argument(f"--{option}", action="store_true", help=meaning)
@@ -60,12 +61,18 @@ def run(args: argparse.Namespace) -> int:
     if chosen and (args.merges or args.json):
         other = "--merges" if args.merges else "--json"
         raise InvalidArgumentError(f"{chosen[0]} and {other} contradict each other; give one")
-    texts = read_texts(args.texts, args.file, "text", "TEXT")
+    texts = [
+        text
+        for file in args.file or [None]
+        for text in read_texts(args.texts, file, "text", "TEXT")
+    ]
     tokenizer, description = load_tokenizer(args.model)
     if args.special == "error":
         _check_special_tokens(texts, tokenizer)
     options = {"allowed_special": "all"} if args.special == "allow" else {"disallowed_special": ()}
     output = [_format(text, tokenizer, options, args) for text in texts]
+    if args.count and len(args.file) > 1:
+        output = [f"{n} {printable(str(f))}" for n, f in zip(output, args.file, strict=True)]
     print_stderr(description)
     one_line_each = args.ids or args.count or args.json
     if args.merges and not one_line_each:

@@ -252,3 +252,12 @@ def test_the_name_of_a_file_is_a_text_and_noticed(tmp_path):
     result = tokenize(str(path), "--count")
     assert result.returncode == 0 and f"--file {path} reads the file".encode() in result.stderr
     assert b"reads the file" not in tokenize("--file", str(path), "--count").stderr
+
+
+def test_the_tokens_of_several_files(tmp_path):
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path, text in zip(paths, ("a b", "c"), strict=True):
+        path.write_text(text)
+    result = tokenize("--count", "--file", *map(str, paths))
+    assert result.stdout.decode().splitlines() == [f"2 {paths[0]}", f"1 {paths[1]}"]
+    assert tokenize("--ids", "--file", *map(str, paths)).stdout.count(b"\n") == 2
