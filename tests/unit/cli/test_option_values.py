@@ -46,7 +46,8 @@ def test_two_dashes_are_a_value_or_a_wrong_value(path, option, capsys):
         assert end.code in (0, 2)
         assert capsys.readouterr().err.count("\n") <= 1
     else:
-        assert f"{getattr(args, action.dest)}" in ("--", "['--']")
+        value = getattr(args, action.dest)
+        assert [f"{v}" for v in (value if isinstance(value, list) else [value])] == ["--"]
 
 
 def test_two_dashes_can_stop_a_text():
