@@ -122,6 +122,7 @@ def _parse_json(number: int, text: str) -> PromptLine:
         del options["seed"]
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
         hint = did_you_mean(unknown[0], Options.__annotations__, ADVICE)
+        hint = hint or '; of other fields, only "id" is copied to the result'
         return PromptLine(number, problem=f"unknown option {short_repr(unknown[0])}{hint}")
     prompt = content["prompt"]
     if not isinstance(prompt, (str, list)):

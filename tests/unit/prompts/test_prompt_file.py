@@ -76,7 +76,8 @@ def test_broken_lines(tmp_path, line, told):
 @pytest.mark.parametrize("name", ["prefix", "constraint"])
 def test_an_argument_of_generate_that_is_no_option(tmp_path, name):
     [line] = lines(tmp_path, b'{"prompt": "a", "%b": 1}' % name.encode())
-    assert line.problem == f"unknown option {name!r}"
+    copied = 'of other fields, only "id" is copied to the result'
+    assert line.problem == f"unknown option {name!r}; {copied}"
 
 
 @pytest.mark.parametrize("name", ["x", "x.csv", "x.json"])
