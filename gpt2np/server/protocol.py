@@ -206,9 +206,9 @@ class EditRequest(_ClosedRequest):
     point: str = Field(
         pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
     )
-    heads: list[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, max_length=1000)
+    heads: List[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, max_length=1000)
     factor: float = Field(0, ge=-1000, le=1000)
-    vector: list[Annotated[float, Field(ge=-1e6, le=1e6)]] | None = Field(
+    vector: List[Annotated[float, Field(ge=-1e6, le=1e6)]] | None = Field(
         None,
         min_length=1,
         max_length=100_000,
@@ -492,7 +492,7 @@ def check_limit(name: str, number: int, problem: str, advice: str) -> None:
 class InterventionRequest(EditRequest):
     """Edit an activation in one pass, also at some positions only."""
 
-    positions: list[Annotated[int, Field(ge=-100_000, le=100_000)]] | None = Field(
+    positions: List[Annotated[int, Field(ge=-100_000, le=100_000)]] | None = Field(
         None, min_length=1, max_length=1000, description="Positions to edit; all by default."
     )
 
@@ -501,24 +501,24 @@ class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
     """The body of POST /api/inspect: a text whose next token is inspected."""
 
     model: AnyText | None = None
-    prompt: AnyText | list[TokenId] = Field(description="A text or token ids.")
+    prompt: AnyText | List[TokenId] = Field(description="A text or token ids.")
     n: int = Field(10, ge=1, le=100, description="The number of likely tokens to return.")
-    tokens: list[TokenId] | None = Field(
+    tokens: List[TokenId] | None = Field(
         None,
         min_length=1,
         max_length=10,
         description="Tokens to track in addition to the two most likely.",
     )
-    include: list[Literal["lens", "attention", "neurons", "attribution", "lines"]] = Field(
+    include: List[Literal["lens", "attention", "neurons", "attribution", "lines"]] = Field(
         default=["lens", "attention", "neurons", "attribution", "lines"]
     )
     seed: int | None = Field(None, ge=0, lt=2**32, description="Seed of the draw to show.")
     n_drawn: int = Field(0, ge=0, le=100_000, description="Tokens drawn with the seed before.")
-    points: list[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=100)
+    points: List[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=100)
     n_rows: int | None = Field(
         None, ge=1, description="Return the rows of `points` for the last tokens only."
     )
-    interventions: list[InterventionRequest] = Field(default=[], max_length=100)
+    interventions: List[InterventionRequest] = Field(default=[], max_length=100)
 
     def sampling_options(self) -> GenerationOptions:
         """Return the options that change the probabilities of the next token."""
@@ -530,18 +530,18 @@ class SaliencyRequest(_ClosedRequest):
     """The body of POST /api/saliency: a text, and the token that came after it."""
 
     model: AnyText | None = None
-    prompt: list[TokenId]
+    prompt: List[TokenId]
     token: TokenId
     steps: int = Field(8, ge=1, le=64, description="Gradients to average.")
-    interventions: list[InterventionRequest] = Field(default=[], max_length=100)
+    interventions: List[InterventionRequest] = Field(default=[], max_length=100)
 
 
 class DirectionRequest(_ClosedRequest):
     """The body of POST /api/direction: two lists of texts."""
 
     model: AnyText | None = None
-    texts_a: list[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=50)
-    texts_b: list[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=50)
+    texts_a: List[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=50)
+    texts_b: List[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=50)
     point: str = Field(pattern=r"^blocks\.\d+\.resid$", max_length=30)
 
 
@@ -556,8 +556,8 @@ class ExplainRequest(_ClosedRequest):
     """The body of POST /api/explain: the arguments of `gpt2np.explain.explain`."""
 
     model: AnyText | None = None
-    prompt: AnyText | list[TokenId] = Field(description="A text or token ids.")
-    window: list[int] | None = Field(
+    prompt: AnyText | List[TokenId] = Field(description="A text or token ids.")
+    window: List[int] | None = Field(
         None, min_length=2, max_length=2, description="The first token, and one past the last."
     )
     layer: int | None = None

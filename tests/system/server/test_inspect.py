@@ -70,6 +70,12 @@ def test_rows_of_points(client, lm):
         np.testing.assert_array_equal(array(answer[name]), traced[name][..., -2:, :])
 
 
+def test_the_first_wrong_entry_is_named(client):
+    for field in ("prompt", "tokens", "include", "points", "interventions"):
+        response = client.post("/api/inspect", json={"prompt": [5], field: [[], []]})
+        assert response.json()["error"]["param"] == f"{field}.0"
+
+
 def test_nearest(client, lm):
     answer = client.get("/api/nearest", params={"id": 300, "n": 5}).json()
     ids, cosines = nearest_tokens(lm.model.weights["wte.weight"], [300], 5)
