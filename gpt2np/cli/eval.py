@@ -198,6 +198,8 @@ def _perplexity(args: argparse.Namespace) -> "InputsAndMeasure":
     from gpt2np.evaluation.documents import read_all_documents
     from gpt2np.evaluation.perplexity import perplexity
 
+    if folder := next((file for file in args.files if file.is_dir()), None):
+        raise InvalidArgumentError(f"{folder} is a folder; give files, or use gpt2np score")
     check_field(args.field, args.files)
     if notice := plain_text_notice(args.files):
         print_stderr(notice)

@@ -35,8 +35,12 @@ COMMANDS = (
 """Subcommands: modules of this package with add_arguments(parser), and run(args) → exit code."""
 
 _ADVICE = {
-    **dict.fromkeys(("--device", "--gpu", "--cuda"), "gpt2np computes on CPUs only"),
+    **dict.fromkeys(
+        ("--device", "--gpu", "--cuda", "--gpu-layers", "--n-gpu-layers"),
+        "gpt2np computes on CPUs only",
+    ),
     **dict.fromkeys(("--fp16", "--half", "--bf16"), "gpt2np computes in float32 or float64"),
+    **dict.fromkeys(("-q", "--quiet"), "messages go to stderr, so redirect stderr"),
     "--epochs": "give --max-steps",
     "--num-train-epochs": "give --max-steps",
     "--lora": f"merge the adapter into the weights first, or {SEE_MISSING_FEATURES}",
@@ -60,6 +64,9 @@ _SYNONYMS = {
     "--load-in-4bit": f"--weights int8, or {SEE_MISSING_FEATURES}",
     "--num-samples": "--samples",
     "-m": "--model",
+    "-t": "--threads",
+    "--max-num-seqs": "--max-running",
+    **dict.fromkeys(("--grammar", "--grammar-file"), "--regex or --json-schema"),
     **dict.fromkeys(("--max-length", "--n-predict"), "--max-new-tokens"),
     **dict.fromkeys(("--int8", "--quantize", "--load-in-8bit"), "--weights int8"),
 }

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 
 from gpt2np.errors import counted
 from gpt2np.interrupts import held_signals
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from gpt2np.data.resumable import JobCallbacks
     from gpt2np.generation.streaming import TextStream
     from gpt2np.tokenizer.display import Style
+
+
+_LOG_INTERVAL = 60.0  # seconds between two lines of progress in a log file
 
 
 def prepare_streams() -> None:
@@ -144,7 +148,7 @@ def running_job(
 ) -> Iterator[JobCallbacks]:
     """Show a job that writes `out` in a tqdm bar with `options`; Ctrl-C exits with code 130.
 
-    `position` formats the progress of earlier runs.
+    `position` formats the progress. Without a terminal, a line each minute replaces the bar.
     """
     from gpt2np.data.resumable import JobCallbacks, partial_folder
 
@@ -153,6 +157,7 @@ def running_job(
         exit_on_interrupt(partial_folder(out)),
         progress(**options) as bar,
     ):
+        started = logged = time.monotonic()
 
         def write(message: object) -> None:
             bar.write(f"{message}", file=sys.stderr)
@@ -162,8 +167,12 @@ def running_job(
             bar.initial = bar.n = done
 
         def on_progress(done: int, n_tokens: int) -> None:
-            seconds = bar.format_dict["elapsed"]
-            speed = f"{n_tokens / seconds:,.0f} tokens/s" if seconds else ""
+            nonlocal logged
+            now = time.monotonic()
+            speed = f"{n_tokens / (now - started):,.0f} tokens/s" if now > started else ""
+            if bar.disable and now - logged >= _LOG_INTERVAL:
+                logged = now
+                write(f"at {position(done)}, {speed}")
             bar.set_postfix_str(speed, refresh=False)
             bar.update(done - bar.n)
 

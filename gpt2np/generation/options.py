@@ -85,7 +85,16 @@ ADVICE = {
     "greedy": "give temperature=0",
     "device": "gpt2np computes on CPUs only",
     "streamer": "call stream, which yields the pieces of the text",
-    "attention_mask": "a batch is a list of prompts of any lengths",
+    "min_length": "it would count the prompt's tokens, too; give min_new_tokens",
+    "use_cache": "the KV cache is always used",
+    "assistant_model": "give draft to gpt2np.load",
+    "prompt_lookup_num_tokens": "draft='auto', the default, drafts from the text so far",
+    "return_full_text": "the result has .prompt and .text",
+    "temp": "give temperature",
+    **dict.fromkeys(
+        ("attention_mask", "pad_token_id"), "a batch is a list of prompts of any lengths"
+    ),
+    **dict.fromkeys(("output_scores", "output_logits"), "give logprobs, or call gpt2np.trace"),
     "grammar": "give regex or json_schema",
     "response_format": "give json_schema",
     "include_stop_str_in_output": r'to keep a period, set stop_regex=r"(?<=\.)"',

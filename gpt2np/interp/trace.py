@@ -63,7 +63,7 @@ class Trace(Mapping[str, Array]):
                 return self.arrays[kept]
         known = hook_point_names(self.config.n_layer)
         hint = "; select it with gpt2np.trace(…, points=…)" if name in known else ""
-        hint = hint or did_you_mean(f"{name}", self.arrays)
+        hint = hint or did_you_mean(f"{name}", self.arrays) or "; iterate over the trace for names"
         raise KeyError(f"{name} is not in this trace{hint}")
 
     def __iter__(self) -> Iterator[str]:

@@ -102,8 +102,10 @@ class Report:
         dtype = f"{self.dtype} with {self.by_design}" if self.by_design else self.dtype
         if self.first is None:
             worst = max(self.points, key=lambda p: p.ratio)
+            n = len(self.points)
+            arrays = "1 array agrees" if n == 1 else f"{n} arrays agree"
             return (
-                f"rounding: {len(self.points)} arrays agree within the rounding of {dtype}; the "
+                f"rounding: {arrays} within the rounding of {dtype}; the "
                 f"largest error is {worst.error:.2g}, of at most {worst.tolerance:.2g}, at "
                 f"{worst.point}"
             )

@@ -355,6 +355,8 @@ def _error(error: Exception) -> tuple[int, ErrorResponse]:
             parts.append(str(found["loc"][-1]))  # a misspelled field
         name, what = ".".join(parts), found["msg"].removeprefix("Value error, ")
         return 400, error_body(f"{name or 'the body'}: {what}", _INVALID, param=name or None)
+    if isinstance(error, HTTPException) and error.detail == "Not Found":  # Starlette's own
+        return 404, error_body("there is no such endpoint; /docs lists all endpoints", _INVALID)
     if isinstance(error, HTTPException):
         return error.status_code, error_body(str(error.detail), _INVALID)
     if isinstance(error, ModelNotFoundError):

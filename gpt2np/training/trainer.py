@@ -309,7 +309,7 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
         elif path.suffix == ".bin":
             ids = np.memmap(path, dtype, "r")
         else:
-            raise ValueError("its name ends in neither .bin nor .npy")
+            raise ValueError("its name ends in neither .bin nor .npy; first encode the texts")
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise ValueError(f"it has numbers {ids.dtype} {ids.shape}, not a list of integers")
         if not ids.size:

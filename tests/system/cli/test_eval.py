@@ -139,6 +139,8 @@ def test_a_table_is_refused(file):
     result = evaluate("perplexity", path, "--field", "text")
     assert (result.returncode, result.stdout) == (2, "")
     assert "is a table; gpt2np score scores each of its rows" in result.stderr
+    folder = evaluate("perplexity", path.parent)
+    assert folder.returncode == 2 and "is a folder; give files, or use gpt2np" in folder.stderr
     missing = evaluate("perplexity", path.with_name("missing.csv"))
     assert missing.returncode == 2 and "missing.csv: No such file" in missing.stderr
 

@@ -241,7 +241,8 @@ def test_wrong_files(corpus, tmp_path, capsys):
     assert train(corpus, corpus.parent) == 2
     assert "already exists" in capsys.readouterr().err
     assert train(STORY, tmp_path / "m") == 2
-    assert "is not a corpus from gpt2np encode" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "is not a corpus from gpt2np encode" in error and "first encode the texts" in error
     for name, content in (("empty.npy", b""), ("text.npy", b"text"), ("empty.bin", b"")):
         (tmp_path / name).write_bytes(content)
         assert train(tmp_path / name, tmp_path / "m") == 2

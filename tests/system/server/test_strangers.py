@@ -54,7 +54,9 @@ class TestHosts:
     )
     def test_only_known_names_are_answered(self, client, host, status):
         for path in ("/v1/models", "/health", "/", "/api/model"):
-            assert client.get(path, headers={"Host": host}).status_code == status
+            response = client.get(path, headers={"Host": host})
+            assert response.status_code == status
+            assert ("allowed hosts" in response.text) == (status == 403)
         body = {"prompt": "a", "max_tokens": 1}
         assert client.post(COMPLETIONS, json=body, headers={"Host": host}).status_code == status
 

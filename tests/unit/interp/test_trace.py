@@ -127,7 +127,7 @@ class TestContent:
         assert "logits" not in kept and kept.get("logits") is None
         with pytest.raises(KeyError, match="logits is not in this trace"):
             kept["logits"]
-        with pytest.raises(KeyError, match="not in this trace"):
+        with pytest.raises(KeyError, match="not in this trace; iterate over the trace"):
             kept["*"]
         with pytest.raises(InvalidArgumentError, match="lacks blocks"):
             kept.subset("blocks.0.ln_1")
