@@ -12,6 +12,7 @@ from posixpath import normpath
 from typing import Any
 
 from docutils import nodes
+from repository_pages import COPIES
 from sphinx import addnodes
 from sphinx.transforms import SphinxTransform
 
@@ -19,10 +20,15 @@ WORDS = Path(__file__).parents[1] / "reference" / "words.md"
 _ROW = re.compile(r"^\| (.+?) \| \[.*?\]\(([^)#]+)\.md(?:#([^)]+))?\) \|$", re.MULTILINE)
 
 
+def _docname(path: str) -> str:
+    """Return the page of the site for a file of the repository, without its suffix."""
+    return COPIES.get(path, path.removeprefix("docs/")).removesuffix(".md")
+
+
 def targets() -> dict[str, tuple[str, str]]:
     """Return the page and the anchor of each word; the anchor may be empty."""
     return {
-        word.strip(): (normpath(f"reference/{page}"), anchor)
+        word.strip(): (_docname(normpath(f"docs/reference/{page}.md")), anchor)
         for words, page, anchor in _ROW.findall(WORDS.read_text(encoding="utf-8"))
         for word in words.split(",")
     }
