@@ -31,6 +31,7 @@ MAX_BYTES = 1 << 30
 """Bytes of kept arrays above which the backward pass runs each block again."""
 
 _CHUNK = 1 << 17  # values of an elementwise function at a time, so that they stay in the cache
+_MAX_GROUP = 192  # products of one sum, as in a forward pass
 _GEMM_ROWS = 512  # rows of a product at a time
 _QUERY_BLOCK = 128
 _KEPT = ("ln_1", "attn.qkv", "attn.z", "resid_mid", "ln_2", "mlp.pre", "mlp.act", "resid")
@@ -283,11 +284,14 @@ class RecordingContext(PlainContext):
             self.weight_gradients[name] = d
 
     def _matmul(self, x: Array, w: Array, bias: Array | None = None) -> Array:
-        """Return x (N, k) @ w (k, m) + bias (m)."""
+        """Return x (N, k) @ w (k, m) + bias (m), in groups of k: long sums round more."""
         y = np.empty((len(x), w.shape[1]), x.dtype)
+        first, *others = even_slices(len(w), max(1, -(-len(w) // _MAX_GROUP)))
 
         def run(rows: slice) -> None:
-            np.matmul(x[rows], w, out=y[rows])
+            np.matmul(x[rows, first], w[first], out=y[rows])
+            for group in others:
+                y[rows] += np.matmul(x[rows, group], w[group])
             if bias is not None:
                 y[rows] += bias
 

@@ -241,7 +241,7 @@ class TestWrongUse:
             (["--out", "o", "--pattern", "nosuch"], "--pattern is 'nosuch'; it must be gpt2, "),
             (
                 ["--out", "o", "--field", "body"],
-                "--field is for .jsonl, .csv and .parquet files; there is none",
+                "--field is for .jsonl, .csv, .tsv and .parquet files; there is none",
             ),
             (["--out", "o", ""], "unrecognized argument ''; give all arguments together"),
         ],
