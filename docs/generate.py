@@ -105,9 +105,10 @@ def options_page() -> str:
         NOTE.strip(),
         "Each option is a keyword argument of `LanguageModel.generate` and similar methods, and a "
         "field of `GenerationOptions`. In a file of prompts (`--prompts`), the names are keys of "
-        "the JSON objects. The flag after a name, such as `--top-k`, is for `gpt2np generate`. "
-        "For an option whose value is a list, give the flag once for each item. [HTTP "
-        "requests](request_fields.md) support most of these options, some under other names.",
+        "the JSON objects. The flag after a name, such as `--top-k`, sets the option in the "
+        "command `gpt2np generate`. For an option whose value is a list, give the flag once for "
+        "each item. [HTTP requests](request_fields.md) support most of these options, some under "
+        "other names.",
         "A value out of its range causes an error that names the option and the range. In the "
         "descriptions, N, X, TEXT and ID stand for the option's value. There are two aliases: "
         "`stop_strings` for `stop`, and `do_sample=False` for `temperature=0`. Log probabilities "
@@ -173,23 +174,23 @@ def request_fields_page() -> str:
         "# HTTP request fields",
         NOTE.strip(),
         "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
-        "`/v1/chat/completions`, some fields of llama.cpp, SGLang and `transformers`, gpt2np's "
-        "own fields `boundary` and `interventions`, and options of gpt2np that the server does not "
-        "support, such as `window`. If the last column names an endpoint, only this endpoint reads "
-        "the field, and the other endpoint ignores it.",
-        "A supported field that OpenAI or vLLM defines has the same meaning as there, with three "
+        "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. The "
+        "table also lists gpt2np's own fields `boundary` and `interventions`, and options of "
+        "gpt2np that the server does not support, such as `window`. If the last column names an "
+        "endpoint, only this endpoint reads the field, and the other endpoint ignores it.",
+        "A supported field that OpenAI or vLLM defines has the same meaning in gpt2np, with three "
         "exceptions. With `ignore_eos`, gpt2np never generates the end-of-text token, whereas vLLM "
         "generates it and continues. Until `min_tokens` tokens are generated, gpt2np excludes only "
         "the end-of-text token, whereas vLLM also excludes `stop_token_ids`. With "
         "`use_beam_search`, gpt2np uses at least 2 beams.",
         "The page [Generation options](options.md) describes most supported fields. If the "
-        'table says "option X", that page describes the field under the name X; a request still '
+        'table says "option X", that page describes the field under the name X. But a request '
         "uses the name in the first column. The page [HTTP server](../guide/server.md) explains "
         "`interventions`.",
-        "The defaults are those of the page Generation options, except these: `temperature` is 1, "
-        "`top_k` is 0, and `max_tokens` is 16 for `/v1/completions` and the rest of the context "
-        "for `/v1/chat/completions`. Unlike the `generate` command, the server takes no defaults "
-        "from the model's generation_config.json.",
+        "The defaults are the same as on the page Generation options, with three exceptions: "
+        "`temperature` is 1, `top_k` is 0, and `max_tokens` is 16 for `/v1/completions` and the "
+        "rest of the context for `/v1/chat/completions`. Unlike the `generate` command, the server "
+        "takes no defaults from the model's generation_config.json.",
         "A refused field causes an error that names the field (status 400), unless the value "
         "counts as absent. The following rules say which values count as absent, both for fields "
         "that are always refused and for fields that are refused only in some requests:",
@@ -199,8 +200,8 @@ def request_fields_page() -> str:
         '`0`, `""`, `[]` and `{}` count as absent, too. The same applies to `echo` in chat.\n'
         "- No other value counts as absent.",
         "A field that the table lists as ignored changes nothing, and is not reported. A field "
-        "that is not in the table, or is only for the other endpoint, is ignored, too, but the "
-        "response header `X-Ignored-Fields` names it (at most 20 fields). But an unknown key "
+        "that is not in the table, or is only for the other endpoint, is ignored, too. The "
+        "response header `X-Ignored-Fields` names such fields (at most 20). But an unknown key "
         "within `structured_outputs`, `response_format` or an entry of `interventions` is an "
         "error, unless its value is `null`.",
         "The page `/docs` of a running server lists the ranges of values.",

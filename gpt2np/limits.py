@@ -52,8 +52,8 @@ class Limits:
     )
     max_cache_bytes: int = _limit(
         GIB,
-        "A sequence waits until the KV caches of all running sequences and its own fit within "
-        "this limit. A beam search whose KV caches need more is refused.",
+        "A sequence starts only when its own KV cache and the KV caches of all running sequences "
+        "together fit within this limit. A beam search whose KV caches need more is refused.",
     )
     max_inspected_bytes: int = _limit(
         16 * MIB, "`/api/inspect` refuses to return larger activations."
@@ -62,7 +62,9 @@ class Limits:
     max_saliency_tokens: int = _limit(256, "`/api/saliency` refuses a longer text.")
     # Each runs in a pass of its own; beside others, they share a tenth of a second of each step.
     max_steered_sequences: int = _limit(
-        8, "`gpt2np serve` refuses a request if more sequences with `interventions` would then run."
+        8,
+        "`gpt2np serve` refuses a request with `interventions` if the request would raise the "
+        "number of running sequences with `interventions` above this limit.",
     )
     max_steered_tokens: int = _limit(
         500, "`gpt2np serve` refuses a request with `interventions` that asks for more new tokens."

@@ -33,14 +33,14 @@ _PERPLEXITY = """Perplexity of texts, with a sliding window.
 
 The model reads a document in windows of K tokens (--context). Each window
 starts S tokens (--stride) after the start of the previous window. Each token is
-scored once, in the first window that contains the token, given the earlier
-tokens of that window. The first token of a document is not scored, except with
---from-end-of-text. If S = K, the first token of every later window is not
-scored, either.
+scored once, in the first window that contains the token. The score depends on
+the earlier tokens of that window. The first token of a document is not scored,
+except with --from-end-of-text. If S = K, the first token of every later window
+is not scored, either.
 
-All scored tokens have the same weight. The second line of the result reproduces
-the program in Hugging Face's perplexity guide: there, tokens of later windows
-have slightly less weight.
+In the first line of the result, all scored tokens have the same weight. The
+second line reproduces the program in Hugging Face's perplexity guide, where
+tokens of later windows have slightly less weight.
 
 In a text file, <|endoftext|> separates documents, and line ends next to
 <|endoftext|> are ignored. A .jsonl file has a JSON object per line; --field
@@ -62,17 +62,17 @@ harness      The task lambada_openai of lm-evaluation-harness. The target is the
              targets.
 gpt2-paper   The evaluation of the GPT-2 paper, as far as it is known: the code
              is not public. The target is the last token, which may be only a
-             part of a word. For a second accuracy, predictions that are a stop
-             word after a space are excluded. OpenAI's list of stop words is
+             part of a word. A second accuracy excludes predictions that
+             consist of a space and a stop word. OpenAI's list of stop words is
              not public; the default of --stop-words is a list of common
              English function words."""
 
 _WIKITEXT = """Word and byte perplexity on WikiText.
 
 The evaluation follows the task wikitext of lm-evaluation-harness. FILE is a
-published WikiText file such as wiki.test.raw, which is split into pages at the
-titles, or a .jsonl file. Each line of a .jsonl file is a JSON object; --field
-names the field with the text of one page.
+published WikiText file such as wiki.test.raw, or a .jsonl file. A WikiText file
+is split into pages at the titles. Each line of a .jsonl file is a JSON object;
+--field names the field with the text of one page.
 
 In WikiText, spaces surround punctuation. The model reads each page without
 these spaces (detokenized), after <|endoftext|>, in consecutive windows as long

@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("error", "allow", "text"),
         default="error",
         help="If TEXT contains a special token such as <|endoftext|>: report an error (error), "
-        "encode it as the special token (allow), or as plain text (text) (default: error)",
+        "encode the special token (allow), or encode its characters as plain text (text) "
+        "(default: error)",
     )
     output = parser.add_argument_group("Output")
     formats = output.add_mutually_exclusive_group()

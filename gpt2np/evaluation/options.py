@@ -34,9 +34,9 @@ class ScoreOptions:
     tokens: bool = option(
         False,
         Flag(),
-        "Add to each row the list token_scores, with the id, text, span in characters, log "
-        "probability, entropy (of the predicted distribution, in nats) and rank (1: the most "
-        "likely token) of each token",
+        "Add to each row the list token_scores, with an entry for each token: id, text, span in "
+        "characters, log probability, entropy of the predicted distribution (in nats), and rank "
+        "(1 for the most likely token)",
         group="Output",
     )
 

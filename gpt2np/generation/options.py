@@ -354,16 +354,15 @@ class GenerationOptions:
     length_penalty: float = _beam_search(
         1.0,
         Number(-100, 100),
-        "Exponent X in the score of a beam, log probability / (number of tokens)^X; a higher X "
+        "Exponent X in a beam's score, which is log probability / (number of tokens)^X; a higher X "
         "favors longer texts",
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
         OneOf(True, False, "never"),
-        "When to end the search, once {num_beams} texts are complete. true: at once; false: once "
-        "the worst complete text's score is at least the present score of every unfinished beam; "
-        "never: only once no unfinished beam could reach a better score by growing longer "
-        "(slowest)",
+        "When to end the search after {num_beams} texts are complete. true: at once; false: when "
+        "no unfinished beam has a higher score than the worst complete text; never: only when no "
+        "unfinished beam could reach a higher score by growing longer (slowest)",
     )
 
     repetition_penalty: float = _penalty(
@@ -379,13 +378,13 @@ class GenerationOptions:
         0.0,
         Number(-2, 2),
         "Subtract X from the logit of each token that the generated text contains",
-        details="As in OpenAI's API.",
+        details="The penalty is the same as in OpenAI's API.",
     )
     frequency_penalty: float = _penalty(
         0.0,
         Number(-2, 2),
         "From the logit of each token, subtract X times the token's count in the generated text",
-        details="As in OpenAI's API.",
+        details="The penalty is the same as in OpenAI's API.",
     )
     no_repeat_ngram_size: int = _penalty(
         0,

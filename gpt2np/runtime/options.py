@@ -52,14 +52,14 @@ class ModelOptions:
     weights: Literal["int8"] | None = option(
         None,
         OneOf("int8", is_optional=True, note=SEE_MISSING_FEATURES),
-        "Quantize the weight matrices to 8 bits; this takes a quarter of the memory, and changes "
+        "Quantize the weight matrices to 8 bits, which takes a quarter of the memory and changes "
         "the results slightly",
         group="Performance",
     )
     exact: bool = option(
         False,
         Flag(),
-        "Compute in float64, several times slower, with bit-identical results on every machine",
+        "Compute in float64 so that every machine gets the same bits; several times slower",
         group="Performance",
     )
     processes: int | Literal["auto"] = option(
@@ -74,8 +74,8 @@ class ModelOptions:
     draft: str = option(
         "auto",
         Text(),
-        "Speculative decoding: guess several tokens cheaply and check the guesses in one pass; "
-        "this is faster, and the text stays the same. auto: guess from built-in n-grams and from "
+        "Speculative decoding, which is faster and gives the same text: guess several tokens "
+        "cheaply, and check the guesses in one pass. auto: guess from built-in n-grams and from "
         "the text so far; FILE: guess from an n-gram table that gpt2np train-draft built; MODEL: "
         "guess with a smaller model of the same vocabulary; none: do not guess",
         group="Performance",
