@@ -6,8 +6,10 @@ A test that fails because gpt2np has learned something new asks for a change of 
 import re
 from importlib.util import find_spec
 
+import numpy as np
 import pytest
 from helpers.paths import CHECKOUT
+from safetensors.numpy import save_file
 
 import gpt2np
 from gpt2np import interp
@@ -44,6 +46,24 @@ def test_other_architectures_and_adapters_are_refused_by_name(tmp_path):
     gguf = load_folder(tmp_path / "d", {"x.gguf": "GGUF"})
     assert "has a GGUF file" in gguf and gguf.endswith(SEE_MISSING_FEATURES)
     assert PAGE.splitlines()[0].removeprefix("# ") in SEE_MISSING_FEATURES
+
+
+def test_the_program_that_merges_an_adapter(tmp_path, monkeypatch):
+    rng, name = np.random.default_rng(0), "h.1.attn.c_attn"
+    a, b = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 256), (768, 4)))
+    keys = (f"base_model.model.transformer.{name}.lora_{matrix}.weight" for matrix in "AB")
+    folder = tmp_path / "my-adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"lora_alpha": 8}')
+    save_file(dict(zip(keys, (a, b), strict=True)), folder / "adapter_model.safetensors")
+    monkeypatch.chdir(tmp_path)
+    program = PAGE.partition("merges the adapter without PEFT")[2].split("```")[1]
+    exec(program.removeprefix("python").replace('"gpt2"', '"bundled"'), {"gpt2np": gpt2np})
+    base, merged = (gpt2np.load(x).model.weights for x in ("bundled", "merged"))
+    changed = {key for key in base if not np.array_equal(base[key], merged[key])}
+    assert changed == {f"{name}.weight"}
+    expected = base[f"{name}.weight"] + 2 * (b @ a).T  # alpha / rank
+    np.testing.assert_allclose(merged[f"{name}.weight"], expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["model.gguf", "model.onnx", "pytorch_model.bin"])
