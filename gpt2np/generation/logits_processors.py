@@ -294,7 +294,7 @@ def typical_filter(logits: Array, p: float) -> Array:
     This is locally typical sampling (Meister et al. 2022). The token that reaches p is kept, and so
     are all ties with it.
     """
-    exp, row_sums = exact.functions(logits)
+    exp, row_sums = exact.functions(logits.dtype)
     shifted = logits - logits.max(-1, keepdims=True)
     log_p = shifted - exact.log(row_sums(exp(shifted))).astype(logits.dtype)
     entropy = -row_sums(np.nan_to_num(exp(log_p) * log_p))

@@ -109,7 +109,7 @@ class TokenLogprob:
 @np.errstate(under="ignore")
 def log_softmax(logits: Array) -> Array:
     """Compute log probabilities from logits (…, V). Returns (…, V), float64."""
-    exp, row_sums = exact.functions(logits)
+    exp, row_sums = exact.functions(logits.dtype)
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(-1, keepdims=True)
     shifted -= exact.log(row_sums(exp(shifted)))

@@ -120,7 +120,7 @@ class Scheduler:
         if self.waiting:
             self._admit()
         n_left = self._prefill_chunk
-        if any(sequence.n_pending == 1 for sequence in self.running):
+        if n_left < sys.maxsize and any(sequence.n_pending == 1 for sequence in self.running):
             n_left = max(1, n_left // 2)
         for group in self._batches():
             n_left = self._run(group, n_left)
@@ -135,24 +135,24 @@ class Scheduler:
             return n_left
         self._turn = max(self._turn, *(sequence.turn for sequence in batch))
         drafts = _drafts(batch)
+        # A long prompt takes several chunks; only the last one predicts a token.
+        is_last = [len(ids) == s.n_pending for s, ids in zip(batch, inputs, strict=True)]
         logits_indices: list[int] = []
         n_tokens = 0
-        for sequence, ids, draft in zip(batch, inputs, drafts, strict=True):
-            is_last_chunk = len(ids) == sequence.n_pending
+        for ids, draft, predicts in zip(inputs, drafts, is_last, strict=True):
             ids += draft
             n_tokens += len(ids)
-            if is_last_chunk:
+            if predicts:
                 logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
         logits = self._forward(batch, inputs, logits_indices)
         if logits is None:
             return n_left
         start = 0
-        for sequence, draft in zip(batch, drafts, strict=True):
-            if sequence.n_pending > 0:  # more chunks of a prompt
-                continue
-            stop = start + 1 + len(draft)
-            _accept(sequence, logits[start:stop], draft)
-            start = stop
+        for sequence, draft, predicts in zip(batch, drafts, is_last, strict=True):
+            if predicts:
+                stop = start + 1 + len(draft)
+                _accept(sequence, logits[start:stop], draft)
+                start = stop
         return n_left
 
     def _forward(
@@ -190,6 +190,8 @@ class Scheduler:
         alone = [s for s in running if s.request.callbacks.interventions]
         if together:
             yield together
+        if not alone:
+            return
         deadline = time.perf_counter() + _ALONE_SECONDS
         for i, sequence in enumerate(sorted(alone, key=attrgetter("latest_pass"))):
             if together and i and time.perf_counter() > deadline:

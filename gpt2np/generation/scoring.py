@@ -376,7 +376,7 @@ def _score_logits(
     n_details = len(targets) if details else 0
     ranks, entropies = np.empty(n_details, np.int64), np.empty(n_details)
     excluded_ids = np.asarray(excluded, np.int64)
-    exp, row_sums = exact.functions(logits)
+    exp, row_sums = exact.functions(logits.dtype)
 
     def score_rows(rows: slice) -> None:
         chunk = logits[rows]

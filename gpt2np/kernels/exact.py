@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, wraps
-from typing import NamedTuple
+from functools import cache, partial, wraps
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -163,9 +163,10 @@ def row_sums(x: Array) -> Array:
 _numpy_row_sums = partial(np.add.reduce, axis=-1, keepdims=True)
 
 
-def functions(x: Array) -> tuple[Callable[..., Array], Callable[[Array], Array]]:
-    """Return exp and row_sums for x: exact for float64, else NumPy's, which are faster."""
-    return (exp, row_sums) if x.dtype == np.float64 else (np.exp, _numpy_row_sums)
+@cache
+def functions(dtype: np.dtype[Any]) -> tuple[Callable[..., Array], Callable[[Array], Array]]:
+    """Return exp and row_sums: exact for float64, else NumPy's, which are faster."""
+    return (exp, row_sums) if dtype == np.float64 else (np.exp, _numpy_row_sums)
 
 
 class Slices(NamedTuple):

@@ -60,13 +60,14 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
     """
     n, (groups, n_panels, k, m) = x.shape[0], w.data.shape
     panels = w.data
-    if is_stored_by_output(panels):
+    if not small_kernels() and is_stored_by_output(panels):
         panels = w.joined(1 if n <= MAX_GEMV_ROWS else groups)
     rows = _by_group(x, groups * k, panels.shape[0])
     partials = matmul(rows, panels)  # (I, P, n, m), or (I, 1, n, P·m)
     if w.scale is not None:
         partials *= w.scale[:, :, None]
-    y = sum_partials(partials).swapaxes(0, 1).reshape(n, n_panels * m)
+    y = sum_partials(partials)  # (P, n, m)
+    y = (y if n == 1 else y.swapaxes(0, 1)).reshape(n, n_panels * m)
     if w.bias is not None:
         y += w.bias
     y = y[:, : w.shape[1]]
@@ -89,7 +90,7 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D)."""
     panels = w.panels[:, :, heads]
     n, (groups, _, h, k, d) = x.shape[0], panels.shape
-    if is_stored_by_output(panels):
+    if not small_kernels() and is_stored_by_output(panels):
         whole = w.joined(1 if n <= MAX_GEMV_ROWS else groups)
         panels = whole[..., heads.start * d : heads.stop * d]
         qkv = matmul(_by_group(x, groups * k, panels.shape[0]), panels)  # (I, 3, N, h·D)
@@ -107,13 +108,15 @@ def _by_group(x: Array, width: int, groups: int) -> Array:
     """Append zeros to the rows of x (n, C), then split them: (groups, 1, n, width / groups)."""
     if x.shape[1] < width:
         x = np.pad(x, ((0, 0), (0, width - x.shape[1])))
+    if x.shape[0] == 1:
+        return x.reshape(groups, 1, 1, -1)
     return x.reshape(-1, groups, 1, width // groups).transpose(1, 2, 0, 3)
 
 
 def sum_partials(partials: Array) -> Array:
     """Sum partials[0], partials[1], … in this order. Overwrites partials (I, …, n, m)."""
     total: Array = partials[0]
-    if len(partials) > 1 and (partials.shape[-2] == 1 or total.size <= _MAX_REDUCED):
+    if partials.shape[0] > 1 and (partials.shape[-2] == 1 or total.size <= _MAX_REDUCED):
         # Along an axis that is not contiguous, np.add.reduce, too, adds in this order.
         total = np.add.reduce(partials)
     else:

@@ -55,6 +55,9 @@ class PackedMatrix:
     scale: Array | None = None
     bias: Array | None = None
     _joined: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _ranges: dict[tuple[int, int], PackedMatrix] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def joined(self, groups: int) -> Array:
         """Return the panels as matrices (groups, 1, I / groups · k, P·m); see `join_panels`."""
@@ -94,15 +97,18 @@ class PackedMatrix:
 
     def column_range(self, start: int, stop: int) -> PackedMatrix:
         """Return a view of columns start … stop - 1; `start` must begin a panel."""
+        if (start, stop) in self._ranges:
+            return self._ranges[start, stop]
         m, padded = self.panel_shape[1], self.data.shape[3]
         first, last = start // m, -(-stop // m)
-        return PackedMatrix(
+        self._ranges[start, stop] = part = PackedMatrix(
             self.data[:, first:last],
             (self.shape[0], stop - start),
             self.panel_shape,
             None if self.scale is None else self.scale[:, first:last],
             None if self.bias is None else self.bias[first * padded : last * padded],
         )
+        return part
 
     def fill(self, matrix: Array) -> None:
         """Overwrite the panels with a matrix [in, out], finite if the panels are quantized."""

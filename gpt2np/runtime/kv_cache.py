@@ -271,26 +271,30 @@ class KVWrite:
     Attributes:
         store: the store to write to.
         tokens: the range of the n tokens in the batch.
-        tile, slot, offset: (n,), the place of each token in the store.
+        tile, slot, offset: (n,), the place of each token in the store; for a single token, integers
+            are faster.
     """
 
     store: KVStore
     tokens: slice
-    tile: IntArray
-    slot: IntArray
-    offset: IntArray
+    tile: IntArray | int
+    slot: IntArray | int
+    offset: IntArray | int
 
     def select(self, tokens: IntArray) -> KVWrite:
         """Return the slot mapping of a batch with only `tokens`, sorted indices in this batch."""
         start, stop = np.searchsorted(tokens, (self.tokens.start, self.tokens.stop))
         chosen = tokens[start:stop] - self.tokens.start
-        places = self.tile[chosen], self.slot[chosen], self.offset[chosen]
+        places = [np.atleast_1d(x)[chosen] for x in (self.tile, self.slot, self.offset)]
         return KVWrite(self.store, slice(int(start), int(stop)), *places)
 
     def later(self, by: int) -> KVWrite:
         """Return the slot mapping of new tokens in the same slots, at positions greater by `by`."""
         tile, offset = np.divmod(self.tile * TILE + self.offset + by, TILE)
-        return KVWrite(self.store, self.tokens, tile, self.slot, offset)
+        place = tile, np.asarray(self.slot), offset
+        if tile.size == 1:
+            return KVWrite(self.store, self.tokens, *(array.item() for array in place))
+        return KVWrite(self.store, self.tokens, *place)
 
     def append(self, layer: int, heads: slice, kv: Array) -> None:
         """Write one layer's keys and values of the n tokens to the store.
