@@ -20,7 +20,7 @@ import numpy as np
 
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads, small_kernels
-from gpt2np.kernels.threads import even_slices, parallel_for
+from gpt2np.kernels.threads import even_slices, is_inline, parallel_for
 
 LANES = 16
 """Columns of matrices are padded to a multiple of LANES: BLAS sums leftovers in another order."""
@@ -131,7 +131,8 @@ def _multiply_by_gemv(x: Array, w: Array, out: Array) -> None:
 
 def _is_shared(n: int, w: Array) -> bool:
     """Tell whether threads share the product of n rows and w (…, k, m)."""
-    return w.ndim > 2 and n <= SMALL_BATCH and n * w.size > MIN_SHARED_WORK
+    is_large = w.ndim > 2 and n <= SMALL_BATCH and n * w.size > MIN_SHARED_WORK
+    return is_large and not is_inline()
 
 
 def _empty_product(x: Array, w: Array) -> Array:

@@ -64,8 +64,7 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
     Raises an exception of `function`, if any, after all calls have ended. KeyboardInterrupt drops
     the pending items.
     """
-    is_inline = threads == 1 or len(items) <= 1 or getattr(_thread, "is_inline", False)
-    queue = None if is_inline else _worker_queue()
+    queue = None if threads == 1 or len(items) <= 1 or is_inline() else _worker_queue()
     if queue is None:
         for item in items:
             function(item)
@@ -88,10 +87,15 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
         del errors  # break the reference cycle error → frame → errors, which holds arrays
 
 
+def is_inline() -> bool:
+    """Tell whether parallel_for uses only the calling thread."""
+    return getattr(_thread, "is_inline", False)
+
+
 @contextmanager
 def inline() -> Iterator[None]:
     """Make parallel_for use only the calling thread during the `with` block."""
-    before = getattr(_thread, "is_inline", False)
+    before = is_inline()
     _thread.is_inline = True
     try:
         yield
