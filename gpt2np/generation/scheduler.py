@@ -133,7 +133,7 @@ class Scheduler:
         batch, inputs, n_left = self._inputs(group, n_left)
         if not batch:
             return n_left
-        self._turn = max(self._turn, *(sequence.turn for sequence in batch))
+        self._turn = max([self._turn, *[sequence.turn for sequence in batch]])
         drafts = _drafts(batch)
         # A long prompt takes several chunks; only the last one predicts a token.
         is_last = [len(ids) == s.n_pending for s, ids in zip(batch, inputs, strict=True)]
@@ -212,7 +212,7 @@ class Scheduler:
         inputs: dict[int, list[int]] = {}  # by id() of the sequence
         deadline = time.perf_counter() + _MASK_SECONDS
         # The shortest prompt first: it does not wait for the chunks of long ones.
-        for sequence in sorted(group, key=_cost):
+        for sequence in sorted(group, key=_cost) if len(group) > 1 else group:
             if not (_has_mask(sequence, deadline) and (n_left or sequence.has_begun)):
                 continue
             sequence.drop_rejected()
@@ -337,8 +337,8 @@ def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
 
     A batch with a prompt gets no drafts: its pass is compute-bound, so drafts would cost time.
     """
-    speculates = any(s.speculation and s.tokens_left > 0 for s in batch)
-    if not speculates or any(s.n_pending > 1 for s in batch):
+    speculating = [s for s in batch if s.speculation and s.tokens_left > 0]
+    if not speculating or any(s.n_pending > 1 for s in batch):
         return [()] * len(batch)
     from gpt2np.generation.speculation import propose_drafts
 

@@ -278,9 +278,9 @@ class RunningSequence:
             return "stop"
         if self.constraint and self.constraint.complete:
             return "stop"
-        criteria = request.callbacks.stopping_criteria
-        if any(stops([*request.ids, *self.ids, token_id], logits) for stops in criteria):
-            return "stop"
+        for stops in request.callbacks.stopping_criteria:
+            if stops([*request.ids, *self.ids, token_id], logits):
+                return "stop"
         is_full = self.length - self.context_start >= self.n_positions and not options.window
         return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
 

@@ -104,7 +104,7 @@ def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
     if logits_indices is None:
         return np.arange(n)
     indices = _integers(logits_indices, "logits_indices")
-    if indices.size and not 0 <= indices.min() <= indices.max() < n:
+    if indices.size and not 0 <= np.minimum.reduce(indices) <= np.maximum.reduce(indices) < n:
         raise InvalidArgumentError(
             f"logits_indices must be among the {n} tokens of all sequences, 0 … {n - 1}"
         )

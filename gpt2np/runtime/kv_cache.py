@@ -114,7 +114,7 @@ class KVCache:
         TILE) and values (tiles, count, h, TILE, D).
         """
         store, slot = self.place
-        view = slice(_tiles(n_keys)), slice(slot, slot + count), layer, heads
+        view = slice(-(-n_keys // TILE)), slice(slot, slot + count), layer, heads
         return store.keys[view], store.values[view]
 
     def is_adjacent(self, previous: KVCache) -> bool:
@@ -291,10 +291,10 @@ class KVWrite:
     def later(self, by: int) -> KVWrite:
         """Return the slot mapping of new tokens in the same slots, at positions greater by `by`."""
         tile, offset = np.divmod(self.tile * TILE + self.offset + by, TILE)
-        place = tile, np.asarray(self.slot), offset
-        if tile.size == 1:
-            return KVWrite(self.store, self.tokens, *(array.item() for array in place))
-        return KVWrite(self.store, self.tokens, *place)
+        if tile.size > 1:
+            return KVWrite(self.store, self.tokens, tile, self.slot, offset)
+        slot = np.asarray(self.slot)
+        return KVWrite(self.store, self.tokens, tile.item(), slot.item(), offset.item())
 
     def append(self, layer: int, heads: slice, kv: Array) -> None:
         """Write one layer's keys and values of the n tokens to the store.
