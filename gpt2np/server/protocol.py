@@ -304,9 +304,9 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             try:
                 given = [json.loads(outputs.json_schema)]
             except (ValueError, RecursionError) as error:
-                raise InvalidArgumentError(
-                    "structured_outputs.json is not JSON: {0}", error
-                ) from error
+                field = {"structured_outputs.json": outputs.json_schema}
+                message = "structured_outputs.json is not JSON: {0}"
+                raise InvalidArgumentError(message, error, **field) from error
         given += [{"type": "object"}] if outputs.json_object else []
         given += [{"type": "object"}] if form.type == "json_object" else []
         if form.type == "json_schema":
@@ -326,7 +326,8 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
     def arguments(self) -> GenerateArguments:
         """Return the arguments of `generate` for the fields that both requests have."""
         if name := self.unsupported():
-            raise InvalidArgumentError(f"{name} is not supported")
+            [field] = re.findall(r"^[\w.]+", name)
+            raise InvalidArgumentError("{0} is not supported", name, **{field: None})
         outputs = self.structured_outputs
         given = {name: getattr(self, field) for name, field in _FIELDS.items()}
         given |= {
@@ -405,7 +406,7 @@ class CompletionRequest(GenerationRequest):
         if self.prompt is None or isinstance(self.prompt, str):
             return [self.prompt or ""]
         if not self.prompt:
-            raise InvalidArgumentError("prompt is an empty list; give at least one prompt")
+            raise InvalidArgumentError("{prompt} is an empty list; give at least one", prompt=[])
         if isinstance(self.prompt[0], int):
             return [self.prompt]
         return list(self.prompt)
@@ -427,7 +428,8 @@ class ChatMessage(_Request):
     def text(self) -> str:
         """Return the content as one text; only the assistant's may be missing."""
         if self.content is None and self.role != "assistant":
-            raise InvalidArgumentError(f"messages: a message of role {self.role} has no content")
+            message = "{messages}: a message of role {0} has no content"
+            raise InvalidArgumentError(message, self.role, messages=None)
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
         return "".join(part.text for part in self.content)

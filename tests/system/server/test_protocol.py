@@ -198,6 +198,8 @@ class TestValues:
             ({"use_beam_search": True, "n": 65}, "n is 65; a beam search has at most 64 beams"),
             ({"use_beam_search": True, "best_of": 65}, "best_of is 65; a beam search has at most"),
             ({"use_beam_search": True, "best_of": 4, "n": 5}, "best_of is 4, less than n, 5"),
+            ({"structured_outputs": {"json": "{"}}, "structured_outputs.json is not JSON"),
+            ({"prompt": []}, "prompt is an empty list"),
             ({"use_beam_search": True, "boundary": "text"}, 'with boundary="text"'),
         ],
         ids=str,
@@ -205,7 +207,10 @@ class TestValues:
     def test_what_cannot_be_done_is_named(self, client, fields, name):
         response = client.post(COMPLETIONS, json=fields)
         assert response.status_code == 400
-        assert name in response.json()["error"]["message"]
+        error = response.json()["error"]
+        assert name in error["message"]
+        if "less than" not in name:  # two fields
+            assert error["param"].partition(".")[0] in {*fields, "n"}
 
 
 class TestChat:
@@ -244,7 +249,9 @@ class TestChat:
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **fields}
         response = client.post(CHAT, json=body)
         assert response.status_code == 400
-        assert name in response.json()["error"]["message"]
+        error = response.json()["error"]
+        assert name in error["message"]
+        assert error["param"].partition(".")[0] in fields
 
     def test_messages_can_be_tokenized(self, client):
         messages = [{"role": "user", "content": "Hi"}]
