@@ -32,12 +32,12 @@ def encode(text: str) -> list[int]:
     return ids
 
 
-def layer_norm(x: NDArray[np.float32], name: str) -> NDArray[np.float32]:
+def layer_norm(x: NDArray[np.floating], name: str) -> NDArray[np.floating]:
     x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     return x * W[f"{name}.weight"] + W[f"{name}.bias"]
 
 
-def forward(ids: list[int]) -> NDArray[np.float32]:
+def forward(ids: list[int]) -> NDArray[np.floating]:
     x = W["wte.weight"][ids] + W["wpe.weight"][: len(ids)]  # (n, C)
     for b in [f"h.{layer}" for layer in range(6)]:
         h = layer_norm(x, f"{b}.ln_1") @ W[f"{b}.attn.c_attn.weight"] + W[f"{b}.attn.c_attn.bias"]

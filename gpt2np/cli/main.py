@@ -8,7 +8,7 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NoReturn
@@ -89,6 +89,7 @@ class _Parser(argparse.ArgumentParser):
         options["formatter_class"] = _HelpFormatter
         super().__init__(**options, add_help=False)
         self._positionals.title, self._optionals.title = "Arguments", "Options"
+        self.given: list[argparse.Action] = []  # options that have one value
         self.add_argument("-h", "--help", action="help", help="Show this message and exit")
 
     def error(self, message: str) -> NoReturn:
@@ -99,6 +100,8 @@ class _Parser(argparse.ArgumentParser):
 
         Before Python 3.12.5, argparse drops this value, and then fails for the lack of a value.
         """
+        if action.option_strings and type(action) is argparse._StoreAction:
+            self.given.append(action)
         if not action.option_strings or arg_strings != ["--"]:
             return super()._get_values(action, arg_strings)
         value = self._get_value(action, "--")
@@ -172,7 +175,7 @@ def _describe(error: OSError) -> str:
 
 
 def _dispatch(
-    parser: argparse.ArgumentParser,
+    parser: _Parser,
     arguments: Sequence[str],
     modules: Mapping[str, ModuleType],
 ) -> int:
@@ -182,7 +185,8 @@ def _dispatch(
         first = unrecognized[0]
         is_option = first.startswith("-") and first != "-"
         name = first.partition("=")[0].replace("_", "-")
-        options = _options(parser, program)
+        options = [o for p in _parsers(parser) if p.prog == program
+                   for o in p._option_string_actions]  # fmt: skip
         advice = _ADVICE | (_GENERATE_ADVICE if args.command == "generate" else {})
         advice |= {n: f"give {x}" for n, x in _SYNONYMS.items() if x.split()[0] in options}
         hint = did_you_mean(name, options, advice)
@@ -200,22 +204,22 @@ def _dispatch(
     if args.command is None:
         parser.print_help()
         return 0
+    given = [action for command in _parsers(parser) for action in command.given]
+    for action in dict.fromkeys(action for action in given if given.count(action) > 1):
+        name = next(name for name in action.option_strings if name.startswith("--"))
+        print_stderr(f"{name} is given more than once; only the last value counts")
     exit_code: int = modules[args.command].run(args)
     sys.stdout.flush()  # a failure here is reported; at exit it would be silent
     return exit_code
 
 
-def _options(parser: argparse.ArgumentParser, program: str) -> list[str]:
-    """Return the options of `program`, such as "gpt2np" or "gpt2np generate"."""
-    options = []
+def _parsers(parser: _Parser) -> Iterator[_Parser]:
+    """Yield a parser and the parsers of its subcommands."""
+    yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            commands = action.choices.values()
-            options += [o for command in commands if command.prog == program
-                        for o in command._option_string_actions]  # fmt: skip
-        elif parser.prog == program:
-            options += action.option_strings
-    return options
+            for command in dict.fromkeys(action.choices.values()):
+                yield from _parsers(command)
 
 
 def _module_name(command: str) -> str:
@@ -229,7 +233,7 @@ def _first_line(command: str) -> str:
         return file.readline().removeprefix("r").removeprefix('"""')
 
 
-def _create_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
+def _create_parser(modules: Mapping[str, ModuleType]) -> _Parser:
     """Create the parser of some commands, or without modules the parser of the overview."""
     parser = _Parser(prog="gpt2np", description="Run GPT-2 with NumPy.")
     version = f"gpt2np {__version__}"

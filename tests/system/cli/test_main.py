@@ -150,3 +150,12 @@ def test_a_synonym_names_only_options_of_the_command(capsys, command, hint):
     with pytest.raises(SystemExit):
         run(command.split())
     assert f"'{hint} (try gpt2np " in capsys.readouterr().err
+
+
+def test_an_option_that_is_given_twice(capsys):
+    bundled = ["--model", "bundled"]
+    assert run(["generate", "Hi", "-n", "1", "--model", "none", *bundled]) == 0
+    message = "--model is given more than once; only the last value counts\n"
+    assert capsys.readouterr().err.startswith(message)
+    assert run(["generate", "Hi", "--stop", "a", "--stop", "b", "-n", "1", *bundled]) == 0
+    assert "more than once" not in capsys.readouterr().err  # a list
