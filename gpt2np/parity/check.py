@@ -19,7 +19,7 @@ from gpt2np.model.hook_points import hook_point_names
 from gpt2np.model.plain import PlainContext, arrange_arrays
 from gpt2np.parity.candidate import by_prompt
 from gpt2np.parity.golden import Golden
-from gpt2np.parity.mistakes import MISTAKES, PassStep
+from gpt2np.parity.mistakes import MISTAKES, PassStep, split_name
 
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
@@ -232,7 +232,7 @@ class _PromptCheck:
         if not (reports and self.n_usable):
             return
         names = hook_point_names(self._config.n_layer)
-        steps = {_split(name)[1] for name in names[: names.index(reports[-1].point) + 1]}
+        steps = {split_name(name)[1] for name in names[: names.index(reports[-1].point) + 1]}
         for mistake in {m.name: m for m in MISTAKES if m.point in steps}.values():
             if mistake.by_design and (self._dtype not in _WIDE or self._by_design):
                 continue
@@ -284,10 +284,8 @@ class _PromptCheck:
         arrays: dict[str, Array] = {}
 
         def hook(name: str, right: Array) -> Array:
-            block, point = _split(name)
-            if compute := computes.get(point):
-                ids = np.array(self._ids)
-                right = compute(PassStep(right, arrays, weights, self._config, ids, block))
+            if compute := computes.get(split_name(name)[1]):
+                right = compute(PassStep(name, right, arrays, weights, self._config, self._ids))
             steps[name], arrays[name] = right, choose(name, right)
             return arrays[name]
 
@@ -301,18 +299,12 @@ class _PromptCheck:
         return array[-len(self.given.get(name, array)) :]
 
 
-def _split(name: str) -> tuple[str, str]:
-    """Split a full name: blocks.3.attn.q → blocks.3. and attn.q."""
-    parts = name.split(".", 2)
-    return (f"blocks.{parts[1]}.", parts[2]) if parts[0] == "blocks" else ("", name)
-
-
 def _floor(dtype: str, point: str, config: GPT2Config) -> float:
     """Return the least tolerance: in float32, twice the error of adding n numbers one by one.
 
     This error grows as √n. BLAS adds in a more accurate order than such a loop.
     """
-    step = _split(point)[1]
+    step = split_name(point)[1]
     if dtype != "float32" or step in _ELEMENTWISE:
         return _FLOOR[dtype]
     n = config.n_inner if step == "mlp.out" else config.n_embd

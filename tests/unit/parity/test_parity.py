@@ -15,8 +15,8 @@ from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, plain_weights
 from gpt2np.parity import MISTAKES, Golden, check, check_texts, read_candidate, read_golden
-from gpt2np.parity.check import _round, _split
-from gpt2np.parity.mistakes import PassStep
+from gpt2np.parity.check import _round
+from gpt2np.parity.mistakes import PassStep, split_name
 
 CONFIGS = {
     "GPT-2": {"vocab_size": 211, "n_embd": 48, "n_head": 4, "n_layer": 3},
@@ -83,9 +83,8 @@ def run(model: GPT2, ids: list[int], dtype: str, mistake: str | None = None) -> 
     arrays: dict[str, Array] = {}
 
     def hook(name: str, array: Array) -> Array:
-        block, point = _split(name)
-        if compute := computes.get(point):
-            array = compute(PassStep(array, arrays, weights, model.config, np.array(ids), block))
+        if compute := computes.get(split_name(name)[1]):
+            array = compute(PassStep(name, array, arrays, weights, model.config, ids))
         arrays[name] = _round(array.astype(np.float32), dtype)
         return arrays[name]
 
@@ -95,6 +94,18 @@ def run(model: GPT2, ids: list[int], dtype: str, mistake: str | None = None) -> 
             plain_weights(GPT2(model.config, weights)),
         )
     return arrays
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_step_without_a_mistake(config: str) -> None:
+    model, ids = small_model(config), [3, 1, 4, 1, 5]
+    arrays = run(model, ids, "float32")
+    names = list(arrays)
+    for i, name in enumerate(names):
+        if not name.endswith(("resid_mid", "mlp.act", "resid")):  # mistakes compute these anew
+            earlier = {name: arrays[name] for name in names[:i]}
+            step = PassStep(name, arrays[name], earlier, model.weights, model.config, ids)
+            np.testing.assert_allclose(step.compute({}), step.right, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
