@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,11 +25,11 @@ from gpt2np.parity.mistakes import MISTAKES, PassStep, split_name
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
 
-DTYPES = ("bfloat16", "float16", "float32", "float64")
+_FLOOR = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-22, "float64": 2.0**-40}
+DTYPES = tuple(_FLOOR)  # the narrowest first
 _WIDE = DTYPES[2:]
 
 _MARGIN = 12  # how much more rounding an engine may show at a point than our own pass
-_FLOOR = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-40}
 _ELEMENTWISE = ("embed", "resid_mid", "mlp.act", "resid")  # steps without sums
 _MIN_SIGNIFICANCE = 12  # least size of a mistake, in standard deviations of independent errors
 _MIN_ROW_SIGNIFICANCE = 6  # as above, below the tolerance: errors within a row may correlate
@@ -99,27 +100,29 @@ class Report:
         return self.first is None
 
     def __str__(self) -> str:
-        dtype = f"{self.dtype} with {self.by_design}" if self.by_design else self.dtype
         if self.first is None:
             worst = max(self.points, key=lambda p: p.ratio)
             n = len(self.points)
             arrays = "1 array agrees" if n == 1 else f"{n} arrays agree"
+            dtype = f"{self.dtype} with {self.by_design}" if self.by_design else self.dtype
             return (
-                f"rounding: {arrays} within the rounding of {dtype}; the "
-                f"largest error is {worst.error:.2g}, of at most {worst.tolerance:.2g}, at "
-                f"{worst.point}"
+                f"rounding: {arrays} within the rounding of {dtype}; the largest error is "
+                f"{worst.error:.2g}, of at most {worst.tolerance:.2g}, at {worst.point}"
             )
-        place = f"a bug, first at {self.first.point} (prompt {self.first.prompt!r})"
-        size = f"error {self.first.error:.2g}"
-        size += f"; rounding in {dtype} explains at most {self.first.tolerance:.2g}"
+        text = f"a bug, first at {self.first.point} (prompt {self.first.prompt!r}): error "
+        text += f"{self.first.error:.2g}; rounding in {self.dtype} explains at most "
+        text += f"{self.first.tolerance:.2g}; "
         if self.explained_error is None:
             pattern = f" ({self.pattern})" if self.pattern else ""
-            return f"{place}: {size}; no known mistake explains it{pattern}"
-        named = f"this mistake explains all but {self.explained_error:.2g}: {self.mistake}"
+            return f"{text}no known mistake explains it{pattern}"
         is_all = self.explained_error <= self.first.tolerance
-        return f"{place}: {size}; {named}" + ("" if is_all else ", and something else is wrong")
+        rest = "" if is_all else ", and something else is wrong"
+        return (
+            f"{text}this mistake explains all but {self.explained_error:.2g}: {self.mistake}{rest}"
+        )
 
 
+@np.errstate(all="ignore")
 def check(
     golden: Golden,
     candidate: Mapping[str, Any],
@@ -141,7 +144,7 @@ def check(
         raise InvalidArgumentError("the candidate has no arrays; give at least logits")
     is_known = dtype is None or dtype in DTYPES
     check_argument(is_known, "dtype", dtype, f"one of {', '.join(DTYPES)}, or None")
-    dtype = dtype or _recognized(x for arrays in given.values() for x in arrays.values())
+    dtype = dtype or _recognized([x for arrays in given.values() for x in arrays.values()])
     report = _check(golden, given, model, dtype)
     if any(m.by_design for m in MISTAKES if m.name == report.mistake):
         return _check(golden, given, model, dtype, report.mistake)
@@ -156,8 +159,9 @@ def _check(
     by_design: str | None = None,
 ) -> Report:
     """Return the verdict; `by_design` names a mistake that is none."""
+    weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
     checks = {
-        prompt: _PromptCheck(model, ids, given[prompt], dtype, by_design)
+        prompt: _PromptCheck(weights, model.config, ids, given[prompt], dtype, by_design)
         for prompt, ids in golden.ids.items()
         if prompt in given
     }
@@ -166,58 +170,61 @@ def _check(
     points = tuple(sorted(reports, key=lambda p: order[p.point]))
     first = next((p for p in points if not p.is_rounding), None)
     # Mistakes are tried on one prompt: each is a pass.
-    prompt = first.prompt if first else max(checks, key=lambda name: checks[name].n_usable)
+    fullest = max(checks, key=lambda name: (len(golden.ids[name]) <= _MAX_TOKENS, len(given[name])))
+    prompt = first.prompt if first else fullest
     last = order[first.point] if first else len(order)
     tried = [
         p for p in points if p.prompt == prompt and (order[p.point] <= last or not p.is_rounding)
     ]
-    best: dict[str, tuple[PointReport, str, float]] = {}
-    for entry in sorted(checks[prompt].explanations(tried), key=lambda entry: entry[2]):
-        best.setdefault(entry[0].point, entry)
-    mistakes = {point: best[point][1] for point in sorted(best, key=order.__getitem__)}
-    if mistakes and order[point := next(iter(mistakes))] <= last:
-        return Report(dtype, points, *best[point], by_design, mistakes=mistakes)
-    pattern = checks[prompt].pattern(first) if first else None
+    found = sorted(checks[prompt].explanations(tried), key=lambda e: (order[e[0].point], e[2]))
+    mistakes: dict[str, str] = {}
+    for report, name, _ in found:
+        mistakes.setdefault(report.point, name)
+    if found and order[found[0][0].point] <= last:
+        return Report(dtype, points, *found[0], by_design, mistakes=mistakes)
+    pattern = None
+    if first:
+        x, right = given[prompt][first.point], checks[prompt].right[first.point]
+        pattern = _pattern(x, right, first.tolerance, dtype) or None
     return Report(dtype, points, first, None, None, by_design, pattern, mistakes)
 
 
+@dataclass(frozen=True)
 class _PromptCheck:
     """The arrays of a candidate for one prompt, and the steps computed from them.
 
     Attributes:
+        weights: the weights of the model, float64.
         given: the arrays by hook point.
-        n_usable: the number of arrays on which mistakes can be tried.
+        dtype: the dtype in which the candidate computes.
     """
 
-    def __init__(
-        self,
-        model: GPT2,
-        ids: Sequence[int],
-        given: Mapping[str, Array],
-        dtype: str,
-        by_design: str | None = None,
-    ) -> None:
-        self.given = given
-        self.n_usable = len(given) if len(ids) <= _MAX_TOKENS else 0
-        self._ids, self._config, self._dtype = ids, model.config, dtype
-        self._by_design = (by_design,) if by_design else ()
-        self._weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
-        self._right = self._steps(*self._by_design) if given else {}
+    weights: Mapping[str, Array]
+    config: GPT2Config
+    ids: Sequence[int]
+    given: Mapping[str, Array]
+    dtype: str
+    by_design: str | None = None
+
+    @cached_property
+    def right(self) -> dict[str, Array]:
+        """The steps computed from the candidate's arrays."""
+        return self.steps(self.given, self.by_design)
 
     def reports(self, prompt: str, golden: Golden) -> Iterator[PointReport]:
         """Yield the result for each array."""
         rounded, exact = self.rounded_pass(), golden.arrays.get(prompt, {})
-        ours = self._steps(*self._by_design, given={name: rounded[name] for name in self.given})
-        plain = self._steps() if self._by_design else self._right
+        ours = self.steps({name: rounded[name] for name in self.given}, self.by_design)
+        plain = self.steps(self.given) if self.by_design else self.right
         for point, array in self.given.items():
-            right = self._right[point]
-            error, own_error = _distance(array, right), _distance(rounded[point], ours[point])
+            right = self.right[point]
+            own_error = _distance(rounded[point], ours[point])
             # A number near a rounding boundary of float16 may round to its other neighbor.
             rounding_flips = _distance(plain[point], right) / 2
-            floor = _floor(self._dtype, point, self._config)
+            floor = _floor(self.dtype, point, self.config)
             tolerance = max(_MARGIN * own_error, rounding_flips, floor)
             from_golden = _distance(array, exact[point]) if point in exact else None
-            yield PointReport(prompt, point, error, tolerance, from_golden)
+            yield PointReport(prompt, point, _distance(array, right), tolerance, from_golden)
 
     def explanations(
         self, reports: Sequence[PointReport]
@@ -227,57 +234,45 @@ class _PromptCheck:
         In bfloat16 and float16, rounding can hide a mistake, so mistakes are also tried on arrays
         whose errors rounding explains.
         """
-        if self._dtype in _WIDE:
+        if self.dtype in _WIDE:
             reports = [report for report in reports if not report.is_rounding]
-        if not (reports and self.n_usable):
+        if not reports or len(self.ids) > _MAX_TOKENS:
             return
-        names = hook_point_names(self._config.n_layer)
-        steps = {split_name(name)[1] for name in names[: names.index(reports[-1].point) + 1]}
-        for mistake in {m.name: m for m in MISTAKES if m.point in steps}.values():
-            if mistake.by_design and (self._dtype not in _WIDE or self._by_design):
+        names = hook_point_names(self.config.n_layer)
+        points = {split_name(name)[1] for name in names[: names.index(reports[-1].point) + 1]}
+        for mistake in {m.name: m for m in MISTAKES if m.point in points}.values():
+            if mistake.by_design and (self.dtype not in _WIDE or self.by_design):
                 continue
             limit = _MAX_UNEXPLAINED_BY_DESIGN if mistake.by_design else _MAX_UNEXPLAINED_SHARE
-            with np.errstate(all="ignore"):
-                wrong = self._steps(*self._by_design, mistake.name)
+            wrong = self.steps(self.given, self.by_design, mistake.name)
             for report in reports:
-                arrays = [a[report.point] for a in (self.given, self._right, wrong)]
+                arrays = [a[report.point] for a in (self.given, self.right, wrong)]
                 if _explains(*arrays) and (not report.is_rounding or _is_in_rows(*arrays)):
                     error = _distance(self.given[report.point], wrong[report.point])
                     if report.is_rounding or error < limit * report.error:
                         yield report, mistake.name, error
 
-    def pattern(self, flagged: PointReport) -> str | None:
-        """Describe the error of an array that no known mistake explains; None if unremarkable."""
-        x, right = self.given[flagged.point], self._right[flagged.point]
-        with np.errstate(all="ignore"):
-            return _pattern(x, right, flagged.tolerance, self._dtype) or None
-
     def rounded_pass(self) -> dict[str, Array]:
         """Return the arrays of our own pass in the candidate's dtype and shapes."""
-        wide = np.float64 if self._dtype == "float64" else np.float32
-        weights = {n: _round(w, self._dtype).astype(wide) for n, w in self._weights.items()}
-        _, rounded = self._run(weights, lambda _, x: _round(x, self._dtype), self._by_design)
-        return {name: self._cut(name, array.astype(np.float64)) for name, array in rounded.items()}
+        wide = np.float64 if self.dtype == "float64" else np.float32
+        weights = {n: _round(w, self.dtype).astype(wide) for n, w in self.weights.items()}
+        _, arrays = self._run(weights, lambda _, x: _round(x, self.dtype), self.by_design)
+        return {name: array.astype(np.float64) for name, array in arrays.items()}
 
-    def _steps(self, *mistakes: str, given: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    def steps(self, given: Mapping[str, Array], *mistakes: str | None) -> dict[str, Array]:
         """Run the pass in float64 with `given` in the place of its arrays; return the steps."""
-
-        def choose(name: str, right: Array) -> Array:
-            array = (given or self.given).get(name, right)
-            return array if array.shape == right.shape else right  # logits of the last token
-
-        steps, _ = self._run(self._weights, choose, mistakes)
-        return {name: self._cut(name, array) for name, array in steps.items()}
+        return self._run(self.weights, lambda name, right: given.get(name, right), *mistakes)[0]
 
     def _run(
         self,
         weights: Mapping[str, Array],
         choose: Callable[[str, Array], Array],
-        mistakes: Sequence[str],
+        *mistakes: str | None,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Run the pass; return the computed steps, and the arrays that `choose` returns for them.
 
-        At each of its points, a named mistake replaces the step.
+        At each of its points, a named mistake replaces the step. The candidate may lack the first
+        rows of an array; then these rows are not returned.
         """
         computes = {m.point: m.compute for m in MISTAKES if m.name in mistakes}
         steps: dict[str, Array] = {}
@@ -285,18 +280,17 @@ class _PromptCheck:
 
         def hook(name: str, right: Array) -> Array:
             if compute := computes.get(split_name(name)[1]):
-                right = compute(PassStep(name, right, arrays, weights, self._config, self._ids))
-            steps[name], arrays[name] = right, choose(name, right)
-            return arrays[name]
+                right = compute(PassStep(name, right, arrays, weights, self.config, self.ids))
+            array = choose(name, right)
+            array = array if array.shape == right.shape else right  # logits of the last token
+            n_rows = len(self.given.get(name, right))
+            steps[name], arrays[name] = right[-n_rows:], array[-n_rows:]
+            return array
 
-        context: Any = PlainContext(self._ids, self._config, hook)
+        context: Any = PlainContext(self.ids, self.config, hook)
         with single_threaded_blas():  # threads lose time on small products
-            gpt2(context, arrange_arrays(self._config, weights))
+            gpt2(context, arrange_arrays(self.config, weights))
         return steps, arrays
-
-    def _cut(self, name: str, array: Array) -> Array:
-        """Return the last rows of an array, as many as the candidate gives."""
-        return array[-len(self.given.get(name, array)) :]
 
 
 def _floor(dtype: str, point: str, config: GPT2Config) -> float:
@@ -311,11 +305,14 @@ def _floor(dtype: str, point: str, config: GPT2Config) -> float:
     return max(_FLOOR[dtype], 2.0**-23 * float(np.sqrt(n)))
 
 
+def _rms(x: Array, axes: tuple[int, ...] | None = None) -> Any:
+    """Return the root mean square."""
+    return np.sqrt(np.mean(x * x, axes))
+
+
 def _distance(x: Array, right: Array) -> float:
     """Return the root mean square of x - right, relative to that of `right`."""
-    size = np.sqrt(np.mean(right * right)) or 1.0
-    with np.errstate(all="ignore"):
-        error = float(np.sqrt(np.mean((x - right) ** 2)) / size)
+    error = float(_rms(x - right) / (_rms(right) or 1.0))
     return error if np.isfinite(error) else np.inf
 
 
@@ -329,7 +326,7 @@ def _explains(x: Array, right: Array, wrong: Array) -> bool:
     if not (np.isfinite(square) and square > 0 and np.isfinite(error).all()):
         return False
     factor = float(error @ effect) / square
-    noise = float(np.sqrt(np.mean((error - factor * effect) ** 2)))
+    noise = float(_rms(error - factor * effect))
     return abs(factor - 1) < 0.1 and factor * np.sqrt(square) > _MIN_SIGNIFICANCE * noise
 
 
@@ -350,21 +347,20 @@ def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:
     error = x - right
     if not np.isfinite(error).all():
         return "not all numbers are finite"
-    notes, size = [], np.sqrt(np.mean(right * right))
+    notes = []
     for axis, name in enumerate(("heads", "tokens", "columns")[-x.ndim :]):
-        reduced_axes = tuple(i for i in range(x.ndim) if i != axis)
-        errors = np.sqrt(np.mean(error * error, reduced_axes))
-        wrong = np.flatnonzero(errors > tolerance * size).tolist()
+        errors = _rms(error, tuple(i for i in range(x.ndim) if i != axis))
+        wrong = np.flatnonzero(errors > tolerance * _rms(right)).tolist()
         if len(wrong) <= x.shape[axis] * 7 / 8:
             listed = ", ".join(map(str, wrong[:6])) + ", …" * (len(wrong) > 6)
             notes.append(f"only in {len(wrong)} of {x.shape[axis]} {name}: {listed}")
     if np.allclose(right.sum(-1), 1) and not np.allclose(x.sum(-1), 1, atol=1e-2):
         notes.append("rows do not sum to 1")
     factors = (error * right).sum(-1, keepdims=True) / (right * right).sum(-1, keepdims=True)
-    limit = np.sqrt(np.mean(error * error)) / 20
-    if x.shape[-2] > 1 and np.sqrt(np.mean((error - error.mean(-2, keepdims=True)) ** 2)) < limit:
+    limit = _rms(error) / 20
+    if x.shape[-2] > 1 and _rms(error - error.mean(-2, keepdims=True)) < limit:
         notes.append("the same for all tokens, as a wrong bias causes")
-    elif np.sqrt(np.mean((error - factors * right) ** 2)) < limit:
+    elif _rms(error - factors * right) < limit:
         notes.append("one factor for each token, as a wrong scale or variance causes")
     if (kind := _recognized([x])) in DTYPES[: DTYPES.index(dtype)]:
         notes.append(f"all numbers are {kind}")
@@ -373,22 +369,20 @@ def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:
 
 def _round(x: Array, dtype: str) -> Array:
     """Round to a dtype and back; bfloat16 to nearest even, as in `transformers`."""
-    with np.errstate(all="ignore"):
-        if dtype != "bfloat16":
-            return x.astype(dtype).astype(x.dtype)
-        bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-        bits = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
-        return bits.view(np.float32).astype(x.dtype)
+    if dtype != "bfloat16":
+        return x.astype(dtype).astype(x.dtype)
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32).astype(x.dtype)
 
 
-def _recognized(arrays: Iterable[Array]) -> str:
+def _recognized(arrays: Sequence[Array]) -> str:
     """Return the narrowest of `DTYPES` that holds all numbers of the arrays."""
-    arrays = list(arrays)
-    return next(
-        dtype
-        for dtype in DTYPES
-        if all(np.array_equal(_round(array, dtype), array, equal_nan=True) for array in arrays)
-    )
+
+    def holds(dtype: str) -> bool:
+        return all(np.array_equal(_round(x, dtype), x, equal_nan=True) for x in arrays)
+
+    return next(filter(holds, DTYPES))
 
 
 @dataclass(frozen=True)
@@ -418,6 +412,7 @@ class TextReport:
         return f"differs from token {self.step} on; {numbers}: {verdict}"
 
 
+@np.errstate(all="ignore")
 def check_texts(
     golden: Golden,
     continuations: Mapping[str, Sequence[int]],
@@ -436,6 +431,7 @@ def check_texts(
             "the candidate has no token ids; give those of at least one prompt"
         )
     reports = {}
+    weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
     for prompt, ids in continuations.items():
         if prompt not in golden.greedy_ids:
             raise InvalidArgumentError(f"no prompt {prompt!r}; there are {', '.join(golden.ids)}")
@@ -446,15 +442,14 @@ def check_texts(
             message = "the golden file has no continuation of prompt {0!r}; record the file with "
             message += "{max_new_tokens} of at least 1"
             raise InvalidArgumentError(message, prompt, max_new_tokens=1)
+        reports[prompt] = TextReport()
         step = common_length(right, ids)
-        if step == min(len(right), len(ids)):
-            reports[prompt] = TextReport()
-            continue
-        before = [*golden.ids[prompt], *right[:step]]
-        logits, exact = (
-            _PromptCheck(model, before, {}, name).rounded_pass()["logits"][-1]
-            for name in (dtype, "float64")
-        )
-        error = float(np.abs(logits - exact).max())
-        reports[prompt] = TextReport(step, golden.gaps[prompt][step], 2 * _MARGIN * error)
+        if step < min(len(right), len(ids)):
+            before = [*golden.ids[prompt], *right[:step]]
+            logits, exact = (
+                _PromptCheck(weights, model.config, before, {}, name).rounded_pass()["logits"][-1]
+                for name in (dtype, "float64")
+            )
+            tolerance = 2 * _MARGIN * float(np.abs(logits - exact).max())
+            reports[prompt] = TextReport(step, golden.gaps[prompt][step], tolerance)
     return reports
