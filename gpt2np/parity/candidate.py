@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.checkpoint.safetensors_file import read_chunks, read_header
+from gpt2np.checkpoint.safetensors_file import read_header, read_tensors
 from gpt2np.data.files import reading
 from gpt2np.errors import CheckpointError, InvalidArgumentError, did_you_mean
 from gpt2np.kernels.array import Array
@@ -42,10 +42,7 @@ def read_candidate(path: str | Path) -> dict[str, Array]:
     try:
         with reading(path, CheckpointError):
             if path.suffix not in (".npy", ".npz", ".f32") and not path.is_dir():
-                arrays = {
-                    name: np.concatenate([np.empty(0), *read_chunks(tensor)]).reshape(tensor.shape)
-                    for name, tensor in read_header(path).items()
-                }
+                arrays = read_tensors(read_header(path), np.float64)
             else:
                 files = sorted(path.iterdir()) if path.is_dir() else [path]
                 arrays = dict(item for file in files if file.is_file() for item in _load(file))
@@ -85,17 +82,16 @@ def by_prompt(
     Raises:
         InvalidArgumentError: a name or shape is unknown.
     """
-    aliases = {
-        alias: name
-        for name in hook_point_names(config.n_layer)
-        for alias in all_names(name, config.n_layer)
-    }
+    aliases = _aliases(config.n_layer)
     found: dict[str, dict[str, Array]] = {}
     for full_name, value in candidate.items():
         prompt, slash, name = full_name.rpartition("/")
         if slash and prompt not in ids:
             raise InvalidArgumentError(f"{full_name}: no prompt {prompt!r}; {', '.join(ids)}")
-        for point, array in _split(name, value, config).items():
+        arrays = {name: value}
+        if name in ("hidden_states", "attentions"):
+            arrays = {f"{name}.{i}": array for i, array in enumerate(value)}
+        for point, array in arrays.items():
             if point not in aliases:
                 hint = did_you_mean(point, list(aliases))
                 raise InvalidArgumentError(f"unknown array {full_name!r}{hint}")
@@ -113,19 +109,17 @@ def by_prompt(
     return found
 
 
-def _split(name: str, value: Any, config: GPT2Config) -> dict[str, Any]:
-    """Rename `transformers`' outputs; split a stack or tuple of all layers."""
-    match = re.fullmatch(r"(hidden_states|attentions)(?:[._](\d+))?", name)
-    if not match:
-        return {name: value}
-    layers = {int(match[2]): value} if match[2] else dict(enumerate(value))
-    if match[1] == "attentions":
-        return {f"blocks.{i}.attn.pattern": array for i, array in layers.items()}
-    last = config.n_layer  # transformers applies ln_f to the last hidden state
-    return {
-        "embed" if i == 0 else "ln_f" if i == last else f"blocks.{i - 1}.resid": array
-        for i, array in layers.items()
-    }
+def _aliases(n_layer: int) -> dict[str, str]:
+    """Map the names of a candidate's arrays to hook points."""
+    names = hook_point_names(n_layer)
+    aliases = {alias: name for name in names for alias in all_names(name, n_layer)}
+    # transformers applies ln_f to the last hidden state
+    hidden_states = ["embed", *(f"blocks.{i}.resid" for i in range(n_layer - 1)), "ln_f"]
+    for i, name in enumerate(hidden_states):
+        aliases[f"hidden_states.{i}"] = aliases[f"hidden_states_{i}"] = name
+    for i in range(n_layer):
+        aliases[f"attentions.{i}"] = aliases[f"attentions_{i}"] = f"blocks.{i}.attn.pattern"
+    return aliases
 
 
 def _shaped(value: Any, point: str, n_tokens: int, config: GPT2Config) -> Array | None:
@@ -138,16 +132,14 @@ def _shaped(value: Any, point: str, n_tokens: int, config: GPT2Config) -> Array 
     if array.dtype.kind not in "fiu":
         raise InvalidArgumentError(f"{point} has dtype {array.dtype}; expected real numbers")
     shape = hook_point_shape(point, config, n_tokens)
-    head_size = config.n_embd // config.n_head
     array = array.astype(np.float64)
     while array.ndim > 1 and array.shape[0] == 1 and array.shape != shape:
         array = array[0]
-    if get_hook_point(point).by_head and point.rpartition(".")[2] != "pattern":
-        by_token = (n_tokens, config.n_head, head_size)
-        if array.shape == (n_tokens, config.n_embd):
+    if get_hook_point(point).shape == "H T D":
+        by_token = (n_tokens, config.n_head, shape[-1])
+        is_flat = array.shape == (n_tokens, config.n_embd)
+        if is_flat or array.shape == by_token != shape:
             array = array.reshape(by_token).swapaxes(0, 1)
-        elif array.shape == by_token and array.shape != shape:
-            array = array.swapaxes(0, 1)
     if point == "logits" and array.shape == shape[1:]:
         return array[None]
     if array.size == math.prod(shape) and array.ndim < len(shape):
