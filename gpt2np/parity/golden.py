@@ -108,20 +108,16 @@ def write_golden(golden: Golden, path: str | Path) -> None:
     Raises:
         OSError: the file can't be written.
     """
-    named = {
-        f"{prompt}/{point}": array
+    tensors = {
+        f"{prompt}/{point}": (array.shape, [array.reshape(-1)])
         for prompt, arrays in golden.arrays.items()
         for point, array in arrays.items()
     }
-    described = {"format": 1, "model": golden.model, "ids": golden.ids}
-    described |= {"greedy_ids": golden.greedy_ids, "gaps": golden.gaps}
+    described = {"format": 1, **vars(golden)}
+    del described["arrays"]
+    metadata = {"gpt2np": json.dumps(described, ensure_ascii=False)}
     with atomic_path(as_path(path)) as temporary:
-        write_safetensors(
-            temporary,
-            "F64",
-            {name: (array.shape, [array.reshape(-1)]) for name, array in named.items()},
-            {"gpt2np": json.dumps(described, ensure_ascii=False)},
-        )
+        write_safetensors(temporary, "F64", tensors, metadata)
 
 
 def read_golden(path: str | Path) -> Golden:
