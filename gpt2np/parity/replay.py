@@ -12,6 +12,7 @@ from gpt2np.errors import (
     CheckpointError,
     ContextLengthError,
     InvalidArgumentError,
+    errors_at,
     is_integer,
     short_repr,
 )
@@ -42,10 +43,8 @@ def read_receipt(path: str | Path) -> dict[str, Any]:
         CheckpointError: the file is missing, damaged, or not a receipt.
     """
     content = read_json_object(as_path(path), CheckpointError)
-    try:
+    with errors_at(f"{path}: "):
         _check(content)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
     return content
 
 
@@ -71,8 +70,14 @@ def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     """
     _check(content)
     ids, digests = content["ids"], content["logits"]
+    values: dict[str, Any] = {"max_time": None}
+    for name, value in content["options"].items():
+        values.setdefault(name, tuple(value) if isinstance(value, list) else value)
     try:
-        options = _options(content["options"])
+        try:
+            options = GenerationOptions(**values)
+        except TypeError as error:  # an unknown option
+            raise InvalidArgumentError(str(error)) from error
         if content["is_cut_off"]:
             done = _generate_start(lm.stream(content["prompt_ids"], options), len(ids))
         else:
@@ -100,21 +105,3 @@ def _generate_start(stream: TextStream, count: int) -> Completion:
     while stream.running and len(stream.sequence.ids) < count:
         stream.step()
     return replace(stream.completion, ids=stream.sequence.ids[:count])
-
-
-def _options(values: Mapping[str, Any]) -> GenerationOptions:
-    """Return the options of a receipt, without a time limit.
-
-    Raises:
-        InvalidArgumentError: an option is unknown, or its value is invalid.
-    """
-    fields = {name: _tuples(value) for name, value in values.items()} | {"max_time": None}
-    try:
-        return GenerationOptions(**fields)
-    except TypeError as error:  # an unknown option
-        raise InvalidArgumentError(str(error)) from error
-
-
-def _tuples(value: Any) -> Any:
-    """Return a JSON value with tuples in the place of lists."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
