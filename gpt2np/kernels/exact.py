@@ -20,7 +20,7 @@ import numpy as np
 
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads
-from gpt2np.kernels.threads import parallel_for
+from gpt2np.kernels.threads import even_slices, parallel_for
 
 BLOCK = 1024
 """The most inputs of one integer product: 2 · 1024 · 2²¹ · 2²¹ = 2⁵³, the last exact integer."""
@@ -160,13 +160,12 @@ def row_sums(x: Array) -> Array:
     return x
 
 
-_numpy_row_sums = partial(np.add.reduce, axis=-1, keepdims=True)
-
-
 @cache
 def functions(dtype: np.dtype[Any]) -> tuple[Callable[..., Array], Callable[[Array], Array]]:
     """Return exp and row_sums: exact for float64, else NumPy's, which are faster."""
-    return (exp, row_sums) if dtype == np.float64 else (np.exp, _numpy_row_sums)
+    if dtype == np.float64:
+        return exp, row_sums
+    return np.exp, partial(np.add.reduce, axis=-1, keepdims=True)
 
 
 class Slices(NamedTuple):
@@ -238,43 +237,40 @@ class ExactLinear:
     @classmethod
     def of(cls, weight: Array, bias: Array | None = None) -> ExactLinear:
         """Cut a weight matrix (out, in); each block and output has one scale."""
-        starts = range(0, weight.shape[1], BLOCK)
-        return cls([_cut_block(weight[:, i : i + BLOCK]) for i in starts], bias)
-
-
-def _cut_block(weight: Array) -> Slices:
-    hi, lo = np.empty(weight.shape, np.float32), np.empty(weight.shape, np.float32)
-    scale = np.empty((len(weight), 1))
-    for rows in _output_slices(slice(0, len(weight))):
-        hi[rows], lo[rows], scale[rows] = cut(weight[rows], 1)
-    return Slices(hi, lo, scale)
+        blocks = []
+        for start in range(0, weight.shape[1], BLOCK):
+            inputs = weight[:, start : start + BLOCK]
+            hi, lo = np.empty(inputs.shape, np.float32), np.empty(inputs.shape, np.float32)
+            scale = np.empty((len(weight), 1))
+            for rows in _output_slices(len(weight)):
+                hi[rows], lo[rows], scale[rows] = cut(inputs[rows], 1)
+            blocks.append(Slices(hi, lo, scale))
+        return cls(blocks, bias)
 
 
 def linear(
     x: Array,
     w: ExactLinear,
     then: Callable[[Array], Array] | None = None,
-    columns: slice | None = None,
+    columns: slice = slice(None),
 ) -> Array:
     """Compute x @ matrix + bias for x (n, in), or some columns; then `then`. Threads share columns.
 
     The products of the blocks are added in ascending order.
     """
-    chosen = columns or slice(0, len(w.blocks[0].hi))
     inputs = [cut(x[:, i * BLOCK : (i + 1) * BLOCK], -1) for i in range(len(w.blocks))]
-    y = np.zeros((len(x), chosen.stop - chosen.start))
+    blocks = [Slices(*(array[columns] for array in block)) for block in w.blocks]
+    y = np.zeros((len(x), len(blocks[0].hi)))
 
     def multiply(part: slice) -> None:
-        result = y[:, part.start - chosen.start : part.stop - chosen.start]
-        for cut_x, block in zip(inputs, w.blocks, strict=True):
-            result += _multiply(cut_x, Slices(*(a[part].astype(np.float64).T for a in block)))
+        for cut_x, block in zip(inputs, blocks, strict=True):
+            y[:, part] += _multiply(cut_x, Slices(*(a[part].astype(np.float64).T for a in block)))
 
-    parallel_for(multiply, _output_slices(chosen), python_threads())
+    parallel_for(multiply, _output_slices(y.shape[1]), python_threads())
     if w.bias is not None:
-        y += w.bias[chosen]
+        y += w.bias[columns]
     return then(y) if then else y
 
 
-def _output_slices(outputs: slice) -> list[slice]:
-    starts = range(outputs.start, outputs.stop, _OUTPUTS)
-    return [slice(start, min(start + _OUTPUTS, outputs.stop)) for start in starts]
+def _output_slices(n: int) -> list[slice]:
+    return even_slices(n, -(-n // _OUTPUTS))
