@@ -247,7 +247,7 @@ class _PromptCheck:
             wrong = self.steps(self.given, self.by_design, mistake.name)
             for report in reports:
                 arrays = [a[report.point] for a in (self.given, self.right, wrong)]
-                if _explains(*arrays) and (not report.is_rounding or _is_in_rows(*arrays)):
+                if _explains(*arrays, is_rounding=report.is_rounding):
                     error = _distance(self.given[report.point], wrong[report.point])
                     if report.is_rounding or error < limit * report.error:
                         yield report, mistake.name, error
@@ -316,30 +316,24 @@ def _distance(x: Array, right: Array) -> float:
     return error if np.isfinite(error) else np.inf
 
 
-def _explains(x: Array, right: Array, wrong: Array) -> bool:
+def _explains(x: Array, right: Array, wrong: Array, *, is_rounding: bool) -> bool:
     """Tell whether x is `wrong` rather than `right`, up to rounding errors that do not correlate.
 
-    The least-squares factor of (wrong - right) in (x - right) must be about 1, beyond chance.
+    The least-squares factor of (wrong - right) in (x - right) must be about 1, beyond chance. If
+    rounding explains x, too, the samples are rows, because errors within a row correlate: one
+    number may scale all of them, as in layer norm.
     """
-    error, effect = (x - right).ravel(), (wrong - right).ravel()
-    square = float(effect @ effect)
+    error, effect = ((array - right).reshape(-1, x.shape[-1]) for array in (x, wrong))
+    square = float(np.sum(effect * effect))
     if not (np.isfinite(square) and square > 0 and np.isfinite(error).all()):
         return False
-    factor = float(error @ effect) / square
-    noise = float(_rms(error - factor * effect))
-    return abs(factor - 1) < 0.1 and factor * np.sqrt(square) > _MIN_SIGNIFICANCE * noise
-
-
-def _is_in_rows(x: Array, right: Array, wrong: Array) -> bool:
-    """Tell whether x - right contains wrong - right, beyond chance, with rows as the samples.
-
-    Rounding errors within a row correlate: one number may scale all of them, as in layer norm.
-    """
-    error, effect = (array.reshape(-1, x.shape[-1]) for array in (x - right, wrong - right))
-    products, squares = (error * effect).sum(-1), (effect * effect).sum(-1)
-    factor = products.sum() / squares.sum()
-    noise = float(np.sqrt(np.sum((products - factor * squares) ** 2)) / squares.sum())
-    return len(error) > 3 and factor > _MIN_ROW_SIGNIFICANCE * noise
+    factor = float(np.sum(error * effect)) / square
+    rest = error - factor * effect
+    if is_rounding:
+        noise = float(np.linalg.norm((rest * effect).sum(-1))) / square
+        if len(rest) <= 3 or factor <= _MIN_ROW_SIGNIFICANCE * noise:
+            return False
+    return abs(factor - 1) < 0.1 and factor * np.sqrt(square) > _MIN_SIGNIFICANCE * _rms(rest)
 
 
 def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:

@@ -254,9 +254,7 @@ _STEPS: dict[str, dict[str, Compute]] = {  # by hook points
     "embed": {
         "positions are off by one": _from(_next_row, "wpe.weight"),
         "position embeddings are missing": _from(np.zeros_like, "wpe.weight"),
-        "token embeddings are multiplied by √C": lambda s: (
-            s.right + s[WTE][s.ids] * (math.sqrt(s.config.n_embd) - 1)
-        ),
+        "token embeddings are multiplied by √C": _from(lambda w: w * w.shape[1] ** 0.5, WTE),
         "token ids are off by one": _from(_next_row, WTE),
     },
     "attn.q attn.k attn.v": {
