@@ -6,6 +6,7 @@ check   Compare an engine's arrays or greedy texts with golden arrays.
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +22,7 @@ from gpt2np.kernels.threads import set_threads
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
 if TYPE_CHECKING:
-    from gpt2np.parity import Golden
+    from gpt2np.parity import Report
 
 _CHECK = """Compare an engine's arrays or greedy texts with golden arrays.
 
@@ -82,27 +83,35 @@ def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)
     if args.action == "record":
         return _record(args)
-    from gpt2np.parity import check, read_candidate, read_golden
+    from gpt2np.parity import check, check_texts, read_candidate, read_golden
 
     golden = read_golden(args.golden)
     args.model = args.model or golden.model
     if args.candidate.suffix == ".json":
-        return _check_texts(args, golden)
-    candidate = read_candidate(args.candidate)
-    report = check(golden, candidate, load_model(args), args.engine)
-    if args.json:
-        print(json.dumps({"is_rounding": report.is_rounding, **asdict(report)}))
+        ids = read_json_object(args.candidate, InvalidArgumentError)
+        results = check_texts(golden, ids, load_model(args), args.engine or "float32")
+        is_rounding = all(result.is_rounding for result in results.values())
+        content: dict[str, Any] = {name: asdict(result) for name, result in results.items()}
+        lines = [f"{name:10} {result}" for name, result in results.items()]
     else:
-        if report.first:
-            print(f"{'wrong array':24} {'prompt':10} {'error':>9} {'tolerance':>9} mistake")
-        for name, points in groupby(report.points, key=lambda p: p.point):
-            worst = max(points, key=lambda p: p.ratio)
-            if not worst.is_rounding:
-                error, tolerance = f"{worst.error:9.2g}", f"{worst.tolerance:9.2g}"
-                mistake = report.mistakes.get(name, "")
-                print(f"{name:24} {worst.prompt:10} {error} {tolerance} {mistake}".rstrip())
-        print(report)
-    return 0 if report.is_rounding else 1
+        report = check(golden, read_candidate(args.candidate), load_model(args), args.engine)
+        is_rounding = report.is_rounding
+        content = {"is_rounding": is_rounding, **asdict(report)}
+        lines = [*_wrong_arrays(report), str(report)]
+    print(json.dumps(content) if args.json else "\n".join(lines))
+    return 0 if is_rounding else 1
+
+
+def _wrong_arrays(report: "Report") -> Iterator[str]:
+    """Yield the lines of the table of wrong arrays."""
+    if report.first:
+        yield f"{'wrong array':24} {'prompt':10} {'error':>9} {'tolerance':>9} mistake"
+    for name, points in groupby(report.points, key=lambda p: p.point):
+        worst = max(points, key=lambda p: p.ratio)
+        if not worst.is_rounding:
+            error, tolerance = f"{worst.error:9.2g}", f"{worst.tolerance:9.2g}"
+            mistake = report.mistakes.get(name, "")
+            yield f"{name:24} {worst.prompt:10} {error} {tolerance} {mistake}".rstrip()
 
 
 def _record(args: argparse.Namespace) -> int:
@@ -118,16 +127,3 @@ def _record(args: argparse.Namespace) -> int:
         write_golden(golden, args.golden)
     print(args.golden)
     return 0
-
-
-def _check_texts(args: argparse.Namespace, golden: "Golden") -> int:
-    from gpt2np.parity import check_texts
-
-    continuations: dict[str, Any] = read_json_object(args.candidate, InvalidArgumentError)
-    results = check_texts(golden, continuations, load_model(args), args.engine or "float32")
-    if args.json:
-        print(json.dumps({name: asdict(result) for name, result in results.items()}))
-    else:
-        for name, result in results.items():
-            print(f"{name:10} {result}")
-    return 0 if all(result.is_rounding for result in results.values()) else 1
