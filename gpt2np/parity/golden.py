@@ -82,21 +82,15 @@ def record(
     for name, ids in all_ids.items():
         is_full = prompts is None and name == "full"
         golden.arrays[name] = dict(trace(lm, ids, _FULL_POINTS if is_full else points).arrays)
-        n_new = min(max_new_tokens, n_positions - len(ids) + 1)
-        golden.greedy_ids[name], golden.gaps[name] = _greedy(lm, ids, n_new)
+        cache, new, greedy_ids, gaps = lm.model.new_cache(), ids, [], []
+        for _ in range(min(max_new_tokens, n_positions - len(ids) + 1)):
+            logits = lm.model.forward([new], [cache], logits_indices=[len(new) - 1])[0]
+            second, first = np.sort(np.partition(logits, -2)[-2:]).tolist()
+            new = [int(logits.argmax())]
+            greedy_ids += new
+            gaps.append(first - second)
+        golden.greedy_ids[name], golden.gaps[name] = greedy_ids, gaps
     return golden
-
-
-def _greedy(lm: LanguageModel, ids: Sequence[int], steps: int) -> tuple[list[int], list[float]]:
-    """Return the greedy continuation and the gap between the two best logits at each step."""
-    cache, new, greedy_ids, gaps = lm.model.new_cache(), list(ids), [], []
-    for _ in range(steps):
-        logits = lm.model.forward([new], [cache], logits_indices=[len(new) - 1])[0]
-        second, first = np.sort(np.partition(logits, -2)[-2:]).tolist()
-        new = [int(logits.argmax())]
-        greedy_ids += new
-        gaps.append(first - second)
-    return greedy_ids, gaps
 
 
 def write_golden(golden: Golden, path: str | Path) -> None:

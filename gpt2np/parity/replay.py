@@ -17,7 +17,6 @@ from gpt2np.errors import (
     short_repr,
 )
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.generation.streaming import Completion, TextStream
 
 _KINDS = {
     "model": str,
@@ -79,7 +78,10 @@ def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
         except TypeError as error:  # an unknown option
             raise InvalidArgumentError(str(error)) from error
         if content["is_cut_off"]:
-            done = _generate_start(lm.stream(content["prompt_ids"], options), len(ids))
+            stream = lm.stream(content["prompt_ids"], options)
+            while stream.running and len(stream.sequence.ids) < len(ids):
+                stream.step()
+            done = replace(stream.completion, ids=stream.sequence.ids[: len(ids)])
         else:
             best = lm.generate(content["prompt_ids"], options)
             done = next((found for found in best.alternatives if found.ids == ids), best)
@@ -98,10 +100,3 @@ def replay(content: Mapping[str, Any], lm: LanguageModel) -> str | None:
     if len(ids) != len(done.ids):
         return f"{len(done.ids)} tokens instead of {len(ids)}"
     return None
-
-
-def _generate_start(stream: TextStream, count: int) -> Completion:
-    """Return the first `count` tokens of a text that was cut off, or all if it ends before."""
-    while stream.running and len(stream.sequence.ids) < count:
-        stream.step()
-    return replace(stream.completion, ids=stream.sequence.ids[:count])
