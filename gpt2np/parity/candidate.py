@@ -16,7 +16,6 @@ from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from safetensors import SafetensorError
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.safetensors_file import read_header, read_tensors
@@ -46,7 +45,7 @@ def read_candidate(path: str | Path) -> dict[str, Array]:
             else:
                 files = sorted(path.iterdir()) if path.is_dir() else [path]
                 arrays = dict(item for file in files if file.is_file() for item in _load(file))
-    except (ValueError, SafetensorError) as error:
+    except ValueError as error:
         raise CheckpointError(f"cannot read the arrays in {path}: {error}") from error
     if not arrays:
         raise CheckpointError(f"{path} has no arrays: .npy files, or .f32 files with a shape")

@@ -425,7 +425,6 @@ def check_texts(
             "the candidate has no token ids; give those of at least one prompt"
         )
     reports = {}
-    weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
     for prompt, ids in continuations.items():
         if prompt not in golden.greedy_ids:
             raise InvalidArgumentError(f"no prompt {prompt!r}; there are {', '.join(golden.ids)}")
@@ -439,6 +438,7 @@ def check_texts(
         reports[prompt] = TextReport()
         step = common_length(right, ids)
         if step < min(len(right), len(ids)):
+            weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
             before = [*golden.ids[prompt], *right[:step]]
             logits, exact = (
                 _PromptCheck(weights, model.config, before, {}, name).rounded_pass()["logits"][-1]
