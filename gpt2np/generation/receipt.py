@@ -9,28 +9,32 @@ from __future__ import annotations
 import hashlib
 import platform
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gpt2np import __version__
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.options import GenerationOptions
 from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from gpt2np.generation.streaming import Completion
 
-
-def receipt(completion: Completion, model: GPT2, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the receipt of a text; see `Completion.receipt`.
+def receipt(
+    prompt_ids: list[int],
+    ids: list[int],
+    options: GenerationOptions,
+    model: GPT2,
+    tokenizer: Tokenizer,
+    *,
+    is_cut_off: bool,
+) -> dict[str, Any]:
+    """Return the receipt of the text `ids`, without the model's name; see `Completion.receipt`.
 
     Raises:
         InvalidArgumentError: the text was generated with `window` or `boundary="text"`, or by a
             beam search that was cut off.
     """
-    prompt_ids, ids, options = completion.prompt_ids, completion.ids, completion.options
-    is_cut_off = completion.finish_reason in ("time", "cancelled")
     if options.window or options.boundary == "text":
         raise InvalidArgumentError(
             "a receipt is of a whole text that continues the prompt's tokens; omit window and "
@@ -45,7 +49,6 @@ def receipt(completion: Completion, model: GPT2, tokenizer: Tokenizer) -> dict[s
     steps = np.arange(len(prompt_ids) - 1, len(prompt_ids) + len(ids) - 1)
     logits = model.forward([[*prompt_ids, *ids]], logits_indices=steps)
     return {
-        "model": completion.model,
         "gpt2np": __version__,
         "numpy": np.__version__,
         "processor": platform.machine(),

@@ -141,7 +141,11 @@ class Completion:
         """
         from gpt2np.generation.receipt import receipt
 
-        return receipt(self, lm.model, lm.tokenizer)
+        is_cut_off = self.finish_reason in ("time", "cancelled")
+        content = receipt(
+            self.prompt_ids, self.ids, self.options, lm.model, lm.tokenizer, is_cut_off=is_cut_off
+        )
+        return {"model": self.model, **content}
 
 
 _DEFAULTS = asdict(GenerationOptions())
