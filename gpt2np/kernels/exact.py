@@ -130,8 +130,8 @@ def erf(x: Array) -> Array:
 def log(x: Array) -> Array:
     """Return the natural logarithm of positive numbers.
 
-    Proof: x = 2ᵏ·f with √½ ≤ f < √2, and log f = 2·(s + s³/3 + …) for s = (f - 1) / (f + 1). f - 1
-    is exact, and |s| < 0.172, so the terms after s²³ are below 1e-19 of the first.
+    Proof: x = 2ᵏ·f with √½ ≤ f < √2. With s = (f - 1) / (f + 1), log f = 2·(s + s³/3 + …). f - 1 is
+    exact, and |s| < 0.172, so the terms after s²³ are below 1e-19 of the first.
     """
     f, k = np.frexp(np.asarray(x, np.float64))
     is_small = f < math.sqrt(0.5)

@@ -67,7 +67,7 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
     if w.scale is not None:
         partials *= w.scale[:, :, None]
     y = sum_partials(partials)  # (P, n, m)
-    y = (y if n == 1 else y.swapaxes(0, 1)).reshape(n, n_panels * m)
+    y = (y if n == 1 else y.swapaxes(0, 1)).reshape(n, n_panels * m)  # one row is in order already
     if w.bias is not None:
         y += w.bias
     y = y[:, : w.shape[1]]

@@ -96,7 +96,10 @@ class PackedMatrix:
         return packed
 
     def column_range(self, start: int, stop: int) -> PackedMatrix:
-        """Return a view of columns start … stop - 1; `start` must begin a panel."""
+        """Return a view of columns start … stop - 1; `start` must begin a panel.
+
+        The view is kept: a rank requests the same columns in every pass.
+        """
         if (start, stop) in self._ranges:
             return self._ranges[start, stop]
         m, padded = self.panel_shape[1], self.data.shape[3]

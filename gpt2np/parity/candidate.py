@@ -18,7 +18,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.checkpoint.safetensors_file import read_header, read_tensors
+from gpt2np.checkpoint.safetensors_file import NUMPY_DTYPES, read_header, read_tensors
 from gpt2np.data.files import reading
 from gpt2np.errors import CheckpointError, InvalidArgumentError, did_you_mean
 from gpt2np.kernels.array import Array
@@ -41,7 +41,11 @@ def read_candidate(path: str | Path) -> dict[str, Array]:
     try:
         with reading(path, CheckpointError):
             if path.suffix not in (".npy", ".npz", ".f32") and not path.is_dir():
-                arrays = read_tensors(read_header(path), np.float64)
+                tensors = read_header(path)
+                for name, tensor in tensors.items():
+                    if tensor.dtype not in NUMPY_DTYPES:
+                        raise ValueError(f"{name} has dtype {tensor.dtype}, not floating-point")
+                arrays = read_tensors(tensors, np.float64)
             else:
                 files = sorted(path.iterdir()) if path.is_dir() else [path]
                 arrays = dict(item for file in files if file.is_file() for item in _load(file))

@@ -100,17 +100,17 @@ class Report:
         return self.first is None
 
     def __str__(self) -> str:
+        dtype = f"{self.dtype} with {self.by_design}" if self.by_design else self.dtype
         if self.first is None:
             worst = max(self.points, key=lambda p: p.ratio)
             n = len(self.points)
             arrays = "1 array agrees" if n == 1 else f"{n} arrays agree"
-            dtype = f"{self.dtype} with {self.by_design}" if self.by_design else self.dtype
             return (
                 f"rounding: {arrays} within the rounding of {dtype}; the largest error is "
                 f"{worst.error:.2g}, of at most {worst.tolerance:.2g}, at {worst.point}"
             )
         text = f"a bug, first at {self.first.point} (prompt {self.first.prompt!r}): error "
-        text += f"{self.first.error:.2g}; rounding in {self.dtype} explains at most "
+        text += f"{self.first.error:.2g}; rounding in {dtype} explains at most "
         text += f"{self.first.tolerance:.2g}; "
         if self.explained_error is None:
             pattern = f" ({self.pattern})" if self.pattern else ""

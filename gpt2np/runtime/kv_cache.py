@@ -1,6 +1,6 @@
 """The KV cache: keys and values of earlier tokens, which later passes reuse.
 
-Shape letters: S sequences, L layers, H heads, h selected heads, D head size (rounded up to LANES),
+Shape letters: S sequences, L layers, H heads, h selected heads, D head size (rounded up to LANES).
 N tokens of a batch, n selected tokens, T tokens of a sequence, in tiles of TILE.
 """
 
@@ -271,8 +271,8 @@ class KVWrite:
     Attributes:
         store: the store to write to.
         tokens: the range of the n tokens in the batch.
-        tile, slot, offset: (n,), the place of each token in the store; for a single token, integers
-            are faster.
+        tile, slot, offset: (n,), the place of each token in the store. In `later`, a single token
+            gets integers, which NumPy indexes faster.
     """
 
     store: KVStore

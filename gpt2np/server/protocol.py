@@ -262,7 +262,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         return [name for name in unknown if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
 
     def unsupported(self) -> str | None:
-        """Return the name of a field that asks for something that gpt2np lacks, if any."""
+        """Return a field, and perhaps its value, that gpt2np does not support, if any."""
         outputs, form = self.structured_outputs, self.response_format
         missing = {
             "structured_outputs.grammar": outputs and outputs.grammar is not None,
@@ -326,7 +326,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
     def arguments(self) -> GenerateArguments:
         """Return the arguments of `generate` for the fields that both requests have."""
         if name := self.unsupported():
-            [field] = re.findall(r"^[\w.]+", name)
+            [field] = re.findall(r"^[\w.]+", name)  # without its value or advice
             raise InvalidArgumentError("{0} is not supported", name, **{field: None})
         outputs = self.structured_outputs
         given = {name: getattr(self, field) for name, field in _FIELDS.items()}
@@ -385,7 +385,7 @@ class CompletionRequest(GenerationRequest):
     suffix: AnyText | None = None
 
     def unsupported(self) -> str | None:
-        """Return the name of a field that asks for something that gpt2np lacks, if any."""
+        """Return a field, and perhaps its value, that gpt2np does not support, if any."""
         return "suffix" if self.suffix else super().unsupported()
 
     def arguments(self) -> GenerateArguments:
@@ -448,7 +448,7 @@ class ChatCompletionRequest(GenerationRequest):
     tool_choice: Any = None
 
     def unsupported(self) -> str | None:
-        """Return the name of a field that asks for something that gpt2np lacks, if any."""
+        """Return a field, and perhaps its value, that gpt2np does not support, if any."""
         if self.top_logprobs and not self.logprobs:
             return "top_logprobs without logprobs"
         return "tools" if self.tools and self.tool_choice != "none" else super().unsupported()

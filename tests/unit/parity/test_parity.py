@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from record_bits import random_ids, random_model
+from safetensors.numpy import save_file
 
 from gpt2np import GPT2
 from gpt2np.errors import CheckpointError, InvalidArgumentError
@@ -15,7 +16,7 @@ from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, plain_weights
 from gpt2np.parity import MISTAKES, Golden, check, check_texts, read_candidate, read_golden
-from gpt2np.parity.check import _round
+from gpt2np.parity.check import PointReport, Report, _round
 from gpt2np.parity.mistakes import PassStep, split_name
 
 CONFIGS = {
@@ -319,6 +320,18 @@ def test_rows_may_be_counted(tmp_path: Path) -> None:
     np.arange(11, dtype=np.float32).tofile(tmp_path / "p__logits.x4.f32")
     with pytest.raises(CheckpointError, match="has 11 numbers"):
         read_candidate(tmp_path)
+
+
+def test_integers_in_a_safetensors_file(tmp_path: Path) -> None:
+    save_file({"logits": np.arange(12).reshape(3, 4)}, tmp_path / "c.safetensors")
+    with pytest.raises(CheckpointError, match="logits has dtype I64, not floating-point"):
+        read_candidate(tmp_path / "c.safetensors")
+
+
+def test_a_report_names_what_is_computed_differently_by_design() -> None:
+    first = PointReport("short", "logits", 0.5, 0.1, None)
+    report = Report("float32", (first,), first, by_design="GELU from a table of float16")
+    assert "rounding in float32 with GELU from a table of float16 explains" in str(report)
 
 
 @pytest.mark.parametrize("shape", ["0x4", "x0", "3x0", "5x4", f"{10**30}x4", "x".join("1" * 70)])
