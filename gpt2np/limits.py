@@ -82,8 +82,8 @@ class Limits:
     )
     max_pattern_seconds: int = _limit(
         2,
-        "A search for `stop_regex` or for the pattern of a vocabulary may take this time, and as much "
-        "again for each 100,000 characters of text. A longer search causes an error.",
+        "A search for `stop_regex` or for the pattern of a vocabulary may take this time, and as "
+        "much again for each 100,000 characters of text. A longer search causes an error.",
     )
     max_line_bytes: int = _limit(
         64 * MIB, "A longer line of a .jsonl file or prompt file causes an error."
