@@ -101,7 +101,8 @@ def gelu(x: Array) -> Array:
 
     Hendrycks & Gimpel 2016. The form max(x, 0) - |x|·Φ(-|x|) avoids cancellation. NumPy has no
     erfc. Therefore Φ(-|x|) = ½·erfc(z) is computed as ½·(1 - v)·exp(v·p(v) - z²). Here
-    z = |x| / √2, v = z / (2 + z), and p is a polynomial. For small z, all rounding errors are small.
+    z = |x| / √2, v = z / (2 + z), and p is a polynomial. For small z, all rounding errors are
+    small.
     """
     if x.dtype == np.float64:
         product: Array = 0.5 * x * (1 + exact.erf(x * math.sqrt(0.5)))
