@@ -119,7 +119,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Iterator[Array]]]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("action", choices=("record", "check"))
+    parser.add_argument("action", nargs="?", default="check", choices=("record", "check"))
     parser.add_argument("part", nargs="*", help="check only cases whose name contains PART")
     args = parser.parse_args()
     if args.part and args.action == "record":

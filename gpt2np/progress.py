@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from gpt2np.errors import check_argument
+
 TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
     from typing import Any
@@ -36,7 +38,11 @@ def progress_bar(
 
     `progress` True shows the bar at once, and False never. None shows the bar after a second, at a
     terminal or in Jupyter. Bytes, unit "B", are shown as MB.
+
+    Raises:
+        InvalidArgumentError: `progress` is, for example, a function.
     """
+    check_argument(progress in (True, False, None), "progress", progress, "True, False or None")
     is_visible = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
     if not is_visible:
         return HiddenBar()

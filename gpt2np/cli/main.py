@@ -35,12 +35,15 @@ COMMANDS = (
 """Subcommands: modules of this package with add_arguments(parser), and run(args) → exit code."""
 
 _ADVICE = {
+    **dict.fromkeys(("--fp16", "--half", "--bf16"), "gpt2np computes in float32 or float64"),
     **dict.fromkeys(
-        ("--device", "--gpu", "--cuda", "--gpu-layers", "--n-gpu-layers"),
+        ("--device", "--gpu", "--cuda", "--gpu-layers", "--n-gpu-layers", "-ngl"),
         "gpt2np computes on CPUs only",
     ),
-    **dict.fromkeys(("--fp16", "--half", "--bf16"), "gpt2np computes in float32 or float64"),
-    **dict.fromkeys(("-q", "--quiet"), "messages go to stderr, so redirect stderr"),
+    **dict.fromkeys(
+        ("-q", "--quiet", "--verbose", "--log-level", "--log-file"),
+        "all messages go to stderr, so redirect stderr",
+    ),
     "--epochs": "give --max-steps",
     "--num-train-epochs": "give --max-steps",
     "--lora": f"merge the adapter into the weights first, or {SEE_MISSING_FEATURES}",
@@ -57,7 +60,7 @@ _COMMAND_ADVICE = {
 
 _GENERATE_ADVICE = {
     "--stream": "a text is always printed while the model writes",
-    "-p": "give the prompt without an option",
+    **dict.fromkeys(("-p", "--prompt"), "give the prompt without an option"),
 }
 
 _SYNONYMS = {
@@ -94,6 +97,12 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
+
+    def _get_option_tuples(self, option_string: str) -> list[Any]:
+        """Return the options that a string abbreviates; another program's option is none."""
+        if option_string.partition("=")[0] in _ADVICE | _GENERATE_ADVICE:
+            return []
+        return super()._get_option_tuples(option_string)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Convert the strings of an argument; the value of `--stop=--` is "--".
@@ -193,6 +202,8 @@ def _dispatch(
         if not is_option:
             if args.command in ("generate", "trace", "explain"):
                 hint = "; quote a prompt of several words"
+            elif args.command in ("serve", "chat"):
+                hint = "; name the model with --model"
             elif args.command is not None:
                 hint = "; give all arguments together, before or after the options"
         kind = "option" if is_option else "argument"

@@ -95,6 +95,9 @@ ADVICE = {
         ("attention_mask", "pad_token_id"), "a batch is a list of prompts of any lengths"
     ),
     **dict.fromkeys(("output_scores", "output_logits"), "give logprobs, or call gpt2np.trace"),
+    "force_words_ids": "give regex, as in '.*fox.*'",
+    "suppress_tokens": "give bad_words_ids or logit_bias",
+    "penalty_alpha": "gpt2np has no contrastive search",
     "grammar": "give regex or json_schema",
     "response_format": "give json_schema",
     "include_stop_str_in_output": r'to keep a period, set stop_regex=r"(?<=\.)"',

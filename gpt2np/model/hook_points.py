@@ -47,6 +47,10 @@ class HookPoint:
         return self.shape.startswith("H")
 
 
+_NOT_HOOK_POINTS = (  # of TransformerLens; the most similar name is that of another array
+    *("hook_embed", "hook_pos_embed", "hook_scale", "hook_attn_scores", "hook_result"),
+    *("hook_attn_in", "hook_mlp_in", "hook_q_input", "hook_k_input", "hook_v_input"),
+)
 _WITHIN_BLOCKS = (
     ("ln_1", "T C", "ln1.hook_normalized", "layer norm of the resid"),
     ("attn.q", "H T D", "attn.hook_q", "queries before scaling"),
@@ -202,6 +206,8 @@ def hook_point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, .
 
 def _unknown(pattern: str, names: Sequence[str]) -> str:
     """Return the error message for a pattern that matches none of the names."""
+    if pattern.rpartition(".")[2] in _NOT_HOOK_POINTS:
+        return f"unknown hook point {short_repr(pattern)}; gpt2np has no such array"
     known = [alias for name in names for alias in all_names(name)]
     starred = dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in known)
     close = get_close_matches(pattern, [*known, *starred], n=1)

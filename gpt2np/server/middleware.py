@@ -75,7 +75,7 @@ class Guard:
     def _refuse(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
         """Return the response to a request that is refused unread, if it is."""
         if self._api_key is None and not self._is_allowed(host := headers.get("host", "")):
-            hint = "add it to the server's allowed hosts, or set an API key"
+            hint = "add it to the option allowed_hosts of the server, or set an API key"
             message = f"the server is not known as {short_repr(host)}; {hint}"
             return _error(403, message)
         if not _is_open(path) and not self._has_key(headers):

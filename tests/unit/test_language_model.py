@@ -208,6 +208,7 @@ class TestOptionNames:
             ("max_length", "give max_new_tokens"),
             ("pad_token_id", "a batch is a list of prompts of any lengths"),
             ("output_scores", "give logprobs"),
+            ("force_words_ids", "give regex"),
             ("assistant_model", "give draft to gpt2np.load"),
             ("greedy", "give temperature=0"),
             ("n", "give num_return_sequences"),

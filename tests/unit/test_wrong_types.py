@@ -123,6 +123,14 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         lambda lm: hook_point_shape("nope", lm.model.config, 3),
         "unknown hook point 'nope'",
     ),
+    "an array of TransformerLens only": (
+        lambda lm: zero("blocks.0.attn.hook_result"),
+        "unknown hook point 'blocks.0.attn.hook_result'; gpt2np has no such array",
+    ),
+    "a function for progress": (
+        lambda lm: lm.score("a", progress=print),
+        "progress is <built-in function print>; it must be True, False or None",
+    ),
     "scheduler": (lambda lm: Scheduler(lm), "model is <LanguageModel .*; it must be a GPT2"),
     "scheduled stream": (
         lambda lm: Scheduler(lm.model).add(lm.stream("a")),

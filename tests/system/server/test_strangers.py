@@ -56,7 +56,7 @@ class TestHosts:
         for path in ("/v1/models", "/health", "/", "/api/model"):
             response = client.get(path, headers={"Host": host})
             assert response.status_code == status
-            assert ("allowed hosts" in response.text) == (status == 403)
+            assert ("allowed_hosts" in response.text) == (status == 403)
         body = {"prompt": "a", "max_tokens": 1}
         assert client.post(COMPLETIONS, json=body, headers={"Host": host}).status_code == status
 
