@@ -36,12 +36,10 @@ from gpt2np.cli.output import (
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interrupts import held_signals
 from gpt2np.runtime.options import MODEL_HELP
-from gpt2np.training.options import TrainerOptions
+from gpt2np.training.options import ARCHITECTURE, TrainerOptions
 
 if TYPE_CHECKING:
     from gpt2np.training.trainer import Trainer
-
-_ARCHITECTURE = ("n_layer", "n_head", "n_embd", "n_positions")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         check_argument(value >= 1, name, value, "at least 1")
     options = TrainerOptions(**given_options(args, TrainerOptions))
     if args.from_model is not None:
-        given = [name for name in [*_ARCHITECTURE, "model"] if getattr(args, name) is not None]
+        given = [name for name in [*ARCHITECTURE, "model"] if getattr(args, name) is not None]
         if given:
             message = f"{{{given[0]}}} cannot be combined with --from, which sets it; omit one"
             raise InvalidArgumentError(message, **{given[0]: getattr(args, given[0])})

@@ -102,8 +102,10 @@ def gradients(
     gpt2_model = as_gpt2(model)
     ids = _checked_ids(model, prompt)
     names = select_hook_points(points, gpt2_model.config.n_layer)
-    _, found = _run(gpt2_model, plain_weights(gpt2_model), ids, target, as_chain(interventions))
-    return Trace(np.array(ids, np.int64), gpt2_model.config, {name: found[name] for name in names})
+    probe, w = GradientProbe(), plain_weights(gpt2_model)
+    _run(gpt2_model, w, ids, target, chain(as_chain(interventions), probe))
+    arrays = {name: probe.found[name] for name in names}
+    return Trace(np.array(ids, np.int64), gpt2_model.config, arrays)
 
 
 def _checked_ids(
@@ -116,20 +118,35 @@ def _checked_ids(
     return ids
 
 
+class GradientProbe:
+    """A hook that keeps the gradients at all hook points, and may replace the embedding.
+
+    Attributes:
+        found: the gradients by hook point.
+    """
+
+    def __init__(self, embedding: Array | None = None) -> None:
+        self._embedding, self.found = embedding, dict[str, Array]()
+
+    def __call__(self, name: str, array: Array) -> Array:
+        """Return the array, or the embedding that replaces it."""
+        return array if name != "embed" or self._embedding is None else self._embedding
+
+    def gradient(self, name: str, d: Array) -> Array:
+        """Keep the gradient."""
+        self.found[name] = d.copy()
+        return d
+
+
 @np.errstate(under="ignore")
-def _run(
-    model: GPT2, w: ModelWeights, ids: Sequence[int], target: Target, hook: Hook
-) -> tuple[float, dict[str, Array]]:
-    """Return the target's value and the gradients at all hook points."""
+def _run(model: GPT2, w: ModelWeights, ids: Sequence[int], target: Target, hook: Hook) -> float:
+    """Run both passes with a hook. Returns the target's value."""
     _check_target(target)
-    found: dict[str, Array] = {}
     with single_threaded_blas():
-        context: Any = RecordingContext(
-            model.config, [ids], hook=hook, on_gradient=found.__setitem__
-        )
+        context: Any = RecordingContext(model.config, [ids], hook=hook)
         value, d_logits = target.value_and_gradient(gpt2(context, w))
         gpt2_backward(context, w, d_logits)
-    return value, found
+    return value
 
 
 @dataclass(frozen=True)
@@ -156,21 +173,6 @@ class Saliency:
     def _repr_html_(self) -> str:
         """Return the prompt for notebooks, shaded green for positive and red for negative."""
         return shaded_tokens(self.tokens, self.values.tolist())
-
-
-class _Replace:
-    """A hook that replaces the embedding and keeps its gradient."""
-
-    def __init__(self, embedding: Array) -> None:
-        self.embedding, self.d = embedding, np.empty(0)
-
-    def __call__(self, name: str, array: Array) -> Array:
-        return self.embedding if name == "embed" else array
-
-    def gradient(self, name: str, d: Array) -> Array:
-        if name == "embed":
-            self.d = d
-        return d
 
 
 def saliency(
@@ -202,9 +204,8 @@ def saliency(
         start = wte.mean(0) + positions
 
     def gradient_at(x: Array) -> tuple[float, Array]:
-        replaced = _Replace(x)
-        value, _ = _run(lm.model, w, ids, target, chain(replaced, hook))
-        return value, replaced.d
+        probe = GradientProbe(x)
+        return _run(lm.model, w, ids, target, chain(probe, hook)), probe.found["embed"]
 
     value, d = gradient_at(embedding)
     baseline = None

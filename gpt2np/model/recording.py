@@ -52,7 +52,6 @@ class RecordingContext(PlainContext):
         sequences: Sequence[Sequence[int] | IntArray],
         *,
         hook: Hook | None = None,
-        on_gradient: Callable[[str, Array], object] | None = None,
         weight_gradients: MutableMapping[str, Array] | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> None:
@@ -62,10 +61,10 @@ class RecordingContext(PlainContext):
             config: the model's architecture.
             sequences: the token ids of each text.
             hook: a hook as of `GPT2.forward`. A hook that edits an array needs a method
-                gradient(name, d), which returns the gradient of the array before the edit. Hooks
-                may be called again in the backward pass, and must return the same arrays.
-            on_gradient: receives the name and the gradient at each hook point, from the last hook
-                point to the first, for arrays with heads text by text.
+                gradient(name, d), which returns the gradient of the array before the edit. The
+                method is called from the last hook point to the first, for arrays with heads text
+                by text. Hooks may be called again in the backward pass, and must return the same
+                arrays.
             weight_gradients: where the gradients of the weights go.
             max_bytes: the limit on kept arrays (see the module).
         """
@@ -76,9 +75,7 @@ class RecordingContext(PlainContext):
         self.weight_gradients = weight_gradients
         self._texts = [slice(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
         self._config = config
-        self._hooks = list(_flatten(resolve_hook(hook, config.n_layer))) if hook else []
-        self._on_gradient = on_gradient
-        self._is_observed = bool(self._hooks) or on_gradient is not None
+        self._hooks = _flatten(resolve_hook(hook, config.n_layer)) if hook else []
         self._saved: dict[str, Array] = {}
         self._max_bytes = max_bytes
         self._threads = python_threads()
@@ -147,14 +144,14 @@ class RecordingContext(PlainContext):
 
     def _query_blocks(self, n: int) -> Iterator[tuple[slice, int, BoolArray]]:
         """Yield blocks of n queries: queries, number of keys, and mask of the last keys."""
-        size = n if self._is_observed else _QUERY_BLOCK
+        size = n if self._hooks else _QUERY_BLOCK
         for start in range(0, n, size):
             stop = min(n, start + size)
             yield slice(start, stop), stop, causal_mask(stop - start, stop - start)
 
     def _for_parts(self, function: Callable[[tuple[slice, slice]], None]) -> None:
         """Call function((tokens, heads)) for each text and some or all of its heads."""
-        if self._is_observed:  # whole arrays, in order
+        if self._hooks:  # whole arrays, in order
             for text in self._texts:
                 function((text, slice(0, self._config.n_head)))
             return
@@ -184,13 +181,9 @@ class RecordingContext(PlainContext):
 
     def gradient(self, name: str, d: Array, layer: int | None = None) -> Array:
         """Show the gradient at a hook point; return the gradient before the caller's hooks."""
-        if self._is_observed:
-            full = _full_name(name, layer)
-            if self._on_gradient:
-                self._on_gradient(full, d.copy())
-            for hook in reversed(self._hooks):
-                if hasattr(hook, "gradient"):
-                    d = hook.gradient(full, d)
+        for hook in reversed(self._hooks):
+            if hasattr(hook, "gradient"):
+                d = hook.gradient(_full_name(name, layer), d)
         return d
 
     def cross_entropy(self, logits: Array, targets: IntArray, weight: float = 1.0) -> Array:
@@ -258,7 +251,7 @@ class RecordingContext(PlainContext):
                 )
                 d_k[:, :n_keys] += more_k
                 d_v[:, :n_keys] += more_v
-            if self._is_observed:
+            if self._hooks:
                 for name, array in zip(("attn.v", "attn.k", "attn.q"), d_qkv[::-1], strict=True):
                     array[:, tokens] = self.gradient(name, array[:, tokens], layer)
 
@@ -311,12 +304,11 @@ class RecordingContext(PlainContext):
         return results
 
 
-def _flatten(hook: Hook) -> Iterator[Any]:
-    """Yield the hooks of a chain, in order."""
-    for part in hook.hooks if isinstance(hook, Chain) else ():
-        yield from _flatten(part)
+def _flatten(hook: Any) -> list[Any]:
+    """Return the hooks of a chain, in order."""
     if not isinstance(hook, Chain):
-        yield hook
+        return [hook]
+    return [inner for part in hook.hooks for inner in _flatten(part)]
 
 
 def _full_name(name: str, layer: int | None) -> str:

@@ -32,7 +32,7 @@ from gpt2np.tokenizer import Tokenizer
 from gpt2np.training.adamw import AdamW, learning_rate
 from gpt2np.training.curve import loss_curve
 from gpt2np.training.dropout import Dropout
-from gpt2np.training.options import TrainerOptions
+from gpt2np.training.options import ARCHITECTURE, TrainerOptions
 
 
 class Trainer:
@@ -79,17 +79,17 @@ class Trainer:
         raise_mmap_threshold()
         self._folder, self._state_file = folder, folder / STATE
         self._tokenizer, self._options = tokenizer, options
-        self._config = model.config if model else new_config(tokenizer, options)
+        self._config = model.config if model else _new_config(tokenizer, options)
         self._length = options.block_size or self._config.n_positions
         if self._length > self._config.n_positions:
             message = "{block_size} is {block_size.value}; the context has {0:,} tokens"
             raise InvalidArgumentError(message, self._config.n_positions, block_size=self._length)
-        self._ids = self._read(corpus)
-        self._eval_ids = self._read(eval_corpus) if eval_corpus else None
+        files = [corpus, *([eval_corpus] if eval_corpus else [])]
+        self._ids, *self._eval_ids = [self._read(file) for file in files]
         if force:
             self._state_file.unlink(missing_ok=True)
         fingerprints = {
-            "the corpus": input_digests([corpus, *([eval_corpus] if eval_corpus else [])])[-1],
+            "the corpus": input_digests(files)[-1],
             "the vocabulary": tokenizer.fingerprint,
             "the model": model_fingerprint(model) if model else "",
         }
@@ -133,16 +133,15 @@ class Trainer:
     def _read(self, corpus: Path) -> NDArray[Any]:
         ids = read_corpus(corpus, self._config.vocab_size)
         if len(ids) <= self._length:
-            raise InvalidArgumentError(
-                f"{corpus} has {len(ids):,} ids; sequences of {self._length:,} tokens need more"
-            )
+            message = f"sequences of {self._length:,} tokens need more"
+            raise InvalidArgumentError(f"{corpus} has {len(ids):,} ids; {message}")
         return ids
 
     @np.errstate(all="ignore")  # the loss shows infinity and NaN
     def take_step(self) -> float:
         """Take one training step. Returns the loss before the step, in nats per token.
 
-        Evaluates after every `eval_steps` steps.
+        Evaluates after every `eval_steps` steps, and keeps the weights with the lowest loss.
         """
         options, step = self._options, self.step
         size = options.per_device_train_batch_size
@@ -168,23 +167,13 @@ class Trainer:
             self._optimizer.update(gradients, learning_rate(step, options), options)
         if not math.isfinite(loss):
             raise GPT2NPError(f"the loss of step {step + 1:,} is {loss}; lower the learning rate")
-        if self._eval_ids is not None and self.step % options.eval_steps == 0:
-            self._evaluate()
+        for ids in self._eval_ids if self.step % options.eval_steps == 0 else ():
+            evaluation = evaluate(self._config, self.weights, ids, self._length, size)
+            if all(evaluation < before for _, before in self.evaluations):
+                self._best = {name: array.copy() for name, array in self.weights.items()}
+            self.evaluations.append((self.step, evaluation))
         self.losses.append(loss)
         return loss
-
-    def _evaluate(self) -> None:
-        """Measure the loss on the evaluation corpus; keep the weights if the loss is the lowest."""
-        loss = evaluate(
-            self._config,
-            self.weights,
-            self._eval_ids,
-            self._length,
-            self._options.per_device_train_batch_size,
-        )
-        if all(loss < before for _, before in self.evaluations):
-            self._best = {name: array.copy() for name, array in self.weights.items()}
-        self.evaluations.append((self.step, loss))
 
     def save(self) -> None:
         """Save the state of the training, to continue the run later.
@@ -213,7 +202,9 @@ class Trainer:
                 for part, arrays in self._parts().items():
                     if part != "best" or self.evaluations:
                         for name, weight in self.weights.items():
-                            arrays[name] = _same_kind(weight, file[f"{part}/{name}"])
+                            arrays[name] = array = file[f"{part}/{name}"]
+                            if (array.shape, array.dtype) != (weight.shape, weight.dtype):
+                                raise ValueError(name)
         except (ValueError, KeyError, EOFError, BadZipFile) as error:
             raise GPT2NPError(
                 "{0} is damaged ({1}); give {force.setting} to start over",
@@ -241,24 +232,10 @@ class Trainer:
         self._state_file.unlink()
 
 
-def _same_kind(weight: Array, saved: Array) -> Array:
-    """Return a saved array; raise ValueError if its shape or dtype is not the weight's."""
-    if (saved.shape, saved.dtype) != (weight.shape, weight.dtype):
-        raise ValueError(f"{saved.dtype} {saved.shape}, not {weight.dtype} {weight.shape}")
-    return saved
-
-
-def new_config(tokenizer: Tokenizer, options: TrainerOptions) -> GPT2Config:
-    """Return the config of a new model for the tokenizer's vocabulary."""
-    eos = tokenizer.eos_token_id
-    return GPT2Config(
-        vocab_size=tokenizer.vocab_size,
-        n_positions=options.n_positions,
-        n_embd=options.n_embd,
-        n_layer=options.n_layer,
-        n_head=options.n_head,
-        eos_token_ids=() if eos is None else (eos,),
-    )
+def _new_config(tokenizer: Tokenizer, options: TrainerOptions) -> GPT2Config:
+    shape = {name: getattr(options, name) for name in ARCHITECTURE}
+    eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    return GPT2Config(vocab_size=tokenizer.vocab_size, eos_token_ids=tuple(eos), **shape)
 
 
 def new_weights(config: GPT2Config, seed: int) -> dict[str, Array]:

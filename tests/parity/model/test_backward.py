@@ -10,6 +10,7 @@ from gpt2np.checkpoint.names import LM_HEAD
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp import chain, replace, scale
 from gpt2np.interp.compare import transformers_model
+from gpt2np.interp.gradients import GradientProbe
 from gpt2np.model.backward import gpt2_backward
 from gpt2np.model.derivatives import cross_entropy
 from gpt2np.model.gpt2 import gpt2
@@ -142,13 +143,12 @@ def test_hook_points_and_weights_against_central_differences(seed):
     rng = np.random.default_rng(seed)
     [ids] = random_texts(model.config, seed, [5])
     v = rng.normal(size=(len(ids), model.config.vocab_size))  # the loss is v · logits
-    found, weights = {}, {}
-    context = RecordingContext(
-        model.config, [ids], on_gradient=found.__setitem__, weight_gradients=weights
-    )
+    probe, weights = GradientProbe(), {}
+    context = RecordingContext(model.config, [ids], hook=probe, weight_gradients=weights)
     w = plain_weights(model)
     loss = np.abs(v * gpt2(context, w)).sum()
     gpt2_backward(context, w, v.copy())
+    found = probe.found
     assert next(iter(found)) == "logits"
     assert set(found) == set(hook_point_names(model.config.n_layer))
 
@@ -195,14 +195,12 @@ def test_gradients_pass_through_interventions():
     v[-1, 5] = 1.0
 
     def embed_gradient(hook):
-        found = {}
-        context = RecordingContext(
-            model.config, [ids], hook=hook, on_gradient=found.__setitem__, max_bytes=0
-        )
+        probe = GradientProbe()
+        context = RecordingContext(model.config, [ids], hook=chain(hook, probe), max_bytes=0)
         w = plain_weights(model)
         gpt2(context, w)
         gpt2_backward(context, w, v.copy())
-        return found["embed"]
+        return probe.found["embed"]
 
     hook = chain(
         scale("blocks.0.attn.pattern", 1.5, heads=1),
