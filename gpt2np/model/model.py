@@ -248,7 +248,8 @@ class GPT2:
     @property
     def worker_pids(self) -> list[int]:
         """The process ids of the workers; none before the first pass that needs them."""
-        return self._group.worker_pids if self._group else []
+        group = self._group
+        return group.worker_pids if group else []
 
     @property
     def rank_choices(self) -> list[RankChoice]:
@@ -256,7 +257,8 @@ class GPT2:
 
         The list is empty if `processes` is not "auto", or no pass has been measured.
         """
-        return self._group.tuner.choices() if self._group and self._group.tuner else []
+        group = self._group
+        return group.tuner.choices() if group and group.tuner else []
 
     @np.errstate(under="ignore")
     def forward(
@@ -307,9 +309,10 @@ class GPT2:
         indices = check_logits_indices(logits_indices, n_tokens)
         # A short first pass takes less time than packing the weights for the workers.
         is_worthwhile = self.weights.was_used or n_tokens > SMALL_BATCH
-        if self._group and hook is None and len(indices) <= SMALL_BATCH and is_worthwhile:
-            reserve(caches, list(map(len, new)), self._group.allocate)
-            logits = self._group.run(new, caches, indices)
+        group = self._group  # another thread may set `processes`
+        if group and hook is None and len(indices) <= SMALL_BATCH and is_worthwhile:
+            reserve(caches, list(map(len, new)), group.allocate)
+            logits = group.run(new, caches, indices)
             if logits is not None:
                 return logits
         lengths = [cache.length for cache in caches]

@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from gpt2np.kernels.threads import thread_count
 from gpt2np.model import gpt2, last_token_indices
 from gpt2np.runtime import process_group, worker_process
 from gpt2np.runtime.context import Context
-from gpt2np.runtime.kv_cache import TILE
+from gpt2np.runtime.kv_cache import TILE, reserve
 from gpt2np.runtime.ranks import max_processes
 
 PATHS = [str(Path(__file__).parent), str(CHECKOUT / "tests"), str(CHECKOUT)]
@@ -876,23 +877,30 @@ class TestWhenSomethingHappens:
 
     def test_the_number_is_set_while_another_thread_computes(self):
         model = small()
-        expected, wrong = model.forward([[5]]), []
+        expected = model.forward([[5]])
 
         def work():
-            for _ in range(60):
-                if not np.array_equal(model.forward([[5]]), expected):
-                    wrong.append(1)
+            return all(np.array_equal(model.forward([[5]]), expected) for _ in range(60))
 
-        thread = threading.Thread(target=work)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
             warnings.simplefilter("error")
-            thread.start()
             start = time.monotonic()
-            while thread.is_alive():
+            result = pool.submit(work)
+            while not result.done():
                 with_processes(model, 2)
-            thread.join()
-        assert not wrong
+            assert result.result()
         assert time.monotonic() - start < 30
+
+    def test_the_number_is_set_between_two_steps_of_another_threads_pass(self, monkeypatch):
+        model = small()
+        expected = model.forward([[5]])
+
+        def reserve_and_set(*arguments):
+            reserve(*arguments)
+            model.processes = 1
+
+        monkeypatch.setattr("gpt2np.model.model.reserve", reserve_and_set)
+        np.testing.assert_array_equal(model.forward([[5]]), expected)
 
     def test_many_caches_are_let_go_of_within_a_pass(self, monkeypatch):
         """As by the garbage collector, which comes when it likes."""
