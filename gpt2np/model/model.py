@@ -310,13 +310,13 @@ class GPT2:
         # A short first pass takes less time than packing the weights for the workers.
         is_worthwhile = self.weights.was_used or n_tokens > SMALL_BATCH
         group = self._group  # another thread may set `processes`
-        if group and hook is None and len(indices) <= SMALL_BATCH and is_worthwhile:
-            reserve(caches, list(map(len, new)), group.allocate)
-            logits = group.run(new, caches, indices)
-            if logits is not None:
-                return logits
         lengths = [cache.length for cache in caches]
         try:
+            if group and hook is None and len(indices) <= SMALL_BATCH and is_worthwhile:
+                reserve(caches, list(map(len, new)), group.allocate)
+                logits = group.run(new, caches, indices)
+                if logits is not None:
+                    return logits
             return self._runner.run(new, caches, indices, hook)
         except BaseException:  # such as Ctrl-C
             roll_back(caches, lengths)
