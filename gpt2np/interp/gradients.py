@@ -122,7 +122,7 @@ class GradientProbe:
     """A hook that keeps the gradients at all hook points, and may replace the embedding.
 
     Attributes:
-        found: the gradients by hook point.
+        found: the gradients by hook point, in the shapes of the activations.
     """
 
     def __init__(self, embedding: Array | None = None) -> None:

@@ -109,7 +109,7 @@ class GPT2:
         quantized to 8-bit integers, with one scale for up to 192 inputs of an output; they take a
         quarter of float32's memory. To load a model by its name, use `gpt2np.load(name).model`.
 
-        With `exact`, the model computes in float64 by operations with the same bits on every
+        With `exact`, the model computes in float64. Each operation has the same bits on every
         machine, in any batch, with or without KV cache, on any number of threads
         (`gpt2np.kernels.exact`). A pass takes several times as long as in float32, the weights
         take four times as much memory, and `processes` stays 1.
@@ -272,8 +272,8 @@ class GPT2:
         """Compute next-token logits for all N new tokens, or for R of them. Returns (R, V).
 
         Up to rounding, a token's logits depend only on the sequence that contains the token. In an
-        exact model, or if `gpt2np.kernels.blas.small_kernels()` is True, the logits are the same
-        bit for bit whatever the caching, the draft tokens, the batch and `processes` are.
+        exact model, caching, draft tokens, the batch and `processes` change no bit of the logits.
+        If `gpt2np.kernels.blas.small_kernels()` is True, this holds for every model.
 
         Continue a text greedily, computing one token per step:
 

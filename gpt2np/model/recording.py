@@ -279,11 +279,11 @@ class RecordingContext(PlainContext):
     def _matmul(self, x: Array, w: Array, bias: Array | None = None) -> Array:
         """Return x (N, k) @ w (k, m) + bias (m), in groups of k: long sums round more."""
         y = np.empty((len(x), w.shape[1]), x.dtype)
-        first, *others = even_slices(len(w), max(1, -(-len(w) // _MAX_GROUP)))
+        first, *later = even_slices(len(w), max(1, -(-len(w) // _MAX_GROUP)))
 
         def run(rows: slice) -> None:
             np.matmul(x[rows, first], w[first], out=y[rows])
-            for group in others:
+            for group in later:
                 y[rows] += np.matmul(x[rows, group], w[group])
             if bias is not None:
                 y[rows] += bias

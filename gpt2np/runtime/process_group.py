@@ -120,7 +120,8 @@ class ProcessGroup:
         """Compute a forward pass on one or more ranks, and return the logits (R, V).
 
         The caches must have capacity for the new tokens. Returns None if another thread's pass is
-        running, a cache is in private memory, the token ids exceed MAX_MESSAGE, or a rank fails.
+        running, a cache is in private memory, the token ids exceed MAX_MESSAGE, or a rank fails. If
+        another exception occurs, the caller gives the caches' tokens back.
         """
         if self.world_size == 1 or self._lock.locked():
             return None
@@ -134,10 +135,8 @@ class ProcessGroup:
                 if self.tuner is None:
                     return self._run_on_ranks(self.world_size, sequences, caches, logits_indices)
                 return self._run_timed(self.tuner, sequences, caches, logits_indices)
-            except BaseException as error:
+            except RankFailedError as error:
                 roll_back(caches, lengths)
-                if not isinstance(error, RankFailedError):
-                    raise
                 self.world_size = 1
                 if self.end.alive:  # otherwise this process exits, which has ended the workers
                     self.end()
