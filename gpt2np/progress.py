@@ -40,7 +40,7 @@ def progress_bar(
     terminal or in Jupyter. Bytes, unit "B", are shown as MB.
 
     Raises:
-        InvalidArgumentError: `progress` is, for example, a function.
+        InvalidArgumentError: `progress` is neither True, False nor None.
     """
     check_argument(progress in (True, False, None), "progress", progress, "True, False or None")
     is_visible = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress

@@ -99,7 +99,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Return the options that a string abbreviates; another program's option is none."""
+        """Return the options that a string abbreviates; a name that has advice abbreviates none."""
         if option_string.partition("=")[0] in _ADVICE | _GENERATE_ADVICE:
             return []
         return super()._get_option_tuples(option_string)

@@ -273,7 +273,7 @@ def _check_folder(folder: Path) -> None:
 
 def _is_foreign(path: Path, has_task: bool) -> bool:
     """Return whether a file prevents the use of its folder, which may have a task."""
-    if path.name.startswith(".filelock-probe-"):  # filelock of another job tests the file system
+    if path.name.startswith(".filelock-probe-"):  # a test of the library filelock, in another job
         return False
     is_file = path.name in (_LOCK, _NEW, _TASK, STATE) or bool(_PART_NAME.fullmatch(path.name))
     if not has_task and path.name not in (_LOCK, _NEW):

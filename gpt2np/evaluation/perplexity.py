@@ -143,7 +143,7 @@ class Perplexity(PerUnitResult):
 
         The program averages windows, weighted by their scored tokens. If windows overlap, the
         weight of every window except a document's first is too low by one token. So the result
-        differs slightly from `perplexity`, more for short strides.
+        differs slightly from `perplexity`. The shorter the stride, the larger is the difference.
         """
         return exp_or_inf(self.guide_mean)
 

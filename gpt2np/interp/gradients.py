@@ -119,7 +119,7 @@ def _checked_ids(
 
 
 class GradientProbe:
-    """A hook that keeps the gradients at all hook points, and may replace the embedding.
+    """A hook that keeps the gradients at all hook points; `embedding`, if given, replaces `embed`.
 
     Attributes:
         found: the gradients by hook point, in the shapes of the activations.
@@ -140,7 +140,7 @@ class GradientProbe:
 
 @np.errstate(under="ignore")
 def _run(model: GPT2, w: ModelWeights, ids: Sequence[int], target: Target, hook: Hook) -> float:
-    """Run both passes with a hook. Returns the target's value."""
+    """Run the forward and the backward pass with a hook. Returns the target's value."""
     _check_target(target)
     with single_threaded_blas():
         context: Any = RecordingContext(model.config, [ids], hook=hook)

@@ -47,7 +47,8 @@ class HookPoint:
         return self.shape.startswith("H")
 
 
-_NOT_HOOK_POINTS = (  # of TransformerLens; the most similar name is that of another array
+# TransformerLens's, which gpt2np lacks: the most similar name would be that of another array.
+_NOT_HOOK_POINTS = (
     *("hook_embed", "hook_pos_embed", "hook_scale", "hook_attn_scores", "hook_result"),
     *("hook_attn_in", "hook_mlp_in", "hook_q_input", "hook_k_input", "hook_v_input"),
 )

@@ -272,7 +272,7 @@ class GPT2:
         """Compute next-token logits for all N new tokens, or for R of them. Returns (R, V).
 
         Up to rounding, a token's logits depend only on the sequence that contains the token. In an
-        exact model, caching, draft tokens, the batch and `processes` change no bit of the logits.
+        exact model, caching, draft tokens, other texts and `processes` change no bit of the logits.
         If `gpt2np.kernels.blas.small_kernels()` is True, this holds for every model.
 
         Continue a text greedily, computing one token per step:
@@ -309,7 +309,7 @@ class GPT2:
         indices = check_logits_indices(logits_indices, n_tokens)
         # A short first pass takes less time than packing the weights for the workers.
         is_worthwhile = self.weights.was_used or n_tokens > SMALL_BATCH
-        group = self._group  # another thread may set `processes`
+        group = self._group  # another thread may replace it
         lengths = [cache.length for cache in caches]
         try:
             if group and hook is None and len(indices) <= SMALL_BATCH and is_worthwhile:

@@ -62,9 +62,9 @@ class RecordingContext(PlainContext):
             sequences: the token ids of each text.
             hook: a hook as of `GPT2.forward`. A hook that edits an array needs a method
                 gradient(name, d), which returns the gradient of the array before the edit. The
-                method is called from the last hook point to the first, for arrays with heads text
-                by text. Hooks may be called again in the backward pass, and must return the same
-                arrays.
+                method is called for the hook points in reverse order; for arrays with heads, once
+                per text. The backward pass may call a hook again. The hook must then return the
+                same array as in the forward pass.
             weight_gradients: where the gradients of the weights go.
             max_bytes: the limit on kept arrays (see the module).
         """
@@ -151,7 +151,7 @@ class RecordingContext(PlainContext):
 
     def _for_parts(self, function: Callable[[tuple[slice, slice]], None]) -> None:
         """Call function((tokens, heads)) for each text and some or all of its heads."""
-        if self._hooks:  # whole arrays, in order
+        if self._hooks:  # hooks see whole arrays, in order
             for text in self._texts:
                 function((text, slice(0, self._config.n_head)))
             return

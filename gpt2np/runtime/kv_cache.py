@@ -271,8 +271,8 @@ class KVWrite:
     Attributes:
         store: the store to write to.
         tokens: the range of the n tokens in the batch.
-        tile, slot, offset: (n,), the place of each token in the store. In `later`, a single token
-            gets integers, which NumPy indexes faster.
+        tile, slot, offset: (n,), the place of each token in the store. In `later`, integers for a
+            single token, because NumPy indexes faster with integers.
     """
 
     store: KVStore

@@ -120,8 +120,8 @@ class ProcessGroup:
         """Compute a forward pass on one or more ranks, and return the logits (R, V).
 
         The caches must have capacity for the new tokens. Returns None if another thread's pass is
-        running, a cache is in private memory, the token ids exceed MAX_MESSAGE, or a rank fails. If
-        another exception occurs, the caller gives the caches' tokens back.
+        running, a cache is in private memory, the token ids exceed MAX_MESSAGE, or a rank fails.
+        After any other exception, the caller must roll the caches back.
         """
         if self.world_size == 1 or self._lock.locked():
             return None

@@ -262,7 +262,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         return [name for name in unknown if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
 
     def unsupported(self) -> str | None:
-        """Return a field, and perhaps its value, that gpt2np does not support, if any."""
+        """Return the name of an unsupported field, perhaps with its value, or None."""
         outputs, form = self.structured_outputs, self.response_format
         missing = {
             "structured_outputs.grammar": outputs and outputs.grammar is not None,
@@ -385,7 +385,7 @@ class CompletionRequest(GenerationRequest):
     suffix: AnyText | None = None
 
     def unsupported(self) -> str | None:
-        """Return a field, and perhaps its value, that gpt2np does not support, if any."""
+        """Return the name of an unsupported field, perhaps with its value, or None."""
         return "suffix" if self.suffix else super().unsupported()
 
     def arguments(self) -> GenerateArguments:
@@ -448,7 +448,7 @@ class ChatCompletionRequest(GenerationRequest):
     tool_choice: Any = None
 
     def unsupported(self) -> str | None:
-        """Return a field, and perhaps its value, that gpt2np does not support, if any."""
+        """Return the name of an unsupported field, perhaps with its value, or None."""
         if self.top_logprobs and not self.logprobs:
             return "top_logprobs without logprobs"
         return "tools" if self.tools and self.tool_choice != "none" else super().unsupported()

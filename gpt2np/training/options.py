@@ -9,7 +9,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.options import Integer, Number, attributes_text, check_options, option
 
 ARCHITECTURE = ("n_layer", "n_head", "n_embd", "n_positions")
-"""Options of a new model; a model to fine-tune sets them itself."""
+"""Options that only a new model needs; a model to fine-tune has its own architecture."""
 
 _MAX_BLOCKS = 1000  # listing the weights of more would take long, before memory runs out
 _MAX_SIZE = 1_000_000  # NumPy can count the numbers of arrays of these sizes, below 2⁶³

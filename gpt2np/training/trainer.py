@@ -141,7 +141,7 @@ class Trainer:
     def take_step(self) -> float:
         """Take one training step. Returns the loss before the step, in nats per token.
 
-        Evaluates after every `eval_steps` steps, and keeps the weights with the lowest loss.
+        Evaluates after every `eval_steps` steps, and keeps the weights with the lowest such loss.
         """
         options, step = self._options, self.step
         size = options.per_device_train_batch_size
