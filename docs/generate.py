@@ -138,8 +138,8 @@ PARTIAL = {
     "skip_special_tokens": "refused (except `true`)",
     "include_stop_str_in_output": "refused (except `false`)",
     "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`, but "
-    'at least 2; `true` is refused if `stream` is `true`, with `boundary` `"text"`, and with '
-    "`interventions`",
+    'at least 2; `true` is refused if `stream` is `true`, if `boundary` is `"text"`, or if the '
+    "request has `interventions`",
     "prompt_logprobs": "supported; if `stream` is `true`, any number is refused, even `0`",
     "best_of": "supported; if `stream` is `true`, `best_of` must equal `n`",
     "max_tokens": "supported; option `max_new_tokens`; in chat, `max_completion_tokens` takes "
@@ -187,10 +187,10 @@ def request_fields_page() -> str:
         'table says "option X", that page describes the field under the name X. But a request '
         "uses the name in the first column. The page [HTTP server](../guide/server.md) explains "
         "`interventions`.",
-        "The defaults are the same as on the page Generation options, with three exceptions: "
-        "`temperature` is 1, `top_k` is 0, and `max_tokens` is 16 for `/v1/completions` and the "
-        "rest of the context for `/v1/chat/completions`. Unlike the `generate` command, the server "
-        "takes no defaults from the model's generation_config.json.",
+        "The defaults are those on the page [Generation options](options.md), with three "
+        "exceptions: `temperature` is 1, `top_k` is 0, and `max_tokens` is 16 for "
+        "`/v1/completions` and the rest of the context for `/v1/chat/completions`. Unlike the "
+        "`generate` command, the server takes no defaults from the model's generation_config.json.",
         "A refused field causes an error that names the field (status 400), unless the value "
         "counts as absent. The following rules say which values count as absent, both for fields "
         "that are always refused and for fields that are refused only in some requests:",

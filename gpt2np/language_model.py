@@ -91,8 +91,8 @@ class LanguageModel:
         >>> lm.generate("Once upon a time", max_new_tokens=50, seed=1).text
 
     Threads can share a language model. Calls that run at the same time return the same results as
-    calls one after another. Change attributes or call `use_draft` only while no other thread uses
-    the model.
+    if they ran one after another. Change attributes or call `use_draft` only while no other thread
+    uses the model.
 
     Attributes:
         defaults: values of the options that a call does not set.
@@ -164,7 +164,7 @@ class LanguageModel:
             tokenizer: a vocabulary to use instead of the model's own; see `Tokenizer.load`.
             weights: "int8" quantizes the matrices to 8 bits, which takes a quarter of the memory
                 and changes results slightly; see `GPT2.from_folder`.
-            device: "cpu"; there is no other.
+            device: "cpu", the only device.
             exact: compute in float64 by operations with the same bits on every machine, so that
                 logits, texts and scores are equal everywhere; slower. See `GPT2.from_folder`.
 
@@ -381,8 +381,8 @@ class LanguageModel:
         `gpt2np.kernels.blas.small_kernels()` are the same.
 
         Raises:
-            InvalidArgumentError: `state` is not the state of a stream, contradicts itself or the
-                model, or an argument is not a callback.
+            InvalidArgumentError: `state` is not the state of a stream, or contradicts itself or the
+                model; or an argument is not a callback.
         """
         given, functions, prefix = split_arguments(callbacks)
         if given or prefix:

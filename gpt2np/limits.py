@@ -78,12 +78,12 @@ class Limits:
     max_choices_characters: int = _limit(50_000, "`choices` that are longer in total are refused.")
     max_schema_characters: int = _limit(100_000, "A larger JSON Schema is refused.")
     max_pattern_characters: int = _limit(
-        100_000, "A larger regular expression, with its repetitions expanded, is refused."
+        100_000, "A regular expression that is longer when its repetitions are expanded is refused."
     )
     max_pattern_seconds: int = _limit(
         2,
-        "A search for `stop_regex` or for the pattern of a vocabulary may take this time, and as "
-        "much again for each 100,000 characters of text. A longer search causes an error.",
+        "A search for `stop_regex` or for the pattern of a vocabulary can take this long, plus the "
+        "same time for each 100,000 characters of text. A longer search causes an error.",
     )
     max_line_bytes: int = _limit(
         64 * MIB, "A longer line of a .jsonl file or prompt file causes an error."
@@ -134,7 +134,7 @@ class Limits:
     )
     max_response_logprobs: int = _limit(
         2_000_000,
-        "`gpt2np serve` refuses a request for more log probabilities, added up over all choices.",
+        "`gpt2np serve` refuses a request for more log probabilities in all choices together.",
         "numbers",
     )
     max_explained_piece_characters: int = _limit(

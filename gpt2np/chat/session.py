@@ -262,8 +262,8 @@ class ChatSession:
     def finish(self, stream: TextStream) -> None:
         """Add the answer of a stream to the conversation, after the stream has ended.
 
-        The stream comes from `say` or `retry`. With a template, the answer has ended before the
-        text of a special token.
+        The stream comes from `say` or `retry`. With a template, the stream ends the answer before
+        the text of any special token.
         """
         sequence, completion = stream.sequence, stream.completion
         special_tokens = self.lm.tokenizer.special_tokens if self.template else ()

@@ -3,8 +3,8 @@
 The IDs on the command line form one text. Standard input is read if ID is '-',
 or if neither ID nor --file is given. In standard input and in a file, each line
 holds the ids of one text, separated by spaces or commas. JSON also works: lists
-of ids, lists of such lists, or objects with the field "ids", which tokenize
---json and generate --json print.
+of ids, lists of such lists, or objects with the field "ids". The commands
+'gpt2np tokenize --json' and 'gpt2np generate --json' print such objects.
 
 Bytes that are not UTF-8 become U+FFFD. Only the vocabulary of the model is
 downloaded.

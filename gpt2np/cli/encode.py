@@ -3,17 +3,17 @@
 INPUT is a folder, a pattern such as 'text/**/*.txt', or a file. A .jsonl file
 has a document per line; a .csv, .tsv or .parquet file has a document per row;
 an .npz file has token ids. In a text file, <|endoftext|> separates documents,
-and line ends at the start and end of each document are dropped. Text, .jsonl,
+and line breaks at the start and end of each document are dropped. Text, .jsonl,
 .csv and .tsv files may be compressed (.gz).
 
 The suffix of OUT selects the format:
 
 .bin   raw ids (uint16, or uint32 for a large vocabulary), as nanoGPT reads
        them; the id of <|endoftext|> follows each document
-.npy   the ids of .bin as a NumPy array
+.npy   the same ids as in .bin, as a NumPy array
 .npz   several arrays of ids, as nshepperd's gpt-2 reads them
 .parquet
-       a row for each document: number and ids, without <|endoftext|>
+       a row for each document: its number, and its ids without <|endoftext|>
 
 Run an interrupted command again to resume. The resumed command also encodes new
 files if their paths come after all earlier paths in sorted order. If the model,

@@ -1,6 +1,6 @@
 """Evaluate a model: perplexity, LAMBADA, WikiText or multiple choice.
 
-The task perplexity follows Hugging Face's guide to perplexity; the other tasks
+The 'perplexity' task follows Hugging Face's guide to perplexity; the other tasks
 follow lm-evaluation-harness. For details, see 'gpt2np eval TASK --help'.
 """
 
@@ -42,7 +42,7 @@ In the first line of the result, all scored tokens have the same weight. The
 second line reproduces the program in Hugging Face's perplexity guide, where
 tokens of later windows have slightly less weight.
 
-In a text file, <|endoftext|> separates documents, and line ends next to
+In a text file, <|endoftext|> separates documents, and line breaks next to
 <|endoftext|> are ignored. A .jsonl file has a JSON object per line; --field
 names the field with the document.
 
@@ -62,21 +62,22 @@ harness      The task lambada_openai of lm-evaluation-harness. The target is the
              targets.
 gpt2-paper   The evaluation of the GPT-2 paper, as far as it is known: the code
              is not public. The target is the last token, which may be only a
-             part of a word. A second accuracy excludes predictions that
-             consist of a space and a stop word. OpenAI's list of stop words is
-             not public; the default of --stop-words is a list of common
-             English function words."""
+             part of a word. For a second accuracy, the model never
+             predicts a space followed by a stop word. OpenAI's list of stop
+             words is not public; the default of --stop-words is a list of
+             common English function words."""
 
 _WIKITEXT = """Word and byte perplexity on WikiText.
 
-The evaluation follows the task wikitext of lm-evaluation-harness. FILE is a
+The evaluation follows lm-evaluation-harness's task 'wikitext'. FILE is a
 published WikiText file such as wiki.test.raw, or a .jsonl file. A WikiText file
 is split into pages at the titles. Each line of a .jsonl file is a JSON object;
 --field names the field with the text of one page.
 
 In WikiText, spaces surround punctuation. The model reads each page without
-these spaces (detokenized), after <|endoftext|>, in consecutive windows as long
-as the model's context. Words and bytes are counted before detokenization."""
+these spaces (detokenized), and with <|endoftext|> before the page. Each page is
+read in consecutive windows; a window has the length of the model's context.
+Words and bytes are counted before detokenization."""
 
 _CHOICES = """Accuracy on multiple-choice questions.
 
@@ -100,7 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         summary = description.split("\n")[0].removesuffix(".")
         task = tasks.add_parser(name, help=summary, description=description)
         add_task_arguments(task)
-        errors = "For bytes that are not UTF-8: report an error (strict), or read U+FFFD (replace)"
+        errors = "For bytes that are not UTF-8: report an error (strict), or replace them with "
+        errors += "U+FFFD (replace)"
         task.add_argument("--errors", choices=("strict", "replace"), default="strict",
             help=f"{errors} (default: strict)")  # fmt: skip
         output = task.add_argument_group("Output").add_argument

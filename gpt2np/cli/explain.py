@@ -6,7 +6,7 @@ cache, all tensors, timings, and the difference between float32 and float64. The
 page is one file and needs only a browser.
 
 A page shows at most 64 tokens. For a longer prompt, --window selects the tokens
-that the model processes and the page shows.
+to process and show.
 """
 
 import argparse

@@ -22,7 +22,9 @@ from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("receipt", type=Path, metavar="FILE", help="Receipt to replay")
-    add_option(parser, ModelOptions, "model", help=f"{MODEL_HELP} (default: the receipt's)")
+    add_option(
+        parser, ModelOptions, "model", help=f"{MODEL_HELP} (default: the model of the receipt)"
+    )
     add_performance_arguments(parser)
 
 

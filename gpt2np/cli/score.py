@@ -2,8 +2,8 @@
 
 FILE is a folder, a pattern such as 'text/**/*.jsonl', or a file. A .jsonl file
 has a document per line; a .csv, .tsv or .parquet file has a document per row.
-In a text file, <|endoftext|> separates documents, so several lines are a single
-document. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
+In a text file, <|endoftext|> separates documents, so a document can have
+several lines. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
 
 The --out file has a row for each document, in the order of the documents:
 
@@ -15,11 +15,11 @@ characters            the number of characters in the document
 bytes                 the number of bytes in the document, in UTF-8
 log_probability       the sum over the scored tokens, in nats
 perplexity            the perplexity per scored token
-bits_per_character    as in gpt2np eval perplexity: for the whole document
-bits_per_byte         as in gpt2np eval perplexity: for the whole document
+bits_per_character    for the whole document, as in 'gpt2np eval perplexity'
+bits_per_byte         for the whole document, as in 'gpt2np eval perplexity'
 
-Windows and scores are defined as in gpt2np eval perplexity. But the first token
-of a document is scored, too, unless --no-from-end-of-text is given. If a
+Windows and scores are defined as in 'gpt2np eval perplexity'. But the first
+token of a document is scored, too, unless --no-from-end-of-text is given. If a
 document cannot be read, the command reports the document's number, skips the
 document, and exits with code 1.
 

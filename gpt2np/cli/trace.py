@@ -1,8 +1,8 @@
 """Show the logit lens, attention and next token of a prompt; save activations.
 
 The logit lens applies the final layer norm and the unembedding to the output of
-each block. For each block, the result is the next token that the model would
-predict if this block were the last, and the token's probability. At a terminal,
+each block. For each block, the result is a token and its probability: the next
+token that the model would predict if this block were the last. At a terminal,
 predictions that equal the prediction after the last block are highlighted.
 
 --npz saves all activations of the forward pass, or only the activations that

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "lowest loss on FILE")  # fmt: skip
     add = parser.add_argument_group("Output").add_argument
     add("--save-steps", type=int, default=500, metavar="N",
-        help="Save the state of the training every N steps (default: 500)")  # fmt: skip
+        help="Save the training state every N steps (default: 500)")  # fmt: skip
     add("--logging-steps", type=int, default=100, metavar="N",
         help="Print the mean loss to standard error every N steps (default: 100)")  # fmt: skip
     add("--force", action="store_true", help="Discard an interrupted run, and start over")

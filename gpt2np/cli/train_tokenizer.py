@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, TrainingOptions, [n for n in options_of(TrainingOptions) if n != "vocab_size"]
     )
     add_option(parser, DatasetOptions, "field", default=DatasetOptions.field)
-    skip = "Skip the rest of a file that cannot be read"
+    skip = "If a part of a file cannot be read, skip the rest of the file"
     parser.add_argument("--skip-errors", action="store_true", help=skip)
     output = parser.add_argument_group("Output").add_argument
     output("--out", type=Path, required=True, metavar="FOLDER", help="Folder for the vocabulary")

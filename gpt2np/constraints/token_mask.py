@@ -67,15 +67,15 @@ def text_constraint(
     regex: str | None = None,
     json_schema: str | None = None,
 ) -> TextConstraint:
-    """Create a constraint that limits a text to `choices`, to `regex`, or to JSON of a schema.
+    """Create a constraint that limits a text to `choices`, a `regex`, or a JSON Schema.
 
     The text contains none of the texts `excluded`.
 
     `tokens` maps each token id to its bytes. Later calls with the same mapping object reuse cached
     automata and masks. `vocab_size` is V, the model's number of token ids. `special_ids` are never
     allowed, because special tokens are not text. `stop_ids` end a text as end-of-text ids do.
-    Raises InvalidArgumentError if pattern or schema are malformed, unsupported or too large, no
-    text matches, or a byte has no token in the vocabulary.
+    Raises InvalidArgumentError if the pattern or schema is malformed, unsupported or too large,
+    no text matches, or a byte has no token in the vocabulary.
     """
     stop_ids = frozenset(stop_ids)
     special_ids, ends = frozenset(special_ids), frozenset(eos_token_ids) | stop_ids

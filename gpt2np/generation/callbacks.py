@@ -76,8 +76,8 @@ class Callbacks:
         """Apply the logits processors to logits (V,).
 
         Raises:
-            InvalidArgumentError: a processor returned no logits (V,), NaN, +inf or values too large
-                for the logits' dtype, or forbids every token.
+            InvalidArgumentError: the result of a processor does not have the shape (V,), contains
+                NaN, +inf or values too large for the logits' dtype, or forbids every token.
         """
         is_forbidden = np.isneginf(logits)
         for processor in self.logits_processor:

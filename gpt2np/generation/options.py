@@ -295,7 +295,7 @@ _output = partial(option, group="Output")
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
-    """The options of a generation: how to continue a prompt.
+    """The options that say how to continue a prompt.
 
     Immutable, so threads can share them. Log probabilities come from the unprocessed logits, before
     penalties, filters and temperature.
@@ -307,9 +307,9 @@ class GenerationOptions:
     boundary: Boundary = option(
         "tokens",
         OneOf("tokens", "text"),
-        "tokens: keep the prompt's tokens; text: keep the prompt's characters, but let one token "
-        "span the end of the prompt and the start of the new text. Use text for a prompt that ends "
-        "in a space or within a word",
+        "'tokens' keeps the prompt's tokens. 'text' keeps the prompt's characters, but lets one "
+        "token span the end of the prompt and the start of the new text. Use 'text' for a prompt "
+        "that ends in a space or within a word",
         details="See `gpt2np.generation.boundary`.",
         group="Prompt",
     )
@@ -363,9 +363,10 @@ class GenerationOptions:
     early_stopping: EarlyStopping = _beam_search(
         False,
         OneOf(True, False, "never"),
-        "When to end the search after {num_beams} texts are complete. true: at once; false: when "
-        "no unfinished beam has a higher score than the worst complete text; never: only when no "
-        "unfinished beam could reach a higher score by growing longer (slowest)",
+        "With true, the search ends once {num_beams} texts are complete. With false, it then "
+        "continues until no unfinished beam has a higher score than the worst complete text. With "
+        "'never' (slowest), it continues until no unfinished beam could reach a higher score by "
+        "growing longer",
     )
 
     repetition_penalty: float = _penalty(
@@ -373,8 +374,8 @@ class GenerationOptions:
         Number(0.001, 1000, note="1 for none"),
         "Penalize tokens that the prompt or the generated text already contains; 1 has no "
         "effect, and values above 1 discourage repetition",
-        details="Positive logits are divided by X, and negative logits multiplied by X (Keskar et "
-        "al. 2019).",
+        details="Positive logits are divided by X, and negative logits are multiplied by X "
+        "(Keskar et al. 2019).",
         is_model_default=True,
     )
     presence_penalty: float = _penalty(
@@ -397,13 +398,13 @@ class GenerationOptions:
         is_model_default=True,
     )
     logit_bias: tuple[tuple[int, float], ...] = _penalty(
-        (), Biases(), "Add X to the logit of token ID"
+        (), Biases(), "Add X to the logit of the token with id ID"
     )
     bad_words: tuple[str, ...] = _penalty(
         (),
         Texts(),
-        "Never generate TEXT's sequence of tokens, with or without a space before TEXT; a longer "
-        "word that contains TEXT can still appear if its tokens are different",
+        "Never generate TEXT's sequence of tokens, with or without a space before TEXT. A longer "
+        "word that contains TEXT can still appear if the word is split into different tokens",
         flags=("--bad-word",),
     )
     bad_words_ids: tuple[tuple[int, ...], ...] = _penalty(
@@ -447,7 +448,10 @@ class GenerationOptions:
         "End the output before TEXT; in a shell, write a newline as $'\\n'",
     )
     stop_token_ids: tuple[int, ...] = _stopping(
-        (), Ids(), "End the output before token ID", flags=("--stop-id", "--stop-token-id")
+        (),
+        Ids(),
+        "End the output before the token with id ID",
+        flags=("--stop-id", "--stop-token-id"),
     )
     stop_regex: tuple[str, ...] = _stopping(
         (),
@@ -460,9 +464,9 @@ class GenerationOptions:
     window: int = _stopping(
         0,
         Integer(0, note="0 to end when the context is full"),
-        "When the context is full, keep only the last N tokens and continue. Also cut a prompt "
-        "longer than the context to its last N tokens. 0: end the output when the context is full, "
-        "and reject a prompt longer than the context",
+        "When the context is full, keep only the last N tokens and continue. If a prompt is "
+        "longer than the context, also keep only its last N tokens. With 0, the output ends when "
+        "the context is full, and a prompt longer than the context is rejected",
     )
 
     choices: tuple[str, ...] = _constraint(
@@ -521,8 +525,8 @@ class GenerationOptions:
     draft: Draft = option(
         "auto",
         OneOf("auto", "none"),
-        "auto: use speculative decoding if the model has a source of draft tokens; none: never "
-        "use speculative decoding. The text is the same with auto and with none",
+        "'auto' uses speculative decoding if the model has a source of draft tokens. 'none' never "
+        "uses speculative decoding. Both values give the same text",
         group="Performance",
     )
 

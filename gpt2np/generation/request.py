@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Request:
     """A prompt and how to continue it; `LanguageModel.request` makes one.
 
-    Nothing below `LanguageModel` resolves a default or encodes a text. A model and a request are
-    all that `complete`, `start_streams` and `beam_completion` take.
+    Only `LanguageModel` resolves defaults and encodes texts. `complete`, `start_streams` and
+    `beam_completion` need only a model and a request.
 
     Attributes:
         ids: token ids of the prompt, including the prefix; at least one.

@@ -234,7 +234,7 @@ class RunningSequence:
         return n_accepted
 
     def drop_rejected(self) -> None:
-        """Truncate the KV cache to all tokens but the last, which the next step computes."""
+        """Truncate the KV cache before the last token, which the next step computes."""
         n_kept = self.length - self.context_start - 1
         if self.cache.length > n_kept:
             self.cache.truncate(n_kept)

@@ -96,7 +96,7 @@ class Completion:
 
     @classmethod
     def of(cls, request: Request, *, ids: list[int], **result: Any) -> Completion:
-        """Return a completion: the fields that follow from the request, and those in `result`."""
+        """Create a completion: `result` has the fields that do not follow from the request."""
         assert request.tokenizer is not None
         return cls(
             prompt=request.text,

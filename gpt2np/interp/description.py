@@ -99,11 +99,11 @@ def describe_pass(
     """Describe how a model predicts the token after a text.
 
     `traced` has the hook points DESCRIBED_POINTS, as `record_pass` returns them. `sampling` gives
-    the probabilities after the filters (default: the model's own). `tokens` are followed through
-    the blocks, besides the two most likely; `n` tokens are listed. `include` selects from PARTS and
-    "guesses". `lines` has the last `n_lines` tokens; for more than MAX_LINES, `traced` must contain
-    the arrays of all tokens. With a `seed`, the description has the random number that selects
-    token number `n_drawn`.
+    the probabilities after the filters (default: the model's own). Besides the two most likely
+    tokens, `tokens` are followed through the blocks. `n` tokens are listed. `include` selects from
+    PARTS and "guesses". `lines` has the last `n_lines` tokens; for more than MAX_LINES, `traced`
+    must contain the arrays of all tokens. With a `seed`, the description has the random number that
+    selects token number `n_drawn`.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or a number is out of range.

@@ -214,7 +214,7 @@ def mean_ablate(
 ) -> Intervention:
     """Return a hook that replaces the selected positions and heads by means (mean ablation).
 
-    The means are taken over all tokens of the traces `over`.
+    The means are taken over all tokens of all traces in `over`.
 
     Raises:
         InvalidArgumentError: there are no traces, a trace lacks a hook point, or a hook point is an

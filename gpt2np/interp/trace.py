@@ -47,7 +47,7 @@ class Trace(Mapping[str, Array]):
     """The model that was traced, for the picture in a notebook; not saved, pickled or compared."""
 
     draw: ClassVar[Callable[[LanguageModel, Trace], str] | None] = None
-    """Draws a trace; `gpt2np.interp.description` sets it, which imports this module."""
+    """Draws a trace. `gpt2np.interp.description`, which imports this module, sets it."""
 
     __eq__ = equal_fields
 

@@ -31,8 +31,8 @@ def read_candidate(path: str | Path) -> dict[str, Array]:
     """Read arrays from a .safetensors file, or from a .npz, .npy or .f32 file or a folder of these.
 
     A .npy or .f32 file has the name of its array, with `__` instead of the `/` after the prompt. A
-    .f32 file contains raw little-endian float32. Its name ends with the shape,
-    `short__logits.8x50257.f32`, perhaps without the number of rows, `short__logits.x50257.f32`.
+    .f32 file contains raw little-endian float32. Its name ends with the shape, as in
+    `short__logits.8x50257.f32`. The number of rows is optional: `short__logits.x50257.f32`.
 
     Raises:
         CheckpointError: the path has no arrays, or a file is damaged.

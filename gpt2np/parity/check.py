@@ -43,8 +43,8 @@ class PointReport:
     """The result for one array.
 
     Attributes:
-        error: root mean square of the difference from the exact result, computed from the
-            candidate's earlier arrays; relative to the root mean square of the array.
+        error: root mean square of the difference from the exact result, divided by the root mean
+            square of the array. The exact result is computed from the candidate's earlier arrays.
         tolerance: the largest error that rounding to the candidate's dtype explains.
         golden_error: like `error`, but the difference from the golden array, which includes the
             rounding of all earlier steps; None if the array was not recorded.
@@ -81,8 +81,8 @@ class Report:
             (`Mistake.by_design`). Errors and tolerances are then relative to a pass that computes
             this step in the same way.
         pattern: what the error at `first` looks like, if no known mistake explains it.
-        mistakes: the mistake that explains an array, by hook point, for `first` and the later
-            arrays of its prompt.
+        mistakes: for `first` and the later arrays of the same prompt, the mistake that explains
+            the array, by the name of the hook point.
     """
 
     dtype: str
@@ -136,7 +136,7 @@ def check(
     default, the narrowest of `DTYPES` that holds all its numbers.
 
     Raises:
-        InvalidArgumentError: an array's name or shape is unknown, or there is none.
+        InvalidArgumentError: an array's name or shape is unknown, or there is no array.
     """
     model = as_gpt2(model)
     given = by_prompt(candidate, golden.ids, model.config)
@@ -413,7 +413,7 @@ def check_texts(
     model: GPT2 | LanguageModel,
     dtype: str = "float32",
 ) -> dict[str, TextReport]:
-    """Compare the ids of greedy continuations with the golden ones, up to the shorter's end.
+    """Compare greedy continuations with the golden ones, up to the end of the shorter one.
 
     Raises:
         InvalidArgumentError: there is nothing to compare, a prompt is unknown, or a continuation is

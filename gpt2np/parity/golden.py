@@ -36,7 +36,7 @@ class Golden:
     """Exact results, by the name of the prompt.
 
     Attributes:
-        model: the name of the model that `gpt2np.load` takes.
+        model: the name of the model, as `gpt2np.load` takes it.
         ids: the token ids of each prompt.
         greedy_ids: the greedy continuation of each prompt.
         gaps: the difference of the two highest logits at each step of the continuation.

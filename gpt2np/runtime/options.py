@@ -65,8 +65,8 @@ class ModelOptions:
     processes: int | Literal["auto"] = option(
         1,
         Processes(1),
-        "Number of processes that share each forward pass; auto measures which number is fastest, "
-        "up to the number of CPU cores",
+        "Number of processes that share each forward pass; with 'auto', measurements choose the "
+        "fastest number, up to the number of CPU cores",
         group="Performance",
         metavar="N|auto",
         default_text="auto",
@@ -74,10 +74,11 @@ class ModelOptions:
     draft: str = option(
         "auto",
         Text(),
-        "Speculative decoding, which is faster and gives the same text: guess several tokens "
-        "cheaply, and check the guesses in one pass. auto: guess from built-in n-grams and from "
-        "the text so far; FILE: guess from an n-gram table that gpt2np train-draft built; MODEL: "
-        "guess with a smaller model of the same vocabulary; none: do not guess",
+        "Source of guesses for speculative decoding, which is faster and gives the same text: "
+        "several tokens are guessed cheaply, and one pass checks the guesses. 'auto' uses built-in "
+        "n-grams and the text so far; FILE is an n-gram table that 'gpt2np "
+        "train-draft' built; MODEL is a smaller model with the same vocabulary; 'none' disables "
+        "guessing",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )

@@ -40,7 +40,7 @@ class ServerOptions:
     shutdown_timeout: float = _queue(
         30.0,
         Number(0, is_open=True),
-        "Time in seconds that running requests have to end at shutdown",
+        "At shutdown, wait at most this many seconds for running requests",
         metavar="SECONDS",
     )
     api_key: str | None = _access(

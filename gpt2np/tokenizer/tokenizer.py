@@ -345,7 +345,7 @@ class Tokenizer:
         return [token.decode("utf-8", "backslashreplace") for token in tokens]
 
     def streaming_decoder(self, n_skipped: int = 0) -> StreamingDecoder:
-        """Return a decoder of one token id at a time, which skips the first `n_skipped` bytes."""
+        """Return a decoder that takes one id at a time and skips the first `n_skipped` bytes."""
         return StreamingDecoder(self.vocabulary.token_bytes, n_skipped)
 
     def find_covers(self, text: bytes) -> list[Branch]:

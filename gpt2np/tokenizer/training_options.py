@@ -65,8 +65,9 @@ class TrainingOptions:
     pattern: str | None = option(
         GPT2_PATTERN,
         Pattern(is_optional=True),
-        "Pattern of the pre-tokenizer, which splits a text into pieces: a regular expression, the "
-        f"name of a known pattern ({', '.join(PATTERN_NAMES)}), or none to merge across words",
+        "Pattern with which the pre-tokenizer splits a text into pieces. The pattern is a regular "
+        f"expression, a known name ({', '.join(PATTERN_NAMES)}), or 'none', which allows merges "
+        "across words",
         metavar="REGEX",
         default_text="gpt2",
     )
