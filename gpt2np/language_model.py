@@ -34,7 +34,7 @@ from gpt2np.generation.options import (
     Options,
 )
 from gpt2np.generation.request import Request, resolve_options, split_arguments
-from gpt2np.generation.streaming import Completion, TextStream
+from gpt2np.generation.streaming import Completion, TextStream, missing_space
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list
 from gpt2np.kernels.blas import small_kernels
@@ -197,6 +197,13 @@ class LanguageModel:
             eos_token_ids=config.eos_token_ids,
             fallback_reason=source.fallback_reason,
         )
+        n_tokens, n_ids = lm.tokenizer.vocab_size, lm.model.config.vocab_size
+        if tokenizer is not None and n_ids - n_tokens >= 128:  # fewer are padding
+            warnings.warn(
+                f"the tokenizer has {n_tokens} tokens, and {source.name} {n_ids}: higher ids have "
+                "no text",
+                stacklevel=2,
+            )
         lm.folder = source.path
         lm.model.processes = processes
         lm.use_draft(draft)
@@ -500,6 +507,15 @@ class LanguageModel:
             with errors_at(f"text {i} of {len(texts)}: " if len(texts) > 1 else ""):
                 inputs.append(self._encode_plain(item))
         given_ids = list(self._encode_plain(given, "given"))
+        if isinstance(given, str):
+            plain = [item for item in texts if isinstance(item, str)]
+            notice = missing_space(given, plain, "`given`")
+            if given.endswith(" ") and plain:
+                notice = (
+                    "`given` ends in a space; move it to `text`, since GPT-2's words begin with it"
+                )
+            if notice:
+                warnings.warn(notice, stacklevel=2)
         prefixes = [self._scoring_prefix(ids, given_ids, from_end_of_text) for ids in inputs]
         _, callbacks, _ = split_arguments({"interventions": interventions})
         hook = callbacks.interventions
@@ -543,7 +559,8 @@ class LanguageModel:
         if isinstance(text, str):
             return self.tokenizer.encode(text, disallowed_special=())
         ids = as_list(text)
-        check_argument(ids is not None, name, text, "a text or a list of ids")
+        is_valid = ids is not None and not any(isinstance(item, str) for item in ids)
+        check_argument(is_valid, name, text, "a text or a list of ids")
         return ids or []
 
     def encode_prompt(self, prompt: str) -> list[int]:

@@ -180,6 +180,7 @@ class ChatSession:
         self.files: set[Path] = set()
         self._cached_ids: list[int] = []
         self._cache: KVCache | None = None
+        self._stream: TextStream | None = None  # until `finish`
 
     @property
     def n_cached(self) -> int:
@@ -194,9 +195,14 @@ class ChatSession:
         """Add a message and return the stream that generates the answer.
 
         Raises:
-            InvalidArgumentError, ContextLengthError: the message is invalid or too long. The
-                conversation stays unchanged.
+            InvalidArgumentError, ContextLengthError: the message is invalid or too long, or the
+                last message has no answer yet. The conversation stays unchanged.
         """
+        exchanges = self.conversation.exchanges
+        if self._stream and exchanges and exchanges[-1].answer is None:
+            raise InvalidArgumentError(
+                "the last message has no answer yet; finish its stream, or retry"
+            )
         self.conversation.exchanges.append(Exchange(text))
         try:
             return self.retry()
@@ -224,6 +230,7 @@ class ChatSession:
             last.answer = previous
             raise
         self.seed += 1
+        self._stream = stream
         return stream
 
     def _prompt_ids(self) -> list[int]:
@@ -264,7 +271,12 @@ class ChatSession:
 
         The stream comes from `say` or `retry`. With a template, the stream ends the answer before
         the text of any special token.
+
+        Raises InvalidArgumentError if the stream does not belong to the last message.
         """
+        if stream is not self._stream:
+            raise InvalidArgumentError("this stream is not the last one of the session")
+        self._stream = None
         sequence, completion = stream.sequence, stream.completion
         special_tokens = self.lm.tokenizer.special_tokens if self.template else ()
         self.cut_at = next((t for t in special_tokens if t == completion.stop_reason), None)

@@ -17,9 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.errors import SEE_MISSING_FEATURES, GPT2NPError, InvalidArgumentError
 from gpt2np.runtime.options import MODEL_HELP
 
+_FILE_SUFFIXES = (".bin", ".ggml", ".gguf", ".h5", ".onnx", ".pt", ".pth", ".safetensors")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -47,6 +48,9 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("DST is empty or the current folder; name a new folder")
     if args.target == Path("-"):
         raise InvalidArgumentError("DST is -, but several files are written; name a new folder")
+    if args.target.suffix in _FILE_SUFFIXES:
+        reason = f"DST is {args.target}, but a folder with safetensors files is written"
+        raise InvalidArgumentError(f"{reason}; name a folder, or {SEE_MISSING_FEATURES}")
     check_not_hidden(args.target, [] if Path(args.source).exists() else [args.source])
     limit = None if args.max_shard_size is None else _parse_size(args.max_shard_size)
     from gpt2np.checkpoint.convert import ConversionOptions, convert

@@ -28,7 +28,8 @@ already exists, the command fails, even with --force.
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -242,6 +243,8 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     lm, fingerprint = load_with_fingerprint(args)
     options = {**options, "seed": job_seed(args.out, options.get("seed"))}
     print_stderr(f"seed: {options['seed']}")
+    if notice := next(_notices(lm, args.prompts, options), None):
+        print_stderr(notice)
     run_elsewhere = None
     if cluster:
         from gpt2np.distributed.jobs import continue_on_ray
@@ -257,6 +260,19 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     if not n_written:
         raise GPT2NPError(f"{args.prompts} holds no usable prompt; {args.out} is not written")
     return report_rows(args.out, (n_written, "text"), (n_skipped, "line"))
+
+
+def _notices(lm: "LanguageModel", prompts: Path, options: dict[str, Any]) -> Iterator[str]:
+    """Yield advice on the lines of a prompt file; see `prompt_notice`."""
+    from gpt2np.generation.streaming import prompt_notice
+    from gpt2np.prompts.prompt_file import read_lines
+
+    for line in read_lines(prompts):
+        with suppress(InvalidArgumentError):  # reported when the line is continued
+            resolved = lm.resolve_options(**{**options, **line.options})
+            prompt = line.prompt if isinstance(line.prompt, str) else ""
+            if notice := prompt_notice(prompt, resolved, "--boundary text"):
+                yield f"line {line.number}: {notice}; later lines may need the same"
 
 
 def _check_prompts_options(args: argparse.Namespace) -> None:

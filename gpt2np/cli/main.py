@@ -46,7 +46,10 @@ _ADVICE = {
     ),
     "--epochs": "give --max-steps",
     "--num-train-epochs": "give --max-steps",
-    "--lora": f"merge the adapter into the weights first, or {SEE_MISSING_FEATURES}",
+    **dict.fromkeys(
+        ("--lora", "--lora-r"),
+        f"merge the adapter into the weights first, or {SEE_MISSING_FEATURES}",
+    ),
 }
 """Options of other programs, and what to do instead."""
 
@@ -61,6 +64,7 @@ _COMMAND_ADVICE = {
 _GENERATE_ADVICE = {
     "--stream": "a text is always printed while the model writes",
     **dict.fromkeys(("-p", "--prompt"), "give the prompt without an option"),
+    "--include-stop": r"to keep a period, give --stop-regex '(?<=\.)'",
 }
 
 _SYNONYMS = {
@@ -70,7 +74,9 @@ _SYNONYMS = {
     "-t": "--threads",
     "--max-num-seqs": "--max-running",
     **dict.fromkeys(("--grammar", "--grammar-file"), "--regex or --json-schema"),
-    **dict.fromkeys(("--max-length", "--n-predict"), "--max-new-tokens"),
+    **dict.fromkeys(("--length", "--max-length", "--n-predict"), "--max-new-tokens"),
+    **dict.fromkeys(("--stop-string", "--stop-strings", "--stop-sequence"), "--stop"),
+    "--lr": "--learning-rate",
     **dict.fromkeys(("--int8", "--quantize", "--load-in-8bit"), "--weights int8"),
 }
 """Options of other programs, and the option to give instead if the command has it."""
@@ -90,7 +96,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         options["formatter_class"] = _HelpFormatter
-        super().__init__(**options, add_help=False)
+        super().__init__(**options, add_help=False, allow_abbrev=False)
         self._positionals.title, self._optionals.title = "Arguments", "Options"
         self.given: list[argparse.Action] = []  # options that have one value
         self.add_argument("-h", "--help", action="help", help="Show this message and exit")
@@ -99,7 +105,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Return the options that a string abbreviates; a name that has advice abbreviates none."""
+        """Return the options that a string such as -n5 may mean: none if there is advice on it."""
         if option_string.partition("=")[0] in _ADVICE | _GENERATE_ADVICE:
             return []
         return super()._get_option_tuples(option_string)

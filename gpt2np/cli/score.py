@@ -7,7 +7,7 @@ several lines. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
 
 The --out file has a row for each document, in the order of the documents:
 
-file                  the name of the file
+file                  the name of the file; - is standard input
 document              the number of the line, row or document in the file
 tokens                the number of tokens in the document
 counted               the number of scored tokens in the document

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 
+STDIN_FOLDER = "gpt2np-stdin-"
+"""How the name of a temporary folder begins that holds a copy of standard input."""
+
+
+def file_name(path: Path) -> str:
+    """Return the name of an input file for results; - is standard input."""
+    return "-" if path.parent.name.startswith(STDIN_FOLDER) else f"{path}"
+
+
 def as_path(path: str | Path) -> Path:
     """Convert an argument to a path; `~` becomes the home folder.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from gpt2np.data.corpus import CorpusOptions, Document, read_numbered_documents
 from gpt2np.data.corpus_job import DocumentBatch, RunBatches, corpus_job, read_batches
+from gpt2np.data.files import file_name
 from gpt2np.data.resumable import JobCallbacks, Outcome, Results, run_job
 from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
 from gpt2np.errors import InvalidArgumentError
@@ -111,13 +112,13 @@ def read_document_batches(
 
 
 def score_batch(
-    lm: LanguageModel, batch: DocumentBatch[Document], options: ScoreOptions, source: object
+    lm: LanguageModel, batch: DocumentBatch[Document], options: ScoreOptions, source: Path
 ) -> Results:
     """Score the documents of a batch; `source` is the name of their file in the results."""
     readable = [document for document in batch.items if document.problem is None]
     scores = score_documents(lm, [document.text for document in readable], options)
     rows = (
-        {"file": f"{source}", "document": document.number, **row}
+        {"file": file_name(source), "document": document.number, **row}
         for document, row in zip(readable, scores, strict=True)
     )
     problems = [document.problem for document in batch.items if document.problem is not None]

@@ -116,6 +116,8 @@ def read_question(record: dict[str, Any], location: str) -> Question:
                     f"{location}: a field is missing or invalid ({short_repr(error)})"
                 ) from error
             _check_question(question, location)
+            if reader is _plain:
+                _check_spaces(question, location)
             return question
     layouts = "; or ".join(", ".join(fields) for fields in _LAYOUTS.values())
     raise InvalidArgumentError(f"{location}: not a question; expected the fields {layouts}")
@@ -136,6 +138,13 @@ def _check_question(question: Question, location: str) -> None:
         )
     if len(question.choices) < 2:
         raise InvalidArgumentError(f"{location}: a question needs two choices or more")
+
+
+def _check_spaces(question: Question, location: str) -> None:
+    if question.context.endswith(" ") or any(c.startswith(" ") for c in question.choices):
+        raise InvalidArgumentError(
+            f"{location}: gpt2np puts a space between the context and a choice, so omit yours"
+        )
 
 
 def _plain(record: dict[str, Any]) -> Question:

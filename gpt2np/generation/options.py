@@ -102,6 +102,7 @@ ADVICE = {
     "response_format": "give json_schema",
     "include_stop_str_in_output": r'to keep a period, set stop_regex=r"(?<=\.)"',
     "guided_choice": "give choices",
+    **dict.fromkeys(("allowed_words", "allowed_token_ids"), "give regex or constraint"),
     "guided_json": "give json_schema",
     "guided_regex": "give regex",
     "stop_sequences": "give stop",

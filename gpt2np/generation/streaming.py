@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from copy import copy
 from dataclasses import asdict, dataclass, field
@@ -29,20 +29,42 @@ _BEFORE_A_SPACE = _WORD_CHARACTERS.union(".,:;!?")
 def prompt_notice(
     prompt: str, options: GenerationOptions, setting: str = 'boundary="text"'
 ) -> str | None:
-    """Return advice if a prompt ends in a space, or a choice lacks its space, as in " time".
+    """Return advice if a prompt ends in a space, or the constraint lacks its space, as in " time".
 
     `setting` is how the caller writes the option that the advice names.
     """
     if prompt[-1:] in _BEFORE_A_SPACE:
-        joined = (text for text in options.choices if text[:1] in _WORD_CHARACTERS)
-        first = next(joined, None)
-        return first and f"no space separates the prompt from {first!r}; give {' ' + first!r}"
+        if options.regex and _begins_with_a_word(options.regex):
+            return "no space separates the prompt from the regex; begin the regex with a space"
+        return missing_space(prompt, options.choices, "the prompt")
     if not prompt.endswith(" ") or options.boundary == "text":
         return None
     advice = "the prompt ends in a space; GPT-2's words begin with their space, so leave it out"
     if options.choices or options.regex:
         return f"{advice} of the prompt, and begin the constraint with it"
     return advice if options.json_schema else f"{advice}, or set {setting}"
+
+
+def missing_space(before: str, texts: Iterable[str], name: str) -> str | None:
+    """Return advice if one of `texts` begins with a word directly after a word of `before`.
+
+    `name` is what the advice calls the text `before`.
+    """
+    if before[-1:] not in _BEFORE_A_SPACE:
+        return None
+    first = next((text for text in texts if text[:1] in _WORD_CHARACTERS), None)
+    return first and f"no space separates {name} from {first!r}; give {' ' + first!r}"
+
+
+def _begins_with_a_word(pattern: str) -> bool:
+    """Return whether matches begin with letters or digits, but with no other ASCII character."""
+    from gpt2np.constraints.automaton import DEAD, ByteAutomaton
+    from gpt2np.constraints.syntax import parse
+
+    automaton = ByteAutomaton.of(parse(pattern))
+    start = automaton.start
+    first = {chr(code) for code in range(128) if automaton.after(start, bytes([code])) != DEAD}
+    return bool(first) and first <= _WORD_CHARACTERS
 
 
 class _TextModel(Protocol):
@@ -120,7 +142,7 @@ class Completion:
     @property
     def notice(self) -> str | None:
         """Advice about the space after the prompt, if any; see `prompt_notice`."""
-        return prompt_notice("".join(self.prompt_tokens[-1:]), self.options)
+        return prompt_notice(self.prompt, self.options)
 
     @property
     def tokens_per_second(self) -> float:

@@ -45,8 +45,11 @@ class Direction:
         """Write the direction to a safetensors file. An existing file is replaced.
 
         Raises:
+            InvalidArgumentError: the name of the file does not end in .safetensors.
             OSError: the file can't be written; an existing file is left unchanged.
         """
+        is_safetensors = as_path(path).suffix == ".safetensors"
+        check_argument(is_safetensors, "path", f"{path}", "a name that ends in .safetensors")
         tensors = {self.point: (self.vector.shape, [self.vector.reshape(-1)])}
         with atomic_path(as_path(path)) as temporary:
             write_safetensors(temporary, "F32", tensors)

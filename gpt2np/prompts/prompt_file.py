@@ -39,7 +39,8 @@ def count_lines(path: Path) -> int:
     """Count the lines of a prompt file.
 
     Raises:
-        InvalidArgumentError: the file is empty, can't be read, or its suffix is not in SUFFIXES.
+        InvalidArgumentError: the file is empty, UTF-16 or can't be read, or its suffix is not in
+            SUFFIXES.
     """
     if path.suffix not in SUFFIXES:
         is_table = path.suffix in (".csv", ".tsv")
@@ -48,6 +49,9 @@ def count_lines(path: Path) -> int:
     if not path.is_file():
         raise InvalidArgumentError(f"there is no file {path}")
     with reading(path, InvalidArgumentError):
+        with path.open("rb") as file:
+            if is_utf16(file.read(2)):
+                raise InvalidArgumentError(f"{path} is UTF-16; save it as UTF-8")
         n_lines = sum(1 for _ in _raw_lines(path))
     if not n_lines:
         raise InvalidArgumentError(f"{path} is empty; there is no prompt to continue")
@@ -99,8 +103,7 @@ def _parse_line(number: int, data: bytes, *, is_json: bool) -> PromptLine:
             return PromptLine(number)
         return _parse_json(number, text) if is_json else PromptLine(number, text)
     except UnicodeDecodeError as error:
-        kind = "UTF-16" if number == 1 and is_utf16(data) else f"byte 0x{data[error.start]:02x}"
-        return PromptLine(number, problem=f"not UTF-8 text: {kind}")
+        return PromptLine(number, problem=f"not UTF-8 text: byte 0x{data[error.start]:02x}")
     except UnicodeEncodeError as error:
         surrogate = error.object[error.start]
         return PromptLine(number, problem=f"{surrogate!r} is half of a surrogate pair")

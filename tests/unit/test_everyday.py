@@ -89,6 +89,44 @@ def test_a_choice_without_its_space(lm, prompt, choice, is_told):
     assert notice == (told if is_told else None)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "pattern", "is_told"),
+    [
+        ("She was born on", r"\d{4}", True),
+        ("She was born on", r"(May|June) \d+", True),
+        ("She was born on", r" \d{4}", False),
+        ("She was born on", r"( |: )?\d{4}", False),
+        ("2 + 2 =", r"\d", False),
+        ("好", r"\d", False),
+        ("She was born on", "[а-я]+", False),
+    ],
+)
+def test_a_regex_without_its_space(lm, prompt, pattern, is_told):
+    notice = lm.generate(prompt, regex=pattern, max_new_tokens=9).notice
+    told = "no space separates the prompt from the regex; begin the regex with a space"
+    assert notice == (told if is_told else None)
+
+
+@pytest.mark.parametrize(
+    ("given", "texts", "told"),
+    [
+        ("The king", [" was", "was"], "no space separates `given` from 'was'; give ' was'"),
+        ("The king ", "was", "`given` ends in a space; move it to `text`"),
+        ("The king", " was", None),
+        ("", "was", None),
+        ("The king", [256], None),
+    ],
+)
+def test_a_scored_text_without_its_space(lm, given, texts, told, recwarn):
+    lm.score(texts, given=given)
+    assert [str(warning.message)[: len(told or "")] for warning in recwarn] == [told] * bool(told)
+
+
+def test_a_scored_text_within_a_word(lm, recwarn):
+    lm.score("dom", given="king", boundary="text")
+    assert not recwarn
+
+
 def test_the_signature_of_load_in_the_documentation():
     import inspect
 

@@ -58,6 +58,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "stride": (lambda lm: lm.score("a text", stride="x"), "stride is 'x'"),
     "context": (lambda lm: lm.score("a text", context=3.5), "context is 3.5"),
     "given": (lambda lm: lm.score("a text", given=5), "given is 5"),
+    "given texts": (lambda lm: lm.score(["a"], given=["b"]), "it must be a text or a list of ids"),
     "prompts in a dict": (lambda lm: lm.generate_batch({"a": 1}), "prompts is {'a': 1}"),
     "definition": (
         lambda lm: lambada(lm, ["two words"], "paper"),

@@ -70,6 +70,7 @@ def test_hostile_text_from_standard_input_and_a_window(tmp_path):
         (["fox", "-o", "p.html", "--file", "x"], "give either PROMPT or --file, not both"),
         (["fox", "-o", "p.html", "--window", "a"], "'a' is not START:STOP, as in 0:64"),
         (["fox"], "the following arguments are required: -o/--output"),
+        (["fox", "-o", "p.png"], "--output is 'p.png'; it must be a name that ends in .html, or -"),
         (["fox", "-o", "x" * 300], "xxx: File name too long"),
         (["-o", "p.html", "--file", "none.txt"], "cannot read --file none.txt: No such file"),
     ],

@@ -81,6 +81,15 @@ def test_a_broken_line_is_told_and_left_out(tmp_path):
     assert result.stderr.endswith("2 texts in " + str(tmp_path / "o.jsonl") + ", 6 lines skipped\n")
 
 
+def test_the_first_line_with_a_wrong_space_is_told(tmp_path):
+    lines = [{"prompt": "A", "top_k": -1}, {"prompt": "It was", "choices": ["so"]}, "The "]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    result = generate("--prompts", tmp_path / "p.jsonl", "--out", tmp_path / "o.jsonl", "-n", "2")
+    told = [line for line in result.stderr.splitlines() if "space" in line]
+    advice = "no space separates the prompt from 'so'; give ' so'"
+    assert told == [f"line 2: {advice}; later lines may need the same"]
+
+
 @pytest.mark.parametrize("content", ["oops\n[5\n", "\n \n\n"])
 def test_without_a_usable_line_nothing_is_written(tmp_path, content):
     (tmp_path / "p.jsonl").write_text(content)
@@ -270,6 +279,7 @@ class TestInterruption:
         (["--prompts", "no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
         (["--prompts", "p.csv", "--out", "o.jsonl"], "convert a table with pandas"),
         (["--prompts", "empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
+        (["--prompts", "utf16.txt", "--out", "o.jsonl"], "utf16.txt is UTF-16; save it as UTF-8"),
         (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
         (
             ["--prompts", "p.txt", "--out", "folder.jsonl", "--force"],
@@ -291,6 +301,7 @@ def test_bad_input(tmp_path, monkeypatch, arguments, told):
         "empty.txt": "",
     }.items():
         (tmp_path / name).write_text(content)
+    (tmp_path / "utf16.txt").write_text("a\n", encoding="utf-16")
     (tmp_path / "folder.jsonl").mkdir()
     result = generate(*arguments)
     assert result.returncode == 2 and told in result.stderr.splitlines()[-1]
@@ -301,5 +312,6 @@ def test_bad_input(tmp_path, monkeypatch, arguments, told):
         "p.csv",
         "p.txt",
         "there.jsonl",
+        "utf16.txt",
     ]
     assert (tmp_path / "there.jsonl").read_text() == '"a"\n'

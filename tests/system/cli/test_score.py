@@ -80,6 +80,12 @@ def test_bad_input(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.partial")) == []
 
 
+def test_standard_input_has_the_name_of_the_argument(tmp_path):
+    result = run_here("score", "-", "--out", tmp_path / "o.jsonl", "--model", "bundled", stdin="A")
+    assert result.returncode == 0
+    assert json.loads((tmp_path / "o.jsonl").read_text())["file"] == "-"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -39,6 +39,20 @@ def computed(session):
     return count, len(stream.sequence.request.ids)
 
 
+def test_each_answer_is_finished_before_the_next_message(lm):
+    session = ChatSession(lm, options={"max_new_tokens": 3})
+    first = session.say("Once")
+    with pytest.raises(InvalidArgumentError, match="no answer yet; finish its stream, or retry"):
+        session.say("upon")
+    assert [exchange.message for exchange in session.conversation.exchanges] == ["Once"]
+    finished(session, first)
+    second = session.say("upon")
+    with pytest.raises(InvalidArgumentError, match="not the last one of the session"):
+        session.finish(first)
+    finished(session, second)
+    assert all(exchange.answer for exchange in session.conversation.exchanges)
+
+
 class TestAnswers:
     def test_of_a_template_are_those_of_its_text(self, lm, template):
         session = ChatSession(lm, template, system="Be kind.", options={"seed": 5})

@@ -67,6 +67,8 @@ class TestReadQuestion:
             (PLAIN | {"choices": []}, "the answer is number 2, but there are 0 choices"),
             (PLAIN | {"choices": ["ran."], "answer": 0}, "a question needs two choices or more"),
             (PLAIN | {"context": None}, "the context and each choice must be strings"),
+            (PLAIN | {"context": "The fox "}, "puts a space between the context and a choice"),
+            (PLAIN | {"choices": ["a", " b", "c"]}, "puts a space between the context and a"),
             (PLAIN | {"context": "\ud800"}, "not valid Unicode: it has a lone surrogate"),
             (HELLASWAG | {"label": ""}, "a field is missing or invalid"),
             (HELLASWAG | {"ctx_b": None}, "a field is missing or invalid"),

@@ -52,6 +52,8 @@ def test_a_saved_direction_is_the_same(lm, tmp_path, point):
     found = direction(lm, ["A happy day", "Joy"], ["A sad day"], point)
     found.save(tmp_path / "d.safetensors")
     assert Direction.load(tmp_path / "d.safetensors") == found
+    with pytest.raises(InvalidArgumentError, match=r"must be a name that ends in \.safetensors"):
+        found.save(tmp_path / "d.npy")
     (tmp_path / "bad").write_bytes(b"no")
     with pytest.raises(InvalidArgumentError, match=r"is not a file that Direction\.save wrote"):
         Direction.load(tmp_path / "bad")
