@@ -245,7 +245,7 @@ def meaning(declaration: type, name: str) -> str:
     declared = options_of(declaration)[name]
     text = help_text(declaration, declared.help, _CodeNotation())
     details = help_text(declaration, declared.details, _CodeNotation())
-    return f"{text} ({declared.range.words()}). {details}".rstrip()
+    return f"{text}. Value: {declared.range.words()}. {details}".rstrip()
 
 
 def attributes_text(declaration: type) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.chat.template import ChatTemplate, check_message, check_special_tokens
-from gpt2np.data.files import atomic_write_text, read_json_object
-from gpt2np.errors import InvalidArgumentError, error_reason
+from gpt2np.data.files import as_path, atomic_write_text, read_json_object
+from gpt2np.errors import InvalidArgumentError, check_argument, error_reason
 from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions
 from gpt2np.generation.sampling import new_seed
 from gpt2np.kernels.array import common_length
@@ -83,12 +83,13 @@ class Conversation:
         return len(messages)
 
 
-def read_conversation(path: Path) -> Conversation:
+def read_conversation(path: str | Path) -> Conversation:
     """Read a conversation from a file that `Conversation.save` has written.
 
     Raises InvalidArgumentError if the file can't be read, or does not hold a conversation.
     """
-    saved = read_json_object(path, InvalidArgumentError, max_bytes=limits().max_vocabulary_bytes)
+    most = limits().max_vocabulary_bytes
+    saved = read_json_object(as_path(path), InvalidArgumentError, max_bytes=most)
     messages = saved.get("messages")
     if not isinstance(messages, list):
         raise InvalidArgumentError(f'{path} is not a conversation: expected a list "messages"')
@@ -198,6 +199,7 @@ class ChatSession:
             InvalidArgumentError, ContextLengthError: the message is invalid or too long, or the
                 last message has no answer yet. The conversation stays unchanged.
         """
+        check_argument(isinstance(text, str), "text", text, "a text")
         exchanges = self.conversation.exchanges
         if self._stream and exchanges and exchanges[-1].answer is None:
             raise InvalidArgumentError(

@@ -57,7 +57,7 @@ def test_the_program_that_merges_an_adapter(tmp_path, monkeypatch):
     (folder / "adapter_config.json").write_text('{"lora_alpha": 8}')
     save_file(dict(zip(keys, (a, b), strict=True)), folder / "adapter_model.safetensors")
     monkeypatch.chdir(tmp_path)
-    program = PAGE.partition("merges the adapter without PEFT")[2].split("```")[1]
+    program = PAGE.partition("runs it with an adapter -->")[2].split("```")[1]
     exec(program.removeprefix("python").replace('"gpt2"', '"bundled"'), {"gpt2np": gpt2np})
     base, merged = (gpt2np.load(x).model.weights for x in ("bundled", "merged"))
     changed = {key for key in base if not np.array_equal(base[key], merged[key])}

@@ -7,9 +7,14 @@ import pytest
 from helpers.chat_models import CHATML, LLAMA_2, chat_model
 
 from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, load
-from gpt2np.chat import ChatSession, Conversation, Exchange, read_chat_template
+from gpt2np.chat import (
+    ChatSession,
+    Conversation,
+    Exchange,
+    read_chat_template,
+    read_conversation,
+)
 from gpt2np.chat.commands import QUIT, RETRY, run_command
-from gpt2np.chat.session import read_conversation
 from gpt2np.constraints import text_constraint
 from gpt2np.generation.ngram_table import read_ngram_table
 from gpt2np.hub.model_files import NGRAM_TABLE_FILE
@@ -41,6 +46,8 @@ def computed(session):
 
 def test_each_answer_is_finished_before_the_next_message(lm):
     session = ChatSession(lm, options={"max_new_tokens": 3})
+    with pytest.raises(InvalidArgumentError, match="text is 5; it must be a text"):
+        session.say(5)
     first = session.say("Once")
     with pytest.raises(InvalidArgumentError, match="no answer yet; finish its stream, or retry"):
         session.say("upon")
