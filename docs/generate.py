@@ -112,7 +112,8 @@ def options_page() -> str:
         "A value out of its range causes an error that names the option and the range. In the "
         "descriptions, N, X, TEXT and ID stand for the option's value. There are two aliases: "
         "`stop_strings` for `stop`, and `do_sample=False` for `temperature=0`. Log probabilities "
-        "come from the model's logits, before temperature, penalties and filters.",
+        "are computed from the model's logits before temperature, penalties and filters change "
+        "the logits.",
     ]
     group = ""
     for name, option in options_of(GenerationOptions).items():
@@ -184,9 +185,9 @@ def request_fields_page() -> str:
         "the end-of-text token, whereas vLLM also excludes `stop_token_ids`. With "
         "`use_beam_search`, gpt2np uses at least 2 beams.",
         "The page [Generation options](options.md) describes most supported fields. If the "
-        'table says "option X", that page describes the field under the name X. But a request '
-        "uses the name in the first column. The page [HTTP server](../guide/server.md) explains "
-        "`interventions`.",
+        'table says "option X", the page Generation options describes the field under the name X. '
+        "But a request uses the name in the first column. The page "
+        "[HTTP server](../guide/server.md) explains `interventions`.",
         "The defaults are those on the page [Generation options](options.md), with three "
         "exceptions: `temperature` is 1, `top_k` is 0, and `max_tokens` is 16 for "
         "`/v1/completions` and the rest of the context for `/v1/chat/completions`. Unlike the "

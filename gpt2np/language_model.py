@@ -162,8 +162,8 @@ class LanguageModel:
             processes: number of processes that share each forward pass, or "auto"; see
                 `GPT2.processes`.
             tokenizer: a vocabulary to use instead of the model's own; see `Tokenizer.load`.
-            weights: "int8" quantizes the matrices to 8 bits, which takes a quarter of the memory
-                and changes results slightly; see `GPT2.from_folder`.
+            weights: "int8" quantizes the matrices to 8 bits: the matrices take a quarter of the
+                memory, and the results change slightly; see `GPT2.from_folder`.
             device: "cpu", the only device.
             exact: compute in float64 by operations with the same bits on every machine, so that
                 logits, texts and scores are equal everywhere; slower. See `GPT2.from_folder`.

@@ -78,12 +78,13 @@ class Limits:
     max_choices_characters: int = _limit(50_000, "`choices` that are longer in total are refused.")
     max_schema_characters: int = _limit(100_000, "A larger JSON Schema is refused.")
     max_pattern_characters: int = _limit(
-        100_000, "A regular expression that is longer when its repetitions are expanded is refused."
+        100_000,
+        "A regular expression is refused if it is longer after its repetitions are expanded.",
     )
     max_pattern_seconds: int = _limit(
         2,
-        "A search for `stop_regex` or for the pattern of a vocabulary can take this long, plus the "
-        "same time for each 100,000 characters of text. A longer search causes an error.",
+        "A search for matches of `stop_regex` or of a vocabulary's pattern can take this long, "
+        "plus the same time for each 100,000 characters of text. A longer search causes an error.",
     )
     max_line_bytes: int = _limit(
         64 * MIB, "A longer line of a .jsonl file or prompt file causes an error."
@@ -122,10 +123,10 @@ class Limits:
         "tokens",
     )
     max_header_seconds: int = _limit(
-        10, "`gpt2np serve` closes a connection whose headers take longer."
+        10, "`gpt2np serve` closes a connection if the headers take longer to arrive."
     )
     max_body_seconds: int = _limit(
-        60, "A request to `gpt2np serve` whose body takes longer gets status 408."
+        60, "A request to `gpt2np serve` gets status 408 if its body takes longer to arrive."
     )
     max_connections: int = _limit(
         2048,

@@ -1,10 +1,10 @@
 """Measure a model's speed and memory on this machine.
 
-The command measures the speed of prefill, decoding and batches, the time to the
-first token of a new process, and the peak memory. It compares the speeds with
-the limits of this machine: memory bandwidth and matrix multiplication speed.
-With GPT-2 small, the measurements take a minute or two. Close other programs
-first, because their load distorts the results.
+The command measures the speed of prefill, decoding and batches, the time that a
+new process takes to start and generate its first token, and the peak memory. It
+compares the speeds with the limits of this machine: memory bandwidth and matrix
+multiplication speed. With GPT-2 small, the measurements take a minute or two.
+Close other programs first, because their load distorts the results.
 """
 
 import argparse

@@ -84,7 +84,7 @@ _CHOICES = """Accuracy on multiple-choice questions.
 A line of FILE is {"context": ..., "choices": [text, ...], "answer": index from
 0}, or a published record of HellaSwag, ARC or PIQA. A space separates the
 context from each choice. The prompt for a published record is worded as in
-lm-evaluation-harness, zero-shot.
+lm-evaluation-harness, without examples (zero-shot).
 
 The result has three accuracies, named as in the harness. They differ in which
 choice counts as the model's answer:

@@ -1,4 +1,4 @@
-"""Compare another engine with exact results, to distinguish rounding from bugs.
+"""Compare another engine's results with exact results, to distinguish rounding from bugs.
 
 record  Write golden arrays: the arrays of the exact pass for some prompts.
 check   Compare an engine's arrays or greedy texts with golden arrays.
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 _CHECK = """Compare an engine's arrays or greedy texts with golden arrays.
 
-To compare arrays, give as CANDIDATE a file of arrays or a folder of such files:
+To compare arrays, set CANDIDATE to a file of arrays or a folder of such files:
 .safetensors, .npz, .npy, or raw float32 such as logits.8x50257.f32. The arrays
 have the names of hook points in gpt2np or TransformerLens, or the names that
 transformers uses: hidden_states, attentions and logits. The engine need not
 provide all arrays.
 
-To compare texts, give as CANDIDATE a .json file: an object that maps the name of
+To compare texts, set CANDIDATE to a .json file: an object that maps the name of
 each prompt to the new token ids of the greedy text, as in {"short": [11, 290]}.
 
-The exit code is 0 if rounding explains all differences. It is 1 if rounding
-cannot explain a difference."""
+The exit code is 0 if rounding explains all differences, and 1 if rounding leaves
+any difference unexplained."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

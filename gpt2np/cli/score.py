@@ -13,7 +13,7 @@ tokens                the number of tokens in the document
 counted               the number of scored tokens in the document
 characters            the number of characters in the document
 bytes                 the number of bytes in the document, in UTF-8
-log_probability       the sum over the scored tokens, in nats
+log_probability       the sum of the scored tokens' log probabilities, in nats
 perplexity            the perplexity per scored token
 bits_per_character    for the whole document, as in 'gpt2np eval perplexity'
 bits_per_byte         for the whole document, as in 'gpt2np eval perplexity'

@@ -38,8 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--points", action="append", metavar="NAME", help=points)
     list_points = "List the names and shapes of all activations and exit"
     add("--list-points", action="store_true", help=list_points)
-    saliency = "Show how much each token contributes to the log probability of the most likely"
-    add("--saliency", action="store_true", help=f"{saliency} next token, by integrated gradients")
+    saliency = "Use integrated gradients to show how much each token contributes to the log"
+    add(
+        "--saliency",
+        action="store_true",
+        help=f"{saliency} probability of the most likely next token",
+    )
     compare = "Compare the activations with those of transformers; needs transformers and torch"
     add("--compare", action="store_true", help=compare)
     output = parser.add_argument_group("Output").add_argument

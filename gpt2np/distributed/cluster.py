@@ -36,7 +36,7 @@ class Cluster:
         default_text="as many as the cluster's CPUs allow",
     )
     cpus_per_worker: int = option(
-        1, Integer(1), "CPUs to reserve for each worker, and threads that each worker runs"
+        1, Integer(1), "Number of CPUs to reserve for each worker; each worker runs N threads"
     )
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ class ScoreOptions:
     stride: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "Tokens from the start of a window to the start of the next",
+        "Number of tokens from the start of a window to the start of the next window",
         default_text="half of a window",
     )
     from_end_of_text: bool = option(

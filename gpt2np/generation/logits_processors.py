@@ -259,7 +259,7 @@ def top_k_filter(logits: Array, k: int) -> Array:
 
 @np.errstate(under="ignore")
 def top_p_filter(logits: Array, p: float) -> Array:
-    """Keep the smallest set of most likely tokens with total probability p.
+    """Keep the smallest set of most likely tokens whose total probability is at least p.
 
     This is nucleus sampling (Holtzman et al. 2020). The token with which the total reaches p is
     kept, so at least one token remains. Of equal logits at the cut-off, higher ids are kept; in

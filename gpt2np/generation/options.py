@@ -191,7 +191,7 @@ class Biases(Range):
     """A mapping from token ids to numbers, or the pairs; ids may be strings, like keys in JSON."""
 
     metavar = "ID=X"
-    noun = 'token ids with numbers from -10000 to 10000, as in {7: -5} or {"7": -5}'
+    noun = 'token ids, each with a number from -10000 to 10000, as in {7: -5} or {"7": -5}'
 
     def is_valid(self, value: Any) -> bool:
         def is_key(key: Any) -> bool:
@@ -251,7 +251,7 @@ class JsonSchema(Text):
     """A JSON Schema: a dict, JSON text, or the path of a file; in normal form, JSON text."""
 
     metavar = "FILE"
-    noun = "a JSON Schema as a dict, as JSON text, or the path of a file"
+    noun = "a JSON Schema, given as a dict, as JSON text or as the path of a file"
 
     def is_valid(self, value: Any) -> bool:
         return isinstance(value, (Mapping, PathLike)) or super().is_valid(value)
@@ -326,7 +326,7 @@ class GenerationOptions:
     top_p: float = _sampling(
         1.0,
         _PROBABILITY,
-        "Sample from the smallest set of most likely tokens with this total probability",
+        "Sample from the smallest set of most likely tokens whose total probability is at least X",
     )
     min_p: float = _sampling(
         0.0,
@@ -338,7 +338,7 @@ class GenerationOptions:
         1.0,
         _PROBABILITY,
         "Locally typical sampling: rank tokens by how close their surprisal is to the entropy, and "
-        "sample from the smallest set of closest tokens with this total probability",
+        "sample from the smallest set of closest tokens whose total probability is at least X",
         details="See Meister et al. 2022.",
     )
     seed: int | None = _sampling(
@@ -466,8 +466,8 @@ class GenerationOptions:
         0,
         Integer(0, note="0 to end when the context is full"),
         "When the context is full, keep only the last N tokens and continue. If a prompt is "
-        "longer than the context, also keep only its last N tokens. With 0, the output ends when "
-        "the context is full, and a prompt longer than the context is rejected",
+        "longer than the context, keep only the prompt's last N tokens. With 0, the output ends "
+        "when the context is full, and a prompt longer than the context is rejected",
     )
 
     choices: tuple[str, ...] = _constraint(
@@ -482,8 +482,8 @@ class GenerationOptions:
         None,
         Text(is_optional=True),
         "Generate a text that fully matches this regular expression. Look-around and "
-        "back-references are not supported, and anchors are allowed only at the ends of the "
-        "pattern",
+        "back-references are not supported, and anchors are allowed only at the start and the end "
+        "of the pattern",
         details="See `gpt2np.constraints.syntax`.",
         metavar="PATTERN",
         json_name="structured_outputs.regex",

@@ -52,8 +52,8 @@ class ModelOptions:
     weights: Literal["int8"] | None = option(
         None,
         OneOf("int8", is_optional=True, note=SEE_MISSING_FEATURES),
-        "Quantize the weight matrices to 8 bits, which takes a quarter of the memory and changes "
-        "the results slightly",
+        "Quantize the weight matrices to 8 bits: the matrices take a quarter of the memory, and "
+        "the results change slightly",
         group="Performance",
     )
     exact: bool = option(

@@ -53,7 +53,8 @@ class ServerOptions:
     allowed_hosts: tuple[str, ...] = _access(
         (),
         Texts(),
-        "If no key is set, also accept requests with the Host header NAME, not only localhost",
+        "Accept requests with the Host header NAME in addition to localhost; needed only if no key "
+        "is set",
         details="IP addresses are always allowed.",
         flags=("--allowed-host",),
         metavar="NAME",
@@ -61,7 +62,7 @@ class ServerOptions:
     cors_origins: tuple[str, ...] = _access(
         (),
         Texts(),
-        "Allow web pages from ORIGIN; '*' allows all",
+        "Allow web pages from ORIGIN to use the server; '*' allows all web pages",
         flags=("--cors-origin",),
         metavar="ORIGIN",
     )
