@@ -131,13 +131,13 @@ def _check_question(question: Question, location: str) -> None:
         raise InvalidArgumentError(
             f"{location}: the question is not valid Unicode: it has a lone surrogate"
         )
+    if len(question.choices) < 2:
+        raise InvalidArgumentError(f"{location}: a question needs two choices or more")
     if not 0 <= question.answer < len(question.choices):
         raise InvalidArgumentError(
             f"{location}: the answer is number {question.answer}, but there are "
             f"{len(question.choices)} choices, numbered from 0"
         )
-    if len(question.choices) < 2:
-        raise InvalidArgumentError(f"{location}: a question needs two choices or more")
 
 
 def _check_spaces(question: Question, location: str) -> None:

@@ -261,7 +261,9 @@ def activation_patching(
     logits = partial(trace, model, prompt, "logits")
     before = logits()
     _check_source(source, before)
-    [name] = source.require(point)
+    names = source.require(point)
+    check_argument(len(names) == 1, "point", point, "the name of one hook point")
+    [name] = names
     n_heads = before.config.n_head if get_hook_point(name).by_head else 0
     value, _ = target.value_and_gradient(before["logits"])
     effects = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ class Direction:
 
     def add(self, strength: float = 1.0, *, positions: Indices = None) -> Intervention:
         """Return a hook that adds `strength` times the vector; see `gpt2np.interp.add`."""
+        check_argument(isinstance(strength, Real), "strength", strength, "a number")
         return add(self.point, strength * self.vector, positions=positions)
 
     def save(self, path: str | Path) -> None:
@@ -86,7 +88,8 @@ def direction(
     the same mean for `texts_b`. `interventions` are as in `trace`.
 
     Raises:
-        InvalidArgumentError: a list has no texts, or `point` is not one hook point with vectors.
+        InvalidArgumentError: a list has no texts, both lists are equal, or `point` is not one hook
+            point with vectors.
     """
     names = select_hook_points(point, lm.model.config.n_layer)
     is_single = len(names) == 1 and not names[0].endswith("pattern")
@@ -102,5 +105,6 @@ def direction(
         result: Array = last.mean(0, dtype=np.float64)
         return result
 
+    check_argument([*texts_a] != [*texts_b], "texts_b", texts_b, "other texts than texts_a")
     difference = mean("texts_a", texts_a) - mean("texts_b", texts_b)
     return Direction(names[0], difference.astype(np.float32))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -297,6 +298,12 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
         raise InvalidArgumentError(
             f"{path} has ids up to {ids.max()}, but the vocabulary has {vocab_size}; choose the "
             f"vocabulary that the corpus was encoded with"
+        )
+    if 2 * ids.max() < vocab_size:
+        warnings.warn(
+            f"{path} has no id above {ids.max()}, but the vocabulary has {vocab_size}; make sure "
+            "that the corpus was encoded with this vocabulary",
+            stacklevel=2,
         )
     return ids
 

@@ -20,7 +20,7 @@ from gpt2np.data.resumable import work_folder
 from gpt2np.errors import GPT2NPError
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.training.options import TrainerOptions
-from gpt2np.training.trainer import Trainer
+from gpt2np.training.trainer import Trainer, read_corpus
 
 STORY = CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt"
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
@@ -256,6 +256,11 @@ def test_wrong_files(corpus, tmp_path, capsys):
     np.save(foreign, np.full(1000, 5000))
     assert train(foreign, tmp_path / "m") == 2
     assert "has ids up to 5000, but the vocabulary has 4096" in capsys.readouterr().err
+    np.save(tmp_path / "few.npy", np.full(1000, 5))
+    with pytest.warns(
+        UserWarning, match=r"few\.npy has no id above 5, but the vocabulary has 4096"
+    ):
+        read_corpus(tmp_path / "few.npy", 4096)
 
 
 def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):

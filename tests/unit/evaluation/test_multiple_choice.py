@@ -64,7 +64,7 @@ class TestReadQuestion:
             (PIQA | {"label": "9" * 5000}, "expected an integer"),
             (PLAIN | {"choices": "abc"}, "expected a list, got 'abc'"),
             (PLAIN | {"choices": [1, 2, 3]}, "each choice must be strings"),
-            (PLAIN | {"choices": []}, "the answer is number 2, but there are 0 choices"),
+            (PLAIN | {"answer": 3}, "the answer is number 3, but there are 3 choices"),
             (PLAIN | {"choices": ["ran."], "answer": 0}, "a question needs two choices or more"),
             (PLAIN | {"context": None}, "the context and each choice must be strings"),
             (PLAIN | {"context": "The fox "}, "puts a space between the context and a choice"),

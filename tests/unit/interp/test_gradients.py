@@ -105,6 +105,9 @@ def test_wrong_arguments(lm):
             saliency(lm, [5, token_id], Target(5))
     with pytest.raises(InvalidArgumentError, match="the source has 4 tokens and the prompt 2"):
         attribution_patching(lm, "The king", trace(lm, "The queen said that"), Target(5))
+    king = trace(lm, "The king")
+    with pytest.raises(InvalidArgumentError, match="it must be the name of one hook point"):
+        activation_patching(lm, "The king", king, Target(5), r"blocks.*.attn.z")
     for wrong in (5, [5]):
         with pytest.raises(InvalidArgumentError, match="a function or a list of functions"):
             gradients(lm, "The king", Target(5), interventions=wrong)

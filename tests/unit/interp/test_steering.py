@@ -66,6 +66,10 @@ def test_wrong_arguments(lm):
         direction(lm, [], ["x"], "embed")
     with pytest.raises(InvalidArgumentError, match="point"):
         direction(lm, ["x"], ["y"], "blocks.*.resid")
+    with pytest.raises(InvalidArgumentError, match=r"texts_b is .* other texts than texts_a"):
+        direction(lm, ["x", "y"], ("x", "y"), "embed")
+    with pytest.raises(InvalidArgumentError, match="strength is '1'; it must be a number"):
+        Direction("embed", np.ones(256, np.float32)).add("1")
     with pytest.raises(InvalidArgumentError, match="vector"):
         add("embed", [np.nan])
     with pytest.raises(InvalidArgumentError, match=r"shape \(3,\) does not fit"):
