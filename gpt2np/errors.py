@@ -202,7 +202,7 @@ class BatchError(InvalidArgumentError):
 class GenerationInterrupted(KeyboardInterrupt):
     """Ctrl-C, or the stop button of a notebook, has ended a generation.
 
-    A program that does not catch KeyboardInterrupt ends, even with `except Exception`.
+    A program that does not catch KeyboardInterrupt ends, even if it contains `except Exception`.
 
     Attributes:
         completions: the `Completion` of every prompt, in order, with the text generated so far. An

@@ -165,8 +165,8 @@ class LanguageModel:
             weights: "int8" quantizes the matrices to 8 bits: the matrices take a quarter of the
                 memory, and the results change slightly; see `GPT2.from_folder`.
             device: "cpu", the only device.
-            exact: compute in float64 by operations with the same bits on every machine, so that
-                logits, texts and scores are equal everywhere; slower. See `GPT2.from_folder`.
+            exact: compute in float64 by operations that give the same bits on every machine, so
+                that logits, texts and scores are equal everywhere; slower. See `GPT2.from_folder`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: there is no such model, or it is
@@ -318,7 +318,7 @@ class LanguageModel:
         Raises:
             BatchError: with several prompts, the options of a prompt forbid every next token.
                 `completions` holds the results of all prompts.
-            GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all prompts.
+            GenerationInterrupted: Ctrl-C; `completions` holds the text of each prompt so far.
         """
         requests = self._requests(prompts, per_prompt_options, options, changes)
         return complete(self.model, requests, progress)
@@ -346,7 +346,7 @@ class LanguageModel:
         options: GenerationOptions | None = None,
         **changes: Unpack[GenerateArguments],
     ) -> list[TextStream]:
-        """Return one stream per continuation of a prompt; the prompt is computed once for all.
+        """Return one stream per continuation of a prompt; the prompt is computed only once.
 
         Read the streams in any order, or add their sequences to a Scheduler.
         """
@@ -462,8 +462,8 @@ class LanguageModel:
             >>> pandas.DataFrame(lm.score("The king was not there").by_word())
 
         A list, array or Series of texts gives a list of scores; the texts share forward passes.
-        `given` is a text, or a list of ids, before each text. `given` is encoded separately and not
-        scored, so a space between `given` and `text` belongs to `text`.
+        `given` is a text or a list of ids that precedes each text. `given` is encoded separately
+        and not scored, so a space between `given` and `text` belongs to `text`.
 
         If a text has no `given`, the end-of-text id is put before it, so that its first token is
         scored. `from_end_of_text` changes this rule: with True, the id is also put before a `given`
@@ -479,8 +479,8 @@ class LanguageModel:
         If `text` has more than `context` tokens, windows start every `stride` tokens; if only
         `given` is too long, its first tokens are dropped. See
         `gpt2np.generation.scoring.strided_spans`. For `progress`, see `generate_batch`.
-        `interventions` edit each pass; position 0 is the first token of the window, including the
-        tokens before the text.
+        `interventions` edit each pass; position 0 is the first token of the window. The window
+        includes the tokens before the text.
 
         Raises:
             InvalidArgumentError: a token id, context or stride is out of its range, or the model

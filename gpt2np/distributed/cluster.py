@@ -46,7 +46,8 @@ class Cluster:
         """Connect to the cluster, unless this process is connected already.
 
         Raises:
-            GPT2NPError: Ray is not installed, no cluster has the address, or its token is missing.
+            GPT2NPError: Ray is not installed, no cluster has the address, or the cluster's
+                token is missing.
         """
         import logging
 

@@ -141,9 +141,10 @@ class Perplexity(PerUnitResult):
     def in_guide(self) -> float:
         """Perplexity per token as computed by the program of Hugging Face's guide.
 
-        The program averages windows, weighted by their scored tokens. If windows overlap, the
-        weight of every window except a document's first is too low by one token. So the result
-        differs slightly from `perplexity`. The shorter the stride, the larger is the difference.
+        The program averages over windows; the weight of a window is its number of scored tokens.
+        If windows overlap, the weight of every window except a document's first is too low by one
+        token. So the result differs slightly from `perplexity`. The shorter the stride, the larger
+        is the difference.
         """
         return exp_or_inf(self.guide_mean)
 

@@ -38,7 +38,7 @@ class Prefix:
         ids: the token ids.
         cache: the keys and values of all `ids`; read-only.
         model: the model that computed `cache`.
-        weights_version: the version of the model's weights at that time.
+        weights_version: the version of the weights that computed `cache`.
     """
 
     text: str

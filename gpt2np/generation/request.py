@@ -36,7 +36,7 @@ class Request:
         eos_token_ids: token ids that end a text.
         text: the text of the prompt.
         tokenizer: decodes the new token ids; None if only ids are wanted.
-        constraint: the constraint of the options or of the caller, before the first token.
+        constraint: the constraint of the options or of the caller, in its initial state.
         callbacks: the caller's functions.
         prefix: the precomputed start of the prompt, if any.
         new_draft: makes the source of draft tokens of one continuation; None for no draft tokens.

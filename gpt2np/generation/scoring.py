@@ -128,7 +128,8 @@ class TextScore:
         """Return each word with its span and surprisal.
 
         A word is a maximal run of characters that are not white space; its log probability is the
-        sum over its tokens. A white-space token belongs to the next word, or else to the last word.
+        sum over its tokens. A white-space token belongs to the next word or, at the end of the
+        text, to the last word.
         """
         text, characters = self._characters()
         spans = [match.span() for match in re.finditer(r"\S+", text)]

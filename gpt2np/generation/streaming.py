@@ -80,7 +80,7 @@ class Completion:
 
     Attributes:
         prompt: the text of the prompt.
-        prompt_ids: the ids of the prompt; for an empty prompt the end-of-text id.
+        prompt_ids: the ids of the prompt; for an empty prompt, the end-of-text id.
         prompt_tokens: the text of each of `prompt_ids`; see `Tokenizer.token_texts`.
         text: the continuation, without the prompt and without the stop text.
         ids: all generated ids, including any end-of-text id and the ids of a stop text.
@@ -141,7 +141,7 @@ class Completion:
 
     @property
     def notice(self) -> str | None:
-        """Advice about the space after the prompt, if any; see `prompt_notice`."""
+        """Advice about the space after the prompt, or None; see `prompt_notice`."""
         return prompt_notice(self.prompt, self.options)
 
     @property

@@ -228,8 +228,8 @@ def attribution_patching(
     """Estimate how patching each part of `source` into the prompt's pass changes the target.
 
     One backward pass estimates all parts: the gradient times the difference of the activations.
-    `source` is the trace of another prompt with as many tokens. Returns the estimates by hook
-    point: (H, T) for arrays with heads, (T, F) for neurons, (T,) for other arrays.
+    `source` is the trace of another prompt with the same number of tokens. Returns the estimates by
+    hook point: (H, T) for arrays with heads, (T, F) for neurons, (T,) for other arrays.
 
     Raises:
         InvalidArgumentError: the prompts differ in length, or the source lacks a hook point.

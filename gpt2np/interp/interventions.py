@@ -56,7 +56,7 @@ class Intervention:
     receives the selected positions and heads of an array: (positions, …), or (heads, positions, …)
     for arrays with a head axis. `edit` returns values that broadcast to the same shape. `slope` is
     the derivative of the edit: 0 for values that do not depend on the part, 1 for added values,
-    None if unknown. Through an edit with an unknown slope, there are no gradients.
+    None if unknown. Gradients cannot pass through an edit with an unknown slope.
     """
 
     points: tuple[str, ...]
@@ -110,7 +110,7 @@ class Intervention:
         return edited
 
     def gradient(self, name: str, d: Array) -> Array:
-        """Compute the gradient before the edit from `d`, the gradient of the edited array.
+        """Compute the gradient of the unedited array from `d`, the gradient of the edited array.
 
         Raises:
             InvalidArgumentError: the edit's `slope` is unknown.
@@ -246,7 +246,7 @@ def patch_from(
     """Return a hook that copies activations from another prompt's trace (activation patching).
 
     By default, all hook points of `source` are copied. `source_positions` are the positions to
-    read in `source`, as many as `positions` (default: `positions`).
+    read in `source` (default: `positions`); give the same number of positions in both arguments.
 
     Raises:
         InvalidArgumentError: the source lacks a hook point.

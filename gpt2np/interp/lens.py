@@ -99,7 +99,7 @@ def lens_table(
     last: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> LensTable:
-    """Return the n most likely next tokens at every residual and position, by the logit lens.
+    """Use the logit lens to return the n most likely next tokens at every residual and position.
 
     `points` selects residuals of the trace, and `last` the number of final positions (None: all).
     `progress` receives the number of (residual, position) pairs done since the last call.

@@ -186,7 +186,7 @@ def hook_points_nbytes(
     points: str | Sequence[str] = "*",
     dtype: DTypeLike = np.float32,
 ) -> int:
-    """Return the bytes of all arrays that the patterns `points` match, for `tokens` tokens."""
+    """Return the total bytes of all arrays that the patterns match, for `tokens` tokens."""
     names = select_hook_points(points, config.n_layer)
     size = sum(math.prod(hook_point_shape(name, config, tokens)) for name in names)
     return size * np.dtype(dtype).itemsize

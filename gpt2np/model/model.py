@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class GPT2:
     """A GPT-2 model: its weights, and the forward pass that computes logits from token ids.
 
-    A model can be pickled and copied; the copy has `processes` 1. If an unchanged model was loaded
-    from a folder, its pickle contains only the folder's path.
+    A model can be pickled and copied; `processes` is 1 in the copy. If an unchanged model was
+    loaded from a folder, its pickle contains only the folder's path.
 
     Threads can share a model if each thread uses its own KV caches. Assign weights and `processes`
     while no other thread computes.
@@ -106,10 +106,11 @@ class GPT2:
         """Load a model from a folder with `config.json` and weights.
 
         The model computes in `dtype`, float32 or float64. With `weights` "int8", the matrices are
-        quantized to 8-bit integers, with one scale for up to 192 inputs of an output; they take a
-        quarter of float32's memory. To load a model by its name, use `gpt2np.load(name).model`.
+        quantized to 8-bit integers, with one scale for up to 192 inputs of an output; the quantized
+        matrices take a quarter of the memory of float32 matrices. To load a model by its name, use
+        `gpt2np.load(name).model`.
 
-        With `exact`, the model computes in float64. Each operation has the same bits on every
+        With `exact`, the model computes in float64. Each operation gives the same bits on every
         machine, in any batch, with or without KV cache, on any number of threads
         (`gpt2np.kernels.exact`). A pass takes several times as long as in float32, the weights
         take four times as much memory, and `processes` stays 1.
@@ -206,8 +207,8 @@ class GPT2:
 
         For an exact model, and on systems other than Linux with an x86 processor, the number stays
         1. A pass with a hook, or with logits for more than 64 tokens, runs in this process alone. A
-        number that you set can affect the logits by rounding; `forward` tells when the bits are
-        equal.
+        number that you set can affect the logits by rounding; the docstring of `forward`
+        tells when the bits are equal.
 
         The first pass that needs workers forks them. Workers share this process's memory, and end
         with the model. They can use caches that `new_cache` makes after `processes` is set.
@@ -215,9 +216,9 @@ class GPT2:
         Costs: every pass waits for the slowest process, so a single process can be faster on a busy
         machine. While the number is above 1, BLAS uses one thread in this process. Workers keep the
         memory that this process frees after the fork. Memory of freed caches, up to half of the
-        weights' size, is kept for later caches. If the program forks, the child's copy of the model
-        has `processes` 1, and can't use the parent's caches. NumPy warns of overflow only in this
-        process's share of a pass.
+        weights' size, is kept for later caches. If the program forks, `processes` is 1 in the
+        child's copy of the model, and the copy can't use the parent's caches. NumPy warns of
+        overflow only in this process's share of a pass.
         """
         group = self._group
         if group is None:
@@ -253,7 +254,7 @@ class GPT2:
 
     @property
     def rank_choices(self) -> list[RankChoice]:
-        """The number of processes that `processes` = "auto" selects, by number of tokens in a pass.
+        """The number of processes that "auto" selects for passes over different numbers of tokens.
 
         The list is empty if `processes` is not "auto", or no pass has been measured.
         """

@@ -46,8 +46,8 @@ class PointReport:
         error: root mean square of the difference from the exact result, divided by the root mean
             square of the array. The exact result is computed from the candidate's earlier arrays.
         tolerance: the largest error that rounding to the candidate's dtype explains.
-        golden_error: like `error`, but the difference from the golden array, which includes the
-            rounding of all earlier steps; None if the array was not recorded.
+        golden_error: like `error`, but relative to the golden array, so this error
+            includes the rounding of all earlier steps; None if the array was not recorded.
     """
 
     prompt: str
@@ -81,8 +81,8 @@ class Report:
             (`Mistake.by_design`). Errors and tolerances are then relative to a pass that computes
             this step in the same way.
         pattern: what the error at `first` looks like, if no known mistake explains it.
-        mistakes: for `first` and the later arrays of the same prompt, the mistake that explains
-            the array, by the name of the hook point.
+        mistakes: maps the hook point of `first`, and of each later array of the same prompt, to
+            the mistake that explains the array.
     """
 
     dtype: str
@@ -131,8 +131,8 @@ def check(
 ) -> Report:
     """Compare a candidate's arrays with the exact pass of a model; see `gpt2np.parity.candidate`.
 
-    Every step is computed in float64 from the candidate's own earlier arrays. If the candidate
-    lacks an array, it is computed, too. `dtype` is the type in which the candidate computes; by
+    Every step is computed in float64 from the candidate's own earlier arrays. An array that
+    the candidate lacks is computed, too. `dtype` is the type in which the candidate computes; by
     default, the narrowest of `DTYPES` that holds all its numbers.
 
     Raises:

@@ -175,7 +175,7 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the `eos_token`; without `eos_token`, id of `<|endoftext|>`; None without both."""
+        """Id of the `eos_token`, or else id of `<|endoftext|>`; None if both tokens are missing."""
         ids = {token.content: token.id for token in self.vocabulary.added_tokens}
         eos_token = self.vocabulary.special_tokens_map.get("eos_token")
         return ids[eos_token] if eos_token in ids else self.special_tokens.get(END_OF_TEXT)
@@ -189,7 +189,7 @@ class Tokenizer:
 
     @property
     def splits_before_whitespace(self) -> bool:
-        """Whether cutting a text between a visible character and white space keeps its ids."""
+        """Whether a cut between a visible character and white space keeps a text's ids."""
         return (
             self._splits_whitespace
             and not self.vocabulary.add_prefix_space
