@@ -50,8 +50,8 @@ class TrainingOptions:
     max_token_length: int | None = option(
         None,
         Integer(1, is_optional=True),
-        "Create only tokens shorter than N bytes, or N characters if the alphabet consists of "
-        "characters; length 2 is always allowed, as in Hugging Face's tokenizers",
+        "Create only tokens shorter than N bytes, or shorter than N characters if the alphabet "
+        "consists of characters; length 2 is always allowed, as in Hugging Face's tokenizers",
         default_text="no limit",
     )
     special_tokens: tuple[str, ...] = option(
