@@ -18,7 +18,7 @@ The suffix of OUT selects the format:
 Run an interrupted command again to resume. The resumed command also encodes new
 files if their paths come after all earlier paths in sorted order. If the model,
 an option or an encoded file has changed, the command fails and names the
-change; with --force, the command discards the results that the change affects.
+change. With --force, the command discards the affected results instead.
 """
 
 import argparse

@@ -17,7 +17,7 @@ same text. --out, --max-rows-per-file and --ray are only for --prompts.
 Run an interrupted --prompts command again to resume. The resumed command also
 processes prompts that were added at the end of the file. If the model, an
 option or a processed prompt has changed, the command fails and names the
-change; with --force, the command discards the results that the change affects.
+change. With --force, the command discards the affected results instead.
 
 The --out file is written only when all prompts are done. Until then, the
 results are in a folder with the suffix .partial, such as texts.jsonl.partial/.

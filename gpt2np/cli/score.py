@@ -24,8 +24,8 @@ document cannot be read, the command reports the document's number, skips the
 document, and exits with code 1.
 
 Run an interrupted command again to resume. If the model, an option or a scored
-file has changed, the command fails and names the change; with --force, the
-command discards the results that the change affects.
+file has changed, the command fails and names the change. With --force, the
+command discards the affected results instead.
 """
 
 import argparse

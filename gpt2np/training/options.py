@@ -54,9 +54,11 @@ class TrainerOptions:
     weight_decay: float = _training(
         0.1, Number(0), "Decoupled weight decay of matrices and embeddings"
     )
-    adam_beta1: float = _training(0.9, Number(0, 1), "Decay rate of AdamW's mean of the gradients")
+    adam_beta1: float = _training(
+        0.9, Number(0, 1), "Decay rate of the moving average of the gradients in AdamW"
+    )
     adam_beta2: float = _training(
-        0.95, Number(0, 1), "Decay rate of AdamW's mean of the squared gradients"
+        0.95, Number(0, 1), "Decay rate of the moving average of the squared gradients in AdamW"
     )
     adam_epsilon: float = _training(
         1e-8, Number(0, is_open=True), "Constant added to AdamW's denominator"
