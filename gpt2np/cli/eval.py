@@ -1,7 +1,7 @@
 """Evaluate a model: perplexity, LAMBADA, WikiText or multiple choice.
 
-The 'perplexity' task follows Hugging Face's guide to perplexity; the other tasks
-follow lm-evaluation-harness. For details, see 'gpt2np eval TASK --help'.
+The 'perplexity' task follows Hugging Face's guide to perplexity; the other
+tasks follow lm-evaluation-harness. For details, see 'gpt2np eval TASK --help'.
 """
 
 import argparse

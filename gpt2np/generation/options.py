@@ -500,7 +500,7 @@ class GenerationOptions:
         1,
         Integer(1, 1000),
         "Number of texts to return. Beam search returns the N best texts; N must not exceed the "
-        "number of beams. Sampled texts use the seeds {seed}, {seed} + 1 and so on",
+        "number of beams. Samples have the seeds {seed}, {seed} + 1 and so on",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
     )
