@@ -82,7 +82,8 @@ def command_pages() -> Iterator[tuple[str, str]]:
         "All commands print the result to stdout and everything else to stderr. The exit code is 0 "
         "for success, 1 if the work could not be done, 2 for wrong usage, and 130 after Ctrl-C. "
         "If a path is not UTF-8, an invalid byte such as 0xff is printed as `\\udcff`. Python can "
-        "restore the path from JSON output. `gpt2np --version` shows the version.",
+        "restore the path from JSON output. `gpt2np --version` shows the version. There is no "
+        "shell completion.",
         "| command | |\n|---|---|",
     ]
     (group,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))

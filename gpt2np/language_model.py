@@ -157,7 +157,7 @@ class LanguageModel:
             model: "bundled", a folder, or a name on the Hugging Face Hub; see
                 `gpt2np.hub.find_model`. Default: GPT-2 small; if it is not available, the
                 bundled model, with a warning.
-            dtype: float32 or float64.
+            dtype: float32 or float64. An exact model is always float64.
             draft: "auto", "none", an n-gram table or a smaller model; see `use_draft`.
             processes: number of processes that share each forward pass, or "auto"; see
                 `GPT2.processes`.

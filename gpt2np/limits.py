@@ -52,8 +52,9 @@ class Limits:
     )
     max_cache_bytes: int = _limit(
         GIB,
-        "A sequence starts only when its own KV cache and the KV caches of all running sequences "
-        "together fit within this limit. A beam search whose KV caches need more is refused.",
+        "A sequence starts only if no other sequence runs, or if its own KV cache and those of all "
+        "running sequences together fit within this limit. A beam search whose KV caches "
+        "need more is refused.",
     )
     max_inspected_bytes: int = _limit(
         16 * MIB, "`/api/inspect` refuses to return larger activations."

@@ -155,9 +155,11 @@ class ChatSession:
     ) -> None:
         """Create a session with an empty conversation.
 
-        Raises InvalidArgumentError if an option is unsupported or out of range, or `system` is
-        given without a template.
+        Raises InvalidArgumentError if an option is unsupported or out of range, `template` has
+        another type, or `system` is given without a template.
         """
+        is_template = template is None or isinstance(template, ChatTemplate)
+        check_argument(is_template, "template", template, "from read_chat_template, or None")
         if system is not None and template is None:
             raise InvalidArgumentError(
                 f"{lm.name} has no chat template; a system message needs one"

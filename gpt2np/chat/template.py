@@ -87,8 +87,10 @@ class ChatTemplate:
             if self._process is None:  # the last rendering has exceeded a limit
                 self._start()
             answer = self._ask(content)
-        if "text" in answer:
+        if answer.get("text"):
             return answer["text"]
+        if "text" in answer:
+            raise TokenizerError(f"{self.origin}: the chat template gives no text")
         if answer["error"] == "TemplateRefusalError":
             raise InvalidArgumentError(
                 f"the chat template refuses this conversation: {answer['message']}"

@@ -105,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_prompts_file(args, generation_options(args))
     if args.address is not None:
         raise InvalidArgumentError("--ray is for --prompts")
+    ray_cluster(args)  # refuses --workers
     if args.out is not None:
         raise InvalidArgumentError(
             "--out is for --prompts; a single text goes to stdout: append > FILE instead"

@@ -60,6 +60,8 @@ def load_quietly(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
     given = given_options(args, ModelOptions)
     ModelOptions(**given)  # raises an error that names the option, such as an empty --draft
+    if given.get("exact") and given.get("dtype") == "float32":
+        raise InvalidArgumentError("--exact computes in float64; omit --dtype float32")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         lm = LanguageModel.load(**given)

@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _server_options(args: argparse.Namespace) -> ServerOptions:
+    if args.api_key is not None and args.no_api_key:
+        raise InvalidArgumentError("--api-key and --no-api-key contradict each other; give one")
     key = os.environ.get("GPT2NP_API_KEY") or None if args.api_key is None else args.api_key
     key = None if args.no_api_key else key
     if args.host not in _LOOPBACK and not (key or args.no_api_key):

@@ -93,7 +93,6 @@ class AsyncEngine:
         self._on_step = on_step
         self._lock = threading.Lock()
         self._new: deque[_Entry] = deque()
-        self._cancelled: deque[tuple[RunningSequence, Exception | None]] = deque()
         self._thread_runs = False
 
     async def run(
@@ -131,13 +130,8 @@ class AsyncEngine:
                     if update.finish_reason and update.sequence.error:
                         raise update.sequence.error
         finally:
-            self.cancel(sequences)
-
-    def cancel(self, sequences: Sequence[RunningSequence], error: Exception | None = None) -> None:
-        """End `sequences` before the next decode step, with an error if one is given."""
-        for sequence in sequences:
-            if sequence.finish_reason is None:
-                self._cancelled.append((sequence, error))
+            for sequence in sequences:
+                sequence.cancel()
 
     def _new_scheduler(self, model: GPT2) -> Scheduler:
         return Scheduler(model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK)
@@ -152,9 +146,6 @@ class AsyncEngine:
                 if not entries:
                     self._thread_runs = False
                     return
-            while self._cancelled:
-                sequence, error = self._cancelled.popleft()
-                sequence.end("cancelled", error)
             try:
                 scheduler.step()
             except Exception as failure:  # of the model: no sequence can go on

@@ -102,8 +102,9 @@ class Scheduler:
         """Run one decode step: each running sequence gets one token, or more with draft tokens.
 
         Returns the sequences that have ended since the last step. A sequence that runs or waits
-        ends before the step if its deadline has passed. A sequence ends with its `error` set if the
-        options forbid every next token, or the caller's code raises an exception.
+        ends before the step if it was cancelled or its deadline has passed. A sequence ends with
+        its `error` set if the options forbid every next token, or the caller's code raises an
+        exception.
 
         After an interruption by an exception, such as Ctrl-C, call `step` again. Whether or not a
         sequence has received its new token, it continues with the same tokens as without the
@@ -114,7 +115,9 @@ class Scheduler:
         """
         now = time.monotonic()
         for sequence in (*self.running, *self.waiting):
-            if sequence.deadline <= now:
+            if sequence.is_cancelled:
+                sequence.end("cancelled", sequence.cancel_error)
+            elif sequence.deadline <= now:
                 sequence.end("time")
         self._remove_finished()  # their places are free in this step
         if self.waiting:

@@ -62,6 +62,8 @@ class RunningSequence:
         seconds: time from the start to the latest token id.
         n_read: number of pieces of the text that `new_text` has returned.
         error: the error that ended the sequence, if any.
+        is_cancelled: whether `cancel` was called.
+        cancel_error: the error that `cancel` received, if any.
         finish_reason: why the sequence ended, as in `Completion`; "cancelled" also after an error.
     """
 
@@ -82,6 +84,8 @@ class RunningSequence:
     n_read: int = 0
     finish_reason: FinishReason | None = None
     error: Exception | None = None
+    is_cancelled: bool = False
+    cancel_error: Exception | None = None
     turn: int = 0  # in a scheduler's queue
     latest_pass: float = 0.0  # when it began, for a sequence with interventions
     _preparation: tuple[Constraint, Iterator[None]] | None = None  # of the next mask
@@ -223,7 +227,9 @@ class RunningSequence:
             for row in logits:
                 token_id = self.choose(row)
                 self.append(token_id, row)
-                if self.finish_reason or n_accepted == len(draft) or token_id != draft[n_accepted]:
+                if self.finish_reason or self.is_cancelled or n_accepted == len(draft):
+                    break
+                if token_id != draft[n_accepted]:
                     break
                 n_accepted += 1
         except BaseException:  # also KeyboardInterrupt
@@ -283,6 +289,15 @@ class RunningSequence:
                 return "stop"
         is_full = self.length - self.context_start >= self.n_positions and not options.window
         return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
+
+    def cancel(self, error: Exception | None = None) -> None:
+        """Request that the scheduler ends the sequence before the next step, with any `error`.
+
+        Any thread may call this, whereas `end` must not run during a step. Later calls have no
+        effect.
+        """
+        if not self.is_cancelled:
+            self.cancel_error, self.is_cancelled = error, True
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
         """End the sequence. Does nothing if the sequence has already ended."""

@@ -187,8 +187,9 @@ class TextStream(Iterator[str]):
     `sequence` to a `gpt2np.generation.Scheduler`. A stream can be pickled, copied, or saved as its
     `state`.
 
-    Read and cancel a stream in one thread or task; a second reader at the same time gets an error.
-    Different threads may read different streams, even streams of the same prompt.
+    Read a stream in one thread or task; a second reader at the same time gets an error. Any thread
+    or task may cancel the stream. Different threads may read different streams, even streams of the
+    same prompt.
     """
 
     def __init__(self, request: Request, model: GPT2) -> None:
@@ -316,6 +317,16 @@ class TextStream(Iterator[str]):
         return self.sequence.new_text()
 
     def cancel(self) -> str:
-        """End the generation; return the text added since the last call of `new_text`."""
-        self.sequence.end("cancelled")
-        return self.new_text()
+        """End the generation; return the text added since the last call of `new_text`.
+
+        If a reader waits for the next token, the generation ends after this token, the reader gets
+        the text, and this method returns "".
+        """
+        self.sequence.cancel()
+        if not self._lock.acquire(blocking=False):
+            return ""
+        try:
+            self.sequence.end("cancelled")
+            return self.new_text()
+        finally:
+            self._lock.release()

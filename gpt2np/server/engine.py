@@ -158,12 +158,14 @@ class Engine:
             running.timer.cancel()
         self._metrics.observe_prompts(self.lm.name, running.n_prompt_tokens)
         running.error = running.error or GPT2NPError("the request has ended")
-        self._runner.cancel([stream.sequence for stream in running.all_streams])
+        for stream in running.all_streams:
+            stream.sequence.cancel()
 
     def cancel(self, running: RunningRequest, error: Exception) -> None:
         """End a request's streams, or its beam search, with an error before the next step."""
         running.error = error
-        self._runner.cancel([stream.sequence for stream in running.all_streams], error)
+        for stream in running.all_streams:
+            stream.sequence.cancel(error)
 
     def cancel_all(self, error: Exception) -> None:
         for running in self._running:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 
+from gpt2np.errors import check_argument
 from gpt2np.options import Flag, Integer, Number, Text, Texts, check_options, option
 
 _queue = partial(option, group="Queue")
@@ -71,3 +73,9 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        for name in self.allowed_hosts:
+            is_name = re.fullmatch(r"[^/:\s]+", name) is not None
+            check_argument(is_name, "allowed_hosts", name, "a name without scheme, port and path")
+        for origin in self.cors_origins:
+            is_origin = origin == "*" or re.fullmatch(r"https?://[^/\s]+", origin) is not None
+            check_argument(is_origin, "cors_origins", origin, "'*', or as in https://example.org")

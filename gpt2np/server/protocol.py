@@ -402,7 +402,15 @@ class CompletionRequest(GenerationRequest):
         return arguments
 
     def prompts(self) -> list[str | list[int]]:
-        """Return the prompts, each a text or token ids."""
+        """Return the prompts, each a text or token ids.
+
+        Raises:
+            InvalidArgumentError: the list of prompts is empty, or an unknown field may be the
+                prompt.
+        """
+        if "prompt" not in self.model_fields_set and self.unknown_fields:
+            unknown = self.unknown_fields[0]
+            raise InvalidArgumentError(f"prompt is missing, and there is no field {unknown!r}")
         if self.prompt is None or isinstance(self.prompt, str):
             return [self.prompt or ""]
         if not self.prompt:

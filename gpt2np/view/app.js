@@ -95,11 +95,11 @@ async function tokenizePrompt() {
 
 function showPromptTokens(ids) {
   const limit = state.model.n_positions;
-  const count = $("prompt-count");
+  const count = $("prompt-count"), texts = textsOf(ids);
   count.textContent = `${counted(ids.length, "token")} of at most ${limit.toLocaleString("en")}` +
     (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads (␣ is a space):");
+  if (texts.at(-1)?.endsWith(" ")) count.textContent += " The text ends in a space: GPT-2’s words begin with their space, so leave this space out.";
   count.classList.toggle("wrong", ids.length > limit);
-  const texts = textsOf(ids);
   showList($("prompt-tokens"), ids.map((id, i) => ({ id, text: texts[i] })), ({ id, text }) => `${id} ${text}`, ({ id, text }, i) => button(withSpaces(text), null, { class: `token t${i % 5}`, tabindex: -1, "data-id": id }));
   promptFocus.reset();
 }

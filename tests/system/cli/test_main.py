@@ -149,6 +149,7 @@ def test_a_command_that_does_not_exist(capsys, name, hint):
         ("generate x --stop-strings a", "; give --stop"),
         ("train x --lr 1", "; give --learning-rate"),
         ("generate x -ngl 99", "; gpt2np computes on CPUs only"),
+        ("generate -- x --model bundled", "; give all options before --"),
     ],
 )
 def test_a_synonym_names_only_options_of_the_command(capsys, command, hint):

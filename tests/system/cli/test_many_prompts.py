@@ -267,6 +267,7 @@ class TestInterruption:
         (["--prompts", "p.txt"], "--prompts needs --out"),
         (["--out", "o.jsonl", "The"], "--out is for --prompts"),
         (["--ray", "--", "The"], "--ray is for --prompts"),
+        (["--workers", "2", "The"], "--workers needs --ray"),
         (["--max-rows-per-file", "3", "The"], "--max-rows-per-file is for --prompts"),
         (["The", "--prompts", "p.txt", "--out", "o.jsonl"], "another prompt contradict"),
         (["--prompts", "p.txt", "--out", "o.txt"], "must be a name that ends in .jsonl"),

@@ -160,7 +160,14 @@ class TestWrite:
                 "#prompt-tokens button", "b => b.map(x => x.dataset.id)"
             )
             assert list(map(int, shown)) == ids
+        tab.fill("#prompt", "The fox ")
+        tab.wait_for_function(
+            "() => document.querySelector('#prompt-count').innerText.includes('ends in a space')"
+        )
         tab.fill("#prompt", "fox")
+        tab.wait_for_function(
+            "() => !document.querySelector('#prompt-count').innerText.includes('in a space')"
+        )
         tab.locator("#prompt-tokens button").first.hover()
         assert "66" in tab.inner_text("#token-readout")  # the byte of f
         tab.fill("#prompt", "fox " * 600)

@@ -313,7 +313,15 @@ class TestAllFields:
     def test_other_fields_are_named_in_a_header(self, client):
         names = ["tempertaure", "max-tokens", "x\r\nX-Evil: 1", "é", "a" * 50]
         for stream in (False, True):
-            body = {"max_tokens": 1, "stream": stream, "user": "me", **dict.fromkeys(names, 1)}
+            known = {"prompt": "Hi", "max_tokens": 1, "stream": stream, "user": "me"}
+            body = {**known, **dict.fromkeys(names, 1)}
             response = client.post(COMPLETIONS, content=json.dumps(body), headers=JSON)
             assert response.headers["X-Ignored-Fields"] == "tempertaure, max-tokens"
         assert "X-Ignored-Fields" not in client.post(COMPLETIONS, json={"max_tokens": 1}).headers
+
+    @pytest.mark.parametrize("field", ["promt", "messages"])
+    def test_an_unknown_field_is_no_missing_prompt(self, client, field):
+        response = client.post(COMPLETIONS, json={field: "The fox", "max_tokens": 1})
+        assert response.status_code == 400
+        told = f"prompt is missing, and there is no field '{field}'"
+        assert response.json()["error"]["message"] == told

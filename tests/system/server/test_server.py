@@ -659,6 +659,20 @@ class TestAccess:
         assert result.returncode == 2
         assert "--api-key is ''; it must be a non-empty text" in result.stderr
 
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            ("--api-key a --no-api-key", "--api-key and --no-api-key contradict each other"),
+            ("--cors-origin a.org", "--cors-origin is 'a.org'; it must be '*', or as in https://"),
+            ("--cors-origin https://a.org/", "must be '*', or as in https://example.org"),
+            ("--allowed-host http://a.org", "must be a name without scheme, port and path"),
+            ("--allowed-host a.org:443", "must be a name without scheme, port and path"),
+        ],
+    )
+    def test_access_that_no_request_would_have(self, arguments, told):
+        result = run_here("serve", *arguments.split(), "--model", "bundled", "--port", "0")
+        assert result.returncode == 2 and told in result.stderr
+
     def test_a_port_in_use(self, server):
         port = server.url.rpartition(":")[2]
         result = run_here("serve", "--port", port, "--model", "bundled")

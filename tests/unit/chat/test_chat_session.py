@@ -6,9 +6,16 @@ from functools import partial
 import pytest
 from helpers.chat_models import CHATML, LLAMA_2, chat_model
 
-from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, load
+from gpt2np import (
+    ContextLengthError,
+    GenerationOptions,
+    InvalidArgumentError,
+    TokenizerError,
+    load,
+)
 from gpt2np.chat import (
     ChatSession,
+    ChatTemplate,
     Conversation,
     Exchange,
     read_chat_template,
@@ -245,6 +252,16 @@ class TestRefusals:
     def test_options_that_have_no_place_here(self, lm, name):
         with pytest.raises(InvalidArgumentError, match=f"a chat does not support {name}"):
             ChatSession(lm, options={name: 2})
+
+    def test_a_template_that_gives_no_text(self, lm):
+        session = ChatSession(lm, ChatTemplate("{{ messages[0].contents }}", {}, "x.jinja"))
+        with pytest.raises(TokenizerError, match=r"x\.jinja: the chat template gives no text"):
+            session.say("Hello")
+        assert session.conversation.exchanges == []
+
+    def test_a_template_is_no_text(self, lm):
+        with pytest.raises(InvalidArgumentError, match="must be from read_chat_template, or None"):
+            ChatSession(lm, "{{ messages }}")
 
     def test_no_system_message_for_a_base_model(self, lm):
         with pytest.raises(InvalidArgumentError, match="has no chat template"):

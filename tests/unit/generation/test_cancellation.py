@@ -1,7 +1,7 @@
 """A cancelled sequence, running or waiting, frees its place before the next decode step."""
 
 import asyncio
-from threading import Thread
+from threading import Thread, Timer
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_the_engine_cancels_between_two_steps(lm):
     def on_step(scheduler, updates):
         steps.append((len(first.ids), len(second.ids)))
         if len(first.ids) == 3:
-            engine.cancel([first])
+            first.cancel()
 
     async def read():
         return [
@@ -85,6 +85,43 @@ def test_the_engine_cancels_between_two_steps(lm):
         assert [update.finish_reason for update in mine if update.finish_reason] == [
             sequence.finish_reason
         ]
+
+
+@pytest.mark.parametrize("delay", [0.001, 0.01, 0.03, 0.06])
+def test_another_thread_cancels_a_stream(lm, delay):
+    whole = lm.generate("Once", max_new_tokens=400, seed=1, draft="none").text
+    stream = lm.stream("Once", max_new_tokens=400, seed=1, draft="none")
+    timer = Timer(delay, stream.cancel)
+    timer.start()
+    text = "".join(stream)
+    timer.join()
+    assert stream.completion.finish_reason == "cancelled"
+    assert len(stream.completion.ids) < 400
+    assert text == stream.completion.text and whole.startswith(text)
+
+
+def test_another_task_cancels_a_stream(lm):
+    async def read():
+        stream = lm.stream("Once", max_new_tokens=400, seed=1, draft="none")
+        asyncio.get_running_loop().call_later(0.03, stream.cancel)
+        return "".join([piece async for piece in stream]), stream.completion
+
+    text, completion = asyncio.run(read())
+    assert completion.finish_reason == "cancelled" and len(completion.ids) < 400
+    assert text == completion.text
+
+
+def test_a_callback_cancels_its_stream(lm):
+    tokens = []
+
+    def on_token(token):
+        tokens.append(token)
+        if len(tokens) == 3:
+            stream.cancel()
+
+    stream = lm.stream("Once", max_new_tokens=40, on_token=on_token)
+    assert "".join(stream) == stream.completion.text
+    assert (stream.completion.finish_reason, len(stream.completion.ids)) == ("cancelled", 3)
 
 
 def test_readers_of_several_event_loops_share_the_engine(lm):
