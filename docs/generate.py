@@ -203,9 +203,10 @@ def request_fields_page() -> str:
         "- No other value counts as absent.",
         "A field that the table lists as ignored changes nothing, and is not reported. A field "
         "that is not in the table, or is only for the other endpoint, is ignored, too. The "
-        "response header `X-Ignored-Fields` names such fields (at most 20). But an unknown key "
-        "within `structured_outputs`, `response_format` or an entry of `interventions` is an "
-        "error, unless its value is `null`.",
+        "response header `X-Ignored-Fields` names such fields (at most 20). But if a completion "
+        "request has no `prompt`, such a field is an error. An unknown key within "
+        "`structured_outputs`, `response_format` or an entry of `interventions` is an error, "
+        "unless its value is `null`.",
         "The page `/docs` of a running server lists the ranges of values.",
     ]
     return (

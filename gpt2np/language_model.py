@@ -60,6 +60,8 @@ __all__ = ["Completion", "LanguageModel", "TextStream"]
 
 Prompt = str | Sequence[int]
 
+_MAX_PADDING = 127  # ids without a token that make V a multiple of 128
+
 _LOAD_ADVICE = {
     "device_map": "gpt2np computes on CPUs only",
     "load_in_4bit": f'give weights="int8", or {SEE_MISSING_FEATURES}',
@@ -198,10 +200,10 @@ class LanguageModel:
             fallback_reason=source.fallback_reason,
         )
         n_tokens, n_ids = lm.tokenizer.vocab_size, lm.model.config.vocab_size
-        if tokenizer is not None and n_ids - n_tokens >= 128:  # fewer are padding
+        if tokenizer is not None and n_ids - n_tokens > _MAX_PADDING:
             warnings.warn(
-                f"the tokenizer has {n_tokens} tokens, and {source.name} {n_ids}: higher ids have "
-                "no text",
+                f"{source.name} has {n_ids} token ids, but the tokenizer only {n_tokens}; the "
+                "other ids have no text",
                 stacklevel=2,
             )
         lm.folder = source.path
@@ -510,10 +512,8 @@ class LanguageModel:
         if isinstance(given, str):
             plain = [item for item in texts if isinstance(item, str)]
             notice = missing_space(given, plain, "`given`")
-            if given.endswith(" ") and plain:
-                notice = (
-                    "`given` ends in a space; move it to `text`, since GPT-2's words begin with it"
-                )
+            if given.strip() and given.endswith(" ") and plain:
+                notice = "`given` ends in a space; GPT-2's words begin with it: move it to `text`"
             if notice:
                 warnings.warn(notice, stacklevel=2)
         prefixes = [self._scoring_prefix(ids, given_ids, from_end_of_text) for ids in inputs]

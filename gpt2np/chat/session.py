@@ -183,7 +183,8 @@ class ChatSession:
         self.files: set[Path] = set()
         self._cached_ids: list[int] = []
         self._cache: KVCache | None = None
-        self._stream: TextStream | None = None  # until `finish`
+        # The stream and its exchange, until `finish`.
+        self._pending: tuple[TextStream | None, Exchange | None] = None, None
 
     @property
     def n_cached(self) -> int:
@@ -203,9 +204,9 @@ class ChatSession:
         """
         check_argument(isinstance(text, str), "text", text, "a text")
         exchanges = self.conversation.exchanges
-        if self._stream and exchanges and exchanges[-1].answer is None:
+        if exchanges and exchanges[-1].answer is None:
             raise InvalidArgumentError(
-                "the last message has no answer yet; finish its stream, or retry"
+                "the last message has no answer yet: retry, or finish its stream"
             )
         self.conversation.exchanges.append(Exchange(text))
         try:
@@ -234,7 +235,7 @@ class ChatSession:
             last.answer = previous
             raise
         self.seed += 1
-        self._stream = stream
+        self._pending = stream, last
         return stream
 
     def _prompt_ids(self) -> list[int]:
@@ -276,15 +277,18 @@ class ChatSession:
         The stream comes from `say` or `retry`. With a template, the stream ends the answer before
         the text of any special token.
 
-        Raises InvalidArgumentError if the stream does not belong to the last message.
+        Raises InvalidArgumentError if the stream is finished already, or is not the last message's.
         """
-        if stream is not self._stream:
-            raise InvalidArgumentError("this stream is not the last one of the session")
-        self._stream = None
+        exchanges, (pending, exchange) = self.conversation.exchanges, self._pending
+        if stream is not pending or not exchanges or exchanges[-1] is not exchange:
+            raise InvalidArgumentError(
+                "this stream is finished already, or does not belong to the last message"
+            )
+        self._pending = None, None
         sequence, completion = stream.sequence, stream.completion
         special_tokens = self.lm.tokenizer.special_tokens if self.template else ()
         self.cut_at = next((t for t in special_tokens if t == completion.stop_reason), None)
-        self.conversation.exchanges[-1].answer = completion.text
+        exchanges[-1].answer = completion.text
         if not sequence.context_start:
             # The cache may hold keys of rejected draft tokens.
             n_valid = min(sequence.cache.length, sequence.length - 1)

@@ -71,7 +71,8 @@ class ChatTemplate:
         `add_generation_prompt` appends the text that starts the model's answer.
 
         Raises:
-            InvalidArgumentError: a message is invalid, or the template refuses the conversation.
+            InvalidArgumentError: a message is invalid, or the template refuses the conversation or
+                gives no text.
             TokenizerError: the template raises another error, or exceeds a limit.
         """
         content = {
@@ -90,7 +91,7 @@ class ChatTemplate:
         if answer.get("text"):
             return answer["text"]
         if "text" in answer:
-            raise TokenizerError(f"{self.origin}: the chat template gives no text")
+            raise InvalidArgumentError(f"{self.origin}: the chat template gives no text")
         if answer["error"] == "TemplateRefusalError":
             raise InvalidArgumentError(
                 f"the chat template refuses this conversation: {answer['message']}"

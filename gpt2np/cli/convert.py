@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("DST is empty or the current folder; name a new folder")
     if args.target == Path("-"):
         raise InvalidArgumentError("DST is -, but several files are written; name a new folder")
-    if args.target.suffix in _FILE_SUFFIXES:
+    if args.target.suffix.lower() in _FILE_SUFFIXES:
         reason = f"DST is {args.target}, but a folder with safetensors files is written"
         raise InvalidArgumentError(f"{reason}; name a folder, or {SEE_MISSING_FEATURES}")
     check_not_hidden(args.target, [] if Path(args.source).exists() else [args.source])

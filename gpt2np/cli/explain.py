@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("--force has no effect on standard output; leave it out")
     if not is_stdout:
         check_output_file(args.output, overwrite=args.force, inputs=[args.file])
-        is_html = args.output.suffix in (".html", ".htm")
+        is_html = args.output.suffix.lower() in (".html", ".htm")
         check_argument(is_html, "output", f"{args.output}", "a name that ends in .html, or -")
     lm, messages = load_quietly(args)
     from gpt2np.explain.page import PROGRESS_STEPS, explain

@@ -28,8 +28,9 @@ already exists, the command fails, even with --force.
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,7 +245,7 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     lm, fingerprint = load_with_fingerprint(args)
     options = {**options, "seed": job_seed(args.out, options.get("seed"))}
     print_stderr(f"seed: {options['seed']}")
-    if notice := next(_notices(lm, args.prompts, options), None):
+    if notice := _first_notice(lm, args.prompts, options):
         print_stderr(notice)
     run_elsewhere = None
     if cluster:
@@ -263,17 +264,18 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     return report_rows(args.out, (n_written, "text"), (n_skipped, "line"))
 
 
-def _notices(lm: "LanguageModel", prompts: Path, options: dict[str, Any]) -> Iterator[str]:
-    """Yield advice on the lines of a prompt file; see `prompt_notice`."""
+def _first_notice(lm: "LanguageModel", prompts: Path, options: dict[str, Any]) -> str | None:
+    """Return the first advice on one of the first 100 prompts of a file; see `prompt_notice`."""
     from gpt2np.generation.streaming import prompt_notice
     from gpt2np.prompts.prompt_file import read_lines
 
-    for line in read_lines(prompts):
+    for line in islice(read_lines(prompts), 100):
         with suppress(InvalidArgumentError):  # reported when the line is continued
             resolved = lm.resolve_options(**{**options, **line.options})
             prompt = line.prompt if isinstance(line.prompt, str) else ""
             if notice := prompt_notice(prompt, resolved, "--boundary text"):
-                yield f"line {line.number}: {notice}; later lines may need the same"
+                return f"line {line.number}: {notice}; later lines may need the same"
+    return None
 
 
 def _check_prompts_options(args: argparse.Namespace) -> None:

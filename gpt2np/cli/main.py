@@ -212,7 +212,7 @@ def _dispatch(
                 hint = "; name the model with --model"
             elif args.command is not None:
                 hint = "; give all arguments together, before or after the options"
-        if is_option and "--" in arguments:
+        if is_option and "--" in arguments and first in arguments[arguments.index("--") :]:
             hint = "; give all options before --"
         kind = "option" if is_option else "argument"
         parser.exit(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gpt2np.cli.output import print_stderr
-from gpt2np.data.files import STDIN_FOLDER
+from gpt2np.data.files import STDIN_PREFIX
 from gpt2np.data.text import decode_utf8
 from gpt2np.errors import InvalidArgumentError, error_reason
 from gpt2np.limits import how_to_raise, limits
@@ -92,7 +92,7 @@ def spool_stdin(path: str | Path) -> Path:
     """
     if str(path) != "-":
         return Path(path)
-    folder = Path(tempfile.mkdtemp(prefix=STDIN_FOLDER))
+    folder = Path(tempfile.mkdtemp(prefix=STDIN_PREFIX))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with (folder / "stdin.txt").open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)

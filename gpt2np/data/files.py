@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
 
-STDIN_FOLDER = "gpt2np-stdin-"
-"""How the name of a temporary folder begins that holds a copy of standard input."""
+STDIN_PREFIX = "gpt2np-stdin-"
+"""Prefix of the name of a temporary folder that holds a copy of standard input."""
 
 
 def file_name(path: Path) -> str:
     """Return the name of an input file for results; - is standard input."""
-    return "-" if path.parent.name.startswith(STDIN_FOLDER) else f"{path}"
+    return "-" if path.parent.name.startswith(STDIN_PREFIX) else f"{path}"
 
 
 def as_path(path: str | Path) -> Path:

@@ -217,7 +217,7 @@ class RunningSequence:
 
         `logits` is (1 + len(draft), V). Row i predicts draft[i], and the last row predicts the
         token after the draft. A draft token is accepted if the token selected from the row is the
-        same. Returns the number of accepted draft tokens.
+        same. Returns the number of accepted draft tokens. A cancelled sequence gets one token.
 
         Raises:
             InvalidArgumentError: options and constraint forbid every next token.

@@ -188,7 +188,8 @@ class TextStream(Iterator[str]):
     `state`.
 
     Read a stream in one thread or task; a second reader at the same time gets an error. Any thread
-    or task may cancel the stream. Different threads may read different streams, even streams of the
+    or task may cancel a stream that is read, but for a stream in a Scheduler of another thread,
+    call `stream.sequence.cancel`. Different threads may read different streams, even streams of the
     same prompt.
     """
 
@@ -196,7 +197,8 @@ class TextStream(Iterator[str]):
         """Create a stream; use `LanguageModel.stream` instead."""
         self.sequence = start_sequence(model, request)
         self.model = model
-        self._lock = threading.Lock()  # held by the reader
+        self._reader = threading.Lock()  # held by the reader
+        self._state = threading.Lock()  # held during a step
         # Keep the KV cache at the end, because a chat reuses it for the next answer.
         self._scheduler = Scheduler(model, free_caches=False)
 
@@ -274,11 +276,11 @@ class TextStream(Iterator[str]):
 
     def _reading(self) -> threading.Lock:
         """Return the lock that a reader holds; raise an error if another reader holds it."""
-        if self._lock.locked():
+        if self._reader.locked():
             raise InvalidArgumentError(
                 "another thread or task is reading this stream; read each stream in one place"
             )
-        return self._lock
+        return self._reader
 
     def step(self) -> None:
         """Generate one token, or more with draft tokens; `new_text` returns their text.
@@ -286,27 +288,33 @@ class TextStream(Iterator[str]):
         Raises:
             InvalidArgumentError: another thread or task is reading the stream.
         """
-        with self._reading():
-            if not self._scheduler.busy:
-                self._scheduler.add(self.sequence)
-            self._scheduler.step()
+        with self._reading(), self._state:
+            self._step()
+
+    def _step(self) -> None:
+        if not self._scheduler.busy:
+            self._scheduler.add(self.sequence)
+        self._scheduler.step()
+        if self.sequence.is_cancelled:  # during the step
+            self.sequence.end("cancelled", self.sequence.cancel_error)
 
     def __next__(self) -> str:
-        while self.running:
-            self.step()
+        with self._reading(), self._state:
+            while self.running:
+                self._step()
+                if piece := self.new_text():
+                    return piece
+            if self.sequence.error:
+                raise self.sequence.error
             if piece := self.new_text():
                 return piece
-        if self.sequence.error:
-            raise self.sequence.error
-        if piece := self.new_text():
-            return piece
-        raise StopIteration
+            raise StopIteration
 
     async def __aiter__(self) -> AsyncIterator[str]:
         from gpt2np.generation.async_engine import engine_of
 
         updates = engine_of(self.model).run(self.model, [self.sequence])
-        with self._reading():
+        with self._reading(), self._state:
             async with aclosing(updates):
                 async for new in updates:
                     for update in filter(lambda update: update.text, new):
@@ -320,13 +328,15 @@ class TextStream(Iterator[str]):
         """End the generation; return the text added since the last call of `new_text`.
 
         If a reader waits for the next token, the generation ends after this token, the reader gets
-        the text, and this method returns "".
+        the text, and this method returns "". Later calls have no effect.
         """
+        if self.sequence.is_cancelled:
+            return ""
         self.sequence.cancel()
-        if not self._lock.acquire(blocking=False):
+        if not self._state.acquire(blocking=False):
             return ""
         try:
             self.sequence.end("cancelled")
             return self.new_text()
         finally:
-            self._lock.release()
+            self._state.release()

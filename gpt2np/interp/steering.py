@@ -41,7 +41,7 @@ class Direction:
     def add(self, strength: float = 1.0, *, positions: Indices = None) -> Intervention:
         """Return a hook that adds `strength` times the vector; see `gpt2np.interp.add`."""
         check_argument(isinstance(strength, Real), "strength", strength, "a number")
-        return add(self.point, strength * self.vector, positions=positions)
+        return add(self.point, float(strength) * self.vector, positions=positions)
 
     def save(self, path: str | Path) -> None:
         """Write the direction to a safetensors file. An existing file is replaced.
@@ -88,7 +88,7 @@ def direction(
     the same mean for `texts_b`. `interventions` are as in `trace`.
 
     Raises:
-        InvalidArgumentError: a list has no texts, both lists are equal, or `point` is not one hook
+        InvalidArgumentError: a list has no texts, both means are equal, or `point` is not one hook
             point with vectors.
     """
     names = select_hook_points(point, lm.model.config.n_layer)
@@ -105,6 +105,7 @@ def direction(
         result: Array = last.mean(0, dtype=np.float64)
         return result
 
-    check_argument([*texts_a] != [*texts_b], "texts_b", texts_b, "other texts than texts_a")
     difference = mean("texts_a", texts_a) - mean("texts_b", texts_b)
+    if not difference.any():
+        raise InvalidArgumentError(f"the mean of {names[0]} is the same for texts_a and texts_b")
     return Direction(names[0], difference.astype(np.float32))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.files import bounded_lines, reading, reject_duplicate_keys
+from gpt2np.data.files import bounded_lines, file_name, reading, reject_duplicate_keys
 from gpt2np.data.parquet import read_rows
 from gpt2np.data.text import is_utf16
 from gpt2np.errors import InvalidArgumentError, did_you_mean, short_repr
@@ -49,9 +49,6 @@ def count_lines(path: Path) -> int:
     if not path.is_file():
         raise InvalidArgumentError(f"there is no file {path}")
     with reading(path, InvalidArgumentError):
-        with path.open("rb") as file:
-            if is_utf16(file.read(2)):
-                raise InvalidArgumentError(f"{path} is UTF-16; save it as UTF-8")
         n_lines = sum(1 for _ in _raw_lines(path))
     if not n_lines:
         raise InvalidArgumentError(f"{path} is empty; there is no prompt to continue")
@@ -76,6 +73,9 @@ def line_digests(path: Path, numbers: Iterable[int]) -> dict[int, str]:
 def _raw_lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         if path.suffix != ".parquet":
+            if is_utf16(file.read(2)):
+                raise InvalidArgumentError(f"{file_name(path)} is UTF-16; save it as UTF-8")
+            file.seek(0)
             yield from bounded_lines(file, path)
             return
         for row in read_rows(file, path):

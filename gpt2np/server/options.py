@@ -74,8 +74,10 @@ class ServerOptions:
     def __post_init__(self) -> None:
         check_options(self)
         for name in self.allowed_hosts:
-            is_name = re.fullmatch(r"[^/:\s]+", name) is not None
+            is_name = re.fullmatch(r"[^/:*\s]+", name) is not None
             check_argument(is_name, "allowed_hosts", name, "a name without scheme, port and path")
         for origin in self.cors_origins:
-            is_origin = origin == "*" or re.fullmatch(r"https?://[^/\s]+", origin) is not None
-            check_argument(is_origin, "cors_origins", origin, "'*', or as in https://example.org")
+            is_origin = re.fullmatch(r"\*|null|[a-z0-9+.-]+://[^/?#\sA-Z]+", origin)
+            check_argument(
+                is_origin is not None, "cors_origins", origin, "'*', or as in https://example.org"
+            )

@@ -410,7 +410,10 @@ class CompletionRequest(GenerationRequest):
         """
         if "prompt" not in self.model_fields_set and self.unknown_fields:
             unknown = self.unknown_fields[0]
-            raise InvalidArgumentError(f"prompt is missing, and there is no field {unknown!r}")
+            advice = f"the field {unknown!r} has no meaning here"
+            if unknown == "messages":
+                advice = "send messages to /v1/chat/completions"
+            raise InvalidArgumentError(f"prompt is missing; {advice}")
         if self.prompt is None or isinstance(self.prompt, str):
             return [self.prompt or ""]
         if not self.prompt:

@@ -294,14 +294,15 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
             raise ValueError("it has no ids")
     except ValueError as error:
         raise InvalidArgumentError(f"{path} is not a corpus from gpt2np encode: {error}") from error
-    if not 0 <= ids.min() <= ids.max() < vocab_size:
+    highest = int(ids.max())
+    if not 0 <= ids.min() <= highest < vocab_size:
         raise InvalidArgumentError(
-            f"{path} has ids up to {ids.max()}, but the vocabulary has {vocab_size}; choose the "
+            f"{path} has ids up to {highest}, but the vocabulary has {vocab_size}; choose the "
             f"vocabulary that the corpus was encoded with"
         )
-    if 2 * ids.max() < vocab_size:
+    if 2 * highest < vocab_size:
         warnings.warn(
-            f"{path} has no id above {ids.max()}, but the vocabulary has {vocab_size}; make sure "
+            f"{path} has no id above {highest}, but the vocabulary has {vocab_size}; make sure "
             "that the corpus was encoded with this vocabulary",
             stacklevel=2,
         )

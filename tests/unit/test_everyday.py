@@ -111,7 +111,7 @@ def test_a_regex_without_its_space(lm, prompt, pattern, is_told):
     ("given", "texts", "told"),
     [
         ("The king", [" was", "was"], "no space separates `given` from 'was'; give ' was'"),
-        ("The king ", "was", "`given` ends in a space; move it to `text`"),
+        ("The king ", "was", "`given` ends in a space; GPT-2's words begin with it"),
         ("The king", " was", None),
         ("", "was", None),
         ("The king", [256], None),

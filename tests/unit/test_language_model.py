@@ -5,6 +5,7 @@ import importlib.util
 import json
 import pkgutil
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from gpt2np import (
     LanguageModel,
     Tokenizer,
 )
+from gpt2np.cli.main import run
 from gpt2np.errors import BatchError, GPT2NPError
 from gpt2np.generation import Scheduler
 from gpt2np.generation.complete import pick_best
@@ -662,3 +664,14 @@ def test_no_texts_have_no_scores(lm):
 def test_a_missing_text_is_named_by_its_place(lm):
     with pytest.raises(InvalidArgumentError, match="text 2 of 3: text is nan"):
         lm.score(["a", float("nan"), "b"])
+
+
+def test_a_tokenizer_with_fewer_tokens_is_told(tmp_path, bundled):
+    (tmp_path / "few.txt").write_text("the fox and the king " * 50)
+    options = ["--vocab-size", "260", "--out", str(tmp_path / "few")]
+    assert run(["train-tokenizer", str(tmp_path / "few.txt"), *options]) == 0
+    with pytest.warns(UserWarning, match="bundled has 4096 token ids, but the tokenizer only"):
+        gpt2np.load("bundled", tokenizer=tmp_path / "few")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gpt2np.load("bundled", tokenizer=bundled)

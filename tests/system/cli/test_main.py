@@ -150,6 +150,7 @@ def test_a_command_that_does_not_exist(capsys, name, hint):
         ("train x --lr 1", "; give --learning-rate"),
         ("generate x -ngl 99", "; gpt2np computes on CPUs only"),
         ("generate -- x --model bundled", "; give all options before --"),
+        ("generate --length 5 -- x", "; give --max-new-tokens"),
     ],
 )
 def test_a_synonym_names_only_options_of_the_command(capsys, command, hint):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -261,6 +262,10 @@ def test_wrong_files(corpus, tmp_path, capsys):
         UserWarning, match=r"few\.npy has no id above 5, but the vocabulary has 4096"
     ):
         read_corpus(tmp_path / "few.npy", 4096)
+    np.array([5, 50_256], np.uint16).tofile(tmp_path / "all.bin")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_corpus(tmp_path / "all.bin", 50_257)
 
 
 def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):

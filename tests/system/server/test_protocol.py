@@ -319,9 +319,14 @@ class TestAllFields:
             assert response.headers["X-Ignored-Fields"] == "tempertaure, max-tokens"
         assert "X-Ignored-Fields" not in client.post(COMPLETIONS, json={"max_tokens": 1}).headers
 
-    @pytest.mark.parametrize("field", ["promt", "messages"])
-    def test_an_unknown_field_is_no_missing_prompt(self, client, field):
+    @pytest.mark.parametrize(
+        ("field", "advice"),
+        [
+            ("promt", "the field 'promt' has no meaning here"),
+            ("messages", "send messages to /v1/chat/completions"),
+        ],
+    )
+    def test_an_unknown_field_is_no_missing_prompt(self, client, field, advice):
         response = client.post(COMPLETIONS, json={field: "The fox", "max_tokens": 1})
         assert response.status_code == 400
-        told = f"prompt is missing, and there is no field '{field}'"
-        assert response.json()["error"]["message"] == told
+        assert response.json()["error"]["message"] == f"prompt is missing; {advice}"

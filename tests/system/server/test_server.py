@@ -666,6 +666,8 @@ class TestAccess:
             ("--cors-origin a.org", "--cors-origin is 'a.org'; it must be '*', or as in https://"),
             ("--cors-origin https://a.org/", "must be '*', or as in https://example.org"),
             ("--allowed-host http://a.org", "must be a name without scheme, port and path"),
+            ("--cors-origin https://A.org", "must be '*', or as in https://example.org"),
+            ("--allowed-host *", "must be a name without scheme, port and path"),
             ("--allowed-host a.org:443", "must be a name without scheme, port and path"),
         ],
     )

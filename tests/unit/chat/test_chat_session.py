@@ -10,7 +10,6 @@ from gpt2np import (
     ContextLengthError,
     GenerationOptions,
     InvalidArgumentError,
-    TokenizerError,
     load,
 )
 from gpt2np.chat import (
@@ -56,15 +55,29 @@ def test_each_answer_is_finished_before_the_next_message(lm):
     with pytest.raises(InvalidArgumentError, match="text is 5; it must be a text"):
         session.say(5)
     first = session.say("Once")
-    with pytest.raises(InvalidArgumentError, match="no answer yet; finish its stream, or retry"):
+    with pytest.raises(InvalidArgumentError, match="no answer yet: retry, or finish its stream"):
         session.say("upon")
     assert [exchange.message for exchange in session.conversation.exchanges] == ["Once"]
     finished(session, first)
     second = session.say("upon")
-    with pytest.raises(InvalidArgumentError, match="not the last one of the session"):
+    message = "finished already, or does not belong to the last message"
+    with pytest.raises(InvalidArgumentError, match=message):
         session.finish(first)
     finished(session, second)
+    with pytest.raises(InvalidArgumentError, match=message):
+        session.finish(second)
     assert all(exchange.answer for exchange in session.conversation.exchanges)
+
+
+def test_an_answer_belongs_to_its_own_message(lm):
+    """Neither a cleared conversation nor another one gets the answer of a stream."""
+    session = ChatSession(lm, options={"max_new_tokens": 3})
+    for other in ([], [Exchange("Once", "upon")]):
+        stream = session.say("Once")
+        session.conversation = Conversation(None, other)
+        with pytest.raises(InvalidArgumentError, match="does not belong to the last message"):
+            finished(session, stream)
+        assert session.conversation.exchanges == other
 
 
 class TestAnswers:
@@ -243,10 +256,10 @@ class TestRefusals:
         folder = chat_model(tmp_path / "m", bundled, LLAMA_2)
         template = read_chat_template(folder, lm.tokenizer.vocabulary.special_tokens_map)
         session = ChatSession(lm, template)
-        session.conversation.exchanges.append(Exchange("unanswered"))
+        session.conversation.exchanges += [Exchange("unanswered"), Exchange("answered", "yes")]
         with pytest.raises(InvalidArgumentError, match="must alternate"):
             session.say("more")
-        assert len(session.conversation.exchanges) == 1
+        assert len(session.conversation.exchanges) == 2
 
     @pytest.mark.parametrize("name", ["num_return_sequences", "num_beams", "logprobs"])
     def test_options_that_have_no_place_here(self, lm, name):
@@ -255,7 +268,7 @@ class TestRefusals:
 
     def test_a_template_that_gives_no_text(self, lm):
         session = ChatSession(lm, ChatTemplate("{{ messages[0].contents }}", {}, "x.jinja"))
-        with pytest.raises(TokenizerError, match=r"x\.jinja: the chat template gives no text"):
+        with pytest.raises(InvalidArgumentError, match=r"x\.jinja: the chat template gives no"):
             session.say("Hello")
         assert session.conversation.exchanges == []
 

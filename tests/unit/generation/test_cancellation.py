@@ -1,7 +1,7 @@
 """A cancelled sequence, running or waiting, frees its place before the next decode step."""
 
 import asyncio
-from threading import Thread, Timer
+from threading import Thread
 
 import pytest
 
@@ -87,17 +87,36 @@ def test_the_engine_cancels_between_two_steps(lm):
         ]
 
 
-@pytest.mark.parametrize("delay", [0.001, 0.01, 0.03, 0.06])
-def test_another_thread_cancels_a_stream(lm, delay):
-    whole = lm.generate("Once", max_new_tokens=400, seed=1, draft="none").text
+def test_another_thread_cancels_a_stream_during_a_step(lm):
+    canceller = []
+
+    def on_token(token):
+        if stream.completion.ids and len(stream.completion.ids) == 3 and not canceller:
+            canceller.append(Thread(target=lambda: texts.append(stream.cancel())))
+            canceller[0].start()
+            canceller[0].join()
+
+    texts = []
+    stream = lm.stream("Once", max_new_tokens=400, seed=1, on_token=on_token)
+    pieces = [next(stream)]
+    while stream.running:
+        pieces.append(next(stream, ""))
+    assert texts == [""]  # the reader gets all of the text
+    assert (stream.completion.finish_reason, len(stream.completion.ids)) == ("cancelled", 3)
+    assert "".join(pieces) == stream.completion.text
+    whole = lm.generate("Once", max_new_tokens=400, seed=1).text
+    assert whole.startswith(stream.completion.text)
+
+
+def test_another_thread_cancels_a_stream_between_two_steps(lm):
     stream = lm.stream("Once", max_new_tokens=400, seed=1, draft="none")
-    timer = Timer(delay, stream.cancel)
-    timer.start()
-    text = "".join(stream)
-    timer.join()
+    first, texts = next(stream), []
+    thread = Thread(target=lambda: texts.append(stream.cancel()))
+    thread.start()
+    thread.join()
     assert stream.completion.finish_reason == "cancelled"
-    assert len(stream.completion.ids) < 400
-    assert text == stream.completion.text and whole.startswith(text)
+    assert first + texts[0] == stream.completion.text
+    assert [*stream] == [] and stream.cancel() == ""
 
 
 def test_another_task_cancels_a_stream(lm):
