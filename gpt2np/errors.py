@@ -151,6 +151,9 @@ class GPT2NPError(Exception):
         """Return the message on one line, with control characters escaped for terminals."""
         return self.text(Notation())
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
     def text(self, notation: Notation) -> str:
         """Return the message as `str` does, but with the arguments written in `notation`."""
         text, *values = self.args or ("",)

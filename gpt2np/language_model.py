@@ -765,6 +765,15 @@ class LanguageModel:
             return options
         texts: list[str] = []
         for word in options.bad_words:
+            if word in self.tokenizer.special_tokens:
+                raise InvalidArgumentError(
+                    "{bad_words}: {0} is a special token, not a text; give {ignore_eos.setting}, "
+                    "or the token's id in {bad_words_ids}",
+                    word,
+                    bad_words=options.bad_words,
+                    ignore_eos=True,
+                    bad_words_ids=None,
+                )
             texts += [word] if word[0].isspace() else [word, f" {word}"]
         ids = [tuple(self.tokenizer.encode(text, disallowed_special=())) for text in texts]
         return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))

@@ -2,9 +2,10 @@
 
 INPUT is a folder, a pattern such as 'text/**/*.txt', or a file. A .jsonl file
 has a document per line; a .csv, .tsv or .parquet file has a document per row;
-an .npz file has token ids. In a text file, <|endoftext|> separates documents,
-and line breaks at the start and end of each document are dropped. Text, .jsonl,
-.csv and .tsv files may be compressed (.gz).
+an .npz file has token ids. In every text, <|endoftext|> separates documents.
+Empty documents are dropped. In a text file, line breaks at the start and end of
+each document are dropped, too. Text, .jsonl, .csv and .tsv files may be
+compressed (.gz).
 
 The suffix of OUT selects the format:
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from gpt2np.data import END_OF_TEXT
-from gpt2np.data.files import bounded_lines
+from gpt2np.data.files import bounded_lines, file_name
 from gpt2np.data.parquet import NO_COLUMN, read_rows
 from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text, is_utf16
 from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
@@ -312,7 +312,7 @@ def _decode(stream: BinaryIO, file: Path, errors: str = "strict") -> Iterator[st
         data = stream.read(_READ_SIZE)
         start = data[: max(0, _N_SNIFFED_BYTES - offset)]
         if b"\0" in start and not is_utf16(data):
-            raise UnreadableFileError(f"{file} is a binary file, not text; leave it out")
+            raise UnreadableFileError(f"{file_name(file)} is a binary file, not text; leave it out")
         n_buffered = len(decoder.getstate()[0])
         try:
             text = decoder.decode(data, final=not data)
@@ -321,10 +321,10 @@ def _decode(stream: BinaryIO, file: Path, errors: str = "strict") -> Iterator[st
                 f"{describe_decode_error(file, error, offset - n_buffered)}; convert the file, or "
                 "leave it out"
             ) from error
+        yield text
         if not data:
             return
         offset += len(data)
-        yield text
 
 
 def parse_record(line: str | bytes, location: str) -> dict[str, Any]:
@@ -403,9 +403,9 @@ def _between_separators(texts: Iterable[str], options: CorpusOptions, file: Path
 def _not_utf8(text: str, file: Path, number: int) -> str:
     """Describe the first invalid byte of a text that was decoded with surrogateescape."""
     if number == 1 and is_utf16(text[:2].encode(errors="surrogateescape")):
-        return f"{file} is UTF-16 text, not UTF-8; convert it to UTF-8 first"
+        return f"{file_name(file)} is UTF-16 text, not UTF-8; convert it to UTF-8 first"
     byte = next(ord(c) - 0xDC00 for c in text if "\udc80" <= c <= "\udcff")
-    return f"{file}, document {number}: not UTF-8 text: byte 0x{byte:02x}"
+    return f"{file_name(file)}, document {number}: not UTF-8 text: byte 0x{byte:02x}"
 
 
 def _join(
@@ -438,6 +438,6 @@ def _join(
 def _check_length(length: int, file: Path) -> None:
     if length > (most := limits().max_document_bytes):
         raise UnreadableFileError(
-            f"{file}: a document has more than {most:,} characters; separate it into several, "
-            f"or {how_to_raise('max_document_bytes')}"
+            f"{file_name(file)}: a document has more than {most:,} characters; separate it into "
+            f"several, or {how_to_raise('max_document_bytes')}"
         )

@@ -259,7 +259,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
     def unknown_fields(self) -> list[str]:
         """The names of fields that have no meaning here, as far as a header may hold them."""
         unknown = [name for name in self.model_extra or () if name not in {*REFUSED, *IGNORED}]
-        return [name for name in unknown if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
+        return _header_names(unknown)
 
     def unsupported(self) -> str | None:
         """Return the name of an unsupported field, perhaps with its value, or None."""
@@ -430,8 +430,15 @@ class ContentPart(_Request):
     text: AnyText
 
 
+def _header_names(names: Iterable[str]) -> list[str]:
+    """Return the names that a response header may hold, at most 20."""
+    return [name for name in names if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
+
+
 class ChatMessage(_Request):
     """A message of a conversation."""
+
+    model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: AnyText | List[ContentPart] | None = None
@@ -457,6 +464,13 @@ class ChatCompletionRequest(GenerationRequest):
     add_generation_prompt: bool | None = True
     tools: List[Any] | None = None
     tool_choice: Any = None
+
+    @property
+    def unknown_fields(self) -> list[str]:
+        """The names of fields without meaning, also of the messages' fields that are not null."""
+        extra = [item for message in self.messages for item in (message.model_extra or {}).items()]
+        names = dict.fromkeys(f"messages.{name}" for name, value in extra if value is not None)
+        return _header_names([*super().unknown_fields, *names])
 
     def unsupported(self) -> str | None:
         """Return the name of an unsupported field, perhaps with its value, or None."""

@@ -118,17 +118,19 @@ class _UvicornServer(uvicorn.Server):
         self._server = server
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown; a second signal ends the server at once.
+        """Begin the shutdown; a second signal ends all requests, and a third the server at once.
 
         Unlike uvicorn's method, this one does not raise the signal again at the end.
         """
         if not self._server.engines:
             os._exit(0)  # nothing can interrupt a download in another thread
+        error, loop = QueueFullError("the server is shutting down"), asyncio.get_running_loop()
         if self._server.is_ending:
-            self.force_exit = self.should_exit = True
+            for engine in self._server.engines.values():
+                engine.cancel_all(error)
+            self.force_exit, self.should_exit = self.should_exit, True
             return
         self._server.is_ending = True
-        error, loop = QueueFullError("the server is shutting down"), asyncio.get_running_loop()
         for engine in self._server.engines.values():
             loop.call_later(self._server.options.shutdown_timeout, engine.cancel_all, error)
         self._exit_when_idle(loop.time() + self._server.options.shutdown_timeout + _GRACE)

@@ -127,6 +127,14 @@ def test_a_scored_text_within_a_word(lm, recwarn):
     assert not recwarn
 
 
+def test_a_special_token_is_no_bad_word(lm):
+    with pytest.raises(gpt2np.InvalidArgumentError) as error:
+        lm.generate("Once", bad_words=["fox", "<|endoftext|>"])
+    told = "bad_words: <|endoftext|> is a special token, not a text; give ignore_eos=True, or "
+    assert str(error.value).startswith(told)
+    assert repr(error.value) == f"InvalidArgumentError({str(error.value)!r})"
+
+
 def test_the_signature_of_load_in_the_documentation():
     import inspect
 

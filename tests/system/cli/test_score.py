@@ -84,6 +84,10 @@ def test_standard_input_has_the_name_of_the_argument(tmp_path):
     result = run_here("score", "-", "--out", tmp_path / "o.jsonl", "--model", "bundled", stdin="A")
     assert result.returncode == 0
     assert json.loads((tmp_path / "o.jsonl").read_text())["file"] == "-"
+    result = run_here(
+        "score", "-", "--out", tmp_path / "p.jsonl", "--model", "bundled", stdin=b"A \xe9"
+    )
+    assert "skipped: -, document 1: not UTF-8 text: byte 0xe9" in result.stderr
 
 
 @pytest.mark.parametrize(

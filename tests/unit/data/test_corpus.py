@@ -318,3 +318,10 @@ def test_a_binary_file_is_refused(tmp_path, name):
         list(read_parts([path], CorpusOptions()))
     (document,) = read_numbered_documents(path, CorpusOptions())
     assert "is a binary file" in document.problem
+
+
+@pytest.mark.parametrize("content", [b"\xe9", b"A fox \xf0\x9f"])
+def test_an_incomplete_character_at_the_end_is_not_dropped(tmp_path, content):
+    (tmp_path / "a.txt").write_bytes(content)
+    [document] = corpus.read_numbered_documents(tmp_path / "a.txt", CorpusOptions())
+    assert "document 1: not UTF-8 text: byte 0x" in document.problem
