@@ -734,6 +734,7 @@ class TestShutdown:
                     server.process.wait(0.3)
                 server.process.send_signal(signal.SIGTERM)
                 assert server.process.wait(2) == 0
+                assert connection.recv(12) == b"HTTP/1.1 503"
             with pytest.raises(ConnectionRefusedError):
                 connect(server.url)
 
