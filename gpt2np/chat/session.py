@@ -277,8 +277,11 @@ class ChatSession:
         The stream comes from `say` or `retry`. With a template, the stream ends the answer before
         the text of any special token.
 
-        Raises InvalidArgumentError if the stream is finished already, or is not the last message's.
+        Raises InvalidArgumentError if the stream still runs, is finished already, or does not
+        belong to the last message.
         """
+        if stream.running:
+            raise InvalidArgumentError("the answer is not complete: read its stream, or cancel it")
         exchanges, (pending, exchange) = self.conversation.exchanges, self._pending
         if stream is not pending or not exchanges or exchanges[-1] is not exchange:
             raise InvalidArgumentError(

@@ -115,6 +115,7 @@ def _write_answer(session: "ChatSession", stream: "TextStream") -> None:
         if not sys.stdin.isatty():
             raise
     finally:
+        stream.cancel()
         session.finish(stream)
         print(flush=True)
     if session.left_out:

@@ -119,6 +119,11 @@ def _train(args: argparse.Namespace, options: TrainerOptions) -> None:
             with held_signals([signal.SIGINT], may_hang=True):
                 trainer.save()
             raise
+        if trainer.evaluations:
+            loss, step = min((loss, step) for step, loss in trainer.evaluations)
+            print_stderr(
+                f"the lowest evaluation is {loss:.4f}: the weights of step {step:,} are kept"
+            )
         trainer.finish(args.out)
 
 

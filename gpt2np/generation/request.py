@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from gpt2np.errors import check_argument
+from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments
 from gpt2np.generation.logits_processors import TokenHistory, process_logits
 from gpt2np.generation.options import GenerationOptions, Options, option_fields
@@ -92,6 +92,12 @@ def resolve_options(base: GenerationOptions, changes: Options) -> GenerationOpti
     if changes.get("do_sample") and not base.temperature:
         given.setdefault("temperature", GenerationOptions().temperature)
     if given.get("num_beams", 1) != 1:
+        if changes.get("do_sample"):
+            raise InvalidArgumentError(
+                "{num_beams} is {num_beams.value}: beam search does not sample; omit {do_sample}",
+                num_beams=given["num_beams"],
+                do_sample=True,
+            )
         given.setdefault("temperature", 0.0)
     elif given.get("temperature") or given.get("best_of"):
         given.setdefault("num_beams", 1)

@@ -142,7 +142,8 @@ class Trainer:
     def take_step(self) -> float:
         """Take one training step. Returns the loss before the step, in nats per token.
 
-        Evaluates after every `eval_steps` steps, and keeps the weights with the lowest such loss.
+        Evaluates after every `eval_steps` steps and after the last step, and keeps the weights with
+        the lowest such loss.
         """
         options, step = self._options, self.step
         size = options.per_device_train_batch_size
@@ -168,7 +169,8 @@ class Trainer:
             self._optimizer.update(gradients, learning_rate(step, options), options)
         if not math.isfinite(loss):
             raise GPT2NPError(f"the loss of step {step + 1:,} is {loss}; lower the learning rate")
-        for ids in self._eval_ids if self.step % options.eval_steps == 0 else ():
+        is_last = self.step >= options.max_steps
+        for ids in self._eval_ids if is_last or self.step % options.eval_steps == 0 else ():
             evaluation = evaluate(self._config, self.weights, ids, self._length, size)
             if all(evaluation < before for _, before in self.evaluations):
                 self._best = {name: array.copy() for name, array in self.weights.items()}

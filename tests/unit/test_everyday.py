@@ -135,6 +135,12 @@ def test_a_special_token_is_no_bad_word(lm):
     assert repr(error.value) == f"InvalidArgumentError({str(error.value)!r})"
 
 
+def test_beams_do_not_sample(lm):
+    told = "num_beams is 3: beam search does not sample; omit do_sample"
+    with pytest.raises(gpt2np.InvalidArgumentError, match=told):
+        lm.generate("Once", num_beams=3, do_sample=True)
+
+
 def test_the_signature_of_load_in_the_documentation():
     import inspect
 

@@ -276,8 +276,11 @@ def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):
     arguments = ["train", str(corpus), str(out), "--from", "bundled", *options.split()]
     assert run([*arguments, "--eval-corpus", str(corpus)]) == 0
     lines = capsys.readouterr().err.splitlines()
-    losses = [float(line.split()[-1]) for line in lines if "evaluation" in line]
+    losses = [float(line.split()[-1]) for line in lines if ": evaluation" in line]
     assert len(losses) == 3 and losses[-1] < losses[0]
+    assert lines[-1].endswith(
+        f"the lowest evaluation is {min(losses):.4f}: the weights of step 30 are kept"
+    )
     ids = np.fromfile(corpus, np.uint16).astype(np.int64)[:400]
     text = gpt2np.load("bundled").tokenizer.decode(ids.tolist())
     before, after = (gpt2np.load(name).score(text).perplexity for name in ("bundled", out))
@@ -307,7 +310,14 @@ def test_early_stop(corpus, tmp_path, capsys):
     """A learning rate of 0 never improves the loss: the second evaluation ends the training."""
     options = ["--learning-rate", "0", "--eval-corpus", str(corpus), "--eval-steps", "3"]
     assert train(corpus, tmp_path / "m", *options, "--early-stopping-patience", "1") == 0
-    assert "step 6: evaluation" in capsys.readouterr().err.splitlines()[-1]
+    evaluation, kept = capsys.readouterr().err.splitlines()[-2:]
+    assert "step 6: evaluation" in evaluation and "the weights of step 3 are kept" in kept
+
+
+def test_the_last_step_is_evaluated(corpus, tmp_path, capsys):
+    options = ["--max-steps", "4", "--warmup-steps", "1", "--eval-corpus", str(corpus)]
+    assert train(corpus, tmp_path / "m", *options) == 0
+    assert "step 4: evaluation" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("least", [4, pytest.param(10, marks=pytest.mark.slow)])

@@ -58,6 +58,8 @@ def test_each_answer_is_finished_before_the_next_message(lm):
     with pytest.raises(InvalidArgumentError, match="no answer yet: retry, or finish its stream"):
         session.say("upon")
     assert [exchange.message for exchange in session.conversation.exchanges] == ["Once"]
+    with pytest.raises(InvalidArgumentError, match="not complete: read its stream, or cancel it"):
+        session.finish(first)
     finished(session, first)
     second = session.say("upon")
     message = "finished already, or does not belong to the last message"
@@ -144,7 +146,7 @@ class TestAnswers:
         prompt = lm.tokenizer.decode(stream.sequence.request.ids)
         first = f"<|im_start|>user\nNumber {session.left_out}"
         assert prompt.startswith(f"<|im_start|>system\nSys.<|im_end|>\n{first}")
-        session.finish(stream)
+        finished(session, stream)
         with pytest.raises(ContextLengthError):
             session.say("word " * 600)
         assert len(session.conversation.exchanges) == 5
