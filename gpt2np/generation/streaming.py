@@ -299,16 +299,26 @@ class TextStream(Iterator[str]):
             self.sequence.end("cancelled", self.sequence.cancel_error)
 
     def __next__(self) -> str:
-        with self._reading(), self._state:
-            while self.running:
-                self._step()
-                if piece := self.new_text():
-                    return piece
-            if self.sequence.error:
-                raise self.sequence.error
+        n_read = None
+        try:
+            with self._reading(), self._state:
+                n_read = self.sequence.n_read
+                return self._next_piece()
+        except BaseException:  # also Ctrl-C: the caller has not received the piece
+            if n_read is not None:
+                self.sequence.n_read = n_read
+            raise
+
+    def _next_piece(self) -> str:
+        while self.running:
+            self._step()
             if piece := self.new_text():
                 return piece
-            raise StopIteration
+        if self.sequence.error:
+            raise self.sequence.error
+        if piece := self.new_text():
+            return piece
+        raise StopIteration
 
     async def __aiter__(self) -> AsyncIterator[str]:
         from gpt2np.generation.async_engine import engine_of
