@@ -128,7 +128,7 @@ def _add_lambada(task: argparse.ArgumentParser) -> None:
     add("files", nargs=1, type=Path, metavar="FILE", help=".jsonl file with one passage per line")
     definition = "Predict the last word (harness) or the last token (gpt2-paper) (default: harness)"
     add("--definition", choices=("harness", "gpt2-paper"), default="harness", help=definition)
-    stop_words = "File of stop words for the second accuracy of gpt2-paper"
+    stop_words = "File of stop words, which gpt2-paper excludes from its second accuracy"
     stop_words = f"{stop_words} (default: English function words)"
     add("--stop-words", type=Path, metavar="FILE", help=stop_words)
     add("--field", default="text", help="JSON field with the passage (default: text)")

@@ -272,6 +272,11 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             'use_beam_search with boundary="text"': (
                 self.use_beam_search and self.boundary == "text"
             ),
+            "use_beam_search with temperature": (
+                self.use_beam_search
+                and "temperature" in self.model_fields_set
+                and bool(self.temperature)
+            ),
             "use_beam_search with interventions": (
                 self.use_beam_search
                 and any(not edit.changes_nothing for edit in self.interventions or ())

@@ -201,6 +201,7 @@ class TestValues:
             ({"structured_outputs": {"json": "{"}}, "structured_outputs.json is not JSON"),
             ({"prompt": []}, "prompt is an empty list"),
             ({"use_beam_search": True, "boundary": "text"}, 'with boundary="text"'),
+            ({"use_beam_search": True, "temperature": 0.5}, "use_beam_search with temperature"),
         ],
         ids=str,
     )
