@@ -34,7 +34,7 @@ from gpt2np.generation.options import (
     Options,
 )
 from gpt2np.generation.request import Request, resolve_options, split_arguments
-from gpt2np.generation.streaming import Completion, TextStream, missing_space
+from gpt2np.generation.streaming import Completion, TextStream, given_notice
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list
 from gpt2np.kernels.blas import small_kernels
@@ -60,7 +60,7 @@ __all__ = ["Completion", "LanguageModel", "TextStream"]
 
 Prompt = str | Sequence[int]
 
-_MAX_PADDING = 127  # ids without a token that make V a multiple of 128
+_MAX_PADDING = 127  # unused ids at most, if V is padded to a multiple of 128
 
 _LOAD_ADVICE = {
     "device_map": "gpt2np computes on CPUs only",
@@ -511,10 +511,7 @@ class LanguageModel:
         given_ids = list(self._encode_plain(given, "given"))
         if isinstance(given, str):
             plain = [item for item in texts if isinstance(item, str)]
-            notice = missing_space(given, plain, "`given`")
-            if given.strip() and given.endswith(" ") and plain:
-                notice = "`given` ends in a space; GPT-2's words begin with it: move it to `text`"
-            if notice:
+            if notice := given_notice(given, plain):
                 warnings.warn(notice, stacklevel=2)
         prefixes = [self._scoring_prefix(ids, given_ids, from_end_of_text) for ids in inputs]
         _, callbacks, _ = split_arguments({"interventions": interventions})
@@ -767,12 +764,12 @@ class LanguageModel:
         for word in options.bad_words:
             if word in self.tokenizer.special_tokens:
                 raise InvalidArgumentError(
-                    "{bad_words}: {0} is a special token, not a text; give {ignore_eos.setting}, "
-                    "or the token's id in {bad_words_ids}",
+                    "{bad_words}: {0} is a special token, not a text; to forbid it, give "
+                    "{ignore_eos.setting}, or -100 for its id in {logit_bias}",
                     word,
                     bad_words=options.bad_words,
                     ignore_eos=True,
-                    bad_words_ids=None,
+                    logit_bias=None,
                 )
             texts += [word] if word[0].isspace() else [word, f" {word}"]
         ids = [tuple(self.tokenizer.encode(text, disallowed_special=())) for text in texts]

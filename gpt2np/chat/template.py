@@ -88,10 +88,10 @@ class ChatTemplate:
             if self._process is None:  # the last rendering has exceeded a limit
                 self._start()
             answer = self._ask(content)
-        if answer.get("text"):
-            return answer["text"]
         if "text" in answer:
-            raise InvalidArgumentError(f"{self.origin}: the chat template gives no text")
+            if not answer["text"]:
+                raise InvalidArgumentError(f"{self.origin}: the chat template gives no text")
+            return answer["text"]
         if answer["error"] == "TemplateRefusalError":
             raise InvalidArgumentError(
                 f"the chat template refuses this conversation: {answer['message']}"

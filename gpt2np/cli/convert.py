@@ -20,7 +20,6 @@ from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_er
 from gpt2np.errors import SEE_MISSING_FEATURES, GPT2NPError, InvalidArgumentError
 from gpt2np.runtime.options import MODEL_HELP
 
-_FILE_SUFFIXES = (".bin", ".ggml", ".gguf", ".h5", ".onnx", ".pt", ".pth", ".safetensors")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -48,15 +47,16 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("DST is empty or the current folder; name a new folder")
     if args.target == Path("-"):
         raise InvalidArgumentError("DST is -, but several files are written; name a new folder")
-    if args.target.suffix.lower() in _FILE_SUFFIXES:
-        reason = f"DST is {args.target}, but a folder with safetensors files is written"
+    from gpt2np.hub.model_files import COMPANIONS, UNSUPPORTED_SUFFIXES
+
+    if args.target.suffix.lower() in (".safetensors", *UNSUPPORTED_SUFFIXES):
+        reason = f"the output is a folder with safetensors files, but DST is {args.target}"
         raise InvalidArgumentError(f"{reason}; name a folder, or {SEE_MISSING_FEATURES}")
     check_not_hidden(args.target, [] if Path(args.source).exists() else [args.source])
     limit = None if args.max_shard_size is None else _parse_size(args.max_shard_size)
     from gpt2np.checkpoint.convert import ConversionOptions, convert
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
-    from gpt2np.hub.model_files import COMPANIONS
 
     options = ConversionOptions(args.dtype, limit, args.keep_head)
     # Like Ctrl-C, SIGTERM raises an exception, so that `convert` removes the temporary folder.

@@ -265,7 +265,7 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
 
 def _first_notice(lm: "LanguageModel", prompts: Path, options: dict[str, Any]) -> str | None:
-    """Return the first advice on one of the first 100 prompts of a file; see `prompt_notice`."""
+    """Return the first advice (`prompt_notice`) found in the first 100 prompts of a file."""
     from gpt2np.generation.streaming import prompt_notice
     from gpt2np.prompts.prompt_file import read_lines
 
@@ -274,7 +274,7 @@ def _first_notice(lm: "LanguageModel", prompts: Path, options: dict[str, Any]) -
             resolved = lm.resolve_options(**{**options, **line.options})
             prompt = line.prompt if isinstance(line.prompt, str) else ""
             if notice := prompt_notice(prompt, resolved, "--boundary text"):
-                return f"line {line.number}: {notice}; later lines may need the same"
+                return f"line {line.number}: {notice}; this may apply to later lines, too"
     return None
 
 

@@ -105,7 +105,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
 
     def _get_option_tuples(self, option_string: str) -> list[Any]:
-        """Return the options that a string such as -n5 may mean: none if there is advice on it."""
+        """Return the options that a string such as -n5 may mean; [] if _ADVICE has the string."""
         if option_string.partition("=")[0] in _ADVICE | _GENERATE_ADVICE:
             return []
         return super()._get_option_tuples(option_string)

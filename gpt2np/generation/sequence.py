@@ -291,7 +291,7 @@ class RunningSequence:
         return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
 
     def cancel(self, error: Exception | None = None) -> None:
-        """Request that the scheduler ends the sequence before the next step, with any `error`.
+        """Ask the scheduler to end the sequence before the next step, with `error` if given.
 
         Any thread may call this, whereas `end` must not run during a step. Later calls have no
         effect.

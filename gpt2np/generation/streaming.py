@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from copy import copy
 from dataclasses import asdict, dataclass, field
@@ -29,14 +29,14 @@ _BEFORE_A_SPACE = _WORD_CHARACTERS.union(".,:;!?")
 def prompt_notice(
     prompt: str, options: GenerationOptions, setting: str = 'boundary="text"'
 ) -> str | None:
-    """Return advice if a prompt ends in a space, or the constraint lacks its space, as in " time".
+    """Return advice if a prompt ends in a space, or the constraint lacks a space at its beginning.
 
     `setting` is how the caller writes the option that the advice names.
     """
     if prompt[-1:] in _BEFORE_A_SPACE:
         if options.regex and _begins_with_a_word(options.regex):
             return "no space separates the prompt from the regex; begin the regex with a space"
-        return missing_space(prompt, options.choices, "the prompt")
+        return _missing_space(prompt, options.choices, "the prompt")
     if not prompt.endswith(" ") or options.boundary == "text":
         return None
     advice = "the prompt ends in a space; GPT-2's words begin with their space, so leave it out"
@@ -45,8 +45,15 @@ def prompt_notice(
     return advice if options.json_schema else f"{advice}, or set {setting}"
 
 
-def missing_space(before: str, texts: Iterable[str], name: str) -> str | None:
-    """Return advice if one of `texts` begins with a word directly after a word of `before`.
+def given_notice(given: str, texts: Sequence[str]) -> str | None:
+    """Return advice if `given` ends in a space, or a text to score lacks its space."""
+    if given.strip() and given.endswith(" ") and texts:
+        return "`given` ends in a space; move the space to `text`: GPT-2's words begin with theirs"
+    return _missing_space(given, texts, "`given`")
+
+
+def _missing_space(before: str, texts: Iterable[str], name: str) -> str | None:
+    """Return advice if no space separates `before` from a word that begins one of `texts`.
 
     `name` is what the advice calls the text `before`.
     """
@@ -57,7 +64,7 @@ def missing_space(before: str, texts: Iterable[str], name: str) -> str | None:
 
 
 def _begins_with_a_word(pattern: str) -> bool:
-    """Return whether matches begin with letters or digits, but with no other ASCII character."""
+    """Return whether letters and digits are the only ASCII characters that can begin a match."""
     from gpt2np.constraints.automaton import DEAD, ByteAutomaton
     from gpt2np.constraints.syntax import parse
 
@@ -337,8 +344,8 @@ class TextStream(Iterator[str]):
     def cancel(self) -> str:
         """End the generation; return the text added since the last call of `new_text`.
 
-        If a reader waits for the next token, the generation ends after this token, the reader gets
-        the text, and this method returns "". Later calls have no effect.
+        If a reader is waiting for the next token, the generation ends after that token. The reader
+        then gets the new text, and `cancel` returns "". Later calls have no effect.
         """
         if self.sequence.is_cancelled:
             return ""

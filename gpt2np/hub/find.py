@@ -14,7 +14,14 @@ from gpt2np.errors import (
     printable,
     short_repr,
 )
-from gpt2np.hub.model_files import INDEX_FILE, MODEL_FILES, VOCABULARY_FILES, WEIGHTS_FILE, FileSet
+from gpt2np.hub.model_files import (
+    INDEX_FILE,
+    MODEL_FILES,
+    UNSUPPORTED_SUFFIXES,
+    VOCABULARY_FILES,
+    WEIGHTS_FILE,
+    FileSet,
+)
 from gpt2np.hub.repository import FULL_NAMES, HubId, check_hub_variables, find_cached, parse_hub_id
 
 BUNDLED = "bundled"
@@ -121,7 +128,7 @@ def _local_folder(name: str) -> Path | None:
         return path
     if folder := _folder_of_weights(path):
         return folder
-    if path.suffix in (".gguf", ".onnx", ".bin", ".pt", ".pth", ".ckpt"):
+    if path.suffix in UNSUPPORTED_SUFFIXES:
         raise ModelNotFoundError(
             f"{name} is a {path.suffix} file; gpt2np reads safetensors only; name the folder of "
             f"a model, or {SEE_MISSING_FEATURES}"

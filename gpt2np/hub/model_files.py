@@ -21,6 +21,8 @@ INDEX_FILE = "model.safetensors.index.json"
 CARD_FILE = "README.md"
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 NGRAM_TABLE_FILE = "ngram_draft.safetensors"
+UNSUPPORTED_SUFFIXES = (".bin", ".ckpt", ".ggml", ".gguf", ".h5", ".onnx", ".pt", ".pth")
+"""Suffixes of weights in formats that gpt2np neither reads nor writes."""
 
 _MAX_FILENAME_BYTES = 255  # limit of every common file system; longer names raise an OSError
 _NOT_WEIGHTS = {"training_args.bin", "optimizer.pt", "scheduler.pt"}  # pickles of trainers

@@ -88,8 +88,8 @@ def direction(
     the same mean for `texts_b`. `interventions` are as in `trace`.
 
     Raises:
-        InvalidArgumentError: a list has no texts, both means are equal, or `point` is not one hook
-            point with vectors.
+        InvalidArgumentError: a list has no texts, the means of both lists are equal, or `point` is
+            not the name of a hook point with vectors.
     """
     names = select_hook_points(point, lm.model.config.n_layer)
     is_single = len(names) == 1 and not names[0].endswith("pattern")

@@ -472,7 +472,7 @@ class ChatCompletionRequest(GenerationRequest):
 
     @property
     def unknown_fields(self) -> list[str]:
-        """The names of fields without meaning, also of the messages' fields that are not null."""
+        """The names of unknown fields, also of unknown fields of messages that are not null."""
         extra = [item for message in self.messages for item in (message.model_extra or {}).items()]
         names = dict.fromkeys(f"messages.{name}" for name, value in extra if value is not None)
         return _header_names([*super().unknown_fields, *names])

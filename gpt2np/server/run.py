@@ -118,7 +118,7 @@ class _UvicornServer(uvicorn.Server):
         self._server = server
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown; a second signal ends all requests, and a third the server at once.
+        """Begin the shutdown. A second signal ends all requests, and a third one ends the server.
 
         Unlike uvicorn's method, this one does not raise the signal again at the end.
         """

@@ -304,8 +304,8 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
         )
     if 2 * highest < vocab_size:
         warnings.warn(
-            f"{path} has no id above {highest}, but the vocabulary has {vocab_size}; make sure "
-            "that the corpus was encoded with this vocabulary",
+            f"the highest id in {path} is {highest}, but the vocabulary has {vocab_size} ids; make "
+            "sure that the corpus was encoded with this vocabulary",
             stacklevel=2,
         )
     return ids

@@ -111,7 +111,11 @@ def test_a_regex_without_its_space(lm, prompt, pattern, is_told):
     ("given", "texts", "told"),
     [
         ("The king", [" was", "was"], "no space separates `given` from 'was'; give ' was'"),
-        ("The king ", "was", "`given` ends in a space; GPT-2's words begin with it"),
+        (
+            "The king ",
+            "was",
+            "`given` ends in a space; move the space to `text`: GPT-2's words begin with theirs",
+        ),
         ("The king", " was", None),
         ("", "was", None),
         ("The king", [256], None),
@@ -130,8 +134,8 @@ def test_a_scored_text_within_a_word(lm, recwarn):
 def test_a_special_token_is_no_bad_word(lm):
     with pytest.raises(gpt2np.InvalidArgumentError) as error:
         lm.generate("Once", bad_words=["fox", "<|endoftext|>"])
-    told = "bad_words: <|endoftext|> is a special token, not a text; give ignore_eos=True, or "
-    assert str(error.value).startswith(told)
+    told = "bad_words: <|endoftext|> is a special token, not a text; to forbid it, give "
+    assert str(error.value) == f"{told}ignore_eos=True, or -100 for its id in logit_bias"
     assert repr(error.value) == f"InvalidArgumentError({str(error.value)!r})"
 
 

@@ -61,7 +61,7 @@ def test_impossible_targets(tmp_path):
         ("gpt2", "./bundled", "a folder bundled here would hide the model 'bundled'; choose"),
         ("some/model", "some/model", "would hide the model 'some/model'; choose another name"),
         ("bundled", "-", "DST is -, but several files are written; name a new folder"),
-        ("bundled", "x.gguf", "DST is x.gguf, but a folder with safetensors files is written"),
+        ("bundled", "x.gguf", "the output is a folder with safetensors files, but DST is x.gguf"),
     ],
 )
 def test_a_target_that_hides_a_model(tmp_path, source, target, told):

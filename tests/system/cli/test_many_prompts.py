@@ -87,7 +87,7 @@ def test_the_first_line_with_a_wrong_space_is_told(tmp_path):
     result = generate("--prompts", tmp_path / "p.jsonl", "--out", tmp_path / "o.jsonl", "-n", "2")
     told = [line for line in result.stderr.splitlines() if "space" in line]
     advice = "no space separates the prompt from 'so'; give ' so'"
-    assert told == [f"line 2: {advice}; later lines may need the same"]
+    assert told == [f"line 2: {advice}; this may apply to later lines, too"]
 
 
 @pytest.mark.parametrize("content", ["oops\n[5\n", "\n \n\n"])
