@@ -138,12 +138,16 @@ class GPT2NPError(Exception):
     the argument with its value. So each interface writes the names in its own notation.
 
     Attributes:
+        param: the name of the argument that the error is about, if there is one.
         arguments: the values of the arguments that the error is about, by name.
         place: text before the message, such as "prompt 2 of 3: ".
     """
 
-    def __init__(self, message: str = "", /, *values: object, **arguments: object) -> None:
+    def __init__(
+        self, message: str = "", /, *values: object, param: str | None = None, **arguments: object
+    ) -> None:
         super().__init__(message, *values)
+        self.param = param or next(iter(arguments), None)
         self.arguments = arguments
         self.place = ""
 
