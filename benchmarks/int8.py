@@ -3,7 +3,6 @@
     pip install llama-cpp-python gguf
     python benchmarks/int8.py quality ../shared/data/stories/valid.txt
     python benchmarks/int8.py memory small medium large xl
-    python benchmarks/int8.py memory xl --limit 3e9     # in a control group, which needs root
     python benchmarks/int8.py speed small large xl
 
 Quality compares forms of one model with the float32 form, on the same tokens: int8, the checkpoint
@@ -20,16 +19,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from held_out_bits import read_stories
 from numpy.typing import NDArray
-from ranks import control_group
 from tqdm import tqdm
 
 from gpt2np import GPT2, GPT2Config, LanguageModel
@@ -154,7 +151,8 @@ def print_quality(text: Path, model: str, n_tokens: int, plot: Path | None) -> N
     lm = LanguageModel.load(model)
     assert lm.folder is not None and lm.bos_token_id is not None
     end, context = lm.bos_token_id, lm.model.config.n_positions
-    ids = [i for story in read_stories(text) for i in [end, *lm.tokenizer.encode(story)]]
+    stories = text.read_text(encoding="utf-8").split("<|endoftext|>")
+    ids = [i for story in stories for i in [end, *lm.tokenizer.encode(story.strip("\n"))]]
     ids = ids[: n_tokens + 1]
     windows = [ids[start : start + context + 1] for start in range(0, len(ids) - 1, context)]
     characters = len(lm.tokenizer.decode([i for i in ids if i != end]))
@@ -223,36 +221,27 @@ def measure_peaks(folder: Path, weights: Any) -> tuple[int, int]:
     return loaded, used
 
 
-def peaks_in_new_process(folder: Path, weights: Any, limit: int | None) -> tuple[int, int]:
-    """Run `measure_peaks` in a new process, in a control group of `limit` bytes if given."""
+def peaks_in_new_process(folder: Path, weights: Any) -> tuple[int, int]:
+    """Run `measure_peaks` in a new process."""
     command = [sys.executable, __file__, "peaks", str(folder), *([weights] if weights else [])]
-    with ExitStack() as stack:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        stack.callback(process.kill)
-        if limit:
-            stack.enter_context(control_group(memory=limit)).write_text(str(process.pid))
-        stdout, _ = process.communicate("start\n")
-    if process.returncode:
-        raise SystemExit(f"the process ended with {process.returncode}; -9: out of memory")
-    loaded, used = json.loads(stdout)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    loaded, used = json.loads(done.stdout)
     return loaded, used
 
 
-def print_memory(shapes: Sequence[str], dtype: str, limit: int | None, plot: Path | None) -> None:
-    """Print, and plot if asked, the peaks of each shape and form; with `limit`, of int8 only."""
+def print_memory(shapes: Sequence[str], dtype: str, plot: Path | None) -> None:
+    """Print, and plot if asked, the peaks of each shape and form."""
     peaks: dict[str, list[float]] = {}
-    print(f"{dtype} checkpoints" + (f", at most {limit / 1e9:g} GB" if limit else ""), end="\n\n")
+    print(f"{dtype} checkpoints", end="\n\n")
     print("| shape | weights | size, MB | ÷ float32 | peak of loading, MB | of use, MB |")
     print("|---|---|---|---|---|---|")
     for shape in shapes:
         with random_checkpoint(shape, dtype) as (folder, config):
             weights = weight_shapes(config)
             float32 = 4 * sum(map(math.prod, weights.values()))
-            for form in WEIGHTS[bool(limit) :]:
+            for form in WEIGHTS:
                 size = int8_nbytes(config, weights) if form else float32
-                loaded, used = peaks_in_new_process(folder, form, limit)
+                loaded, used = peaks_in_new_process(folder, form)
                 columns = size / 1e6, size / float32, loaded / 1e6, used / 1e6
                 row = "| {:,.0f} | {:.3f} | {:,.0f} | {:,.0f} |".format(*columns)
                 print(f"| {shape} | {form or 'float32'} {row}", flush=True)
@@ -311,7 +300,6 @@ def main() -> None:
     memory = commands.add_parser("memory", help="peak memory of loading and use")
     memory.add_argument("shapes", nargs="+", choices=SHAPES)
     memory.add_argument("--dtype", choices=DTYPES, default="float32", help="of the checkpoints")
-    memory.add_argument("--limit", type=float, metavar="BYTES", help="of a control group")
     speed = commands.add_parser("speed", help="decoding, batches and prompts, in turns")
     speed.add_argument("shapes", nargs="+", choices=SHAPES)
     speed.add_argument("--processes", default="auto", help="default: auto")
@@ -326,12 +314,11 @@ def main() -> None:
     if args.command == "quality":
         print_quality(args.text, args.model, args.tokens, args.plot)
     elif args.command == "memory":
-        print_memory(args.shapes, args.dtype, args.limit and int(args.limit), args.plot)
+        print_memory(args.shapes, args.dtype, args.plot)
     elif args.command == "speed":
         processes = args.processes if args.processes == "auto" else int(args.processes)
         print_speed(args.shapes, processes, args.rounds, args.seconds)
     else:
-        sys.stdin.readline()  # until the process is in its control group
         print(json.dumps(measure_peaks(args.folder, args.weights)))
 
 

@@ -1,6 +1,6 @@
 """One hostile request to `gpt2np serve` delays neither /health nor another client's stream.
 
-benchmarks/hostile_requests.py measures more requests. These here delayed others by five times
+These here delayed others by five times
 `LIMIT` and more, while bodies were read in the event loop and lists had no limits.
 """
 
