@@ -144,10 +144,10 @@ class GPT2NPError(Exception):
     """
 
     def __init__(
-        self, message: str = "", /, *values: object, param: str | None = None, **arguments: object
+        self, message: str = "", /, *values: object, param: Any = None, **arguments: object
     ) -> None:
         super().__init__(message, *values)
-        self.param = param or next(iter(arguments), None)
+        self.param: str | None = param or next(iter(arguments), None)
         self.arguments = arguments
         self.place = ""
 
