@@ -140,7 +140,7 @@ PARTIAL = {
     "skip_special_tokens": "refused (except `true`)",
     "include_stop_str_in_output": "refused (except `false`)",
     "use_beam_search": "supported; the number of beams is `best_of` if given, otherwise `n`, but "
-    'at least 2; `true` is refused if `stream` is `true`, if `boundary` is `"text"`, or if the '
+    "at least 2; `true` is refused if `stream` is `true`, or if the "
     "request has `interventions`",
     "prompt_logprobs": "supported; if `stream` is `true`, any number is refused, even `0`",
     "best_of": "supported; if `stream` is `true`, `best_of` must equal `n`",
@@ -177,7 +177,7 @@ def request_fields_page() -> str:
         NOTE.strip(),
         "The table lists every field that OpenAI and vLLM define for `/v1/completions` and "
         "`/v1/chat/completions`, and some fields of llama.cpp, SGLang and `transformers`. The "
-        "table also lists gpt2np's own fields `boundary` and `interventions`, and options of "
+        "table also lists gpt2np's own field `interventions`, and options of "
         "gpt2np that the server does not support, such as `window`. If the last column names an "
         "endpoint, only this endpoint reads the field, and the other endpoint ignores it.",
         "A supported field that OpenAI or vLLM defines has the same meaning in gpt2np, with three "

@@ -27,12 +27,7 @@ from gpt2np.errors import (
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments
 from gpt2np.generation.complete import complete, pick_best, start_streams
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
-from gpt2np.generation.options import (
-    TEXT_CONSTRAINTS,
-    Boundary,
-    GenerationOptions,
-    Options,
-)
+from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions, Options
 from gpt2np.generation.request import Request, resolve_options, split_arguments
 from gpt2np.generation.streaming import Completion, TextStream, given_notice
 from gpt2np.hub import find_model
@@ -81,7 +76,6 @@ class _ScoreArguments(TypedDict, total=False):
     context: int | None
     stride: int | None
     from_end_of_text: bool | None
-    boundary: Boundary
     progress: bool | None
     interventions: Hook | Sequence[Hook] | None
 
@@ -381,40 +375,6 @@ class LanguageModel:
             pass
         return pick_best(streams)
 
-    def resume(
-        self, state: Mapping[str, Any], **callbacks: Unpack[GenerateArguments]
-    ) -> TextStream:
-        """Continue a generation from `TextStream.state`, perhaps in another process.
-
-        The rest of the text is the same as without the interruption, if the model and the result of
-        `gpt2np.kernels.blas.small_kernels()` are the same.
-
-        Raises:
-            InvalidArgumentError: `state` is not the state of a stream, or contradicts itself or the
-                model; or an argument is not a callback.
-        """
-        given, functions, prefix = split_arguments(callbacks)
-        if given or prefix:
-            name = next(iter(given), "prefix")
-            raise InvalidArgumentError(f"resume takes callbacks only; {name} is part of the state")
-        from gpt2np.generation.stream_state import check_constraint, check_state
-
-        config = self.model.config
-        try:
-            options = GenerationOptions(**state["options"])
-            options = replace(options, num_return_sequences=1, best_of=None)
-            check_state(state, options, self.eos_token_ids, config.n_positions, config.vocab_size)
-            prompt = state["prompt"], list(state["prompt_ids"])
-            request = self._complete_request(prompt, options, functions)
-            if state["ids"]:
-                request = replace(request, covers=None, n_covered=state.get("n_covered", 0))
-            [stream] = start_streams(self.model, request)
-            check_constraint(state["ids"], stream.sequence.request.constraint)
-            stream.restore(state)
-        except (KeyError, TypeError) as error:
-            raise InvalidArgumentError(f"not the state of a TextStream: {error!r}") from error
-        return stream
-
     def prefix(self, text: Prompt) -> Prefix:
         """Compute the keys and values of a text that many prompts begin with.
 
@@ -424,17 +384,6 @@ class LanguageModel:
         from gpt2np.generation.prefix import compute_prefix
 
         return compute_prefix(self.model, *self._read_prompt(text))
-
-    def load_prefix(self, path: str | Path) -> Prefix:
-        """Load a prefix that `Prefix.save` wrote for the same model.
-
-        Raises:
-            CheckpointError: the file is missing, damaged, or not a prefix.
-            InvalidArgumentError: the prefix belongs to another model.
-        """
-        from gpt2np.generation.prefix import read_prefix
-
-        return read_prefix(as_path(path), self.model)
 
     @overload
     def score(self, text: Prompt, **arguments: Unpack[_ScoreArguments]) -> TextScore: ...
@@ -452,7 +401,6 @@ class LanguageModel:
         context: int | None = None,
         stride: int | None = None,
         from_end_of_text: bool | None = None,
-        boundary: Boundary = "tokens",
         progress: bool | None = None,
         interventions: Hook | Sequence[Hook] | None = None,
     ) -> TextScore | list[TextScore]:
@@ -473,11 +421,6 @@ class LanguageModel:
         first token is NaN. If the ids already begin with the end-of-text id, the id is not added
         again.
 
-        With boundary="text", `text` may begin within a word of `given`, or end within a word. The
-        scores then sum to log P(given + text) - log P(given). P(s) is the probability that a
-        generated text begins with s, summed over the covers of s (`gpt2np.tokenizer.covers`). Both
-        texts follow the end-of-text id and must fit the context.
-
         If `text` has more than `context` tokens, windows start every `stride` tokens; if only
         `given` is too long, its first tokens are dropped. See
         `gpt2np.generation.scoring.strided_spans`. For `progress`, see `generate_batch`.
@@ -491,19 +434,9 @@ class LanguageModel:
         from gpt2np.generation.scoring import score_texts
 
         OneOf(True, False, is_optional=True).check("from_end_of_text", from_end_of_text)
-        OneOf("tokens", "text").check("boundary", boundary)
         items = as_list(text)
         is_list = items is not None and not (items and is_integer(items[0]))
         texts: list[Any] = items if is_list and items is not None else [text]
-        if boundary == "text":
-            _check_boundary(
-                context=context,
-                stride=stride,
-                from_end_of_text=from_end_of_text,
-                interventions=interventions,
-            )
-            scores = self._score_texts(given, texts)
-            return scores if is_list else scores[0]
         inputs = []
         for i, item in enumerate(texts, 1):
             with errors_at(f"text {i} of {len(texts)}: " if len(texts) > 1 else ""):
@@ -520,18 +453,6 @@ class LanguageModel:
             scores = score_texts(self.model, inputs, prefixes, context, stride, bar.update, hook)
         scores = [score.with_tokens(self.tokenizer.vocabulary.token_bytes) for score in scores]
         return scores if is_list else scores[0]
-
-    def _score_texts(self, given: Prompt, texts: Sequence[Prompt]) -> list[TextScore]:
-        """Score texts with boundary="text"."""
-        from gpt2np.generation.boundary import score_text
-
-        for name, value in [("given", given), *(("text", text) for text in texts)]:
-            check_argument(isinstance(value, str), name, value, "a text: the boundary is a text's")
-        bos_token_id = self._scoring_prefix([], [], from_end_of_text=True)[0]
-        return [
-            score_text(self.model, self.tokenizer, bos_token_id, str(given), str(text))
-            for text in texts
-        ]
 
     def _scoring_prefix(
         self, ids: Sequence[int], given: list[int], from_end_of_text: bool | None
@@ -638,14 +559,6 @@ class LanguageModel:
         _check_callbacks(options, callbacks)
         is_beam_search, hook = options.num_beams > 1, callbacks.interventions
         drafts = options.draft == "auto" and options.max_new_tokens > 1
-        covers = None
-        if options.boundary == "text":
-            from gpt2np.generation.boundary import find_covers
-
-            chosen = {name: getattr(options, name) or None for name in TEXT_CONSTRAINTS}
-            _check_boundary(**chosen, constraint=callbacks.constraint, interventions=hook)
-            n_kept = len(prefix.ids) if prefix else 0
-            covers = find_covers(self.tokenizer, ids, n_kept, self.bos_token_id)
         return Request(
             ids,
             self._encode_bad_words(options),
@@ -657,8 +570,6 @@ class LanguageModel:
             prefix,
             self._new_draft if drafts and not (hook or is_beam_search) else None,
             self.name,
-            self.resume,
-            covers=covers,
         )
 
     def _new_draft(self) -> NgramDraft | ModelDraft | None:
@@ -802,13 +713,3 @@ def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:
             window=options.window,
             prompt_logprobs=options.prompt_logprobs,
         )
-
-
-def _check_boundary(**excluded: object) -> None:
-    """Raise InvalidArgumentError if an argument that excludes boundary="text" is not None."""
-    for name, value in excluded.items():
-        if value is not None:
-            raise InvalidArgumentError(
-                f"{{boundary}} {{boundary.value}} cannot be combined with {{{name}}}; omit one",
-                **{"boundary": "text", name: value},
-            )

@@ -4,7 +4,7 @@ The prompt is PROMPT, the content of --file, or standard input. Standard input
 is read if PROMPT or --file is '-', or if neither is given and standard input is
 not a terminal. One newline at the end of the file or of standard input is
 removed. In GPT-2's vocabulary, a space belongs to the token of the following
-word: do not end a prompt with a space, unless --boundary is 'text'.
+word: do not end a prompt with a space.
 
 The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.
@@ -52,11 +52,9 @@ from gpt2np.cli.output import (
     print_stderr,
     report_rows,
     running_job,
-    write_errors,
     write_stream,
 )
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt, spool_stdin
-from gpt2np.data.files import check_output_file
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, counted
 from gpt2np.kernels.threads import set_threads
@@ -78,16 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output = add_generation_arguments(parser)["Output"]
     add = output.add_argument
-    receipt = "Record the model, the options and the first text in FILE; the command 'gpt2np replay"
-    receipt = f"{receipt} FILE' generates the text again and compares the two texts"
-    add("--receipt", type=Path, metavar="FILE", help=receipt)
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
     as_json = "Print each text as a JSON object; --logprobs and --prompt-logprobs need --json or "
     as_json += "--prompts"
     add("--json", action="store_true", help=as_json)
     out = "File for the results of --prompts: .jsonl or .parquet"
     add("--out", type=Path, metavar="FILE", help=out)
-    force = "Overwrite the --out or --receipt file; discard partial results that no longer apply"
+    force = "Overwrite the --out file; discard partial results that no longer apply"
     add("--force", action="store_true", help=force)
     add_option(output, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
@@ -101,8 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)  # must come before NumPy is imported
     if args.prompts is not None:
-        if args.receipt is not None:
-            raise InvalidArgumentError("--receipt is for a single prompt")
         return _run_prompts_file(args, generation_options(args))
     if args.address is not None:
         raise InvalidArgumentError("--ray is for --prompts")
@@ -111,17 +104,11 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(
             "--out is for --prompts; a single text goes to stdout: append > FILE instead"
         )
-    if args.force and args.receipt is None:
-        raise InvalidArgumentError("--force is for --out and --receipt")
+    if args.force:
+        raise InvalidArgumentError("--force is for --out")
     if args.max_rows_per_file is not None:
         raise InvalidArgumentError("--max-rows-per-file is for --prompts")
     prompt, options = read_prompt(args), generation_options(args)
-    if args.receipt is not None:
-        if args.window:
-            raise InvalidArgumentError("a receipt is of a whole text; omit --window")
-        if args.boundary == "text":
-            raise InvalidArgumentError("a receipt is of the prompt's tokens; omit --boundary text")
-        check_output_file(args.receipt, overwrite=args.force, inputs=[args.file])
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
     lm, messages = load_quietly(args)
@@ -137,7 +124,7 @@ def _generate(
     if not prompt:
         messages = [*messages, "the prompt is empty; the text starts from the end-of-text token"]
     resolved = lm.resolve_options(**options)
-    if notice := prompt_notice(prompt, resolved, "--boundary text"):
+    if notice := prompt_notice(prompt, resolved):
         messages = [*messages, notice]
     beam_search = resolved.num_beams > 1
     check_beam_options(args, beam_search=beam_search)
@@ -155,12 +142,6 @@ def _generate(
             ranked = [f"{c.seed}" for c in (completion, *completion.alternatives)]
             print_stderr(f"{'seeds' if ranked[1:] else 'seed'}: {', '.join(ranked)}")
     completions = [completion, *completion.alternatives]
-    if args.receipt is not None:
-        from gpt2np.data.files import atomic_write_text
-
-        content = json.dumps(completion.receipt(lm), indent=1) + "\n"
-        with write_errors(args.receipt):
-            atomic_write_text(args.receipt, content)
     print_stderr(_summary(completions, lm.model.config.n_positions, bool(args.window)))
     if (args.choices or args.regex or args.json_schema) and any(
         c.finish_reason == "time" for c in completions
@@ -273,7 +254,7 @@ def _first_notice(lm: "LanguageModel", prompts: Path, options: dict[str, Any]) -
         with suppress(InvalidArgumentError):  # reported when the line is continued
             resolved = lm.resolve_options(**{**options, **line.options})
             prompt = line.prompt if isinstance(line.prompt, str) else ""
-            if notice := prompt_notice(prompt, resolved, "--boundary text"):
+            if notice := prompt_notice(prompt, resolved):
                 return f"line {line.number}: {notice}; this may apply to later lines, too"
     return None
 

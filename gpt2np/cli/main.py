@@ -30,7 +30,7 @@ from gpt2np.errors import (
 COMMANDS = (
     *("generate", "chat", "serve", "tokenize", "decode", "download", "encode"),
     *("train-tokenizer", "train-draft", "train"),
-    *("eval", "score", "trace", "explain", "parity", "replay", "info", "convert", "bench"),
+    *("eval", "score", "trace", "explain", "parity", "info", "convert", "bench"),
 )
 """Subcommands: modules of this package with add_arguments(parser), and run(args) → exit code."""
 

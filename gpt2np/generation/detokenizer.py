@@ -70,13 +70,9 @@ class StreamingDetokenizer:
         tokenizer: Tokenizer,
         options: GenerationOptions,
         eos_token_ids: Collection[int] = (),
-        n_covered: int = 0,
     ) -> None:
-        """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`.
-
-        It also skips the first `n_covered` bytes, which belong to the prompt.
-        """
-        self._decoder = tokenizer.streaming_decoder(n_covered)
+        """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`."""
+        self._decoder = tokenizer.streaming_decoder()
         self._stop_token_ids = options.stop_token_ids
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
         self._matcher: StopStrings | StopPatterns

@@ -29,7 +29,6 @@ from gpt2np.options import (
 
 EarlyStopping = bool | Literal["never"]
 Draft = Literal["auto", "none"]
-Boundary = Literal["tokens", "text"]
 
 
 class Options(TypedDict, total=False):
@@ -41,7 +40,6 @@ class Options(TypedDict, total=False):
     stop_strings: str | Sequence[str]
     do_sample: bool
 
-    boundary: Boundary
     temperature: float
     top_k: int
     top_p: float
@@ -305,16 +303,6 @@ class GenerationOptions:
         InvalidArgumentError: a value is out of its range, or two values contradict each other.
     """
 
-    boundary: Boundary = option(
-        "tokens",
-        OneOf("tokens", "text"),
-        "'tokens' keeps the prompt's tokens. 'text' keeps the prompt's characters, but lets one "
-        "token span the end of the prompt and the start of the new text. Use 'text' for a prompt "
-        "that ends in a space or within a word",
-        details="See `gpt2np.generation.boundary`.",
-        group="Prompt",
-    )
-
     temperature: float = _sampling(
         0.8, Number(0, note="0 is greedy"), "Sampling temperature; 0 selects the most likely token"
     )
@@ -563,11 +551,6 @@ _CONTRADICTIONS: tuple[tuple[Callable[[GenerationOptions], object], str], ...] =
         lambda o: o.num_beams > 1 and o.temperature > 0,
         "{num_beams} is {num_beams.value} and {temperature} {temperature.value}: beam search does "
         "not sample; set {temperature} to 0, or {num_beams} to 1",
-    ),
-    (
-        lambda o: o.num_beams > 1 and o.boundary == "text",
-        "{num_beams} is {num_beams.value}: beam search does not support {boundary} "
-        "{boundary.value}; omit it, or set {num_beams} to 1",
     ),
     (
         lambda o: o.num_beams > 1 and o.best_of is not None,

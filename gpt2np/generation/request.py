@@ -16,7 +16,6 @@ from gpt2np.runtime.hooked_context import Chain
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.boundary import Covers
     from gpt2np.generation.model_draft import ModelDraft
     from gpt2np.generation.ngram_draft import NgramDraft
     from gpt2np.generation.prefix import Prefix
@@ -41,11 +40,7 @@ class Request:
         prefix: the precomputed start of the prompt, if any.
         new_draft: makes the source of draft tokens of one continuation; None for no draft tokens.
         model_name: the name of the language model.
-        resume: `LanguageModel.resume`, which unpickles a stream; None if it can't be pickled.
         index: the index of the continuation among all continuations of the call, from 0.
-        covers: with the option `boundary`, the covers of the prompt's text, one of which will
-            replace the last of `ids`; None if the prompt keeps its tokens.
-        n_covered: number of bytes of the first new token that belong to the prompt's text.
     """
 
     ids: Sequence[int]
@@ -58,10 +53,7 @@ class Request:
     prefix: Prefix | None = None
     new_draft: Callable[[], NgramDraft | ModelDraft | None] | None = None
     model_name: str = "model"
-    resume: Callable[..., Any] | None = None
     index: int = 0
-    covers: Covers | None = None
-    n_covered: int = 0
 
     def process(
         self, logits: Array, history: TokenHistory, constraint: Constraint | None = None

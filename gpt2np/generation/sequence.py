@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
@@ -23,7 +23,7 @@ from gpt2np.generation.sampling import (
     text_logprobs,
     token_logprob,
 )
-from gpt2np.kernels.array import Array, common_length
+from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.arguments import check_ids
 from gpt2np.runtime.hooked_context import Hook, after_prompt
@@ -31,7 +31,6 @@ from gpt2np.runtime.hooked_context import Hook, after_prompt
 if TYPE_CHECKING:
     from gpt2np.checkpoint.config import GPT2Config
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.boundary import Covers, Tree
     from gpt2np.generation.model_draft import ModelDraft
     from gpt2np.generation.ngram_draft import NgramDraft
 
@@ -110,7 +109,7 @@ class RunningSequence:
         if request.tokenizer is None:
             return None
         detokenizer = StreamingDetokenizer(
-            request.tokenizer, request.options, request.eos_token_ids, request.n_covered
+            request.tokenizer, request.options, request.eos_token_ids
         )
         for token_id in self.ids:
             detokenizer.push(token_id)
@@ -414,74 +413,6 @@ class SharedPrefix:
         self.n_pending -= 1
 
 
-@dataclass(eq=False)
-class CoveredPrefix(SharedPrefix):
-    """A prompt whose last tokens are drawn for each sequence: see `gpt2np.generation.boundary`.
-
-    Attributes:
-        ids: the root of the covers.
-        covers: the covers of the prompt's text.
-        n_cut: number of ids before the root, which a window has cut off.
-        tree: see `Covers.tree`; empty until it is computed.
-    """
-
-    covers: Covers = field(kw_only=True)
-    n_cut: int = field(kw_only=True)
-    tree: Tree = field(default_factory=dict)
-
-    @property
-    def is_computed(self) -> bool:
-        """Whether the root and the tree are computed."""
-        return bool(self.tree)
-
-    def compute(self, model: GPT2, budget: int) -> int:
-        """Compute more of the root for at most `budget`; after its last token, also the tree."""
-        if self.tree:
-            return 0
-        is_last = self.top is None and len(self.ids) <= self.n_computed + budget
-        cost = super().compute(model, 0 if is_last else budget)
-        if self.cache and (is_last or super().is_computed):
-            self.tree = self.covers.tree(model, self.cache)
-            return len(self.ids) - self.n_computed
-        return cost
-
-    def copy_to(self, sequence: RunningSequence) -> None:
-        """Draw a cover for a sequence; set its prompt and KV cache, and append a new token, if any.
-
-        The call can be repeated after an interruption.
-
-        Raises:
-            InvalidArgumentError: the options forbid every next token.
-        """
-        request, window_cache = sequence.request, sequence.cache
-        before = request.ids[: self.n_cut]
-
-        def process(path: tuple[int, ...], logits: Array) -> Array:
-            return request.process(logits, TokenHistory([*before, *path], []))
-
-        branch, token_id = self.covers.draw(self.tree, request.options, process)
-        is_whole = token_id == branch.whole
-        path = (*branch.ids, token_id) if is_whole else branch.ids
-        n_covered = 0 if is_whole else branch.n_covered
-        sequence.request = replace(request, ids=[*before, *path], n_covered=n_covered)
-        sequence.recompute()
-        if self.n_cut:
-            sequence.context_start = 0
-            sequence.slide_window()
-        logits = self.tree.get(path)  # None: the next pass computes the logits after this cover
-        if logits is not None and not sequence.ids:
-            sequence.append(sequence.choose(logits) if is_whole else token_id, logits)
-        super().copy_to(sequence)
-        n_shared = common_length(path, [*self.tree][-1])
-        sequence.cache.truncate(n_shared)
-        if self.n_cut:
-            sequence.cache = window_cache  # the window begins at another token now
-        if self.top is not None:
-            ends = range(len(self.ids), len(path))
-            added = [token_logprob(self.tree[path[:n]], path[n], self.top) for n in ends]
-            sequence.prompt_logprobs = [*self.logprobs, *added]
-
-
 def share_prefix(sequences: Sequence[RunningSequence]) -> None:
     """Make sequences with the same prompt compute the prompt only once.
 
@@ -490,7 +421,7 @@ def share_prefix(sequences: Sequence[RunningSequence]) -> None:
     first = sequences[0]
     request, top = first.request, first.request.options.prompt_logprobs
     computed = request.prefix.cache if request.prefix else None
-    is_alone = len(sequences) == 1 and top is None and not computed and not request.covers
+    is_alone = len(sequences) == 1 and top is None and not computed
     if request.callbacks.interventions or is_alone:
         return
     for sequence in sequences:
@@ -498,13 +429,6 @@ def share_prefix(sequences: Sequence[RunningSequence]) -> None:
     ids = request.ids[first.context_start :]
     if first.context_start or top is not None:
         computed = None  # other positions, or the logits are needed
-    if request.covers:
-        n_cut = min(first.context_start, len(request.covers.root) - 1)
-        covers = request.covers.within(first.n_positions, n_cut)
-        prefix: SharedPrefix = CoveredPrefix(
-            covers.root, len(sequences), top, computed, covers=covers, n_cut=n_cut
-        )
-    else:
-        prefix = SharedPrefix(ids, len(sequences), top, computed)
+    prefix = SharedPrefix(ids, len(sequences), top, computed)
     for sequence in sequences:
         sequence.shared_prefix = prefix

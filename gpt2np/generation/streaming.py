@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from copy import copy
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 from string import ascii_letters, digits
-from typing import Any, Protocol
+from typing import Any
 
 from gpt2np.display import colored_tokens
 from gpt2np.errors import InvalidArgumentError
@@ -19,30 +17,24 @@ from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import FinishReason, start_sequence
 from gpt2np.model import GPT2
-from gpt2np.tokenizer import Tokenizer
 
 # Only Latin letters: other scripts may have no spaces between words.
 _WORD_CHARACTERS = frozenset(ascii_letters + digits)
 _BEFORE_A_SPACE = _WORD_CHARACTERS.union(".,:;!?")
 
 
-def prompt_notice(
-    prompt: str, options: GenerationOptions, setting: str = 'boundary="text"'
-) -> str | None:
-    """Return advice if a prompt ends in a space, or the constraint lacks a space at its beginning.
-
-    `setting` is how the caller writes the option that the advice names.
-    """
+def prompt_notice(prompt: str, options: GenerationOptions) -> str | None:
+    """Return advice if a prompt ends in a space, or its constraint lacks a space at its start."""
     if prompt[-1:] in _BEFORE_A_SPACE:
         if options.regex and _begins_with_a_word(options.regex):
             return "no space separates the prompt from the regex; begin the regex with a space"
         return _missing_space(prompt, options.choices, "the prompt")
-    if not prompt.endswith(" ") or options.boundary == "text":
+    if not prompt.endswith(" "):
         return None
     advice = "the prompt ends in a space; GPT-2's words begin with their space, so leave it out"
     if options.choices or options.regex:
         return f"{advice} of the prompt, and begin the constraint with it"
-    return advice if options.json_schema else f"{advice}, or set {setting}"
+    return advice
 
 
 def given_notice(given: str, texts: Sequence[str]) -> str | None:
@@ -72,13 +64,6 @@ def _begins_with_a_word(pattern: str) -> bool:
     start = automaton.start
     first = {chr(code) for code in range(128) if automaton.after(start, bytes([code])) != DEAD}
     return bool(first) and first <= _WORD_CHARACTERS
-
-
-class _TextModel(Protocol):
-    """What a receipt reads of a LanguageModel."""
-
-    model: GPT2
-    tokenizer: Tokenizer
 
 
 @dataclass(frozen=True)
@@ -156,34 +141,6 @@ class Completion:
         """Generated tokens per second; the time includes prefill."""
         return len(self.ids) / self.seconds if self.seconds else 0.0
 
-    def receipt(self, lm: _TextModel) -> dict[str, Any]:
-        """Return the receipt of the text, for JSON; `gpt2np.parity.replay` checks a receipt.
-
-        `lm` is the model that generated the text. The receipt contains the options, the ids, and
-        digests of the weights, config, tokenizer and each step's logits. To digest the logits,
-        `receipt` runs the text through the model again. The receipt does not include callbacks. If
-        the text was cut off, `replay` checks only the tokens generated so far.
-
-        Raises:
-            InvalidArgumentError: the text was generated with `window` or `boundary="text"`, or by a
-                beam search that was cut off.
-        """
-        from gpt2np.generation.receipt import receipt
-
-        is_cut_off = self.finish_reason in ("time", "cancelled")
-        content = receipt(
-            self.prompt_ids, self.ids, self.options, lm.model, lm.tokenizer, is_cut_off=is_cut_off
-        )
-        return {"model": self.model, **content}
-
-
-_DEFAULTS = asdict(GenerationOptions())
-
-
-def _logprob(fields: Mapping[str, Any]) -> TokenLogprob:
-    """Create a TokenLogprob from the lists that JSON has instead of tuples."""
-    return TokenLogprob(fields["id"], fields["logprob"], tuple(map(tuple, fields["top"])))
-
 
 class TextStream(Iterator[str]):
     """A continuation in progress: an iterator over the pieces of its text.
@@ -191,8 +148,7 @@ class TextStream(Iterator[str]):
     A piece ends at a character boundary and contains no part of a stop text. The joined pieces
     equal `completion.text`. `async for` runs the streams of a model in one batch on a background
     thread. To run streams in one batch without asyncio, do not iterate; instead, add each stream's
-    `sequence` to a `gpt2np.generation.Scheduler`. A stream can be pickled, copied, or saved as its
-    `state`.
+    `sequence` to a `gpt2np.generation.Scheduler`.
 
     Read a stream in one thread or task; a second reader at the same time gets an error. Any thread
     or task may cancel a stream that is read, but for a stream in a Scheduler of another thread,
@@ -220,37 +176,6 @@ class TextStream(Iterator[str]):
         return self.completion._repr_html_()
 
     @property
-    def state(self) -> dict[str, Any]:
-        """The state of the generation, for JSON; `LanguageModel.resume` continues from the state.
-
-        The state contains neither callbacks nor the KV cache; `resume` computes the cache again.
-        """
-        sequence, request = self.sequence, self.sequence.request
-        options = {k: v for k, v in asdict(request.options).items() if v != _DEFAULTS[k]}
-        return {
-            "prompt": request.text,
-            "prompt_ids": list(request.ids),
-            "options": {**options, "logit_bias": dict(request.options.logit_bias)},
-            "ids": list(sequence.ids),
-            "logprobs": [asdict(token) for token in sequence.logprobs],
-            "prompt_logprobs": [asdict(token) for token in sequence.prompt_logprobs],
-            "context_start": sequence.context_start,
-            "finish_reason": sequence.finish_reason,
-            "n_read": sequence.n_read,
-            "n_covered": request.n_covered,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Set a new stream, made with the same prompt and options, to a saved `state`."""
-        sequence = self.sequence
-        sequence.ids += state["ids"]
-        sequence.logprobs = [_logprob(token) for token in state["logprobs"]]
-        sequence.prompt_logprobs = [_logprob(token) for token in state["prompt_logprobs"]]
-        sequence.context_start = state["context_start"]
-        sequence.finish_reason = state["finish_reason"]
-        sequence.n_read = state["n_read"]
-
-    @property
     def running(self) -> bool:
         """Whether the generation is still running."""
         return self.sequence.finish_reason is None
@@ -271,15 +196,6 @@ class TextStream(Iterator[str]):
             prompt_logprobs=None if options.prompt_logprobs is None else [*unknown, *known],
             stop_reason=sequence.stop_reason,
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        request = self.sequence.request
-        if request.resume is None:
-            raise TypeError("only a stream of a LanguageModel can be pickled")
-        return partial(request.resume, **vars(request.callbacks)), (self.state,)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TextStream:  # the copy has the same model
-        return copy(self)
 
     def _reading(self) -> threading.Lock:
         """Return the lock that a reader holds; raise an error if another reader holds it."""

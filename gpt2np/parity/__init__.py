@@ -12,7 +12,6 @@ from gpt2np.parity.candidate import read_candidate
 from gpt2np.parity.check import PointReport, Report, TextReport, check, check_texts
 from gpt2np.parity.golden import Golden, read_golden, record, write_golden
 from gpt2np.parity.mistakes import MISTAKES, Mistake
-from gpt2np.parity.replay import read_receipt, replay
 
 __all__ = [
     "MISTAKES",
@@ -25,8 +24,6 @@ __all__ = [
     "check_texts",
     "read_candidate",
     "read_golden",
-    "read_receipt",
     "record",
-    "replay",
     "write_golden",
 ]

@@ -269,9 +269,6 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             "structured_outputs.structural_tag": outputs and outputs.structural_tag is not None,
             "response_format structural_tag": form and form.type == "structural_tag",
             "use_beam_search with stream": self.use_beam_search and self.stream,
-            'use_beam_search with boundary="text"': (
-                self.use_beam_search and self.boundary == "text"
-            ),
             "use_beam_search with temperature": (
                 self.use_beam_search
                 and "temperature" in self.model_fields_set

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from gpt2np.tokenizer.covers import Branch, CoverFinder
     from gpt2np.tokenizer.trace import MergeStep, MergeTrace, TokenSpan
 
     Special = Literal["all"] | Collection[str]
@@ -347,19 +346,6 @@ class Tokenizer:
     def streaming_decoder(self, n_skipped: int = 0) -> StreamingDecoder:
         """Return a decoder that takes one id at a time and skips the first `n_skipped` bytes."""
         return StreamingDecoder(self.vocabulary.token_bytes, n_skipped)
-
-    def find_covers(self, text: bytes) -> list[Branch]:
-        """Return the token sequences that a longer text can begin with: see `covers`.
-
-        Raises InvalidArgumentError if the tokenizer changes texts before it encodes them.
-        """
-        return self._cover_finder.find(text)
-
-    @cached_property
-    def _cover_finder(self) -> CoverFinder:
-        from gpt2np.tokenizer.covers import CoverFinder  # imports NumPy
-
-        return CoverFinder(self.vocabulary, self.encode)
 
     def _parts(
         self,

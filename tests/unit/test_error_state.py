@@ -44,7 +44,6 @@ ENTRIES = {
     "beam search": lambda lm, text: lm.generate(text, num_beams=2, max_new_tokens=4),
     "batch": lambda lm, text: lm.generate_batch([text, "x"], **SHORT),
     "asyncio": lambda lm, text: asyncio.run(lm.agenerate(text, **SHORT)),
-    "resumed": lambda lm, text: "".join(lm.resume(lm.stream(text, **SHORT).state)),
     "prefix": lambda lm, text: lm.generate(" x", prefix=lm.prefix(text), **SHORT),
     "score": lambda lm, text: [(s.total, s.perplexity, s.by_word()) for s in lm.score([text, "x"])],
     "perplexity": lambda lm, text: perplexity(lm, [text]),

@@ -63,10 +63,8 @@ def test_a_prompt_that_ends_in_a_space(lm):
     assert "ends in a space" in lm.generate("Once upon a ", max_new_tokens=1).notice
     result = run_here("generate", "Once upon a ", "--model", "bundled", "-n", "1")
     assert result.stderr.count("the prompt ends in a space") == 1
-    assert "or set --boundary text\n" in result.stderr
     arguments = ("generate", "Once upon a ", "--model", "bundled", "--choice", " time")
     assert "and begin the constraint with it\n" in run_here(*arguments).stderr
-    assert "boundary" not in lm.generate("JSON: ", json_schema={"type": "null"}).notice
     result = run_here("generate", "Once upon a", "--model", "bundled", "-n", "1")
     assert "space" not in result.stderr
 
@@ -124,11 +122,6 @@ def test_a_regex_without_its_space(lm, prompt, pattern, is_told):
 def test_a_scored_text_without_its_space(lm, given, texts, told, recwarn):
     lm.score(texts, given=given)
     assert [str(warning.message)[: len(told or "")] for warning in recwarn] == [told] * bool(told)
-
-
-def test_a_scored_text_within_a_word(lm, recwarn):
-    lm.score("dom", given="king", boundary="text")
-    assert not recwarn
 
 
 def test_a_special_token_is_no_bad_word(lm):

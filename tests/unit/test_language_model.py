@@ -215,7 +215,7 @@ class TestOptionNames:
             ("greedy", "give temperature=0"),
             ("n", "give num_return_sequences"),
             ("num_samples", "give num_return_sequences"),
-            ("xyz", "there are boundary, temperature, "),
+            ("xyz", "there are temperature, "),
         ],
     )
     def test_unknown_names(self, lm, name, message):

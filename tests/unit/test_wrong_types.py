@@ -97,18 +97,10 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "weights": (lambda lm: GPT2(lm.model.config, 5), "weights is 5"),
     "missing weights": (lambda lm: GPT2(lm.model.config, {}), "the weights lack wte.weight"),
     "prompt after a prefix": (lambda lm: lm.generate(5, prefix=lm.prefix("a")), "prompt is 5"),
-    "path of a prefix": (lambda lm: lm.load_prefix(5), "path is 5; it must be a text or a Path"),
     "path of a trace": (lambda lm: trace(lm, "a", "embed").save(5), "path is 5"),
     "path of a model": (lambda lm: lm.model.save(5), "path is 5"),
     "path of a tokenizer": (lambda lm: lm.tokenizer.save(5), "path is 5"),
     "folder": (lambda lm: GPT2.from_folder(5), "path is 5"),
-    "state": (lambda lm: lm.resume(5), "not the state of a TextStream"),
-    "ids of a state": (lambda lm: lm.resume({**lm.stream("a").state, "ids": "xyz"}), "integers"),
-    "id of a state": (lambda lm: lm.resume({**lm.stream("a").state, "ids": [5000]}), "id 5000 is"),
-    "option of resume": (
-        lambda lm: lm.resume(lm.stream("a").state, temperature=1.0),
-        "resume takes callbacks only; temperature is part of the state",
-    ),
     "decode nested": (lambda lm: lm.tokenizer.decode([[1, 2]]), "ids must be integers"),
     "processes of encode": (
         lambda lm: lm.tokenizer.encode_batch(["a"], processes="2"),

@@ -1,4 +1,4 @@
-"""Receipts and golden arrays on the command line: wrong input, and files that are there already."""
+"""Golden arrays on the command line: wrong input, and files that are there already."""
 
 import json
 
@@ -35,19 +35,11 @@ def test_files_are_not_overwritten(folder, golden):
     line = ("parity", "record", "--prompt", "a", "-n", "1", golden, "--model", folder / "model")
     assert "give --force to overwrite it" in one_line(run_here(*line), 2)
     assert golden.read_bytes() == before
-    receipt = folder / "receipt.json"
-    receipt.write_text("mine")
-    line = ("generate", "ab", "-n", "2", "--receipt", receipt, "--model", folder / "model")
-    assert "give --force to overwrite it" in one_line(run_here(*line), 2)
-    assert receipt.read_text() == "mine"
-    assert run_here(*line, "--force").returncode == 0
-    assert run_here("replay", receipt).returncode == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("generate", "ab", "--receipt", "{D}/none/r.json"), "none does not exist"),
         (("generate", "ab", "--exact", "--weights", "int8"), "--weights is 'int8'"),
         (("generate", "ab", "--exact", "--dtype", "float32"), "--exact computes in float64"),
         (("parity", "record", "{D}/none/g.safetensors"), "none does not exist"),

@@ -28,8 +28,6 @@ generate --model {D} -n 3 --prompts {D}/in.txt --out {D}/new.jsonl
 generate --model {D} -n 3 --prompts {D}/p.jsonl --out {D}/new.parquet
 generate --model {D} -n 3 --prompts {D}/p.parquet --out {D}/new.jsonl
 generate --model {D} -n 3 --prompts {D}/in.txt --out {D}/new.jsonl --max-rows-per-file 2
-generate --model {D} -n 3 ab --receipt {D}/new.json
-replay --model {D} {D}/receipt.json
 parity record --model {D} --prompt ab --points ln_f -n 1 {D}/new.safetensors
 parity check --model {D} {D}/golden.safetensors {D}/golden.safetensors --json
 chat --model {D} --chat-template {D}/t.jinja --max-new-tokens 3
@@ -103,8 +101,6 @@ def original(tmp_path_factory):
     assert draft.returncode == 0, draft.stderr
     golden = ("--prompt", "ab", "--points", "ln_f", "-n", "1", folder / "golden.safetensors")
     assert run_here("parity", "record", "--model", folder, *golden).returncode == 0
-    receipt = ("-n", "3", "ab", "--receipt", folder / "receipt.json")
-    assert run_here("generate", "--model", folder, *receipt).returncode == 0
     return folder
 
 

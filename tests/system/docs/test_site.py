@@ -92,7 +92,7 @@ TYPED = {
     "quantization", "batch", "streaming", "perplexity", "logprobs", "docker", "windows",
     "uninstall", "license", "cite", "attention", "temperature", "beam", "stop", "regex",
     "schema", "openai", "ray", "parquet", "tokenizer", "vocabulary", "checkpoint",
-    "safetensors", "float64", "threads", "seed", "notebook", "classroom", "receipt", "parity",
+    "safetensors", "float64", "threads", "seed", "notebook", "classroom", "parity",
     "speed", "kv cache", "stop sequence", "batch size", "context length", "max tokens",
     "repetition penalty", "api key", "offline", "out of memory", "greedy", "proxy", "memory",
     "slow", "system prompt", "attention head", "emoji", "cancel",

@@ -1,4 +1,4 @@
-"""The same text in another process, from a saved stream, and by several processes."""
+"""The same text in another process, and by several processes."""
 
 import json
 import multiprocessing
@@ -28,21 +28,6 @@ def test_the_same_seed_again_and_in_another_process(bundled):
     here = [lm.generate("The king", seed=seed, **options).ids for seed in (11, 12)]
     assert here == [lm.generate("The king", seed=seed, **options).ids for seed in (11, 12)]
     assert json.loads(process.stdout) == here and here[0] != here[1]
-
-
-def continue_elsewhere(lm, state):
-    stream = lm.resume(state)
-    "".join(stream)
-    return stream.completion.ids
-
-
-def test_another_process_continues(lm):
-    stream = lm.stream("The fox", max_new_tokens=30, seed=3)
-    for _ in range(4):
-        stream.step()
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        ids = pool.apply(continue_elsewhere, (lm, stream.state))
-    assert ids == lm.generate("The fox", max_new_tokens=30, seed=3).ids
 
 
 def ablated(lm, hook):

@@ -89,28 +89,6 @@ def test_every_field(client, lm, fields, extra, options):
     assert answer.choices[0].finish_reason == chunks[-1].choices[0].finish_reason == reason
 
 
-@pytest.mark.parametrize("prompt", ["Once upon a time ", "The kin", 'He said, "I do'])
-@pytest.mark.parametrize(
-    "fields", [{"temperature": 0}, {"temperature": 0.8}, {"stop": [" w", "e"]}, {"n": 3}]
-)
-def test_a_prompt_that_ends_within_a_word(client, lm, prompt, fields):
-    names = {"n": "num_return_sequences"}
-    options = {names.get(name, name): value for name, value in fields.items()}
-    result = generate(lm, prompt, boundary="text", seed=4, **options)
-    expected = [result, *result.alternatives]
-    arguments = {"model": "bundled", "prompt": prompt, "seed": 4, **fields}
-    arguments["extra_body"] = {"boundary": "text"}
-    answer = client.completions.create(**arguments)
-    texts = dict.fromkeys(range(len(expected)), "")
-    for chunk in client.completions.create(**arguments, stream=True):
-        for choice in chunk.choices:
-            texts[choice.index] += choice.text
-    for i, completion in enumerate(expected):
-        assert answer.choices[i].text == texts[i] == completion.text
-        reason = "stop" if completion.finish_reason == "eos" else completion.finish_reason
-        assert answer.choices[i].finish_reason == reason
-
-
 def test_echo_and_logprobs(client, lm):
     answer = client.completions.create(
         model="bundled", prompt="The king", echo=True, logprobs=3, max_tokens=2, seed=1

@@ -200,7 +200,6 @@ class TestValues:
             ({"use_beam_search": True, "best_of": 4, "n": 5}, "best_of is 4, less than n, 5"),
             ({"structured_outputs": {"json": "{"}}, "structured_outputs.json is not JSON"),
             ({"prompt": []}, "prompt is an empty list"),
-            ({"use_beam_search": True, "boundary": "text"}, 'with boundary="text"'),
             ({"use_beam_search": True, "temperature": 0.5}, "use_beam_search with temperature"),
         ],
         ids=str,

@@ -1,7 +1,6 @@
 """Choices and regexes through LanguageModel."""
 
 import asyncio
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -102,15 +101,6 @@ def test_a_constraint_of_a_class_of_ones_own(lm, vowels, options):
     )
     assert_equal_results(mixed[0], expected)
     assert len(mixed[1].ids) > 12
-
-
-def test_a_stream_with_a_constraint_is_saved(lm, vowels):
-    expected = lm.generate("It was", constraint=vowels, seed=1)
-    stream = lm.stream("It was", constraint=vowels, seed=1)
-    start = next(stream)
-    restored = lm.resume(json.loads(json.dumps(stream.state)), constraint=vowels)
-    assert start + "".join(restored) == expected.text
-    assert restored.completion.ids == expected.ids
 
 
 @pytest.mark.parametrize(

@@ -100,17 +100,6 @@ def test_a_text_that_ends_in_time_is_unchanged(whole):
     assert lm.generate(PROMPTS[0], seed=0, max_new_tokens=30, max_time=1000) == expected
 
 
-def test_a_saved_stream_gets_the_time_again(whole, clock):
-    lm, [expected, *_] = whole
-    stream = lm.stream(PROMPTS[0], seed=0, max_new_tokens=30, draft="none", max_time=9.5)
-    run(lm, clock, [stream])
-    assert stream.completion.finish_reason == "time"
-    state = stream.state | {"finish_reason": None}
-    resumed = lm.resume(state)
-    run(lm, clock, [resumed])
-    assert resumed.completion.ids == expected.ids[:18]
-
-
 @pytest.mark.parametrize("value", [0, -1, "5", True, float("nan"), float("inf")])
 def test_a_wrong_value(whole, value):
     with pytest.raises(InvalidArgumentError, match=r"max_time is .* a number of seconds above 0"):

@@ -14,7 +14,6 @@ NUMBERS = ("x", None, True, math.nan, math.inf, 10**400)
 WHOLE = ("x", True, 1.5, -1, math.nan)
 
 WRONG = {
-    "boundary": ["word", 1, True, None],
     "max_new_tokens": (*WHOLE, None, 0),
     "temperature": (*NUMBERS, -0.1),
     "top_k": (*WHOLE, None),
