@@ -20,7 +20,7 @@ extensions = [
     "repository_pages",
     "mathml",
     "plain_docstrings",
-    "search_words",
+    "generated_pages",
 ]
 exclude_patterns = ["_ext"]
 
@@ -62,7 +62,6 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_search_summary = False  # site.js: browsers forbid fetch from disk
 html_js_files = ["site.js"]
-html_search_scorer = str(Path(__file__).parent / "search_scorer.js")  # else of the working folder
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
 pygments_style = "default"  # "friendly" has pale comments, numbers and outputs

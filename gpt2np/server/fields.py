@@ -1,6 +1,6 @@
 """Fields of OpenAI's, vLLM's and other servers' requests that `protocol.py` does not declare.
 
-docs/reference/request_fields.md is the table of all fields; docs/generate.py writes it.
+docs/guide/server.md tells which fields the server takes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The pages of the documentation: links, generated pages, and lists that must be complete."""
 
 import re
-import subprocess
-import sys
 from importlib import import_module
 
 import pytest
@@ -10,8 +8,9 @@ from helpers.paths import CHECKOUT
 
 DOCS = CHECKOUT / "docs"
 GENERATED = ("source", "tutorial/walkthrough")
-COPIES = ("contributing", "internals/notes", "reference/bundled_model", "reference/changelog",
-          "reference/security")  # fmt: skip
+MADE = ("contributing", "internals/notes", "reference/bundled_model", "reference/changelog",
+        "reference/commands", "reference/options", "reference/security")  # fmt: skip
+"""Pages that the build of the site makes."""
 PAGES = sorted(
     path.relative_to(CHECKOUT).as_posix()
     for path in [
@@ -22,7 +21,7 @@ PAGES = sorted(
         *DOCS.rglob("*.md"),
     ]
     if not any(path.is_relative_to(DOCS / folder) for folder in GENERATED)
-    and path not in [DOCS / f"{name}.md" for name in COPIES]
+    and path not in [DOCS / f"{name}.md" for name in MADE]
 )
 
 
@@ -44,16 +43,10 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
     text = re.sub(r"`[^`\n]*`(?!\])", "", text)
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)", text):
         path = (folder / target).resolve() if target else CHECKOUT / page
-        assert path.exists(), target
-        if anchor:
+        is_made = path in [DOCS / f"{name}.md" for name in MADE]
+        assert is_made or path.exists(), target
+        if anchor and not is_made:
             assert anchor in anchors(path.read_text(encoding="utf-8")), f"{target}#{anchor}"
-
-
-def test_the_generated_pages_are_up_to_date():
-    result = subprocess.run(
-        [sys.executable, DOCS / "generate.py", "--check"], capture_output=True, cwd=CHECKOUT
-    )
-    assert result.returncode == 0, result.stderr.decode()
 
 
 def documented_names():
