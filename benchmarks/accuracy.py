@@ -29,7 +29,7 @@ from transformers.activations import ACT2FN
 from gpt2np import GPT2, GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.kernels.linear import linear
-from gpt2np.kernels.packed_matrix import PackedMatrix
+from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 from gpt2np.model.ops import ACTIVATIONS, causal_softmax, layer_norm
 
 Array = np.ndarray[Any, Any]
@@ -264,7 +264,9 @@ def operations() -> Iterator[tuple[str, Array, Array, Array]]:
 
     for inputs, group in ((64, 64), (192, 192), *((768, 768 // i) for i in (1, 2, 3, 4, 6))):
         x, w, bias = normal(64, inputs), normal(inputs, 256), np.zeros(256, np.float32)
-        layer = replace(PackedMatrix.of(w, (group, 64)), bias=bias)
+        buffer = np.empty(packed_size(w.shape, (group, 64)), w.dtype)
+        layer = replace(PackedMatrix.in_buffer(buffer, w.shape, (group, 64)), bias=bias)
+        layer.fill(w)
         name = f"product, {inputs} inputs, groups of {group}"
         yield name, linear(x, layer), *in_torch(torch.addmm, bias, x, w)
     for width in (8, 64, 768, 1600):

@@ -209,7 +209,6 @@ def measure_peaks(folder: Path, weights: Any) -> tuple[int, int]:
     Returns the peak resident bytes after loading and packing, and at the end, with the workers.
     """
     model = GPT2.from_folder(folder, weights=weights)
-    model.weights.for_pass(short=False)
     loaded = peak_memory()
     model.processes = "auto"
     cache, ids = model.new_cache(), list(range(64))

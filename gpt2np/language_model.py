@@ -631,11 +631,8 @@ class LanguageModel:
             from gpt2np.generation.prefix import Prefix
 
             check_argument(isinstance(prefix, Prefix), "prefix", prefix, "made by lm.prefix(text)")
-            version = self.model.weights.version
-            if prefix.model is not self.model or prefix.weights_version != version:
-                raise InvalidArgumentError(
-                    "the prefix was computed by another model, or before a weight was changed"
-                )
+            if prefix.model is not self.model:
+                raise InvalidArgumentError("the prefix was computed by another model")
             if isinstance(prompt, Sized) and not len(prompt):
                 return prefix.text, prefix.ids
             text, ids = self._read_prompt(prompt, None, window)

@@ -31,14 +31,12 @@ class Prefix:
         ids: the token ids.
         cache: the keys and values of all `ids`; read-only.
         model: the model that computed `cache`.
-        weights_version: the version of the weights that computed `cache`.
     """
 
     text: str
     ids: list[int]
     cache: KVCache
     model: GPT2
-    weights_version: int
 
     def __repr__(self) -> str:
         end = self.text if len(self.text) <= 60 else f"…{self.text[-59:]}"
@@ -49,7 +47,7 @@ def compute_prefix(model: GPT2, text: str, ids: list[int]) -> Prefix:
     """Compute the keys and values of a prefix."""
     cache = model.new_cache()
     compute_logits(model, [ids], [cache], logits_indices=[])
-    return Prefix(text, ids, cache, model, model.weights.version)
+    return Prefix(text, ids, cache, model)
 
 
 def model_fingerprint(model: GPT2) -> str:

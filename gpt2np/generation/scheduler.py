@@ -89,11 +89,8 @@ class Scheduler:
         """
         expected = "a RunningSequence, such as stream.sequence"
         check_argument(isinstance(sequence, RunningSequence), "sequence", sequence, expected)
-        weights = self._model.weights
-        if not sequence.cache.is_from(weights, weights.version):
-            raise InvalidArgumentError(
-                "the sequence is another model's, or a weight was changed since its last step"
-            )
+        if not sequence.cache.is_from(self._model.weights):
+            raise InvalidArgumentError("the sequence is another model's")
         sequence.turn = self._turn + 1 + place
         insort(self.waiting, sequence, key=attrgetter("turn"))
 

@@ -2,7 +2,8 @@
 
 IEEE 754 rounds +, −, ×, ÷ and √ correctly, and so does every processor. BLAS, `np.exp` and `np.sum`
 choose other orders or other polynomials by instruction set. These functions use elementwise IEEE
-operations in a fixed order, and matrix products of integers below 2⁵³, which no order can round.
+operations in a fixed order, and matrix products of integers below 2⁵³, which no order can round:
+the Ozaki scheme (Ozaki et al. 2012) splits each matrix into slices of such integers.
 docs/guide/check_your_engine.md defines every function precisely enough to write it elsewhere.
 
 Shape letters: n rows; k inputs and m outputs of a matrix.
@@ -169,7 +170,7 @@ def functions(dtype: np.dtype[Any]) -> tuple[Callable[..., Array], Callable[[Arr
 
 
 class Slices(NamedTuple):
-    """An array cut into integers: (hi + lo · 2⁻²²) · scale, with |hi|, |lo| ≤ 2²¹.
+    """Two slices of the Ozaki scheme: (hi + lo · 2⁻²²) · scale, with integers |hi|, |lo| ≤ 2²¹.
 
     `scale` holds powers of 2 along one axis. The largest number of the axis keeps 44 bits.
     """
@@ -179,8 +180,8 @@ class Slices(NamedTuple):
     scale: Array
 
 
-def cut(x: Array, axis: int) -> Slices:
-    """Cut x into slices with one scale along `axis`, 2ᵉ⁻²¹ for the least 2ᵉ above all |x|.
+def to_slices(x: Array, axis: int) -> Slices:
+    """Split x into slices with one scale along `axis`, 2ᵉ⁻²¹ for the least 2ᵉ above all |x|.
 
     Proof: x / scale is exact and at most 2²¹, so rint leaves at most ½, exactly; times 2²² that is
     at most 2²¹, and the second rint is wrong by ½ · 2⁻²² · scale = 2ᵉ⁻⁴⁴. e is at least -900.
@@ -198,7 +199,7 @@ def _multiply(x: Slices, w: Slices, out: Array | None = None) -> Array:
     """Multiply slices of x (…, n, k) by slices of w (…, k, m), k ≤ BLOCK. Returns (…, n, m).
 
     Proof: each sum, and hi·lo + lo·hi, has integers of at most 2⁵³, so BLAS rounds nothing. lo·lo,
-    at most ¼ · scales, is omitted; with both cuts, the error is at most 3·k·2⁻⁴⁴·2ᵉ·2ᶠ.
+    at most ¼ · scales, is omitted; with both roundings, the error is at most 3·k·2⁻⁴⁴·2ᵉ·2ᶠ.
     """
     y = np.matmul(x.hi, w.lo)
     y += np.matmul(x.lo, w.hi)
@@ -211,17 +212,17 @@ def _multiply(x: Slices, w: Slices, out: Array | None = None) -> Array:
 
 def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     """Multiply x (…, n, k) by w (…, k, m), k ≤ BLOCK: each number depends on its row and column."""
-    return _multiply(cut(x, -1), cut(w, -2), out)
+    return _multiply(to_slices(x, -1), to_slices(w, -2), out)
 
 
 def weighted_rows(x: Array, w: Array) -> Array:
     """Multiply x (…, n, k) by w (…, k, m) as `matmul`; where x is 0, w's row has no influence.
 
-    The rows of w are cut each by itself, and their scales multiply x: exact powers of 2.
+    Each row of w has a scale of its own, and their scales multiply x: exact powers of 2.
     """
-    rows = cut(w, -1)
+    rows = to_slices(w, -1)
     scaled = x * rows.scale.swapaxes(-1, -2)
-    return _multiply(cut(scaled, -1), rows._replace(scale=np.ones(())))
+    return _multiply(to_slices(scaled, -1), rows._replace(scale=np.ones(())))
 
 
 @dataclass(frozen=True)
@@ -243,32 +244,26 @@ class ExactLinear:
             hi, lo = np.empty(inputs.shape, np.float32), np.empty(inputs.shape, np.float32)
             scale = np.empty((len(weight), 1))
             for rows in _output_slices(len(weight)):
-                hi[rows], lo[rows], scale[rows] = cut(inputs[rows], 1)
+                hi[rows], lo[rows], scale[rows] = to_slices(inputs[rows], 1)
             blocks.append(Slices(hi, lo, scale))
         return cls(blocks, bias)
 
 
-def linear(
-    x: Array,
-    w: ExactLinear,
-    then: Callable[[Array], Array] | None = None,
-    columns: slice = slice(None),
-) -> Array:
-    """Compute x @ matrix + bias for x (n, in), or some columns; then `then`. Threads share columns.
+def linear(x: Array, w: ExactLinear, then: Callable[[Array], Array] | None = None) -> Array:
+    """Compute x @ matrix + bias for x (n, in); then `then`. Threads share columns.
 
     The products of the blocks are added in ascending order.
     """
-    inputs = [cut(x[:, i * BLOCK : (i + 1) * BLOCK], -1) for i in range(len(w.blocks))]
-    blocks = [Slices(*(array[columns] for array in block)) for block in w.blocks]
-    y = np.zeros((len(x), len(blocks[0].hi)))
+    inputs = [to_slices(x[:, i * BLOCK : (i + 1) * BLOCK], -1) for i in range(len(w.blocks))]
+    y = np.zeros((len(x), len(w.blocks[0].hi)))
 
     def multiply(part: slice) -> None:
-        for cut_x, block in zip(inputs, blocks, strict=True):
+        for cut_x, block in zip(inputs, w.blocks, strict=True):
             y[:, part] += _multiply(cut_x, Slices(*(a[part].astype(np.float64).T for a in block)))
 
     parallel_for(multiply, _output_slices(y.shape[1]), python_threads())
     if w.bias is not None:
-        y += w.bias[columns]
+        y += w.bias
     return then(y) if then else y
 
 

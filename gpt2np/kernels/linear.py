@@ -14,7 +14,7 @@ Shape letters: n rows; I groups of k inputs by P panels of m outputs in a packed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -44,13 +44,13 @@ class PackedHeads:
     panels: Array
     bias: Array
     scale: Array | None = None
-    _joined: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _split_k: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def joined(self, groups: int) -> Array:
+    def split_k(self, groups: int) -> Array:
         """Return the panels as matrices (groups, 3, I / groups · k, H·D); see `join_panels`."""
-        if groups not in self._joined:
-            self._joined[groups] = join_panels(self.panels, groups)
-        return self._joined[groups]
+        if groups not in self._split_k:
+            self._split_k[groups] = join_panels(self.panels, groups)
+        return self._split_k[groups]
 
 
 def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = None) -> Array:
@@ -61,7 +61,7 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
     n, (groups, n_panels, k, m) = x.shape[0], w.data.shape
     panels = w.data
     if not small_kernels() and is_stored_by_output(panels):
-        panels = w.joined(1 if n <= MAX_GEMV_ROWS else groups)
+        panels = w.split_k(1 if n <= MAX_GEMV_ROWS else groups)
     rows = _by_group(x, groups * k, panels.shape[0])
     partials = matmul(rows, panels)  # (I, P, n, m), or (I, 1, n, P·m)
     if w.scale is not None:
@@ -74,16 +74,9 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
     return then(y) if then else y
 
 
-def unembed(x: Array, w: PackedMatrix | Iterable[PackedMatrix]) -> Array:
-    """Return the logits (n, V) for final hidden states x (n, C), in chunks of rows.
-
-    `w` is the unembedding matrix, or an iterable over consecutive groups of its columns.
-    """
-    parts = [
-        by_rows(partial(linear, w=part), x, width=part.shape[1])
-        for part in ([w] if isinstance(w, PackedMatrix) else w)
-    ]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+def unembed(x: Array, w: PackedMatrix) -> Array:
+    """Return the logits (n, V) for final hidden states x (n, C), in chunks of rows."""
+    return by_rows(partial(linear, w=w), x, width=w.shape[1])
 
 
 def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
@@ -91,7 +84,7 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     panels = w.panels[:, :, heads]
     n, (groups, _, h, k, d) = x.shape[0], panels.shape
     if not small_kernels() and is_stored_by_output(panels):
-        whole = w.joined(1 if n <= MAX_GEMV_ROWS else groups)
+        whole = w.split_k(1 if n <= MAX_GEMV_ROWS else groups)
         panels = whole[..., heads.start * d : heads.stop * d]
         qkv = matmul(_by_group(x, groups * k, panels.shape[0]), panels)  # (I, 3, N, h·D)
         qkv = qkv.reshape(panels.shape[0], 3, n, h, d).swapaxes(2, 3)

@@ -33,7 +33,7 @@ _MIN_SHARED_SIZE = 100_000  # numbers; copying fewer takes less time than waking
 class PackedMatrix:
     """A matrix [in, out] cut into panels.
 
-    If `is_stored_by_output`, the weights of each output are contiguous, and `joined` returns the
+    If `is_stored_by_output`, the weights of each output are contiguous, and `split_k` returns the
     panels as one matrix, without a copy. Otherwise each panel is contiguous: the product of a few
     rows and one panel is small (`gpt2np.kernels.matmul`) and reads the panel sequentially. Zeros
     pad the last panel of each axis, and the width of each panel to a multiple of LANES.
@@ -54,16 +54,16 @@ class PackedMatrix:
     panel_shape: tuple[int, int]
     scale: Array | None = None
     bias: Array | None = None
-    _joined: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _split_k: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
     _ranges: dict[tuple[int, int], PackedMatrix] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def joined(self, groups: int) -> Array:
+    def split_k(self, groups: int) -> Array:
         """Return the panels as matrices (groups, 1, I / groups · k, P·m); see `join_panels`."""
-        if groups not in self._joined:
-            self._joined[groups] = join_panels(self.data, groups)[:, None]
-        return self._joined[groups]
+        if groups not in self._split_k:
+            self._split_k[groups] = join_panels(self.data, groups)[:, None]
+        return self._split_k[groups]
 
     @classmethod
     def in_buffer(
@@ -79,21 +79,6 @@ class PackedMatrix:
         """Return this matrix of int8 with scales of a floating-point dtype, for `fill` to set."""
         groups, n_panels, _, m = self.data.shape
         return replace(self, scale=np.ones((groups, n_panels, m), dtype))
-
-    @classmethod
-    def of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix:
-        """Cut a matrix [in, out] into panels.
-
-        The result is a view if the matrix needs no padding and its rows are contiguous. For
-        small-matrix kernels, products with a view are slower: its panels are not contiguous.
-        """
-        i, p, k, m = _data_shape(matrix.shape, panel_shape)
-        if (i * k, p * m) == matrix.shape and matrix.strides[1] == matrix.itemsize:
-            return cls(matrix.reshape(i, k, p, m).swapaxes(1, 2), matrix.shape, panel_shape)
-        buffer = np.empty(packed_size(matrix.shape, panel_shape), matrix.dtype)
-        packed = cls.in_buffer(buffer, matrix.shape, panel_shape)
-        packed.fill(matrix)
-        return packed
 
     def column_range(self, start: int, stop: int) -> PackedMatrix:
         """Return a view of columns start … stop - 1; `start` must begin a panel.

@@ -22,7 +22,7 @@ from gpt2np.kernels.malloc import raise_mmap_threshold
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import thread_count
 from gpt2np.model.gpt2 import gpt2
-from gpt2np.model.weights import pack_weights
+from gpt2np.model.weights import Weights
 from gpt2np.options import options_of
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
 from gpt2np.runtime.context import Context
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 class GPT2:
     """A GPT-2 model: its weights, and the forward pass that computes logits from token ids.
 
-    A model can be pickled and copied; `processes` is 1 in the copy. If an unchanged model was
-    loaded from a folder, its pickle contains only the folder's path.
+    A model can be pickled and copied; `processes` is 1 in the copy. If the model was loaded from
+    a folder, its pickle contains only the folder's path.
 
-    Threads can share a model if each thread uses its own KV caches. Assign weights and `processes`
-    while no other thread computes.
+    Threads can share a model if each thread uses its own KV caches. Assign `processes` while no
+    other thread computes.
 
     Attributes:
         config: the architecture.
-        weights: a mapping from names to read-only arrays; `weights[name] = array` replaces an array
-            (`gpt2np.runtime.packed_weights.PackedWeights`).
+        weights: an immutable mapping from names to read-only arrays. For a model with another
+            array, call `GPT2(model.config, {**model.weights, name: array})`.
         exact: whether passes have the same bits on every machine.
     """
 
@@ -62,14 +62,14 @@ class GPT2:
         weight_dtype: Literal["int8"] | None = None,
         exact: bool = False,
     ) -> None:
-        """Create a model from weights by name, which are packed at the first passes.
+        """Create a model from copies of weights by name, in the dtype of the embedding.
 
-        With `weight_dtype` "int8", the matrices are quantized to 8 bits now; with `exact`, passes
+        With `weight_dtype` "int8", the matrices are quantized to 8 bits; with `exact`, passes
         have the same bits on every machine. See `from_folder`.
 
         Raises:
-            InvalidArgumentError: a weight is missing or has the wrong shape; or with "int8", a
-                weight has NaN or infinity.
+            InvalidArgumentError: a weight is missing, or has the wrong shape or dtype; or with
+                "int8", a weight has NaN or infinity.
         """
         check_argument(isinstance(config, GPT2Config), "config", config, "a GPT2Config")
         is_mapping = isinstance(weights, Mapping)
@@ -81,15 +81,20 @@ class GPT2:
         is_possible = not (exact and weight_dtype)
         check_argument(is_possible, "weight_dtype", weight_dtype, "None for an exact model")
         self.exact = exact
-        self.weights = pack_weights(config, weights, quantize=weight_dtype == "int8", exact=exact)
+        self.weights = Weights(config, weights, quantize=weight_dtype == "int8", exact=exact)
         contexts = (ExactContext, HookedExactContext) if exact else (Context, HookedContext)
-        self._runner = ModelRunner(gpt2, config, self.weights, *contexts)
+        forward = partial(gpt2, w=self.weights.layers)
+        self._runner = ModelRunner(forward, config, self.dtype, *contexts)
         self._group: ProcessGroup | None = None
         self._folder: Path | None = None
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("config", "weights", "exact") and name in self.__dict__:
+            raise AttributeError(f"{name} is read-only; make a new model: GPT2(config, weights)")
+        super().__setattr__(name, value)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # A model in files that has not been changed is pickled as a reference to the files.
-        if self._folder and not self.weights.version:
+        if self._folder:
             given = self._folder, str(self.dtype), self.weight_dtype, self.exact
             return GPT2.from_folder, given
         create = partial(GPT2, weight_dtype=self.weight_dtype, exact=self.exact)
@@ -144,8 +149,7 @@ class GPT2:
         """
         from gpt2np.checkpoint.convert import write_checkpoint  # most programs write no model
 
-        with self.weights.lock:
-            write_checkpoint(self.config, self.weights, as_path(folder))
+        write_checkpoint(self.config, self.weights, as_path(folder))
 
     @property
     def summary(self) -> str:
@@ -194,7 +198,7 @@ class GPT2:
         """Return an empty KV cache for one sequence."""
         group = self._group
         cache = KVCache(self.config, self.dtype, group.allocate if group else private_zeros)
-        cache.bind(self.weights, self.weights.version)
+        cache.bind(self.weights)
         return cache
 
     @property
@@ -244,7 +248,8 @@ class GPT2:
             from gpt2np.runtime.process_group import ProcessGroup  # most starts need none
 
             with suppress(OSError):  # the system refuses shared memory
-                self._group = ProcessGroup(self._runner, size, self, tuner)
+                width, max_kept = self.weights.layers.max_width, self.weights.nbytes // 2
+                self._group = ProcessGroup(self._runner, size, self, tuner, width, max_kept)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -305,15 +310,13 @@ class GPT2:
             caches = [self.new_cache() for _ in new]
         check_caches(caches, new, self.config, self.weights)
         for cache in caches:
-            cache.bind(self.weights, self.weights.version)
+            cache.bind(self.weights)
         n_tokens = sum(map(len, new))
         indices = check_logits_indices(logits_indices, n_tokens)
-        # A short first pass takes less time than packing the weights for the workers.
-        is_worthwhile = self.weights.was_used or n_tokens > SMALL_BATCH
         group = self._group  # another thread may replace it
         lengths = [cache.length for cache in caches]
         try:
-            if group and hook is None and len(indices) <= SMALL_BATCH and is_worthwhile:
+            if group and hook is None and len(indices) <= SMALL_BATCH:
                 reserve(caches, list(map(len, new)), group.allocate)
                 logits = group.run(new, caches, indices)
                 if logits is not None:
@@ -326,6 +329,5 @@ class GPT2:
     @np.errstate(under="ignore")
     def unembed(self, x: Array) -> Array:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
-        w = self.weights.for_pass(short=False).lm_head
         with single_threaded_blas():
-            return self._runner.context.unembed(x, w)
+            return self._runner.context.unembed(x, self.weights.layers.lm_head)

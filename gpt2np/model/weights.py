@@ -1,8 +1,13 @@
-"""GPT-2's weights in the structure that the forward pass reads: blocks, layers, panels."""
+"""A model's weights by name, and packed in the structure that the forward pass reads.
+
+Every matrix is copied into panels (`gpt2np.kernels.packed_matrix`), which replace the original
+array. So nothing is read from the weights' file any more, and the file may be replaced.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -11,29 +16,32 @@ import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
+from gpt2np.checkpoint.safetensors_file import release
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import halves_long_sums
 from gpt2np.kernels.exact import ExactLinear
 from gpt2np.kernels.linear import PackedHeads
-from gpt2np.kernels.packed_matrix import PackedMatrix
+from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
-from gpt2np.runtime.packed_weights import PackedWeights, Packing, WeightSource, quantized_nbytes
+from gpt2np.progress import progress_bar
 
 _PANEL_WIDTH = 64  # outputs
 _MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
 _MAX_UNDIVIDED_SUM = 320  # products; GEMM cuts longer sums (`halves_long_sums`)
+_SLOW_SIZE = 100_000_000  # numbers whose quantization takes about a second
+_CHUNK_COLUMNS = 2048  # columns of a transposed matrix packed at a time; whole panels
 
 
 @dataclass(frozen=True)
 class TokenEmbedding:
-    """The token embeddings (V, C); indexing by token ids reads rows of the packed matrix."""
+    """The token embeddings (V, C); indexing by token ids reads columns of the unembedding."""
 
-    gather_rows: Callable[[IntArray], Array]
+    matrix: PackedMatrix
 
     def __getitem__(self, token_ids: IntArray) -> Array:
         """Return the embeddings (N, C) of token ids (N,)."""
-        return self.gather_rows(token_ids)
+        return self.matrix.gather_columns(token_ids)
 
 
 @dataclass(frozen=True)
@@ -59,66 +67,268 @@ class BlockWeights:
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """All weights of one forward pass.
+    """The weights in the structure of the forward pass.
 
     Attributes:
         wte: (V, C), the token embeddings.
         wpe: (n_positions, C), the position embeddings.
         blocks: the weights of each block.
         ln_f: the final layer norm.
-        lm_head: the unembedding (C, V), whole or as an iterable over slices of columns.
+        lm_head: the unembedding (C, V).
     """
 
     wte: Array | TokenEmbedding
     wpe: Array
-    blocks: Iterable[BlockWeights]
+    blocks: Sequence[BlockWeights]
     ln_f: Callable[[Array], Array]
-    lm_head: PackedMatrix | Iterable[PackedMatrix]
+    lm_head: PackedMatrix
 
     @property
     def max_width(self) -> int:
         """The largest number of outputs of attention or of a linear layer, padding included."""
-        block = next(iter(self.blocks))
-        assert isinstance(self.lm_head, PackedMatrix)
+        block = self.blocks[0]
         layers = block.attn_c_proj, block.c_fc, block.mlp_c_proj, self.lm_head
         _, _, n_head, _, head_size = block.c_attn.panels.shape
         widths = (w.data.shape[1] * w.data.shape[3] for w in layers)
         return int(max(n_head * head_size, *widths))
 
 
-def pack_weights(
-    config: GPT2Config,
-    arrays: Mapping[str, Array],
-    *,
-    quantize: bool = False,
-    exact: bool = False,
-) -> PackedWeights:
-    """Wrap a model's weights, named as in `weight_shapes`, in a mapping that packs them on demand.
+@dataclass(frozen=True)
+class Packing:
+    """How one weight array is packed.
 
-    With `quantize`, the matrices are packed as int8 (`PackedMatrix`). With `exact`, the weights are
-    float64, and the matrices are cut into slices at the first pass (`ExactLinear`).
-
-    Raises:
-        InvalidArgumentError: an array is missing, or does not have the shape that the config
-            demands.
+    Attributes:
+        panel_shape: the number of inputs and outputs of one panel.
+        is_transposed: whether the array is stored as [out, in] instead of [in, out].
     """
+
+    panel_shape: tuple[int, int]
+    is_transposed: bool = False
+
+    def matrix(self, array: Array) -> Array:
+        """Return the array as a matrix [in, out]; a vector becomes a matrix with one row."""
+        return array.T if self.is_transposed else np.atleast_2d(array)
+
+    def matrix_shape(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return the shape of `matrix(array)` for an array of this shape."""
+        n_in, n_out = shape if len(shape) == 2 else (1, *shape)
+        return (n_out, n_in) if self.is_transposed else (n_in, n_out)
+
+
+class Weights(Mapping[str, Array]):
+    """A model's weights, an immutable mapping from names to read-only arrays.
+
+    Reading an entry returns a view, or a copy of a packed matrix.
+
+    Attributes:
+        layers: the packed weights in the structure of the forward pass.
+        dtype: the dtype of all weights.
+        is_quantized: whether the matrices are packed as int8.
+    """
+
+    def __init__(
+        self,
+        config: GPT2Config,
+        arrays: Mapping[str, Array],
+        *,
+        quantize: bool = False,
+        exact: bool = False,
+    ) -> None:
+        """Pack the weights, named as in `weight_shapes`; the dtype is that of the embedding.
+
+        With `quantize`, the matrices are packed as int8 (`PackedMatrix`), and vectors keep the
+        dtype. With `exact`, the weights are float64, and the matrices are cut into slices
+        (`ExactLinear`).
+
+        Raises:
+            InvalidArgumentError: an array is missing, or its shape or dtype is wrong; or with
+                `quantize`, it has NaN or infinity.
+        """
+        given = _checked(config, arrays)
+        self.dtype = np.dtype(np.float64) if exact else given[WTE].dtype
+        self.is_quantized = quantize
+        self._shapes = {name: array.shape for name, array in given.items()}
+        self._packings = {} if exact else _packings(config, given, quantize)
+        self._matrices = self._pack(given)
+        self._arrays = {
+            name: np.array(array, self.dtype)
+            for name, array in given.items()
+            if name not in self._matrices
+        }
+        self.layers = self._exact_layers(config) if exact else self._packed_layers(config)
+
+    def _pack(self, arrays: Mapping[str, Array]) -> dict[str, PackedMatrix]:
+        """Copy every matrix into panels."""
+        matrices = self._allocate()
+        is_slow = self.is_quantized and self.parameters > _SLOW_SIZE
+        progress = None if is_slow else False
+        with progress_bar(self.parameters, "quantizing", "parameter", progress) as bar:
+            for name, packed in matrices.items():
+                self._pack_matrix(name, arrays[name], packed)
+                bar.update(math.prod(self._shapes[name]))
+        return matrices
+
+    def _pack_matrix(self, name: str, array: Array, packed: PackedMatrix) -> None:
+        packing = self._packings[name]
+        matrix = packing.matrix(np.asarray(array, self.dtype))
+        chunk = _CHUNK_COLUMNS if packing.is_transposed else matrix.shape[1]
+        for start in range(0, matrix.shape[1], chunk):
+            columns = matrix[:, start : start + chunk]
+            if self.is_quantized and not np.isfinite(columns).all():
+                raise InvalidArgumentError(
+                    f"{name} has NaN or infinity, which int8 can't hold; omit weights='int8'"
+                )
+            packed.column_range(start, start + columns.shape[1]).fill(columns)
+            release(columns)
+
+    def _allocate(self) -> dict[str, PackedMatrix]:
+        """Allocate the panels of all matrices in one array, for which NumPy requests huge pages.
+
+        Quantized matrices share an array of int8, and the vectors another array.
+        """
+        if not self.is_quantized:
+            return self._allocate_as(self.dtype, self._packings)
+        matrices = [name for name in self._packings if len(self._shapes[name]) == 2]
+        vectors = [name for name in self._packings if name not in matrices]
+        packed = self._allocate_as(np.dtype(np.int8), matrices)
+        quantized = {name: matrix.quantized(self.dtype) for name, matrix in packed.items()}
+        return quantized | self._allocate_as(self.dtype, vectors)
+
+    def _allocate_as(self, dtype: np.dtype[Any], names: Iterable[str]) -> dict[str, PackedMatrix]:
+        shapes = {n: self._packings[n].matrix_shape(self._shapes[n]) for n in names}
+        sizes = [packed_size(shape, self._packings[n].panel_shape) for n, shape in shapes.items()]
+        starts = np.cumsum([0, *sizes]).tolist()
+        buffer = np.empty(starts[-1], dtype)
+        return {
+            name: PackedMatrix.in_buffer(
+                buffer[start:stop], shapes[name], self._packings[name].panel_shape
+            )
+            for name, start, stop in zip(shapes, starts, starts[1:], strict=False)
+        }
+
+    def _packed_layers(self, config: GPT2Config) -> ModelWeights:
+        matrices = self._matrices
+
+        def linear(name: str) -> PackedMatrix:
+            bias = matrices[f"{name}.bias"].data.reshape(-1)
+            return replace(matrices[f"{name}.weight"], bias=bias)
+
+        def heads(name: str) -> PackedHeads:
+            weight, bias = (matrices[f"{name}.{kind}"] for kind in ("weight", "bias"))
+            groups, _, *panel = weight.data.shape
+            panels = weight.data.reshape(groups, 3, config.n_head, *panel)
+            scale = None
+            if weight.scale is not None:
+                scale = weight.scale.reshape(groups, 3, config.n_head, -1)
+            return PackedHeads(panels, bias.data.reshape(3, config.n_head, 1, -1), scale)
+
+        norm = partial(_layer_norm, config, self._arrays)
+        return ModelWeights(
+            TokenEmbedding(matrices[WTE]),
+            self._arrays["wpe.weight"],
+            list(arrange_blocks(config, norm, linear, heads)),
+            norm("ln_f"),
+            matrices[_head(matrices)],
+        )
+
+    def _exact_layers(self, config: GPT2Config) -> ModelWeights:
+        arrays, norm = self._arrays, partial(_layer_norm, config, self._arrays)
+
+        def linear(name: str) -> Any:  # an ExactLinear in the place of a PackedMatrix
+            return ExactLinear.of(arrays[f"{name}.weight"].T, arrays[f"{name}.bias"])
+
+        blocks = list(arrange_blocks(config, norm, linear))
+        lm_head: Any = ExactLinear.of(arrays[_head(arrays)])
+        return ModelWeights(arrays[WTE], arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
+
+    def gather_rows(self, name: str, indices: IntArray) -> Array:
+        """Return the rows of an embedding (V, C) at n indices, without unpacking the whole matrix.
+
+        Returns (n, C).
+        """
+        if name in self._matrices:
+            return self._matrices[name].gather_columns(indices)
+        return self._arrays[name][indices]
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._shapes:
+            raise KeyError(f"the model has no weight {name!r}; list(model.weights) has the names")
+        if name in self._arrays:
+            array = self._arrays[name].view()
+        else:
+            matrix = self._matrices[name].unpack()
+            is_transposed = self._packings[name].is_transposed
+            array = matrix.T if is_transposed else matrix.reshape(self._shapes[name])
+        array.flags.writeable = False  # a change would not change the model, or only in part
+        return array
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shapes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    @property
+    def parameters(self) -> int:
+        """The total number of parameters."""
+        return sum(map(math.prod, self._shapes.values()))
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all parameters in bytes, without padding."""
+        if self.is_quantized:
+            return _quantized_nbytes(self._shapes, self._packings, self.dtype.itemsize)
+        return self.parameters * self.dtype.itemsize
+
+
+def _checked(config: GPT2Config, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the model's arrays in the order of the pass; check their shapes and dtypes."""
     shapes = weight_shapes(config)
+    if LM_HEAD in arrays:
+        shapes[LM_HEAD] = shapes[WTE]
     for name, shape in shapes.items():
         if name not in arrays:
             raise InvalidArgumentError(f"the weights lack {name}")
         if arrays[name].shape != shape:
             raise InvalidArgumentError(f"{name} has shape {arrays[name].shape}, expected {shape}")
-    head = LM_HEAD if LM_HEAD in arrays else WTE
-    given = {name: arrays[name] for name in dict.fromkeys((*shapes, head))}
-    if exact:
-        return PackedWeights(given, np.dtype(np.float64), {}, partial(_arrange_exact, config, head))
-    packings, arrange = _packings(config, given, quantize), partial(_arrange, config, head)
-    return PackedWeights(given, arrays[WTE].dtype, packings, arrange, quantize=quantize)
+        dtype = arrays[name].dtype
+        if dtype.kind not in "fiu" or (name == WTE and dtype not in (np.float32, np.float64)):
+            raise InvalidArgumentError(
+                f"{name} has dtype {dtype}, expected float32 or float64; convert the weights with "
+                "array.astype(np.float32)"
+            )
+    return {name: arrays[name] for name in shapes}
+
+
+def _head(names: Iterable[str]) -> str:
+    """Return the name of the unembedding: the embedding if both are one tensor."""
+    return LM_HEAD if LM_HEAD in names else WTE
 
 
 def int8_nbytes(config: GPT2Config, shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Return the bytes of a model's weights of these shapes, with its matrices as int8."""
-    return quantized_nbytes(shapes, _packings(config, shapes, quantize=True))
+    return _quantized_nbytes(shapes, _packings(config, shapes, quantize=True))
+
+
+def _quantized_nbytes(
+    shapes: Mapping[str, tuple[int, ...]], packings: Mapping[str, Packing], itemsize: int = 4
+) -> int:
+    """Return the bytes of weights whose matrices are int8, with a scale per panel and column.
+
+    Scales and all other weights have `itemsize` bytes.
+    """
+    n_bytes = 0
+    for name, shape in shapes.items():
+        if name in packings and len(shape) == 2:
+            n_in, n_out = packings[name].matrix_shape(shape)
+            n_groups = -(-n_in // packings[name].panel_shape[0])
+            n_bytes += math.prod(shape) + itemsize * n_groups * n_out
+        else:
+            n_bytes += itemsize * math.prod(shape)
+    return n_bytes
 
 
 def _kind(name: str) -> str:
@@ -187,44 +397,8 @@ def arrange_blocks(
         )
 
 
-def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: bool) -> ModelWeights:
-    def linear(name: str) -> PackedMatrix:
-        weight, bias = (source.packed(f"{name}.{kind}") for kind in ("weight", "bias"))
-        return replace(weight, bias=bias.data.reshape(-1))
-
-    def heads(name: str) -> PackedHeads:
-        source.prefetch(name.removesuffix("attn.c_attn"))  # the whole block
-        weight, bias = (source.packed(f"{name}.{kind}") for kind in ("weight", "bias"))
-        groups, _, *panel = weight.data.shape
-        return PackedHeads(
-            weight.data.reshape(groups, 3, config.n_head, *panel),
-            bias.data.reshape(3, config.n_head, 1, -1),
-            None if weight.scale is None else weight.scale.reshape(groups, 3, config.n_head, -1),
-        )
-
-    norm = partial(_layer_norm, config, source)
-    blocks = arrange_blocks(config, norm, linear, heads)
-    lm_head = source.packed_parts(head)
-    return ModelWeights(
-        TokenEmbedding(partial(source.gather_rows, WTE)),
-        source.arrays["wpe.weight"],
-        list(blocks) if is_packed else blocks,
-        norm("ln_f"),
-        next(lm_head) if is_packed else lm_head,
-    )
-
-
-def _arrange_exact(config: GPT2Config, head: str, source: WeightSource, _: bool) -> ModelWeights:
-    arrays, norm = source.arrays, partial(_layer_norm, config, source)
-
-    def linear(name: str) -> Any:  # an ExactLinear in the place of a PackedMatrix
-        return ExactLinear.of(arrays[f"{name}.weight"].T, arrays[f"{name}.bias"])
-
-    blocks = list(arrange_blocks(config, norm, linear))
-    lm_head: Any = ExactLinear.of(arrays[head])
-    return ModelWeights(arrays[WTE], arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
-
-
-def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> Callable[[Array], Array]:
-    weight, bias = source.arrays[f"{name}.weight"], source.arrays[f"{name}.bias"]
+def _layer_norm(
+    config: GPT2Config, arrays: Mapping[str, Array], name: str
+) -> Callable[[Array], Array]:
+    weight, bias = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
     return partial(layer_norm, weight=weight, bias=bias, epsilon=config.layer_norm_epsilon)

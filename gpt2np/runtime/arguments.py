@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +12,6 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument, is_integer
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.runtime.kv_cache import KVCache
-from gpt2np.runtime.packed_weights import PackedWeights
 
 
 def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[IntArray]:
@@ -48,17 +48,13 @@ def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
 
 
 def check_caches(
-    caches: Sequence[KVCache],
-    sequences: Sequence[IntArray],
-    config: GPT2Config,
-    weights: PackedWeights,
+    caches: Sequence[KVCache], sequences: Sequence[IntArray], config: GPT2Config, weights: Any
 ) -> None:
     """Check that each sequence has its own KV cache, and that its new ids fit the context.
 
     Raises:
         ContextLengthError: a sequence would exceed n_positions tokens.
-        InvalidArgumentError: a cache is missing, used twice, from another model, from before a
-            weight was changed, or not in the model's dtype.
+        InvalidArgumentError: a cache is missing, used twice or from another model.
     """
     is_list = isinstance(caches, Sequence) and all(isinstance(c, KVCache) for c in caches)
     check_argument(is_list, "caches", caches, "a list, one KVCache per sequence, as in [cache]")
@@ -66,16 +62,9 @@ def check_caches(
         raise InvalidArgumentError(f"{len(sequences)} sequences need as many caches, all different")
     for cache in caches:
         store = cache.store
-        if store.keys.dtype != weights.dtype:
-            raise InvalidArgumentError(
-                f"caches must be {weights.dtype}, like the model: model.new_cache()"
-            )
         is_own = store.config is config or store.config == config
-        if not (is_own and cache.is_from(weights, weights.version)):
-            raise InvalidArgumentError(
-                "a cache is another model's, or from before a weight was changed; make it by "
-                "model.new_cache()"
-            )
+        if not (is_own and store.keys.dtype == weights.dtype and cache.is_from(weights)):
+            raise InvalidArgumentError("a cache is another model's; make it by model.new_cache()")
     for ids, cache in zip(sequences, caches, strict=True):
         if cache.length + ids.size > config.n_positions:
             raise ContextLengthError(
@@ -120,9 +109,12 @@ def last_token_indices(sequences: Sequence[Sequence[int] | Array]) -> IntArray:
 
 
 def _integers(values: ArrayLike, name: str) -> IntArray:
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        array = np.asarray(None)
     is_valid = not array.size or array.dtype.kind in "iu"
-    if array.dtype.kind in "fO":  # perhaps integers beyond 64 bits
+    if array.ndim == 1 and array.dtype.kind in "fO":  # perhaps integers beyond 64 bits
         array = np.asarray(values, object)
         is_valid = all(map(is_integer, array))
     if array.ndim != 1 or not is_valid:

@@ -12,13 +12,13 @@ import numpy as np
 
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array
-from gpt2np.runtime.context import Context
+from gpt2np.runtime.context import Attend, Context
 from gpt2np.runtime.hooked_context import HookedContext
 from gpt2np.runtime.kv_view import KVView
 
 
 class ExactKVView(KVView):
-    """Keys and values, each token's cut into slices by itself: later tokens change no bit."""
+    """Keys and values, each token's with scales of its own: later tokens change no bit."""
 
     matmul = staticmethod(exact.matmul)
     weighted_rows = staticmethod(exact.weighted_rows)
@@ -31,14 +31,16 @@ class ExactContext(Context):
     unembed: Any = staticmethod(exact.linear)
     kv_view = ExactKVView
 
-    def project_heads(self, x: Array, w: Any, heads: slice) -> Array:  # an ExactLinear
-        """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D), padded."""
-        h, d, n_embd = heads.stop - heads.start, self._head_size, self._n_head * self._head_size
-        qkv = np.zeros((3, h, len(x), self._padded_head_size))
-        for i, array in enumerate(qkv):
-            columns = slice(i * n_embd + heads.start * d, i * n_embd + heads.stop * d)
-            y = exact.linear(x, w, columns=columns)
-            array[..., :d] = y.reshape(-1, h, d).swapaxes(0, 1)
+    def attention(self, attend: Attend, x: Array, w: Any, layer: int) -> Array:
+        """Project all heads at once, so that x is split into slices once; then as `Context`."""
+        qkv = np.zeros((3, self._n_head, len(x), self._padded_head_size))
+        y = exact.linear(x, w).reshape(len(x), 3, self._n_head, -1)
+        qkv[..., : self._head_size] = y.transpose(1, 2, 0, 3)
+        return super().attention(attend, x, qkv, layer)
+
+    def project_heads(self, x: Array, w: Any, heads: slice) -> Array:
+        """Return the q, k and v of a slice of h heads, of all heads w: (3, h, N, D), padded."""
+        qkv: Array = w[:, heads]
         return qkv
 
 

@@ -97,6 +97,13 @@ def apply_hook(hook: Hook, name: str, array: Array, layer: int | None = None) ->
     array[...] = call_hook(hook, name, array.copy())
 
 
+def _selects_positions(hook: Hook) -> bool:
+    """Tell whether a hook, or one of a chain, has `positions`, as those of `gpt2np.interp`."""
+    if isinstance(hook, Chain):
+        return any(map(_selects_positions, hook.hooks))
+    return getattr(hook, "positions", None) is not None
+
+
 class HookedContext(Context):
     """A forward pass that calls a hook at every hook point.
 
@@ -107,6 +114,10 @@ class HookedContext(Context):
     def __init__(self, config: GPT2Config, batch: Batch, hook: Hook) -> None:
         super().__init__(config, batch, threads=1)
         self._hook = resolve_hook(hook, config.n_layer)
+        if len(batch.slices) > 1 and _selects_positions(self._hook):
+            raise InvalidArgumentError(
+                "hook selects positions of one text; run a pass for each sequence", param="hook"
+            )
 
     def by_rows(
         self, function: Callable[..., Array], *arrays: Array, width: int | None = None

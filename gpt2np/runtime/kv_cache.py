@@ -60,7 +60,6 @@ class KVCache:
 
     _copies: ReferenceType[KVStore] | None = None  # the store of the last copies
     _weights: ReferenceType[object] | None = None  # None if unknown, as after unpickling
-    _version = 0
 
     def __init__(
         self,
@@ -78,15 +77,13 @@ class KVCache:
         cache.length, cache.place = length, (store, slot)
         return cache
 
-    def bind(self, weights: object, version: int) -> None:
-        """Record the weights that compute the cached tokens, and the version of the weights."""
-        self._weights, self._version = ref(weights), version
+    def bind(self, weights: object) -> None:
+        """Record the weights that compute the cached tokens."""
+        self._weights = ref(weights)
 
-    def is_from(self, weights: object, version: int) -> bool:
+    def is_from(self, weights: object) -> bool:
         """Tell whether these weights computed the cached tokens; True if that is unknown."""
-        if self._weights is None:
-            return True
-        return self._weights() is weights and (not self.length or self._version == version)
+        return self._weights is None or self._weights() is weights
 
     @property
     def store(self) -> KVStore:
@@ -130,7 +127,7 @@ class KVCache:
             store = self.store.new_store(MAX_SLOTS, _tiles(self.length))  # more copies often follow
             store.move_in([other])
             self._copies = ref(store)
-        other._weights, other._version = self._weights, self._version
+        other._weights = self._weights
         return other
 
     def truncate(self, length: int) -> None:

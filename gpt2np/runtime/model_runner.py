@@ -17,7 +17,6 @@ from gpt2np.runtime.batch import PREFILL_CHUNK, Batch, make_batches
 from gpt2np.runtime.context import Context
 from gpt2np.runtime.hooked_context import Hook, HookedContext
 from gpt2np.runtime.kv_cache import KVCache, KVStore, reserve
-from gpt2np.runtime.packed_weights import PackedWeights
 from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelContext
 
 _MAX_BATCHES = 32  # of _DecodeSteps: one number of draft tokens each
@@ -34,18 +33,18 @@ class _DecodeSteps:
 
 @dataclass(frozen=True)
 class ModelRunner:
-    """A model's forward function and weights.
+    """A model's forward function.
 
     Attributes:
-        function: the forward function; computes the logits (R, V) from a context and the weights.
+        function: the forward function; computes the logits (R, V) from a context.
         config: the architecture.
-        weights: the weights, which are packed when needed.
+        dtype: the dtype of every array of the pass.
         context, hooked_context: the contexts of passes without and with a hook on one rank.
     """
 
-    function: Callable[[Context, Any], Array]
+    function: Callable[[Context], Array]
     config: GPT2Config
-    weights: PackedWeights
+    dtype: np.dtype[Any]
     context: type[Context] = Context
     hooked_context: type[HookedContext] = HookedContext
     _steps: WeakKeyDictionary[KVCache, _DecodeSteps] = field(
@@ -82,8 +81,7 @@ class ModelRunner:
                     ctx = TensorParallelContext(self.config, batch, rank)
                 else:
                     ctx = self.context(self.config, batch)
-            weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
-            logits = self.function(ctx, weights)
+            logits = self.function(ctx)
             _advance(batch)
             return logits
 
@@ -100,15 +98,14 @@ class ModelRunner:
         if rank:
             logits = rank.output(0, len(logits_indices), self.config.vocab_size)
         elif sum(map(len, sequences)) > PREFILL_CHUNK:
-            logits = np.empty((len(logits_indices), self.config.vocab_size), self.weights.dtype)
+            logits = np.empty((len(logits_indices), self.config.vocab_size), self.dtype)
         for batch in make_batches(sequences, caches, logits_indices, n_workers):
             if rank:
                 batch = batch.share_of(rank.rank, rank.world_size)
                 ctx: Context = ContextParallelContext(self.config, batch, rank)
             else:
                 ctx = self.context(self.config, batch)
-            weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
-            result = self.function(ctx, weights)
+            result = self.function(ctx)
             _advance(batch)
             if logits is None:
                 return result

@@ -70,21 +70,24 @@ class ProcessGroup:
         world_size: int,
         owner: object,
         tuner: RankTuner | None = None,
+        max_width: int = 0,
+        max_kept: int = 0,
     ) -> None:
         """Set up shared memory, without forking workers yet.
 
-        The workers end when `owner` is deleted or this process exits.
+        `max_width` is the largest number of outputs of a layer, padding included. Up to `max_kept`
+        bytes of freed caches are kept for later caches. The workers end when `owner` is deleted or
+        this process exits.
         """
         address_space = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        nbytes = runner.weights.nbytes
-        self._memory = SharedMemory(address_space, max_kept=nbytes // 2)
+        self._memory = SharedMemory(address_space, max_kept=max_kept)
         self._runner = runner
         self.world_size = world_size
         self.tuner = tuner
+        self._max_width = max_width
         self._workers: list[Worker] = []
         self._is_busy = False  # workers are being forked, or compute a pass
         self._fork_timeout = 0.0 if tuner else _FORK_TIMEOUT_S
-        self._weights_version = 0
         self._store_offsets: weakref.WeakKeyDictionary[KVStore, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._settings = ExitStack()
@@ -179,7 +182,7 @@ class ProcessGroup:
         if len(task_json) + _MAX_HEADER > MAX_MESSAGE:
             return None
         try:
-            if self._is_busy or self._weights_version != runner.weights.version:
+            if self._is_busy:
                 kill_workers(self._workers)
             lacks_workers = len(self._workers) < n_ranks - 1
             if lacks_workers and not wait_for_blas(self._fork_timeout):
@@ -207,25 +210,23 @@ class ProcessGroup:
 
     def _fork_workers(self, count: int) -> None:
         """Fork workers until there are `count`; if there were none, set up memory for all ranks."""
-        weights, workers = self._runner.weights, self._workers
-        with weights.lock:
-            if not workers:
-                self._weights_version = weights.version
-                self._create_rank = self._set_up_ranks()
-            parent = os.getpid()
-            while len(workers) < count:
-                create_rank = partial(
-                    self._create_rank,
-                    rank=len(workers) + 1,
-                    failure=lambda: "" if os.getppid() == parent else "rank 0 has ended",
-                )
-                fork_worker(workers, partial(_serve, self._runner, create_rank, self._memory))
+        workers = self._workers
+        if not workers:
+            self._create_rank = self._set_up_ranks()
+        parent = os.getpid()
+        while len(workers) < count:
+            create_rank = partial(
+                self._create_rank,
+                rank=len(workers) + 1,
+                failure=lambda: "" if os.getppid() == parent else "rank 0 has ended",
+            )
+            fork_worker(workers, partial(_serve, self._runner, create_rank, self._memory))
 
     def _set_up_ranks(self) -> Callable[..., Rank]:
         """Allocate shared buffers and barrier counters. Returns a function that creates a rank."""
-        weights = self._runner.weights
-        size = SMALL_BATCH * weights.for_pass(short=False).max_width * weights.dtype.itemsize
-        shared_buffers = [np.frombuffer(mmap.mmap(-1, size), weights.dtype) for _ in range(2)]
+        dtype = self._runner.dtype
+        size = SMALL_BATCH * self._max_width * dtype.itemsize
+        shared_buffers = [np.frombuffer(mmap.mmap(-1, size), dtype) for _ in range(2)]
         counters = memoryview(mmap.mmap(-1, 8 * COUNTER_STRIDE * self.world_size)).cast("q")
         workers = self._workers  # not self, which a rank must not keep alive
         create_rank = partial(Rank, shared_buffers=shared_buffers, barrier_counters=counters)
@@ -303,7 +304,7 @@ class _WorkerCaches:
         def allocate(_: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
             return self._memory.array_at(offset, shape, dtype)
 
-        return KVStore(self._runner.config, self._runner.weights.dtype, slots, tiles, allocate)
+        return KVStore(self._runner.config, self._runner.dtype, slots, tiles, allocate)
 
 
 _groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -142,9 +142,8 @@ class TensorParallelContext(Context):
         self._rank.barrier()
         return y[:, :n_out]
 
-    def unembed(self, x: Array, w: PackedMatrix | Iterable[PackedMatrix]) -> Array:
+    def unembed(self, x: Array, w: PackedMatrix) -> Array:
         """Compute this rank's columns of the logits, wait for all ranks, return all columns."""
-        assert isinstance(w, PackedMatrix)  # ranks share packed weights
         return self.linear(x, w)
 
     def attention(self, attend: Attend, x: Array, w: PackedHeads, layer: int) -> Array:

@@ -12,7 +12,14 @@ from helpers.explain_pages import LONG, MARKUP, PROMPT, SIGNS, gpt2_small
 from helpers.paths import CHECKOUT
 from helpers.references import save_reference
 
-from gpt2np import CheckpointError, ContextLengthError, InvalidArgumentError, LanguageModel, load
+from gpt2np import (
+    GPT2,
+    CheckpointError,
+    ContextLengthError,
+    InvalidArgumentError,
+    LanguageModel,
+    load,
+)
 from gpt2np.benchmark.counts import hook_point_flops
 from gpt2np.explain.measure import seconds_per_part
 from gpt2np.explain.page import PROGRESS_STEPS, explain
@@ -156,7 +163,8 @@ def test_only_float32(bundled):
 
 def test_damaged_weights(bundled):
     lm = load(bundled)
-    lm.model.weights["ln_f.bias"] = np.full(256, np.inf)
+    weights = {**lm.model.weights, "ln_f.bias": np.full(256, np.inf)}
+    lm.model = GPT2(lm.model.config, weights)
     with pytest.raises(CheckpointError, match=r"stored in ln_f\.bias"):
         explain(lm, "fox")
 
@@ -164,8 +172,8 @@ def test_damaged_weights(bundled):
 @pytest.mark.filterwarnings("error")
 def test_a_model_of_zeros_has_a_page(bundled):
     lm = load(bundled)
-    for name, array in lm.model.weights.items():
-        lm.model.weights[name] = np.zeros_like(array)
+    weights = {name: np.zeros_like(array) for name, array in lm.model.weights.items()}
+    lm.model = GPT2(lm.model.config, weights)
     page = explain(lm, "The little fox", steps=1)
     details = content(page)["details"]
     assert not np.frombuffer(base64.b64decode(details["lengths"]["base64"]), "<f4").any()

@@ -296,7 +296,6 @@ import numpy as np
 from gpt2np import GPT2
 
 model = GPT2.from_folder(sys.argv[1])
-model.weights.for_pass(short=False)  # packs the weights
 before = model.forward([[1, 2, 3]])
 (path,) = Path(sys.argv[1]).glob("*.safetensors")
 path.write_bytes(b"")
@@ -305,7 +304,7 @@ print("equal")
 """
 
 
-def test_a_file_truncated_after_packing_is_not_read_again(tmp_path):
+def test_a_file_truncated_after_loading_is_not_read_again(tmp_path):
     """A separate process, because reading beyond a mapped file's end kills the process."""
     model = random_model(n_embd=256, n_head=2, n_layer=2)
     (tmp_path / "config.json").write_text(

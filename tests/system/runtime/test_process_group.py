@@ -23,7 +23,7 @@ import pytest
 from helpers.paths import CHECKOUT
 from helpers.random_models import SHAPES, random_model
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np import GPT2, InvalidArgumentError
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import thread_count
@@ -43,7 +43,8 @@ pytestmark = pytest.mark.skipif(
 def with_processes(model, count):
     """Also more processes than CPUs."""
     model.processes = 1
-    model._group = process_group.ProcessGroup(model._runner, count, owner=model)
+    width = model.weights.layers.max_width
+    model._group = process_group.ProcessGroup(model._runner, count, model, max_width=width)
     return model
 
 
@@ -86,6 +87,12 @@ def small(**changes):
     model = random_model(**{**SHAPES["small heads"], **changes})
     model.forward([[1]])
     return with_processes(model, 2)
+
+
+def with_embedding(model, token_id, value):
+    weight = model.weights["wte.weight"].copy()
+    weight[token_id] = value
+    return GPT2(model.config, {**model.weights, "wte.weight": weight})
 
 
 def pids(model):
@@ -276,11 +283,7 @@ class TestSameBits:
     def test_what_is_not_finite_stays_where_it_is(self, monkeypatch):
         """In a later pass of a prompt, whose tokens are in a tile with those of the pass before."""
         shape = {"n_embd": 640, "n_head": 10, "n_inner": 100, "n_layer": 1}
-        models = [random_model(**shape) for _ in range(2)]
-        for model in models:
-            weight = model.weights["wte.weight"].copy()
-            weight[7] = np.inf
-            model.weights["wte.weight"] = weight
+        models = [with_embedding(random_model(**shape), 7, np.inf) for _ in range(2)]
         models[0] = with_processes(models[0], 2)
         first, causal_softmax = os.getpid(), gpt2.causal_softmax
 
@@ -301,9 +304,8 @@ class TestSameBits:
 
 
 class TestWhenTheyCompute:
-    def test_not_in_a_short_first_pass_nor_with_many_rows_nor_with_a_probe(self):
-        model = random_model(**SHAPES["small heads"])
-        with_processes(model, 2).forward([[1]])  # the first, from the file as it is
+    def test_passes_with_many_logits_or_a_hook_use_one_process(self):
+        model = with_processes(random_model(**SHAPES["small heads"]), 2)
         model.forward([range(SMALL_BATCH + 1)])
         model.forward([[1]], hook=lambda _, array: array)
         assert pids(model) == []
@@ -345,18 +347,6 @@ class TestWhenTheyCompute:
         model.processes = 1
         np.testing.assert_allclose(found, model.forward([ids]), atol=1e-5)
 
-    def test_weights_that_are_set(self):
-        model = small()
-        model.forward([[5]])
-        for name in ("h.0.mlp.c_fc.weight", "ln_f.bias"):
-            model.weights[name] = model.weights[name] * 2
-            found = model.forward([[5]])
-            assert pids(model)
-            fresh = random_model(**SHAPES["small heads"])
-            for each in model.weights:
-                fresh.weights[each] = model.weights[each]
-            np.testing.assert_array_equal(found, fresh.forward([[5]]))
-
     def test_how_many(self):
         model = random_model(**SHAPES["small heads"])
         assert model.processes == 1
@@ -388,7 +378,8 @@ class TestVaryingRanks:
         model = small()
         model.processes = 1
         tuner = Script(*numbers)
-        model._group = process_group.ProcessGroup(model._runner, 4, model, tuner)
+        width = model.weights.layers.max_width
+        model._group = process_group.ProcessGroup(model._runner, 4, model, tuner, width)
         return model, tuner
 
     def test_same_bits_from_pass_to_pass(self):
@@ -418,18 +409,6 @@ class TestVaryingRanks:
         assert counts == [0, 1, 1, 1, 3, 3, 3]
         # The pass that forks is not timed.
         assert tuner.recorded == [(1, 1), (1, 1), (1, 2), (1, 3), (1, 4)]
-
-    def test_weights_that_are_set(self):
-        model, _ = self.scripted(1, 3, 1, 2, 3)
-        for _ in range(3):
-            model.forward([[5]])
-        name = "h.0.mlp.c_fc.weight"
-        model.weights[name] = model.weights[name] * 2
-        other = random_model(**SHAPES["small heads"])
-        other.forward([[1]])
-        other.weights[name] = model.weights[name]
-        for _ in range(2):
-            same(model.forward([[5]]), other.forward([[5]]))
 
     def test_a_rank_that_sits_out_is_killed(self):
         model, _ = self.scripted(3, 2, 2, 3, 1)
@@ -704,11 +683,9 @@ class TestWhenSomethingHappens:
         assert model.processes == 2
 
     def test_ctrl_c_twice_while_others_are_forked(self, monkeypatch):
-        """As a new weight asks for others: those that are half made are not relied on."""
+        """Those that are half made are not relied on."""
         model = with_processes(small(), 3)
         ids = np.random.default_rng(0).integers(0, 1031, 100)
-        model.forward([ids], logits_indices=[0])
-        model.weights["ln_f.bias"] = model.weights["ln_f.bias"] * 2
         fork_worker, forked = process_group.fork_worker, []
 
         def stop(*_):
@@ -783,39 +760,12 @@ class TestWhenSomethingHappens:
         assert (model.processes, pids(model)) == (1, [])
 
     def test_floating_point_errors_are_the_first_one_s(self):
-        model = small()
+        model = with_processes(with_embedding(small(), 7, 3e38), 2)
         ids = [1] * 33 + [7] * 33  # the other one's are those that overflow
-        weight = model.weights["wte.weight"].copy()
-        weight[7] = 3e38
-        model.weights["wte.weight"] = weight
         with np.errstate(all="raise"):
             model.forward([ids], logits_indices=[0])
             model.forward([ids], logits_indices=[0])
         assert (model.processes, len(pids(model))) == (2, 1)
-
-    def test_the_user_forks_while_a_thread_has_the_weights(self):
-        model = small()
-        expected = model.forward([[5]])
-        held, enough = threading.Event(), threading.Event()
-
-        def hold():
-            with model.weights.lock:
-                held.set()
-                enough.wait(60)
-
-        thread = threading.Thread(target=hold)
-        thread.start()
-        held.wait(60)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if not pid:
-            signal.alarm(20)
-            os._exit(0 if np.array_equal(model.forward([[5]]), expected) else 1)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        enough.set()
-        thread.join()
-        assert code == 0
 
     def test_the_user_forks(self):
         """The fork computes alone, and can't use a cache that this process goes on with."""

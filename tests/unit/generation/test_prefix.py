@@ -67,7 +67,7 @@ def test_prompt_logprobs_include_the_prefix(lm):
 def test_a_prefix_of_another_model_is_refused(lm):
     prefix = lm.prefix(STORY)
     other = LanguageModel.load("bundled")
-    with pytest.raises(InvalidArgumentError, match="another model, or before a weight was changed"):
+    with pytest.raises(InvalidArgumentError, match="another model"):
         other.generate("x", prefix=prefix)
 
 

@@ -268,3 +268,13 @@ class TestBadInput:
         with pytest.raises(InvalidArgumentError) as caught:
             model.forward([prompts[0]], hook=intervention)
         assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_positions_in_a_pass_over_several_texts_are_an_error(model, prompts, exact):
+    model = GPT2(model.config, model.weights, exact=exact)
+    hook = chain(zero("blocks.1.resid", positions=0))
+    with pytest.raises(InvalidArgumentError, match="hook selects positions of one text"):
+        model.forward(prompts, hook=hook)
+    model.forward(prompts[:1], hook=hook)
+    model.forward(prompts, hook=zero("blocks.1.resid"))

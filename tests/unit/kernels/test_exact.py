@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from helpers.random_models import random_model
 
+from gpt2np import GPT2
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array
 
@@ -64,7 +66,9 @@ def test_products_keep_their_bound(spread: float) -> None:
     x = RNG.standard_normal((5, 700)) * np.exp(RNG.uniform(-spread, spread, (5, 1)))
     w = RNG.standard_normal((700, 6)) * np.exp(RNG.uniform(-spread, spread, (1, 6)))
     exact_sums = [[math.fsum(_products(row, column)) for column in w.T] for row in x]
-    bound = 3 * 700 * 2.0**-44 * (exact.cut(x, -1).scale * exact.cut(w, 0).scale) * 2.0**42
+    bound = (
+        3 * 700 * 2.0**-44 * (exact.to_slices(x, -1).scale * exact.to_slices(w, 0).scale) * 2.0**42
+    )
     bound += 2.0**-52 * np.abs(exact_sums)
     assert (np.abs(exact.matmul(x, w) - exact_sums) <= bound).all()
     weighted = exact.weighted_rows(x, w)
@@ -80,7 +84,7 @@ def _products(x: Array, w: Array) -> list[float]:
 
 def test_products_of_slices_are_integers_that_float64_holds() -> None:
     x = np.full((1, exact.BLOCK), 1 - 2.0**-40)
-    hi, lo, _ = exact.cut(x, -1)
+    hi, lo, _ = exact.to_slices(x, -1)
     assert np.abs(hi).max() <= 2**21 and np.abs(lo).max() <= 2**21
     assert 2 * exact.BLOCK * 2**42 <= 2**53
 
@@ -90,7 +94,8 @@ def test_linear_is_the_same_for_any_rows_and_columns() -> None:
     layer = exact.ExactLinear.of(w.T, RNG.standard_normal(300))
     whole = exact.linear(x, layer)
     np.testing.assert_array_equal(whole[3:4], exact.linear(x[3:4], layer))
-    np.testing.assert_array_equal(whole[:, 50:90], exact.linear(x, layer, columns=slice(50, 90)))
+    columns = exact.ExactLinear.of(w.T[50:90], layer.bias[50:90])
+    np.testing.assert_array_equal(whole[:, 50:90], exact.linear(x, columns))
     np.testing.assert_allclose(whole, x @ w + layer.bias, rtol=0, atol=1e-9)
 
 
@@ -100,3 +105,19 @@ def test_weighted_rows_ignore_rows_of_weight_zero() -> None:
     other = w.copy()
     other[40:] *= 1e6
     np.testing.assert_array_equal(exact.weighted_rows(x, w), exact.weighted_rows(x, other))
+
+
+@pytest.mark.parametrize("n", [1, 100])
+def test_a_layer_cuts_its_input_once(n, monkeypatch):
+    """Also the layer of queries, keys and values, whose heads are computed in several parts."""
+    shape = {"vocab_size": 97, "n_positions": 128, "n_embd": 24, "n_head": 4, "n_layer": 2}
+    model = random_model(**shape, n_inner=50)
+    model = GPT2(model.config, model.weights, exact=True)
+    shapes, to_slices = [], exact.to_slices
+    monkeypatch.setattr(
+        exact, "to_slices", lambda x, axis: shapes.append(x.shape) or to_slices(x, axis)
+    )
+    model.forward([[5] * n])
+    # In each block attn.c_attn, attn.c_proj and mlp.c_fc; then the unembedding.
+    rows = {width: sum(shape[0] for shape in shapes if shape[1:] == (width,)) for width in (24, 50)}
+    assert rows == {24: (3 * 2 + 1) * n, 50: 2 * n}

@@ -93,19 +93,6 @@ def test_by_rows_is_the_function_of_all_rows(n, threads, monkeypatch):
     assert sum(sizes) == n and (n <= 64 or max(sizes) <= largest)
 
 
-@pytest.mark.parametrize("n", [1, 3, 40])
-def test_panels_can_be_views_of_a_matrix(n):
-    """The first pass multiplies by the pages of the model's file."""
-    rng = np.random.default_rng(n)
-    x, w, b = rng.normal(size=(n, 48)), rng.normal(size=(48, 192)), rng.normal(size=192)
-    view = PackedMatrix.of(w, (24, 16))
-    assert np.shares_memory(view.data, w)
-    np.testing.assert_allclose(linear(x, replace(view, bias=b)), x @ w + b, atol=1e-12)
-    heads = PackedHeads(view.data.reshape(2, 3, 4, 24, 16), b.reshape(3, 4, 1, 16))
-    exact = (x @ w + b).reshape(n, 3, 4, 16).transpose(1, 2, 0, 3)
-    np.testing.assert_allclose(project_heads(x, heads, slice(1, 4)), exact[:, 1:4], atol=1e-12)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(1, 3, 1, 64), (16, 12, 1, 64), (4, 393, 1, 16), (8, 4, 8, 64)])
 @pytest.mark.parametrize("rows_in_memory", [1, 2])

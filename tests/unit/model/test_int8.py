@@ -91,26 +91,17 @@ def test_hooks_see_the_pass_that_computes(model):
     assert np.abs(changed - plain).max() > 1e-3
 
 
-def test_an_assigned_weight_is_rounded(model):
-    before = model.forward([IDS])
-    kept = model.weights[C_FC].copy()
-    model.weights[C_FC] = np.round(kept * 1000).astype(int)
-    assert np.abs(model.weights[C_FC] - np.round(kept * 1000)).max() <= np.abs(kept).max() * 4
-    assert not np.array_equal(model.forward([IDS]), before)
-    model.weights[C_FC] = kept
-    np.testing.assert_array_equal(model.weights[C_FC], kept)
-    np.testing.assert_array_equal(model.forward([IDS]), before)
+def test_a_quantized_model_quantizes_to_itself(model):
+    again = GPT2(model.config, model.weights, weight_dtype="int8")
+    np.testing.assert_array_equal(again.weights[C_FC], model.weights[C_FC])
+    np.testing.assert_array_equal(again.forward([IDS]), model.forward([IDS]))
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_what_has_no_scale(model, float_model, wrong):
-    before = model.forward([IDS])
+def test_nan_and_infinity_can_not_be_quantized(model, float_model, wrong):
     spoiled = model.weights[C_FC].copy()
     spoiled[-1, -1] = wrong
     told = r"h\.1\.mlp\.c_fc\.weight has NaN or infinity, which int8 can't hold"
-    with pytest.raises(InvalidArgumentError, match=told):
-        model.weights[C_FC] = spoiled
-    np.testing.assert_array_equal(model.forward([IDS]), before)  # nothing of it was assigned
     with pytest.raises(InvalidArgumentError, match=told):
         GPT2(model.config, {**float_model.weights, C_FC: spoiled}, weight_dtype="int8")
 
@@ -118,7 +109,8 @@ def test_what_has_no_scale(model, float_model, wrong):
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_copies_and_saved_models_have_the_same_bits(model, tmp_path, is_changed):
     if is_changed:
-        model.weights[C_FC] = 2 * model.weights[C_FC]
+        weights = {**model.weights, C_FC: 2 * model.weights[C_FC]}
+        model = GPT2(model.config, weights, weight_dtype="int8")
     model.save(tmp_path / "a")
     loaded = GPT2.from_folder(tmp_path / "a", weights="int8")
     expected = model.forward([IDS])

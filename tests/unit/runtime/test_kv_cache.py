@@ -208,7 +208,7 @@ def test_a_cache_of_another_model_is_refused(model, change):
     config = dataclasses.replace(CONFIG, **change)
     with pytest.raises(InvalidArgumentError, match="another model's"):
         model.forward([[1]], [KVCache(config)])
-    with pytest.raises(InvalidArgumentError, match="caches must be float32"):
+    with pytest.raises(InvalidArgumentError, match="another model's"):
         model.forward([[1]], [KVCache(CONFIG, np.float64)])
 
 
@@ -222,18 +222,6 @@ def test_a_cache_of_a_model_with_other_weights_is_refused(model):
     restored = pickle.loads(pickle.dumps(cache))  # its weights are unknown
     expected = model.forward([[3]], [cache.copy()])
     np.testing.assert_array_equal(other.forward([[3]], [restored]), expected)
-
-
-def test_a_cache_from_before_a_weight_was_changed_is_refused(model):
-    changed = copy.deepcopy(model)
-    cache, empty = changed.new_cache(), changed.new_cache()
-    changed.forward([[1, 2]], [cache])
-    changed.weights["ln_f.bias"] = changed.weights["ln_f.bias"] + 1
-    with pytest.raises(InvalidArgumentError, match="from before a weight was changed"):
-        changed.forward([[3]], [cache])
-    changed.forward([[3]], [empty])
-    cache.truncate(0)
-    changed.forward([[3]], [cache])
 
 
 def test_copies_made_by_several_threads(model):

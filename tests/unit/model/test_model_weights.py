@@ -1,0 +1,143 @@
+"""Weights: reading, checks and packing."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+from gpt2np import GPT2, InvalidArgumentError
+from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
+from gpt2np.model import GPT2Config
+from gpt2np.model.weights import Weights
+
+CONFIGS = {
+    "as GPT-2's": {"n_embd": 128, "n_head": 2, "n_inner": 512},
+    "odd heads": {"n_embd": 24, "n_head": 3, "n_inner": 96},
+    "odd MLP": {"n_embd": 48, "n_head": 3, "n_inner": 100},
+    "wide MLP": {"n_embd": 16, "n_head": 1, "n_inner": 1100},
+    "prime": {"n_embd": 521, "n_head": 1, "n_inner": 1103},
+    "one head, one wide": {"n_embd": 1, "n_head": 1, "n_inner": 4},
+}
+
+
+def arrays_of(config, head):
+    rng = np.random.default_rng(0)
+    shapes = weight_shapes(config)
+    if head:
+        shapes["lm_head.weight"] = shapes["wte.weight"]
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request):
+    return GPT2Config(vocab_size=67, n_positions=9, n_layer=2, **CONFIGS[request.param])
+
+
+@pytest.mark.parametrize("head", [False, True], ids=["tied", "own head"])
+def test_weights_hold_the_given_arrays(config, head):
+    given = arrays_of(config, head)
+    weights = Weights(config, given)
+    assert list(weights) == list(given) and len(weights) == len(given)
+    for name, array in given.items():
+        np.testing.assert_array_equal(weights[name], array, name)
+        assert weights[name].dtype == np.float32
+    for name in ("wte.weight", "lm_head.weight")[: 1 + head]:
+        rows = np.array([66, 0, 5])
+        np.testing.assert_array_equal(weights.gather_rows(name, rows), given[name][rows])
+    assert weights.parameters == sum(array.size for array in given.values())
+    assert ("lm_head.weight" in weights) == head
+
+
+def test_a_model_with_another_array_computes_with_it(config):
+    model, changes = GPT2(config, arrays_of(config, head=False)), arrays_of(config, head=False)
+    ids = [1, 2, 3]
+    before = model.forward([ids])
+    for name, array in model.weights.items():
+        changed = GPT2(config, {**model.weights, name: array + changes[name]})
+        np.testing.assert_array_equal(changed.weights[name], array + changes[name])
+        if config.n_embd > 1:
+            assert np.abs(changed.forward([ids]) - before).max() > 1e-7, name
+    np.testing.assert_array_equal(GPT2(config, model.weights).forward([ids]), before)
+
+
+def test_equal_passes_have_equal_bits(config):
+    model = GPT2(config, arrays_of(config, head=False))
+    for n in (1, 2, 3, 9):
+        one, other = GPT2(config, dict(model.weights)), np.arange(n) % config.vocab_size
+        np.testing.assert_array_equal(one.forward([other]), one.forward([other]))
+
+
+def test_weights_are_immutable(config):
+    given = arrays_of(config, head=False)
+    model = GPT2(config, given)
+    before = model.forward([[5, 6]])
+    for name, array in given.items():
+        with pytest.raises(ValueError, match="read-only"):
+            model.weights[name][:] = 0
+        with pytest.raises(TypeError):
+            model.weights[name] = array
+        array[:] = 0  # the model has copies
+    assert np.array_equal(model.forward([[5, 6]]), before)
+    with pytest.raises(KeyError, match="no weight"):
+        model.weights["h.7.ln_1.bias"]
+
+
+@pytest.mark.parametrize("name", ["config", "weights", "exact"])
+def test_attributes_of_a_model_are_read_only(name):
+    config = GPT2Config(vocab_size=67, n_positions=9, n_layer=2, **CONFIGS["odd heads"])
+    model = GPT2(config, arrays_of(config, head=False))
+    with pytest.raises(AttributeError, match=rf"{name} is read-only; .*GPT2\(config, weights"):
+        setattr(model, name, getattr(model, name))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "int64", "complex64"])
+def test_embeddings_of_another_dtype_are_an_error(dtype, exact):
+    config = GPT2Config(vocab_size=67, n_positions=9, n_layer=2, **CONFIGS["odd heads"])
+    given = {name: array.astype(dtype) for name, array in arrays_of(config, head=False).items()}
+    expected = rf"wte\.weight has dtype {dtype}, expected float32 or float64; convert"
+    with pytest.raises(InvalidArgumentError, match=expected):
+        GPT2(config, given, exact=exact)
+
+
+def test_other_arrays_are_converted_to_the_dtype_of_the_embedding():
+    config = GPT2Config(vocab_size=67, n_positions=9, n_layer=2, **CONFIGS["odd heads"])
+    given = arrays_of(config, head=False)
+    other = {name: np.rint(9 * array).astype("int64") for name, array in given.items()}
+    model = GPT2(config, {**other, "wte.weight": given["wte.weight"]})
+    assert model.forward([[1, 2]]).dtype == model.weights["ln_f.bias"].dtype == np.float32
+    with pytest.raises(InvalidArgumentError, match=r"ln_f\.bias has dtype <U1, expected float32"):
+        GPT2(config, {**given, "ln_f.bias": np.full(24, "x")})
+
+
+@pytest.mark.parametrize("change", [{"ln_f.bias": np.zeros((3, 3))}, {"ln_f.bias": None}])
+def test_missing_arrays_and_wrong_shapes_are_errors(config, change):
+    given = {name: a for name, a in (arrays_of(config, False) | change).items() if a is not None}
+    expected = r"ln_f\.bias has shape \(3, 3\), expected|the weights lack ln_f\.bias"
+    with pytest.raises(InvalidArgumentError, match=expected):
+        GPT2(config, given)
+
+
+@pytest.mark.parametrize("panel_shape", [(20, 16), (7, 16), (20, 5), (6, 64)])
+def test_zeros_pad_the_panels(panel_shape):
+    matrix = np.random.default_rng(0).normal(size=(20, 33))
+    buffer = np.full(packed_size(matrix.shape, panel_shape), np.nan)
+    packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape)
+    packed.fill(matrix)
+    assert np.count_nonzero(buffer) == matrix.size and not np.isnan(buffer).any()
+    np.testing.assert_array_equal(packed.unpack(), matrix)
+    columns = np.array([32, 0, 5])
+    np.testing.assert_array_equal(packed.gather_columns(columns), matrix.T[columns])
+
+
+def test_a_model_of_arrays_is_pickled_as_a_whole(bundled):
+    loaded = GPT2.from_folder(bundled)
+    changed = {"ln_f.bias": loaded.weights["ln_f.bias"] + np.float32(0.5)}
+    model = GPT2(loaded.config, {**loaded.weights, **changed})
+    assert len(pickle.dumps(loaded)) < 1000  # the folder's path
+    expected = model.forward([[5, 6, 7]])
+    for copied in (pickle.loads(pickle.dumps(model)), copy.copy(model)):
+        np.testing.assert_array_equal(copied.forward([[5, 6, 7]]), expected)
+    assert not np.array_equal(expected, loaded.forward([[5, 6, 7]]))
