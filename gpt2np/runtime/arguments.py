@@ -42,8 +42,8 @@ def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
     for token_id in ids:
         if not 0 <= token_id < vocab_size:
             raise InvalidArgumentError(
-                f"{{{name}}}: id {token_id} is not in the model's vocabulary of {vocab_size}",
-                **{name: ids},
+                f"{name}: id {token_id} is not in the model's vocabulary of {vocab_size}",
+                param=name,
             )
 
 

@@ -33,7 +33,7 @@ class ExactContext(Context):
 
     def attention(self, attend: Attend, x: Array, w: Any, layer: int) -> Array:
         """Project all heads at once, so that x is split into slices once; then as `Context`."""
-        qkv = np.zeros((3, self._n_head, len(x), self._padded_head_size))
+        qkv: Any = np.zeros((3, self._n_head, len(x), self._padded_head_size))
         y = exact.linear(x, w).reshape(len(x), 3, self._n_head, -1)
         qkv[..., : self._head_size] = y.transpose(1, 2, 0, 3)
         return super().attention(attend, x, qkv, layer)
