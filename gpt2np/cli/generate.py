@@ -8,55 +8,22 @@ word: do not end a prompt with a space.
 
 The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.
-
-With --prompts, each line or row of a file is a prompt. The results go to the
---out file (JSON Lines or Parquet) in the order of the prompts. Each result
-includes a seed; a separate run with this seed and the same options gives the
-same text. --out, --max-rows-per-file and --ray are only for --prompts.
-
-Run an interrupted --prompts command again to resume. The resumed command also
-processes prompts that were added at the end of the file. If the model, an
-option or a processed prompt has changed, the command fails and names the
-change. With --force, the command discards the affected results instead.
-
-The --out file is written only when all prompts are done. Until then, the
-results are in a folder with the suffix .partial, such as texts.jsonl.partial/.
-If the --out file already exists, the command fails; with --force, the command
-overwrites the file. With --max-rows-per-file, --out is a folder. If this folder
-already exists, the command fails, even with --force.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
-from contextlib import suppress
-from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.generation_options import (
     add_generation_arguments,
     check_beam_options,
     generation_options,
 )
-from gpt2np.cli.model_options import (
-    add_model_arguments,
-    add_ray_arguments,
-    load_quietly,
-    load_with_fingerprint,
-    model_source,
-    ray_cluster,
-)
-from gpt2np.cli.output import (
-    print_stderr,
-    report_rows,
-    running_job,
-    write_stream,
-)
-from gpt2np.cli.text_input import add_prompt_arguments, read_prompt, spool_stdin
-from gpt2np.data.options import DatasetOptions
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, counted
+from gpt2np.cli.model_options import add_model_arguments, load_quietly
+from gpt2np.cli.output import print_stderr, write_stream
+from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
+from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
@@ -66,27 +33,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
-    parser.add_argument(
-        "--prompts",
-        type=Path,
-        metavar="FILE",
-        help="Continue each prompt of FILE, and write the results to --out. FILE is .txt (a prompt "
-        "per line), .jsonl (each line is a string, or an object with a prompt and options, such as "
-        '{"prompt": "...", "seed": 5}) or .parquet (each row has a prompt and options in columns)',
-    )
     output = add_generation_arguments(parser)["Output"]
     add = output.add_argument
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
-    as_json = "Print each text as a JSON object; --logprobs and --prompt-logprobs need --json or "
-    as_json += "--prompts"
+    as_json = "Print each text as a JSON object; --logprobs and --prompt-logprobs need --json"
     add("--json", action="store_true", help=as_json)
-    out = "File for the results of --prompts: .jsonl or .parquet"
-    add("--out", type=Path, metavar="FILE", help=out)
-    force = "Overwrite the --out file; discard partial results that no longer apply"
-    add("--force", action="store_true", help=force)
-    add_option(output, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
-    add_ray_arguments(parser)
     parser.epilog = (
         "The model's generation_config.json overrides the defaults shown above.\n"
         "An option on the command line overrides generation_config.json."
@@ -95,19 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)  # must come before NumPy is imported
-    if args.prompts is not None:
-        return _run_prompts_file(args, generation_options(args))
-    if args.address is not None:
-        raise InvalidArgumentError("--ray is for --prompts")
-    ray_cluster(args)  # refuses --workers
-    if args.out is not None:
-        raise InvalidArgumentError(
-            "--out is for --prompts; a single text goes to stdout: append > FILE instead"
-        )
-    if args.force:
-        raise InvalidArgumentError("--force is for --out")
-    if args.max_rows_per_file is not None:
-        raise InvalidArgumentError("--max-rows-per-file is for --prompts")
     prompt, options = read_prompt(args), generation_options(args)
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
@@ -212,63 +151,3 @@ def _summary(completions: Sequence["Completion"], context: int, window: bool) ->
         f"{counted(n_tokens, 'token')}, {n_tokens / seconds if seconds else 0:.1f} tokens/s, "
         f"finish reason: {reasons}{suffix}"
     )
-
-
-def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
-    """Continue each prompt of the file --prompts. The exit code is 1 if a line was skipped."""
-    args.prompts = spool_stdin(args.prompts)
-    _check_prompts_options(args)
-    from gpt2np.prompts.job import continue_file, job_seed
-    from gpt2np.prompts.prompt_file import count_lines
-
-    cluster = ray_cluster(args)
-    n_lines = count_lines(args.prompts)
-    lm, fingerprint = load_with_fingerprint(args)
-    options = {**options, "seed": job_seed(args.out, options.get("seed"))}
-    print_stderr(f"seed: {options['seed']}")
-    if notice := _first_notice(lm, args.prompts, options):
-        print_stderr(notice)
-    run_elsewhere = None
-    if cluster:
-        from gpt2np.distributed.jobs import continue_on_ray
-
-        source = model_source(args, lm)
-        run_elsewhere = continue_on_ray(source, args.prompts, options, cluster)
-    rest = fingerprint, args.force, run_elsewhere, args.max_rows_per_file
-    bar = {"total": n_lines, "desc": "generating", "unit": "line"}
-    with running_job(args.out, lambda done: f"line {done + 1:,}", **bar) as callbacks:
-        n_written, n_skipped, _ = continue_file(
-            lm, args.prompts, args.out, options, callbacks, *rest
-        )
-    if not n_written:
-        raise GPT2NPError(f"{args.prompts} holds no usable prompt; {args.out} is not written")
-    return report_rows(args.out, (n_written, "text"), (n_skipped, "line"))
-
-
-def _first_notice(lm: "LanguageModel", prompts: Path, options: dict[str, Any]) -> str | None:
-    """Return the first advice (`prompt_notice`) found in the first 100 prompts of a file."""
-    from gpt2np.generation.streaming import prompt_notice
-    from gpt2np.prompts.prompt_file import read_lines
-
-    for line in islice(read_lines(prompts), 100):
-        with suppress(InvalidArgumentError):  # reported when the line is continued
-            resolved = lm.resolve_options(**{**options, **line.options})
-            prompt = line.prompt if isinstance(line.prompt, str) else ""
-            if notice := prompt_notice(prompt, resolved):
-                return f"line {line.number}: {notice}; this may apply to later lines, too"
-    return None
-
-
-def _check_prompts_options(args: argparse.Namespace) -> None:
-    from gpt2np.data.rows import check_rows_output
-
-    if args.out is None:
-        raise InvalidArgumentError(
-            "--prompts needs --out, a .jsonl or .parquet file for the results"
-        )
-    if args.prompt is not None or args.file is not None:
-        raise InvalidArgumentError("--prompts and another prompt contradict each other; give one")
-    if args.json or args.no_echo:
-        option = "--json" if args.json else "--no-echo"
-        raise InvalidArgumentError(f"{option} has no effect with --prompts; leave it out")
-    check_rows_output(args.out, overwrite=args.force, inputs=[args.prompts])

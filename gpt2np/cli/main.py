@@ -28,7 +28,7 @@ from gpt2np.errors import (
 )
 
 COMMANDS = (
-    *("generate", "chat", "serve", "tokenize", "decode", "download", "encode"),
+    *("generate", "batch", "chat", "serve", "tokenize", "decode", "download", "encode"),
     *("train-tokenizer", "train-draft", "train"),
     *("eval", "score", "trace", "explain", "parity", "info", "convert", "bench"),
 )

@@ -40,7 +40,7 @@ class TestOtherPlatforms:
     def test_many_prompts(self, platform, lm, tmp_path):
         file, out = tmp_path / "p.txt", tmp_path / "Bär.jsonl"
         file.write_text("\n".join(PROMPTS), encoding="utf-8")
-        run(platform, "generate", "--prompts", file, "--out", out, "--seed", "1", "-n", "20")
+        run(platform, "batch", file, "--out", out, "--seed", "1", "-n", "20")
         lines = [json.loads(line) for line in out.read_bytes().splitlines()]
         assert [line["prompt"] for line in lines] == PROMPTS
         assert lines[0]["text"] == lm.generate(PROMPTS[0], seed=1, max_new_tokens=20).text

@@ -340,7 +340,6 @@ class TestBadInput:
             (["--length-penalty", "2"], ["--length-penalty is for beam search", "--num-beams"]),
             (["--early-stopping", "false"], ["--early-stopping is for beam search"]),
             (["--num-beams", "1", "--length-penalty", "0"], ["--length-penalty is for beam"]),
-            (["--force"], ["--force is for --out"]),
             (
                 ["--num-beams", "2", "--temperature", "1"],
                 ["--num-beams is 2 and --temperature 1.0"],

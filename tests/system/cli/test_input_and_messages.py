@@ -21,7 +21,7 @@ COMMANDS = {  # {} is the input
     "encode": "encode {} out.npy",
     "train-tokenizer": "train-tokenizer {} --vocab-size 260 --out vocabulary",
     "train-draft": "train-draft {} --out draft.safetensors",
-    "prompts": "generate --prompts {} --out out.jsonl --greedy -n 3",
+    "prompts": "batch {} --out out.jsonl --greedy -n 3",
     "generate": "generate --file {} --greedy -n 3",
     "tokenize": "tokenize --file {}",
     "trace": "trace --file {} --json",

@@ -43,7 +43,7 @@ def test_a_result_is_complete_if_only_stdout_fails(tmp_path, command, redirectio
     [
         "encode t.txt {}.bin",
         "eval perplexity {}",
-        "generate --prompts t.txt --out {}.jsonl",
+        "batch t.txt --out {}.jsonl",
         "generate --file {}",
         "train-tokenizer t.txt --vocab-size 260 --out {}",
     ],
@@ -73,7 +73,7 @@ def test_the_prompt_is_not_replaced(tmp_path, command):
     "command",
     [
         "encode t.txt out.bin",
-        "generate --prompts t.txt -n 1 --out out.jsonl",
+        "batch t.txt -n 1 --out out.jsonl",
         "trace Hi --npz out.npz",
         "explain Hi --steps 1 --no-float64 -o out.html",
         "train-draft t.txt --out out.safetensors",

@@ -24,10 +24,10 @@ COMMAND_LINES = """
 generate --model {D} -n 3 --file {D}/in.txt
 generate --model {D} -n 3 --json --file {D}/in.txt
 generate --model {D} -n 3 --draft {D}/draft.safetensors --tokenizer {D}/tokenizer.json ab
-generate --model {D} -n 3 --prompts {D}/in.txt --out {D}/new.jsonl
-generate --model {D} -n 3 --prompts {D}/p.jsonl --out {D}/new.parquet
-generate --model {D} -n 3 --prompts {D}/p.parquet --out {D}/new.jsonl
-generate --model {D} -n 3 --prompts {D}/in.txt --out {D}/new.jsonl --max-rows-per-file 2
+batch {D}/in.txt --model {D} -n 3 --out {D}/new.jsonl
+batch {D}/p.jsonl --model {D} -n 3 --out {D}/new.parquet
+batch {D}/p.parquet --model {D} -n 3 --out {D}/new.jsonl
+batch {D}/in.txt --model {D} -n 3 --out {D}/new.jsonl --max-rows-per-file 2
 parity record --model {D} --prompt ab --points ln_f -n 1 {D}/new.safetensors
 parity check --model {D} {D}/golden.safetensors {D}/golden.safetensors --json
 chat --model {D} --chat-template {D}/t.jinja --max-new-tokens 3

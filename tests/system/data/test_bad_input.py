@@ -1,4 +1,4 @@
-"""`score`, `encode` and `generate --prompts` with broken input, and on a disk that is full."""
+"""`score`, `encode` and `batch` with broken input, and on a disk that is full."""
 
 import json
 import os
@@ -13,14 +13,14 @@ from gpt2np.data.parquet import write_rows
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install gpt2np[parquet]")
 TEXTS = [f"The king {i} was old." for i in range(3000)]
-FIELDS = {"score": "text", "encode": "text", "generate": "prompt"}
+FIELDS = {"score": "text", "encode": "text", "batch": "prompt"}
 
 
 def arguments(command, source, out):
     given = {
         "score": ["score", source, "--out", out],
         "encode": ["encode", source, out],
-        "generate": ["generate", "--prompts", source, "--out", out, "-n", "1", "--seed", "1"],
+        "batch": ["batch", source, "--out", out, "-n", "1", "--seed", "1"],
     }[command]
     return [*map(str, given), "--model", "bundled"]
 
@@ -86,7 +86,7 @@ def full_disk(tmp_path):
     [
         *(("score", f"o{suffix}") for suffix in (".jsonl", ".parquet")),
         *(("encode", f"o{suffix}") for suffix in (".bin", ".npz", ".parquet")),
-        *(("generate", f"o{suffix}") for suffix in (".jsonl", ".parquet")),
+        *(("batch", f"o{suffix}") for suffix in (".jsonl", ".parquet")),
     ],
 )
 def test_a_full_disk(command, out, full_disk, tmp_path):
@@ -110,7 +110,7 @@ def test_a_full_disk(command, out, full_disk, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-@pytest.mark.parametrize("command", ["encode", "generate"])
+@pytest.mark.parametrize("command", ["encode", "batch"])
 def test_a_document_of_50_megabytes(command, suffix, tmp_path):
     """`encode` encodes it; `generate` tells that the prompt is too long, and goes on."""
     rows = [{FIELDS[command]: text} for text in ("A fox.", "- a" * 17_000_000, "A king.")]

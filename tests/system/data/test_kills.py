@@ -1,4 +1,4 @@
-"""`score`, `encode` and `generate --prompts`, killed ten times: the bytes of a whole run."""
+"""`score`, `encode` and `batch`, killed ten times: the bytes of a whole run."""
 
 import json
 import random
@@ -26,7 +26,7 @@ def arguments(data, tmp_path):
         inputs = {
             "score": ["texts.jsonl", "--tokens", "--out"],
             "encode": ["stories.txt"],
-            "generate": ["--prompts", "prompts.jsonl", "-n", "12", "--seed", "3", "--out"],
+            "batch": ["prompts.jsonl", "-n", "12", "--seed", "3", "--out"],
         }[command]
         return [*COMMAND, command, *inputs, out, "--model", "bundled"]
 
@@ -43,8 +43,8 @@ def arguments(data, tmp_path):
         ("encode", "o.bin", []),
         ("encode", "o.npz", []),
         ("encode", "o.parquet", []),
-        ("generate", "o.jsonl", []),
-        ("generate", "o.parquet", []),
+        ("batch", "o.jsonl", []),
+        ("batch", "o.parquet", []),
     ],
 )
 def test_killed_ten_times(arguments, tmp_path, monkeypatch, command, out, options):

@@ -1,4 +1,4 @@
-"""Parquet in and out, for `score`, `encode` and `generate --prompts`."""
+"""Parquet in and out, for `score`, `encode` and `batch`."""
 
 import io
 import json

@@ -315,7 +315,7 @@ def kill_cluster(nodes):
         ("score", ["worker"]),
         ("score", ["cluster"]),
         ("encode", ["driver", "worker", "cluster"]),
-        ("generate", ["driver", "worker", "cluster"]),
+        ("batch", ["driver", "worker", "cluster"]),
     ],
 )
 def test_killed_at_ten_random_moments(command, victims, data, tmp_path):
@@ -330,7 +330,7 @@ def test_killed_at_ten_random_moments(command, victims, data, tmp_path):
     arguments = {
         "score": ["score", *files, "--out"],
         "encode": ["encode", *files],
-        "generate": ["generate", "--prompts", f"{tmp_path / 'p.jsonl'}", "--seed", "1", "--out"],
+        "batch": ["batch", f"{tmp_path / 'p.jsonl'}", "--seed", "1", "--out"],
     }[command]
     base = [sys.executable, "-m", "gpt2np", *arguments]
     whole = tmp_path / "whole.parquet"

@@ -1,4 +1,4 @@
-"""The job behind `generate --prompts`: what it refuses to lose, and what it keeps in memory."""
+"""The job behind `batch`: what it refuses to lose, and what it keeps in memory."""
 
 import json
 

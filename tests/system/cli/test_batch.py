@@ -1,4 +1,4 @@
-"""`generate --prompts` as a user runs it; killed, and run again."""
+"""`batch` as a user runs it; killed, and run again."""
 
 import argparse
 import contextlib
@@ -20,12 +20,12 @@ from helpers.patched_cli import slow_model, small_parts, wait_for_stdin
 
 from gpt2np.cli.model_options import load_with_fingerprint
 
-COMMAND = ["generate", "--model", "bundled"]
+COMMAND = ["batch", "--model", "bundled"]
 SMALL_PARTS = [*small_parts(0.03), *COMMAND]  # here hundreds of times
 WORDS = ["the", "fox", "king", "little", "boat", "ran", "said", "went", "house", "princess"]
 
 
-def generate(*arguments, stdin=""):
+def batch(*arguments, stdin=""):
     return run_here(*COMMAND, *arguments, stdin=stdin)
 
 
@@ -52,7 +52,7 @@ def test_each_line_is_what_it_would_be_alone(lm, tmp_path):
     ]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
     arguments = ["-n", "12", "--seed", "10", "--top-k", "20"]
-    result = generate("--prompts", tmp_path / "p.jsonl", "--out", tmp_path / "o.jsonl", *arguments)
+    result = batch(tmp_path / "p.jsonl", "--out", tmp_path / "o.jsonl", *arguments)
     assert (result.returncode, result.stdout) == (0, "")
     assert result.stderr.splitlines()[-1] == f"7 texts in {tmp_path / 'o.jsonl'}"
     found = written(tmp_path / "o.jsonl")
@@ -73,7 +73,7 @@ def test_a_broken_line_is_told_and_left_out(tmp_path):
     lines = ['"a"', "oops", '{"prompt": "b", "top_p": 7}', json.dumps("word " * 600), "", '"c"']
     lines += ['{"prompt": [99999]}', '{"prompt": "d", "regex": "(a"}', '{"prompt": "e", "stop": 1}']
     (tmp_path / "p.jsonl").write_text("\n".join(lines))
-    result = generate("--prompts", tmp_path / "p.jsonl", "--out", tmp_path / "o.jsonl", "-n", "2")
+    result = batch(tmp_path / "p.jsonl", "--out", tmp_path / "o.jsonl", "-n", "2")
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert [line["line"] for line in written(tmp_path / "o.jsonl")] == [1, 6]
     told = [line for line in result.stderr.splitlines() if line.startswith("skipped: ")]
@@ -81,36 +81,27 @@ def test_a_broken_line_is_told_and_left_out(tmp_path):
     assert result.stderr.endswith("2 texts in " + str(tmp_path / "o.jsonl") + ", 6 lines skipped\n")
 
 
-def test_the_first_line_with_a_wrong_space_is_told(tmp_path):
-    lines = [{"prompt": "A", "top_k": -1}, {"prompt": "It was", "choices": ["so"]}, "The "]
-    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    result = generate("--prompts", tmp_path / "p.jsonl", "--out", tmp_path / "o.jsonl", "-n", "2")
-    told = [line for line in result.stderr.splitlines() if "space" in line]
-    advice = "no space separates the prompt from 'so'; give ' so'"
-    assert told == [f"line 2: {advice}; this may apply to later lines, too"]
-
-
 @pytest.mark.parametrize("content", ["oops\n[5\n", "\n \n\n"])
 def test_without_a_usable_line_nothing_is_written(tmp_path, content):
     (tmp_path / "p.jsonl").write_text(content)
     out = tmp_path / "o.jsonl"
     for _ in range(2):  # the second time without --force, too
-        result = generate("--prompts", tmp_path / "p.jsonl", "--out", out)
+        result = batch(tmp_path / "p.jsonl", "--out", out)
         assert result.returncode == 1 and "Traceback" not in result.stderr
         told = f"{tmp_path / 'p.jsonl'} holds no usable prompt; {out} is not written\n"
-        assert result.stderr.endswith(f"gpt2np generate: error: {told}")
+        assert result.stderr.endswith(f"gpt2np batch: error: {told}")
         assert [path.name for path in tmp_path.iterdir()] == ["p.jsonl"]
     out.write_text("kept")
-    assert generate("--prompts", tmp_path / "p.jsonl", "--out", out, "--force").returncode == 1
+    assert batch(tmp_path / "p.jsonl", "--out", out, "--force").returncode == 1
     assert out.read_text() == "kept"
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs /proc")
 def test_where_no_file_can_be(tmp_path):
     (tmp_path / "p.txt").write_text("a\n")
-    result = generate("--prompts", tmp_path / "p.txt", "--out", "/proc/o.jsonl", "-n", "1")
+    result = batch(tmp_path / "p.txt", "--out", "/proc/o.jsonl", "-n", "1")
     assert result.returncode == 1
-    told = "gpt2np generate: error: cannot write /proc/o.jsonl: No such file or directory\n"
+    told = "gpt2np batch: error: cannot write /proc/o.jsonl: No such file or directory\n"
     assert result.stderr.endswith(told)
 
 
@@ -119,7 +110,7 @@ def test_progress_at_a_terminal(tmp_path):
     short_prompts(tmp_path / "p.txt", 100)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
-    where = ["--prompts", str(tmp_path / "p.txt"), "--out", str(tmp_path / "o.jsonl")]
+    where = [str(tmp_path / "p.txt"), "--out", str(tmp_path / "o.jsonl")]
     command = [*slow_model(), *COMMAND, *where, "-n", "8"]
     process = subprocess.Popen(command, stderr=theirs)
     os.close(theirs)
@@ -135,12 +126,12 @@ def test_progress_at_a_terminal(tmp_path):
 
 def test_progress_in_a_log_file(tmp_path, monkeypatch):
     texts = short_prompts(tmp_path / "p.txt", 20)
-    arguments = ("--prompts", tmp_path / "p.txt", "-n", "2", "--out")
-    quick = generate(*arguments, tmp_path / "a.jsonl")
+    arguments = (tmp_path / "p.txt", "-n", "2", "--out")
+    quick = batch(*arguments, tmp_path / "a.jsonl")
     assert not re.search(r"at line \d+", quick.stderr)  # only once a minute
     monkeypatch.setattr("gpt2np.cli.output._LOG_INTERVAL", 0.0)
     found = re.findall(
-        r"^at line (\d+), [\d,]+ tokens/s$", generate(*arguments, tmp_path / "b.jsonl").stderr, re.M
+        r"^at line (\d+), [\d,]+ tokens/s$", batch(*arguments, tmp_path / "b.jsonl").stderr, re.M
     )
     numbers = [int(number) for number in found]
     assert numbers == sorted(numbers) and numbers[-1] == len(texts) + 1
@@ -171,7 +162,7 @@ class TestInterruption:
     COUNT = 400
 
     def arguments(self, tmp_path, out):
-        where = ["--prompts", str(tmp_path / "p.txt"), "--out", str(tmp_path / out)]
+        where = [str(tmp_path / "p.txt"), "--out", str(tmp_path / out)]
         return [*where, "-n", "2", "--seed", "1", "--threads", "1"]
 
     def killed_and_again(self, tmp_path, count):
@@ -190,10 +181,10 @@ class TestInterruption:
 
     def test_killed_at_random_moments(self, tmp_path):
         texts = short_prompts(tmp_path / "p.txt", self.COUNT)
-        assert generate(*self.arguments(tmp_path, "whole.jsonl")).returncode == 0
+        assert batch(*self.arguments(tmp_path, "whole.jsonl")).returncode == 0
         assert self.killed_and_again(tmp_path, self.COUNT) == 2
         assert not (tmp_path / "killed.jsonl").exists()
-        last = generate(*self.arguments(tmp_path, "killed.jsonl"))
+        last = batch(*self.arguments(tmp_path, "killed.jsonl"))
         assert last.returncode == 0 and "resuming at line " in last.stderr
         found = written(tmp_path / "killed.jsonl")
         assert [line["line"] for line in found] == [*range(1, self.COUNT + 1)]
@@ -213,15 +204,15 @@ class TestInterruption:
         assert b"interrupted; run the same command again to resume from " in stderr
         seed = next(line for line in stderr.decode().splitlines() if line.startswith("seed: "))
         parts = part_paths(tmp_path / "o.jsonl.partial")
-        other = generate(*arguments, "-n", "3", "--top-p", "0.5")
+        other = batch(*arguments, "-n", "3", "--top-p", "0.5")
         assert other.returncode == 2 and seed in other.stderr
         told = "but --max-new-tokens was 2, is 3; --top-p was not given, is 0.5; undo the change"
         assert told in other.stderr.splitlines()[-1]
         (tmp_path / "p.txt").write_text("another\n")
-        other = generate(*arguments)
+        other = batch(*arguments)
         assert other.returncode == 2 and f"of {tmp_path / 'p.txt'} has changed" in other.stderr
         assert part_paths(tmp_path / "o.jsonl.partial") == parts
-        other = generate(*arguments, "--force")
+        other = batch(*arguments, "--force")
         assert seed in other.stderr and "discarding unfinished work: " in other.stderr
         assert [line["prompt"] for line in written(tmp_path / "o.jsonl")] == ["another"]
 
@@ -247,7 +238,7 @@ class TestInterruption:
         folder = tmp_path / "o.jsonl.partial"
         wait_for_parts(first, folder)
         first.send_signal(signal.SIGSTOP)
-        second = generate(*arguments)
+        second = batch(*arguments)
         first.send_signal(signal.SIGCONT)
         assert second.returncode == 1 and "Traceback" not in second.stderr
         assert "error: another process is writing to " in second.stderr.splitlines()[-1]
@@ -264,33 +255,24 @@ class TestInterruption:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--prompts", "p.txt"], "--prompts needs --out"),
-        (["--out", "o.jsonl", "The"], "--out is for --prompts"),
-        (["--ray", "--", "The"], "--ray is for --prompts"),
-        (["--workers", "2", "The"], "--workers needs --ray"),
-        (["--max-rows-per-file", "3", "The"], "--max-rows-per-file is for --prompts"),
-        (["The", "--prompts", "p.txt", "--out", "o.jsonl"], "another prompt contradict"),
-        (["--prompts", "p.txt", "--out", "o.txt"], "must be a name that ends in .jsonl"),
-        (["--prompts", "p.txt", "--out", "no/o.jsonl"], "the folder no does not exist"),
-        (["--prompts", "p.txt", "--out", "there.jsonl"], "exists already; give --force"),
+        (["p.txt"], "the following arguments are required: --out"),
+        (["--workers", "2", "p.txt", "--out", "o.jsonl"], "--workers needs --ray"),
+        (["p.txt", "--out", "o.txt"], "must be a name that ends in .jsonl"),
+        (["p.txt", "--out", "no/o.jsonl"], "the folder no does not exist"),
+        (["p.txt", "--out", "there.jsonl"], "exists already; give --force"),
         (
-            ["--prompts", "there.jsonl", "--out", "there.jsonl", "--force"],
+            ["there.jsonl", "--out", "there.jsonl", "--force"],
             "are the same file, there.jsonl",
         ),
-        (["--prompts", "no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
-        (["--prompts", "p.csv", "--out", "o.jsonl"], "convert a table with pandas"),
-        (["--prompts", "empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
-        (["--prompts", "utf16.txt", "--out", "o.jsonl"], "utf16.txt is UTF-16; save it as UTF-8"),
-        (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
+        (["no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
+        (["p.csv", "--out", "o.jsonl"], "convert a table with pandas"),
+        (["empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
+        (["utf16.txt", "--out", "o.jsonl"], "utf16.txt is UTF-16; save it as UTF-8"),
+        (["p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
         (
-            ["--prompts", "p.txt", "--out", "folder.jsonl", "--force"],
+            ["p.txt", "--out", "folder.jsonl", "--force"],
             "is not a file; choose another",
         ),
-        (
-            ["--prompts", "p.txt", "--out", "o.jsonl", "--json"],
-            "--json has no effect with --prompts",
-        ),
-        (["--prompts", "p.txt", "--out", "o.jsonl", "--no-echo"], "--no-echo has no effect with"),
     ],
 )
 def test_bad_input(tmp_path, monkeypatch, arguments, told):
@@ -304,7 +286,7 @@ def test_bad_input(tmp_path, monkeypatch, arguments, told):
         (tmp_path / name).write_text(content)
     (tmp_path / "utf16.txt").write_text("a\n", encoding="utf-16")
     (tmp_path / "folder.jsonl").mkdir()
-    result = generate(*arguments)
+    result = batch(*arguments)
     assert result.returncode == 2 and told in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [
