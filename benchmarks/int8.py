@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from gpt2np import GPT2, GPT2Config, LanguageModel
-from gpt2np.benchmark.process import peak_memory
-from gpt2np.benchmark.timing import Effort, fill_caches, repeat, settle, warm_up
+from gpt2np.benchmark.machine import peak_memory, time_runs
 from gpt2np.checkpoint.convert import ConversionOptions, convert
 from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.checkpoint.names import weight_shapes
@@ -251,7 +250,9 @@ def print_memory(shapes: Sequence[str], dtype: str, plot: Path | None) -> None:
 
 def work_of(model: GPT2, sequences: int, tokens: int, context: int) -> Callable[[], object]:
     """Return a function that computes new tokens after a context, then truncates the caches."""
-    caches = fill_caches(model, context, sequences)
+    caches = [model.new_cache() for _ in range(sequences)]
+    if context:
+        model.forward([list(range(context))] * sequences, caches)
     new = [list(range(tokens))] * sequences
     indices = [tokens - 1 + i * tokens for i in range(sequences)]
 
@@ -260,7 +261,7 @@ def work_of(model: GPT2, sequences: int, tokens: int, context: int) -> Callable[
         for cache in caches:
             cache.truncate(context)
 
-    settle(model, sequences * tokens, work)
+    time_runs(work, 1.0)  # the model chooses the number of processes
     return work
 
 
@@ -274,14 +275,12 @@ def print_speed(shapes: Sequence[str], processes: Any, rounds: int, seconds: flo
             models = [GPT2.from_folder(folder, weights=weights) for weights in WEIGHTS]
             for model in models:
                 model.processes = processes
-                warm_up(model)
             for name, (sequences, tokens, context) in WORK.items():
                 works = [work_of(model, sequences, tokens, context) for model in models]
                 turns = []
                 for _ in range(rounds):
                     for work in works:
-                        work()
-                        turns.append(repeat(work, Effort(1, seconds)).median)
+                        turns.append(median(time_runs(work, seconds)))
                 float32, int8 = (sequences * tokens / median(turns[i::2]) for i in (0, 1))
                 ratios = sorted(a / b for a, b in zip(turns[::2], turns[1::2], strict=True))
                 spread = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"

@@ -1,1 +1,1 @@
-"""Benchmarks of a model, compared with the limits of the machine."""
+"""Measurements of a model's speed and memory, compared with the limits of the machine."""

@@ -1,39 +1,24 @@
-"""Description of this machine, and its limits: memory bandwidth and matrix multiplication speed."""
+"""This machine: its description, its limits of speed, and the memory of this process."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from gpt2np import __version__
-from gpt2np.benchmark.timing import Effort, repeat
-from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import describe_kernels
 
 _MAX_READ_BYTES = 512_000_000  # far more than any CPU cache; reading more is not slower per byte
 _MATRIX_COLUMNS = 4096  # in the test of vector-matrix products; about as many as in a model
 _MATMUL_SIZE = 2048
-
-
-@dataclass(frozen=True)
-class SpeedLimits:
-    """Speed limits of the machine, measured with the model's dtype and number of threads."""
-
-    bytes_per_second: float  # memory bandwidth when reading `bytes_read` repeatedly
-    bytes_read: int  # per repetition; equals the weights read per token, for equal cache effects
-    flops_per_second: float  # throughput of a product of two large square matrices
-
-    def best_of(self, other: SpeedLimits) -> SpeedLimits:
-        """Combine two measurements of as many bytes: return the higher value of each limit."""
-        return SpeedLimits(*map(max, astuple(self), astuple(other)))
 
 
 def describe_machine(threads: int) -> dict[str, Any]:
@@ -48,18 +33,14 @@ def describe_machine(threads: int) -> dict[str, Any]:
         "blas": blas_name(),
         "kernels": describe_kernels(),
         "threads": threads,
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the last minute
     }
 
 
 def blas_name() -> str:
     """Return the name of NumPy's BLAS, e.g. "scipy-openblas 0.3.31", or "unknown"."""
-    try:
-        config: Any = np.show_config(mode="dicts")  # type: ignore[call-overload,unused-ignore]
-        blas = config["Build Dependencies"]["blas"]
-        return f"{blas['name']} {blas.get('version', '')}".strip()
-    except (TypeError, KeyError):  # this NumPy lacks the mode "dicts", or names no BLAS
-        return "unknown"
+    config: Any = np.show_config(mode="dicts")  # type: ignore[call-overload,unused-ignore]
+    blas = config["Build Dependencies"].get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
 
 
 def _cpu_name() -> str:
@@ -72,38 +53,65 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
-def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) -> SpeedLimits:
-    """Measure memory bandwidth and matmul throughput.
+def time_runs(work: Callable[[], object], seconds: float) -> list[float]:
+    """Return the seconds of each run of `work`, which is repeated for `seconds` seconds."""
+    work()  # warm up
+    runs: list[float] = []
+    end = time.perf_counter() + seconds
+    while not runs or time.perf_counter() < end:
+        start = time.perf_counter()
+        work()
+        runs.append(time.perf_counter() - start)
+    return runs
 
-    The bandwidth tests read `nbytes` bytes, at most _MAX_READ_BYTES. `effort` applies to each of
-    the four tests: three of bandwidth and one of matmul.
+
+def read_bandwidth(nbytes: int, threads: int, seconds: float) -> float:
+    """Measure how fast memory is read, in bytes per second.
+
+    Reads `nbytes` bytes (at most _MAX_READ_BYTES) with np.max on several threads and with a
+    vector-matrix product, as decoding does. Returns the higher of the two bandwidths.
     """
-    matrix = np.ones((_MATMUL_SIZE, _MATMUL_SIZE), dtype)
-    data = np.ones(max(1, min(nbytes, _MAX_READ_BYTES) // matrix.itemsize), dtype)
-    product, operations = np.empty_like(matrix), 2 * _MATMUL_SIZE**3
-    bytes_per_second = read_bandwidth(data, threads, effort)
-    flops = _rate(operations, lambda: np.dot(matrix, matrix, out=product), effort)
-    return SpeedLimits(bytes_per_second, data.nbytes, flops)
-
-
-def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
-    """Measure the bandwidth of memory reads in bytes per second.
-
-    Returns the highest bandwidth of three operations: np.max on several threads, a dot product, and
-    a vector-matrix product as in decoding. Which is fastest depends on the machine and the BLAS.
-    """
-    slices = np.array_split(data, min(threads, len(data)))
-    columns = min(_MATRIX_COLUMNS, len(data))
-    matrix = data[: len(data) // columns * columns].reshape(-1, columns)
-    row = np.ones(len(matrix), data.dtype)
-    result = np.empty(columns, data.dtype)
+    rows = max(1, min(nbytes, _MAX_READ_BYTES) // (4 * _MATRIX_COLUMNS))
+    matrix = np.ones((rows, _MATRIX_COLUMNS), np.float32)
+    row, slices = np.ones(rows, np.float32), np.array_split(matrix.reshape(-1), threads)
     with ThreadPoolExecutor(threads) as pool:
-        return max(
-            _rate(data.nbytes, lambda: list(pool.map(np.max, slices)), effort),
-            _rate(data.nbytes, lambda: np.dot(data, data), effort),
-            _rate(matrix.nbytes, lambda: np.dot(row, matrix, out=result), effort),
-        )
+        runs = time_runs(lambda: list(pool.map(np.max, slices)), seconds)
+    return matrix.nbytes / min(*runs, *time_runs(lambda: row @ matrix, seconds))
 
 
-def _rate(amount: int, work: Callable[[], object], effort: Effort) -> float:
-    return amount / repeat(work, effort).fastest
+def matmul_flops(seconds: float) -> float:
+    """Measure the floating-point operations per second of a product of float32 matrices."""
+    matrix = np.ones((_MATMUL_SIZE, _MATMUL_SIZE), np.float32)
+    return 2 * _MATMUL_SIZE**3 / min(time_runs(lambda: matrix @ matrix, seconds))
+
+
+def peak_memory(workers: Sequence[int] = ()) -> int | None:
+    """Return the peak resident memory in bytes; None if the system does not report it.
+
+    On Linux, the result is the peak of this process plus the current memory of the workers. Pages
+    that workers share with this process count once. On other systems, workers are not counted.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():  # getrusage would include the parent process's peak
+        text = status.read_text(encoding="utf-8", errors="replace")
+        return int(text.partition("VmHWM:")[2].split()[0]) * 1024 + _worker_memory(workers)
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _worker_memory(workers: Sequence[int]) -> int:
+    """Return the memory in bytes of the workers, without pages shared with this process."""
+    if not workers:
+        return 0
+    # Proportional set sizes of all processes, without the resident set of this process.
+    proportional = sum(_smaps_field(str(process), "Pss") for process in ("self", *workers))
+    return max(0, proportional - _smaps_field("self", "Rss"))
+
+
+def _smaps_field(process: str, field: str) -> int:
+    text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
+    return int(text.split(f"\n{field}:")[1].split()[0]) * 1024

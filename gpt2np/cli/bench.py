@@ -1,28 +1,22 @@
 """Measure a model's speed and memory on this machine.
 
-The command measures the speed of prefill, decoding and batches, the time that a
-new process takes to start and generate its first token, and the peak memory. It
+The command measures prompts, single texts and batches, and the peak memory. It
 compares the speeds with the limits of this machine: memory bandwidth and matrix
-multiplication speed. With GPT-2 small, the measurements take a minute or two.
-Close other programs first, because their load distorts the results.
+multiplication speed. Close other programs first, because their load distorts
+the results.
 """
 
 import argparse
 import json
 
-from gpt2np.cli.model_options import (
-    MODEL_OR_DEFAULT,
-    add_model_or_option,
-    add_performance_arguments,
-    model_argument,
-)
+from gpt2np.cli.model_options import MODEL_OR_DEFAULT, add_performance_arguments
 from gpt2np.cli.output import print_stderr, step_bar
 from gpt2np.kernels.threads import set_threads, thread_count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_or_option(parser, MODEL_OR_DEFAULT)
-    quick = "Repeat each measurement fewer times; faster, but less precise"
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=MODEL_OR_DEFAULT)
+    quick = "Measure each figure for a quarter of a second instead of a second"
     parser.add_argument("--quick", action="store_true", help=quick)
     output = parser.add_argument_group("Output")
     output.add_argument("--json", action="store_true", help="Print the results as one JSON object")
@@ -31,16 +25,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)
-    from gpt2np.benchmark.suite import plan_for, run_suite, suite_text
-    from gpt2np.checkpoint.load import read_checkpoint
+    from gpt2np.benchmark.suite import report, run_benchmark
     from gpt2np.hub import find_model
+    from gpt2np.model import GPT2
 
-    source = find_model(model_argument(args))
+    source = find_model(args.model)
     if source.fallback_reason:
         print_stderr(f"model: {source.name} ({source.fallback_reason}; choose another with MODEL)")
-    plan = plan_for(read_checkpoint(source.path).config.n_positions, args.quick)
-    with step_bar(plan.n_measurements, width=28) as start_step:
-        settings = args.dtype or "float32", args.weights, thread_count(), args.processes
-        results = run_suite(source, *settings, plan, start_step)
-    print(json.dumps(results, ensure_ascii=False) if args.json else suite_text(results))
+    model = GPT2.from_folder(source.path, args.dtype or "float32", args.weights)
+    model.processes = args.processes
+    with step_bar(6, width=28) as start_step:
+        results = run_benchmark(model, thread_count(), 0.25 if args.quick else 1.0, start_step)
+    if args.json:
+        print(json.dumps({"model": source.name, **results}, ensure_ascii=False))
+    else:
+        print(report(f"{source.name}: {model.summary}", results))
     return 0

@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 
 from gpt2np.benchmark.counts import decode_flops, hook_point_flops, prefill_flops
-from gpt2np.benchmark.timing import Effort, repeat
+from gpt2np.benchmark.machine import time_runs
 from gpt2np.explain.run import Run
 from gpt2np.interp import trace
 from gpt2np.interp.description import Json
@@ -44,14 +44,13 @@ PASS_PARTS = {
 _SAME_PART = {"attn.k": "attn.q", "attn.v": "attn.q"}  # one matmul computes q, k and v
 _N_PASSES = 5
 _N_ALTERNATIVES = 5
-_EFFORT = Effort(runs=2, seconds=0.0)
 
 
 def measure_parts(run: Run) -> Json:
     """Measure the parts of a forward pass over the tokens of the page, and count operations."""
     flops = hook_point_flops(run.config, len(run.ids))
     seconds = seconds_per_part(run.model, run.ids, _N_PASSES)
-    whole = repeat(lambda: run.model.forward([run.ids]), Effort(_N_PASSES, 0.0)).median
+    whole = min(time_runs(lambda: run.model.forward([run.ids]), 0.0))
     parts = [
         {"point": point, "name": name, "seconds": seconds[point], "flops": flops.get(point, 0)}
         for point, name in PASS_PARTS.items()
@@ -125,9 +124,7 @@ def _time_step(model: GPT2, ids: list[int], cache: KVCache) -> tuple[Array, dict
     def without_cache() -> Array:
         return model.forward([ids], logits_indices=last_token_indices([ids]))
 
-    seconds, seconds_without = (
-        repeat(work, _EFFORT).fastest for work in (with_cache, without_cache)
-    )
+    seconds, seconds_without = (min(time_runs(work, 0.0)) for work in (with_cache, without_cache))
     logits: Array = with_cache()[0]
     difference = float(np.abs(logits - without_cache()[0]).max())
     return logits, {

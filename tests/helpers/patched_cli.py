@@ -92,13 +92,6 @@ def slow(*args):
 convert._read_values = slow
 """
 
-_ONE_RUN = """
-from gpt2np.benchmark import machine, timing
-def once(work, effort):
-    return timing.Timing((timing.seconds_of(work),))
-machine.repeat = timing.repeat = once
-"""
-
 
 def patched_cli(code: str) -> list[str]:
     """Return a command that runs `code` and then `python -m gpt2np`."""
@@ -143,8 +136,3 @@ def small_steps(seconds: float) -> list[str]:
 def slow_conversion() -> list[str]:
     """Make `convert` take 0.1 seconds per tensor, as for larger tensors."""
     return patched_cli(_SLOW_CONVERSION)
-
-
-def one_run() -> list[str]:
-    """Make `bench` run once what it would repeat."""
-    return patched_cli(_ONE_RUN)

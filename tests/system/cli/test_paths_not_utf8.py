@@ -13,7 +13,8 @@ from helpers.command_line import run_here
 from helpers.random_models import save_byte_model
 from helpers.server import running_server
 
-from gpt2np.benchmark import machine, timing
+from gpt2np.benchmark import suite
+from gpt2np.benchmark.machine import time_runs
 from gpt2np.cli.main import COMMANDS
 
 NAME = os.fsdecode(b"a \xff\xed\xa0\x80 caf\xc3\xa9")  # neither byte begins a character of UTF-8
@@ -115,20 +116,13 @@ def printed(folder):
     return str(folder).encode(errors="backslashreplace").decode()
 
 
-def run_once(work, effort):
-    """Measure once what `gpt2np bench` repeats."""
-    return timing.Timing((timing.seconds_of(work),))
-
-
 def test_every_command_is_tested():
     assert {line.split()[0] for line in LINES} == set(COMMANDS) - {"serve"}
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_command(folder, tmp_path, monkeypatch, line):
-    monkeypatch.setattr(timing, "settle", lambda *_: None)
-    monkeypatch.setattr(timing, "repeat", run_once)
-    monkeypatch.setattr(machine, "repeat", run_once)
+    monkeypatch.setattr(suite, "time_runs", lambda work, seconds: time_runs(work, 0.0))
     plain = copytree(folder, tmp_path / "plain")
     runs = []
     for place in (plain, folder):

@@ -190,7 +190,7 @@ class TestWhereTheyLie:
     def test_unused_capacity_takes_no_memory(self):
         pytest.importorskip("resource")
         program = """
-from gpt2np.benchmark.process import peak_memory
+from gpt2np.benchmark.machine import peak_memory
 from gpt2np.model import GPT2Config, KVCache
 from gpt2np.runtime.kv_cache import reserve
 config = GPT2Config(n_embd=768, n_layer=12, n_head=12)  # 75 MB a sequence at 1,024 tokens
