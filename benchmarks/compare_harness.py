@@ -1,16 +1,13 @@
-"""Compare the results of lm-evaluation-harness and of `gpt2np eval`.
+"""Compare a server with transformers in lm-evaluation-harness.
 
-    pip install "lm-eval[hf]>=0.4.10"
-    python benchmarks/compare_harness.py weights ../shared/data --limit 300
-    python benchmarks/compare_harness.py weights ../shared/data --server http://127.0.0.1:8000
+    pip install "lm-eval[hf,api]>=0.4.10"
+    gpt2np serve --model weights
+    python benchmarks/compare_harness.py weights ../shared/data http://127.0.0.1:8000 --limit 300
 
-One checkpoint runs the harness's tasks lambada_openai, wikitext, hellaswag, arc_easy and piqa in
-three ways: transformers in the harness, gpt2np in the harness, and `gpt2np eval`. All data are
-local files: LAMBADA's test set and pages of WikiText-2's test set. Questions for the other tasks
-are made from LAMBADA's passages. Greedy texts are compared, too.
-
-With --server, the harness's `local-completions` model scores a running `gpt2np serve` of the same
-checkpoint instead (`pip install "lm-eval[api]"`), with 1 and with 8 requests at a time.
+The harness's model `local-completions` runs the tasks lambada_openai, wikitext, hellaswag, arc_easy
+and piqa on a running `gpt2np serve` of the same checkpoint, with 1 and with 8 requests at a time.
+All data are local files: LAMBADA's test set and pages of WikiText-2's test set. Questions for the
+other tasks are made from LAMBADA's passages. Greedy texts are compared, too.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,19 +25,17 @@ from typing import Any
 from unittest.mock import patch
 from urllib.request import urlopen
 
-from gpt2np.evaluation.perplexity import split_pages
-
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the tasks refer to data sets on the Hub
 
 Numbers = dict[str, float]
 Record = dict[str, Any]
 
-TASKS = {  # the harness's file, our subcommand, and metric names of the harness → ours
-    "lambada": ("lambada/lambada_openai.yaml", "lambada", {"acc": "accuracy"}),
-    "wikitext": ("wikitext/wikitext.yaml", "wikitext", {}),
-    "hellaswag": ("hellaswag/hellaswag.yaml", "choices", {}),
-    "arc": ("arc/arc_easy.yaml", "choices", {}),
-    "piqa": ("piqa/piqa.yaml", "choices", {}),
+TASKS = {  # the harness's files
+    "lambada": "lambada/lambada_openai.yaml",
+    "wikitext": "wikitext/wikitext.yaml",
+    "hellaswag": "hellaswag/hellaswag.yaml",
+    "arc": "arc/arc_easy.yaml",
+    "piqa": "piqa/piqa.yaml",
 }
 
 
@@ -56,6 +50,23 @@ def records_of(data: Path, first: int, limit: int, pages: int) -> dict[str, list
         "wikitext": [{"page": page} for page in (wiki[first % len(wiki) :] + wiki)[:pages]],
         **questions_of(texts),
     }
+
+
+def split_pages(text: str) -> list[str]:
+    """Split the text of a WikiText file before every title, a line such as " = Robert Boulter = ".
+
+    The pages are those of lm-evaluation-harness's EleutherAI/wikitext_document_level. Blank text
+    before the first title is not a page.
+    """
+    pages: list[list[str]] = [[]]
+    for line in text.split("\n"):
+        # A title has a single = at each end; titles of sections have several.
+        bare = line.replace("= = =", "===").replace("= =", "==").strip()
+        if bare.startswith("= ") and bare.endswith(" ="):
+            pages.append([])
+        pages[-1].append(line)
+    joined = ["\n".join(lines) for lines in pages]
+    return [page for page in joined[:-1] if page.strip()] + joined[-1:]
 
 
 def questions_of(texts: Sequence[str]) -> dict[str, list[Record]]:
@@ -106,7 +117,7 @@ def write_tasks(folder: Path, records: dict[str, list[Record]]) -> list[str]:
         file = folder / f"{name}.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         task: Record = {
-            "include": str(harness_tasks / TASKS[name][0]),
+            "include": str(harness_tasks / TASKS[name]),
             "task": f"local_{name}",
             "tag": [],
             "dataset_path": "json",
@@ -158,18 +169,6 @@ def by_harness(model: Any, folder: Path, names: Sequence[str]) -> dict[str, Numb
     }
 
 
-def by_commands(model: str, folder: Path, names: Sequence[str]) -> dict[str, Numbers]:
-    """Evaluate the tasks with `gpt2np eval`; name the metrics as the harness does."""
-    results = {}
-    for name in (task.removeprefix("local_") for task in names):
-        _, command, renamed = TASKS[name]
-        arguments = [command, str(folder / f"{name}.jsonl"), "--model", model, "--json"]
-        run = [sys.executable, "-m", "gpt2np", "eval", *arguments]
-        content = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)
-        results[name] = content | {theirs: content[ours] for theirs, ours in renamed.items()}
-    return results
-
-
 def greedy_texts(model: Any, prompts: Sequence[str], tokens: int) -> list[str]:
     """Continue each prompt greedily, up to an empty line or a quotation mark."""
     from lm_eval.api.instance import Instance
@@ -181,31 +180,6 @@ def greedy_texts(model: Any, prompts: Sequence[str], tokens: int) -> list[str]:
     ]
     texts: list[str] = model.generate_until(requests, disable_tqdm=True)
     return texts
-
-
-def compare(model: str, records: dict[str, list[Record]]) -> Iterator[tuple[str, list[float]]]:
-    """Yield the name of each metric, and its values in the three ways."""
-    from lm_eval.models.huggingface import HFLM
-
-    from gpt2np.evaluation.harness import HarnessModel
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        tasks = write_tasks(folder, records)
-        peer = HFLM(pretrained=model, dtype="float32", device="cpu", batch_size=1)
-        own = HarnessModel(model)
-        ways = [
-            _timed("transformers in the harness", by_harness, peer, folder, tasks),
-            _timed("gpt2np in the harness", by_harness, own, folder, tasks),
-            _timed("gpt2np eval", by_commands, model, folder, tasks),
-        ]
-    for task, numbers in ways[0].items():
-        for metric in numbers:
-            yield f"{task} {metric}", [way[task][metric] for way in ways]
-    if "lambada" in records:
-        prompts = [record["text"] for record in records["lambada"][:20]]
-        same = equal_greedy_texts(prompts, peer, own)
-        yield f"greedy texts equal, of {len(prompts)}", [1.0, same, same]
 
 
 def compare_server(
@@ -271,22 +245,18 @@ def main() -> int:
     add = parser.add_argument
     add("model", help="model folder, readable for transformers and gpt2np")
     add("data", type=Path, help="folder of the test data, with eval/ inside")
+    add("server", metavar="URL", help="address of a server of the model, as http://HOST:PORT")
     add("--first", type=int, default=0, help="index of the first passage and page (default: 0)")
     add("--limit", type=int, default=100, help="passages and questions (default: 100)")
     add("--pages", type=int, default=2, help="pages of WikiText (default: 2)")
     add("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), help="tasks (default: all)")
-    add("--server", metavar="URL", help="compare a server of the model, as at http://HOST:PORT")
     args = parser.parse_args()
     records = records_of(args.data, args.first, args.limit, args.pages)
     counts = {name: len(records[name]) for name in args.tasks}
     print(f"{args.model}, from index {args.first} on: {counts}\n")
     records = {name: records[name] for name in args.tasks}
-    if args.server:
-        header = "| | transformers in the harness | server, 1 at a time | server, 8 at a time |"
-        rows = compare_server(args.model, args.server, records)
-    else:
-        header = "| | transformers in the harness | gpt2np in the harness | `gpt2np eval` |"
-        rows = compare(args.model, records)
+    header = "| | transformers in the harness | server, 1 at a time | server, 8 at a time |"
+    rows = compare_server(args.model, args.server, records)
     print(f"{header} difference |\n|---|---|---|---|---|")
     for name, values in rows:
         difference = max(abs(value / values[0] - 1) if values[0] else value for value in values)

@@ -30,7 +30,7 @@ from gpt2np.errors import (
 COMMANDS = (
     *("generate", "batch", "chat", "serve", "tokenize", "decode", "download", "encode"),
     *("train-tokenizer", "train-draft", "train"),
-    *("eval", "score", "trace", "explain", "parity", "info", "convert", "bench"),
+    *("score", "trace", "explain", "parity", "info", "convert", "bench"),
 )
 """Subcommands: modules of this package with add_arguments(parser), and run(args) → exit code."""
 
@@ -57,7 +57,7 @@ _COMMAND_ADVICE = {
     **dict.fromkeys(
         ("finetune", "fine-tune"), "to fine-tune a model, give train with --from MODEL"
     ),
-    **dict.fromkeys(("perplexity", "lambada", "wikitext"), "give eval before the task"),
+    **dict.fromkeys(("eval", "perplexity"), "score measures the perplexity of files"),
 }
 """Commands that do not exist, and what to do instead."""
 

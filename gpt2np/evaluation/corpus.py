@@ -5,23 +5,26 @@ The definitions are those of `gpt2np.evaluation.perplexity`, for each document b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gpt2np.data.corpus import CorpusOptions, Document, read_numbered_documents
 from gpt2np.data.corpus_job import DocumentBatch, RunBatches, corpus_job, read_batches
 from gpt2np.data.files import file_name
-from gpt2np.data.resumable import JobCallbacks, Outcome, Results, run_job
+from gpt2np.data.resumable import JobCallbacks, Outcome, ReadStream, Results, run_job
 from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
-from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.options import ScoreOptions
-from gpt2np.evaluation.perplexity import Perplexity
-from gpt2np.generation.scoring import TextScore, check_window, score_texts
+from gpt2np.evaluation.perplexity import (
+    PER_TEXT,
+    Perplexity,
+    check_score_arguments,
+    score_plain_texts,
+)
+from gpt2np.generation.scoring import TextScore
 from gpt2np.language_model import LanguageModel, model_settings
 
 BATCH_SIZE = 1 << 14  # characters of the documents that are sorted by length and scored together
@@ -35,13 +38,14 @@ _TOKEN = {
     "rank": int,
     "entropy": float,
 }
-_MEASURES = ("log_probability", "perplexity", "bits_per_character", "bits_per_byte")
-_COUNTS = ("tokens", "counted", "characters", "bytes")
+_COUNTS = ("tokens", "counted", "words", "characters", "bytes")
 COLUMNS = {
     "file": str,
     "document": int,
+    "model": str,
+    "from_end_of_text": bool,
     **dict.fromkeys(_COUNTS, int),
-    **dict.fromkeys(_MEASURES, float),
+    **dict.fromkeys(("log_probability", *PER_TEXT), float),
 }
 """The columns of the results; see `gpt2np.data.parquet.Columns`."""
 TOKEN_COLUMNS = {**COLUMNS, "token_scores": [_TOKEN]}
@@ -59,7 +63,7 @@ def score_corpus(
     run: RunBatches | None = None,
     max_rows_per_file: int | None = None,
 ) -> Outcome:
-    """Score each document of `files`; the result of the Outcome is the number of documents.
+    """Score each document of `files`; the result of the Outcome is their total Perplexity.
 
     The rows of `out`, a .jsonl or .parquet file, have the order of the documents. A document that
     can't be read is skipped and reported. A call resumes an interrupted call; `files` may have
@@ -71,7 +75,7 @@ def score_corpus(
         CheckpointError: the model's logits are not finite.
     """
     options = options or ScoreOptions()
-    check_score_options(lm, options)
+    check_score_arguments(lm, options.context, options.stride, options.from_end_of_text)
     check_max_rows(out, max_rows_per_file)
     columns = TOKEN_COLUMNS if options.tokens else COLUMNS
     job = corpus_job(
@@ -79,7 +83,7 @@ def score_corpus(
         {**model_settings(lm), **asdict(options)},
         {"the model": fingerprint},
         run or partial(_score_here, lm, options),
-        partial(assemble_rows, columns=columns, max_rows_per_file=max_rows_per_file),
+        partial(_assemble, columns=columns, max_rows_per_file=max_rows_per_file),
     )
     return run_job(job, out, callbacks, force=force)
 
@@ -91,16 +95,33 @@ def _score_here(
         yield batch, score_batch(lm, batch, options, files[batch.file])
 
 
-def check_score_options(lm: LanguageModel, options: ScoreOptions) -> None:
-    """Raise InvalidArgumentError if an option is invalid for the model."""
-    check_window(lm.model, options.context, options.stride)
-    if options.from_end_of_text and lm.bos_token_id is None:
-        raise InvalidArgumentError(
-            "{0} has no end-of-text token to put before a document; set "
-            "{from_end_of_text.setting}, which leaves the first token unscored",
-            lm.name,
-            from_end_of_text=False,
-        )
+def perplexity_of_files(
+    lm: LanguageModel, files: Sequence[Path], options: ScoreOptions, callbacks: JobCallbacks
+) -> Outcome:
+    """Score each document of `files` as `score_corpus` does, but write no rows.
+
+    The result of the Outcome is the total Perplexity.
+    """
+    total, n_skipped, n_tokens, n_bytes = Perplexity(), 0, 0, 0
+    for batch, results in _score_here(lm, options, files, (0, 0)):
+        total += _total(results.contents[0].splitlines())
+        for problem in results.problems:
+            callbacks.on_skip(problem)
+        n_skipped += len(results.problems)
+        n_tokens, n_bytes = n_tokens + results.n_tokens, n_bytes + batch.nbytes
+        callbacks.on_progress(n_bytes, n_tokens)
+    return Outcome(total, n_skipped, n_tokens)
+
+
+def _assemble(
+    read: ReadStream, out: Path, columns: dict[str, Any], max_rows_per_file: int | None
+) -> Perplexity:
+    assemble_rows(read, out, columns, max_rows_per_file)
+    return _total(line for content in read(0) for line in content.splitlines())
+
+
+def _total(lines: Iterable[bytes]) -> Perplexity:
+    return sum((Perplexity.of_row(json.loads(line)) for line in lines), Perplexity())
 
 
 def read_document_batches(
@@ -131,37 +152,18 @@ def score_documents(
 ) -> list[dict[str, Any]]:
     """Return the measures of each text, as in COLUMNS without "file" and "document".
 
-    Texts of similar length share forward passes. A measure is None if no token is scored.
+    A measure is None if no token is scored.
     """
-    context, stride = check_window(lm.model, options.context, options.stride)
-    prefix = [lm.bos_token_id] if options.from_end_of_text and lm.bos_token_id is not None else []
-    inputs = [lm.tokenizer.encode_to_numpy(text, disallowed_special=()) for text in texts]
-    order = sorted(range(len(texts)), key=lambda i: len(inputs[i]))
-    shortest_first = [inputs[i] for i in order]
-    prefixes = [prefix] * len(texts)
-    scores = score_texts(
-        lm.model, shortest_first, prefixes, context, stride, details=options.tokens
-    )
-    rows: list[dict[str, Any]] = [{}] * len(texts)
-    for i, score in zip(order, scores, strict=True):
-        rows[i] = _measures(texts[i], score, context, stride)
+    arguments = options.context, options.stride, options.from_end_of_text, options.tokens
+    rows = []
+    for text, score in zip(texts, score_plain_texts(lm, texts, *arguments), strict=True):
+        row = {"model": lm.name, "from_end_of_text": options.from_end_of_text}
+        row |= Perplexity.of(text, score).to_json()
+        del row["documents"]
+        rows.append({name: row[name] for name in COLUMNS if name in row})
         if options.tokens:
-            rows[i]["token_scores"] = _token_rows(lm, score)
+            rows[-1]["token_scores"] = _token_rows(lm, score)
     return rows
-
-
-def _measures(text: str, score: TextScore, context: int, stride: int) -> dict[str, Any]:
-    result = Perplexity.of(
-        [text],
-        tokens=len(score.ids),
-        context=context,
-        stride=stride,
-        counted=score.n_scored,
-        log_probability=score.total,
-        guide_mean=np.nan,
-    )
-    known = {*_COUNTS, *(_MEASURES if score.n_scored else ())}
-    return {n: getattr(result, n) if n in known else None for n in (*_COUNTS, *_MEASURES)}
 
 
 def _token_rows(lm: LanguageModel, score: TextScore) -> list[dict[str, Any]]:

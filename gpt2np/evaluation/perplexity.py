@@ -1,172 +1,138 @@
-"""Perplexity of documents and of WikiText pages.
+"""Perplexity of documents: per token, word, byte and character.
 
-`perplexity` follows Hugging Face's guide "Perplexity of fixed-length models". The model reads each
-document in windows of `context` tokens, which start every `stride` tokens. A token is scored once,
-in the first window that contains the token, unless the window starts with the token.
-
-`wikitext` follows lm-evaluation-harness. In a WikiText file, punctuation is surrounded by spaces,
-and a hyphen within a word is " @-@ ". The model reads the detokenized text, without these spaces
-and marks. Words and bytes are counted in the file's text: a common unit for different tokenizers.
+The model reads each document in windows of `context` tokens, which start every `stride` tokens, as
+in Hugging Face's guide "Perplexity of fixed-length models". A token is scored once, in the first
+window that contains it.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation import ProgressCallback, Result, check_text_list, exp_or_inf, ignore_progress
-from gpt2np.evaluation.loglikelihood import require_bos_token_id, rolling_loglikelihoods
-from gpt2np.generation.scoring import (
-    Span,
-    check_window,
-    score_windows,
-    strided_count,
-    strided_spans,
-    windows_of,
-)
-from gpt2np.kernels.array import IntArray
+from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.generation.scoring import TextScore, check_window, score_texts
+from gpt2np.kernels import exact
 from gpt2np.language_model import LanguageModel
 
-__all__ = ["Perplexity", "WikiText", "perplexity", "split_pages", "wikitext"]
+__all__ = ["Perplexity", "perplexity"]
 
-PER_UNIT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
-_BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ('"', '"'), ("'", "'"))
-
-
-class PerUnitResult(Result):
-    """Base class of results with a perplexity per word and per byte of the text."""
-
-    words: int
-    bytes: int
-
-    @property
-    @abstractmethod
-    def total_nats(self) -> float:
-        """Negative log probability of the whole text, with an estimate for unscored tokens."""
-
-    @property
-    def word_perplexity(self) -> float:
-        """exp of the negative log probability per word."""
-        return exp_or_inf(self.nats_per(self.words))
-
-    @property
-    def byte_perplexity(self) -> float:
-        """exp of the negative log probability per byte."""
-        return exp_or_inf(self.nats_per(self.bytes))
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Mean negative log probability per byte, to base 2."""
-        return self.nats_per(self.bytes) / math.log(2)
-
-    def nats_per(self, count: int) -> float:
-        """Return the nats per word, byte or character; `count` is their number in the text."""
-        return self.total_nats / count if count else math.inf
-
-    def per_unit_rows(self) -> list[tuple[str, str]]:
-        """Return (name, value) rows: perplexity per word and per byte, and bits per byte."""
-        return [(name.replace("_", " "), _readable(getattr(self, name))) for name in PER_UNIT]
-
-
-def _readable(value: float) -> str:
-    """Format a perplexity; a perplexity per word can be astronomically large."""
-    if value < 10_000:
-        return f"{value:.4f}"
-    return f"{value:,.0f}" if value < 1e9 else f"{value:.3g}"
+PER_TEXT = (
+    *("perplexity", "word_perplexity", "byte_perplexity"),
+    *("bits_per_character", "bits_per_byte"),
+)
+"""The measures that follow from the counts of a Perplexity."""
 
 
 @dataclass(frozen=True)
-class Perplexity(PerUnitResult):
-    """Perplexity per token, word, byte and character.
+class Perplexity:
+    """Counts and log probability of documents; `a + b` is the sum over both.
 
-    Perplexities per word, byte and character are those of the whole text: each unscored token
-    is assumed to have the mean log probability of the scored tokens.
+    Measures per word, byte and character are those of the whole text: each unscored token is
+    assumed to have the mean log probability of the scored tokens. A measure is NaN if no token is
+    scored.
 
     Attributes:
         documents: number of documents.
         tokens: number of tokens, without the end-of-text tokens put before documents.
+        counted: number of scored tokens.
         words: number of words, separated by white space.
         characters: number of Unicode characters.
         bytes: number of bytes in UTF-8.
-        context: size of the windows in tokens.
-        stride: distance between the starts of two windows, in tokens.
-        counted: number of scored tokens.
         log_probability: sum of the scored tokens' log probabilities, in nats.
-        guide_mean: mean negative log probability as computed by the program of Hugging Face's
-            guide; see `in_guide`.
     """
 
-    documents: int
-    tokens: int
-    words: int
-    characters: int
-    bytes: int
-    context: int
-    stride: int
-    counted: int
-    log_probability: float
-    guide_mean: float
-
-    definition = "huggingface-fixed-length"
-    JSON_FIELDS = (
-        *("definition", "context", "stride", "documents", "tokens", "counted", "words"),
-        *("characters", "bytes", "log_probability", "perplexity", "in_guide", *PER_UNIT),
-        "bits_per_character",
-    )
+    documents: int = 0
+    tokens: int = 0
+    counted: int = 0
+    words: int = 0
+    characters: int = 0
+    bytes: int = 0
+    log_probability: float = 0.0
 
     @classmethod
-    def of(cls, documents: Sequence[str], **scores: Any) -> Perplexity:
-        """Return the perplexity of documents; `scores` are the fields that follow from scoring."""
-        return cls(
-            documents=len(documents),
-            words=sum(len(text.split()) for text in documents),
-            characters=sum(map(len, documents)),
-            bytes=sum(len(text.encode()) for text in documents),
-            **scores,
-        )
+    def of(cls, text: str, score: TextScore) -> Perplexity:
+        """Return the perplexity of one document from the score of its tokens."""
+        total = score.total if score.n_scored else 0.0
+        n_bytes = len(text.encode())
+        counts = len(score.ids), score.n_scored, len(text.split()), len(text), n_bytes
+        return cls(1, *counts, total)
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Perplexity:
+        """Return the perplexity of one document from its row of `gpt2np score`."""
+        counts = {field.name: row.get(field.name) or 0 for field in fields(cls)}
+        return cls(**{**counts, "documents": 1})
+
+    def __add__(self, other: Perplexity) -> Perplexity:
+        values = zip(asdict(self).values(), asdict(other).values(), strict=True)
+        return Perplexity(*(a + b for a, b in values))
 
     @property
     def perplexity(self) -> float:
         """Perplexity per token: exp of the scored tokens' mean negative log probability."""
-        return exp_or_inf(-self.log_probability / self.counted)
+        return _exp(self._nats_per(self.tokens))
 
     @property
-    def in_guide(self) -> float:
-        """Perplexity per token as computed by the program of Hugging Face's guide.
+    def word_perplexity(self) -> float:
+        """exp of the negative log probability per word; infinity on overflow."""
+        return _exp(self._nats_per(self.words))
 
-        The program averages over windows; the weight of a window is its number of scored tokens.
-        If windows overlap, the weight of every window except a document's first is too low by one
-        token. So the result differs slightly from `perplexity`. The shorter the stride, the larger
-        is the difference.
-        """
-        return exp_or_inf(self.guide_mean)
+    @property
+    def byte_perplexity(self) -> float:
+        """exp of the negative log probability per byte."""
+        return _exp(self._nats_per(self.bytes))
 
     @property
     def bits_per_character(self) -> float:
         """Mean negative log probability per character, to base 2."""
-        return self.nats_per(self.characters) / math.log(2)
+        return self._nats_per(self.characters) / math.log(2)
 
     @property
-    def total_nats(self) -> float:
-        return -self.log_probability / self.counted * self.tokens
+    def bits_per_byte(self) -> float:
+        """Mean negative log probability per byte, to base 2."""
+        return self._nats_per(self.bytes) / math.log(2)
 
-    def rows(self) -> list[tuple[str, str]]:
-        return [
-            ("perplexity", f"{self.perplexity:.4f} per token"),
-            ("by the guide's program", f"{self.in_guide:.4f}"),
-            *self.per_unit_rows(),
-            ("bits per character", f"{self.bits_per_character:.4f}"),
-            ("tokens", f"{self.tokens:,}, of which {self.counted:,} count"),
-            ("documents", f"{self.documents:,}"),
-            ("windows", f"of {self.context} tokens, every {self.stride}"),
-        ]
+    def _nats_per(self, count: int) -> float:
+        if not self.counted:
+            return math.nan
+        nats = -self.log_probability / self.counted
+        if count == self.tokens:
+            return nats
+        return nats * self.tokens / count if count else math.inf
+
+    def to_json(self) -> dict[str, Any]:
+        """Return counts and measures as a dict, with None for infinite and undefined values."""
+        values = asdict(self) | {name: getattr(self, name) for name in PER_TEXT}
+        if not self.counted:
+            values["log_probability"] = math.nan
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+
+    def to_text(self) -> str:
+        """Format counts and measures as a table of two columns."""
+        rows = [(name.replace("_", " "), _readable(getattr(self, name))) for name in PER_TEXT]
+        scored = "" if self.counted == self.tokens else f", of which {self.counted:,} are scored"
+        rows += [("tokens", f"{self.tokens:,}{scored}"), ("documents", f"{self.documents:,}")]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def _exp(nats: float) -> float:
+    return float(exact.exp(np.float64(nats)))
+
+
+def _readable(value: float) -> str:
+    """Format a perplexity; a perplexity per word can be astronomically large."""
+    if not value >= 10_000:
+        return f"{value:.4f}"
+    return f"{value:,.0f}" if value < 1e9 else f"{value:.3g}"
 
 
 def perplexity(
@@ -175,157 +141,69 @@ def perplexity(
     *,
     context: int | None = None,
     stride: int | None = None,
-    from_end_of_text: bool = False,
-    on_progress: ProgressCallback = ignore_progress,
+    from_end_of_text: bool = True,
 ) -> Perplexity:
     """Compute the perplexity of documents; special tokens in a document are read as plain text.
 
     Windows of `context` tokens start every `stride` tokens. By default, `context` is the model's
     context, and `stride` is half of `context`. `from_end_of_text` puts an end-of-text token before
-    each document, so that the document's first token is scored. `on_progress` counts scored tokens.
+    each document, so that the document's first token is scored.
 
     Raises:
-        InvalidArgumentError: context or stride is invalid, or no token can be scored.
+        InvalidArgumentError: context or stride is invalid, the model has no end-of-text token, or
+            no token can be scored.
     """
-    check_text_list("documents", documents)
-    context, stride = check_window(lm.model, context, stride)
-    prefix = [require_bos_token_id(lm)] if from_end_of_text else []
-    encoded = [
-        np.array([*prefix, *lm.tokenizer.encode(text, disallowed_special=())], np.int64)
-        for text in documents
-    ]
-    n_tokens = sum(len(ids) - len(prefix) for ids in encoded)
-    if not n_tokens:
+    is_list = isinstance(documents, Sequence) and not isinstance(documents, (str, bytes))
+    check_argument(is_list, "documents", documents, "a list of texts")
+    scores = score_plain_texts(lm, documents, context, stride, from_end_of_text)
+    total = sum(map(Perplexity.of, documents, scores), Perplexity())
+    check_scored(total)
+    return total
+
+
+def check_scored(total: Perplexity) -> None:
+    """Raise InvalidArgumentError if no token was scored."""
+    if not total.tokens:
         raise InvalidArgumentError("there is no text; give a file that is not empty")
-    counted, log_probability, guide_mean = _score(
-        lm, encoded, len(prefix), context, stride, on_progress
-    )
-    return Perplexity.of(
-        documents,
-        tokens=n_tokens,
-        context=context,
-        stride=stride,
-        counted=counted,
-        log_probability=log_probability,
-        guide_mean=guide_mean,
-    )
-
-
-def _score(
-    lm: LanguageModel,
-    texts: Sequence[IntArray],
-    n_prefix: int,
-    context: int,
-    stride: int,
-    on_progress: ProgressCallback,
-) -> tuple[int, float, float]:
-    """Score texts that begin with `n_prefix` unscored tokens.
-
-    Returns the number and log probability of scored tokens, and `guide_mean`.
-    """
-    sizes = context, stride, n_prefix
-    total = sum(strided_count(len(ids), *sizes) for ids in texts)
-    if not total:
+    if not total.counted:
         raise InvalidArgumentError(
-            "no token has a token before it; give a longer text, or put an end-of-text token "
-            "before it ({from_end_of_text.setting})",
-            from_end_of_text=True,
+            "from_end_of_text is False and no token has a token before it; give a longer text, or "
+            "set from_end_of_text",
+            param="from_end_of_text",
         )
 
-    def all_spans() -> Iterator[tuple[IntArray, Span]]:  # lazy: a small stride gives many spans
-        return ((ids, span) for ids in texts for span in strided_spans(len(ids), *sizes))
 
-    windows = (window for ids, span in all_spans() for window in windows_of(ids, [span]))
-    done, log_probability, guide_mean, weights = 0, 0.0, 0.0, 0
-    scores = score_windows(lm.model, windows)
-    for (_, span), scored in zip(all_spans(), scores, strict=True):
-        count, nats = span.stop - span.first, math.fsum(scored.logprobs)
-        done, log_probability = done + count, log_probability + nats
-        weight = count if span.start == 0 or stride == context else count - 1
-        guide_mean, weights = guide_mean - nats / count * weight, weights + weight
-        on_progress(done, total, {"perplexity": exp_or_inf(-log_probability / done)})
-    return total, log_probability, guide_mean / weights if weights else math.nan
+def score_plain_texts(
+    lm: LanguageModel,
+    texts: Sequence[str],
+    context: int | None = None,
+    stride: int | None = None,
+    from_end_of_text: bool = True,
+    details: bool = False,
+) -> list[TextScore]:
+    """Score texts, of which those of similar length share forward passes; see `score_texts`.
 
-
-@dataclass(frozen=True)
-class WikiText(PerUnitResult):
-    """Perplexity of WikiText pages.
-
-    `words` and `bytes` are counted in the file's text. As in lm-evaluation-harness, white space at
-    the start or the end of a page adds an empty word. `log_probability` is the sum over the
-    detokenized pages, in nats. An end-of-text token precedes each page.
+    Raises InvalidArgumentError for an invalid context or stride, or a missing end-of-text token.
     """
-
-    pages: int
-    words: int
-    bytes: int
-    log_probability: float
-
-    definition = "harness"
-    JSON_FIELDS = ("definition", "pages", "words", "bytes", "log_probability", *PER_UNIT)
-
-    @property
-    def total_nats(self) -> float:
-        return -self.log_probability
-
-    def rows(self) -> list[tuple[str, str]]:
-        return [*self.per_unit_rows(), ("pages", f"{self.pages:,} ({self.words:,} words)")]
+    check_score_arguments(lm, context, stride, from_end_of_text)
+    prefix = [lm.bos_token_id] if from_end_of_text and lm.bos_token_id is not None else []
+    inputs = [lm.tokenizer.encode_to_numpy(text, disallowed_special=()) for text in texts]
+    order = sorted(range(len(texts)), key=lambda i: len(inputs[i]))
+    shortest_first = [inputs[i] for i in order]
+    prefixes = [prefix] * len(texts)
+    found = score_texts(lm.model, shortest_first, prefixes, context, stride, details=details)
+    scores = dict(zip(order, found, strict=True))
+    return [scores[i] for i in range(len(texts))]
 
 
-def wikitext(
-    lm: LanguageModel, pages: Sequence[str], on_progress: ProgressCallback = ignore_progress
-) -> WikiText:
-    """Compute the perplexity of WikiText pages from `split_pages`.
-
-    Raises:
-        InvalidArgumentError: there are no pages, or the model has no end-of-text token.
-    """
-    check_text_list("pages", pages)
-    if not any(page.strip() for page in pages):
-        raise InvalidArgumentError("there is no text; give a WikiText file that is not empty")
-    result = WikiText(0, 0, 0, 0.0)
-    scores = rolling_loglikelihoods(lm, [detokenize(page) for page in pages])
-    for page, score in zip(pages, scores, strict=True):
-        result = WikiText(
-            result.pages + 1,
-            result.words + len(re.split(r"\s+", page)),
-            result.bytes + len(page.encode()),
-            result.log_probability + score,
+def check_score_arguments(
+    lm: LanguageModel, context: int | None, stride: int | None, from_end_of_text: bool
+) -> None:
+    """Raise InvalidArgumentError if an argument of `score_plain_texts` is invalid for the model."""
+    check_window(lm.model, context, stride)
+    if from_end_of_text and lm.bos_token_id is None:
+        raise InvalidArgumentError(
+            f"from_end_of_text must be False: {lm.name} has no end-of-text token to put before a "
+            "document",
+            param="from_end_of_text",
         )
-        on_progress(result.pages, len(pages), {"word perplexity": result.word_perplexity})
-    return result
-
-
-def split_pages(text: str) -> list[str]:
-    """Split the text of a WikiText file before every title, a line such as " = Robert Boulter = ".
-
-    The pages are those of lm-evaluation-harness's EleutherAI/wikitext_document_level. Blank text
-    before the first title is not a page.
-    """
-    pages: list[list[str]] = [[]]
-    for line in text.split("\n"):
-        # A title has a single = at each end; titles of sections have several.
-        bare = line.replace("= = =", "===").replace("= =", "==").strip()
-        if bare.startswith("= ") and bare.endswith(" ="):
-            pages.append([])
-        pages[-1].append(line)
-    joined = ["\n".join(lines) for lines in pages]
-    return [page for page in joined[:-1] if page.strip()] + joined[-1:]
-
-
-def detokenize(page: str) -> str:
-    """Detokenize a page exactly like wikitext_detokenizer of lm-evaluation-harness."""
-    page = page.replace("s '", "s'")
-    page = re.sub("/' [0-9]/", "/'[0-9]/", page)
-    for mark in "-,.":
-        page = page.replace(f" @{mark}@ ", mark)
-    for mark in ":;.!?,":
-        page = page.replace(f" {mark} ", f"{mark} ")
-    for left, right in _BRACKETS:
-        inner = rf"\{left}\s*([^\{right}]*?)\s*\{right}"
-        page = re.sub(inner, rf"{left}\1{right}", page)
-    for level in (4, 3, 2):
-        page = page.replace(" ".join("=" * level), "=" * level)
-    for old, new in ((" ° ", "°"), (" \n", "\n"), ("\n ", "\n"), (" N ", " 1 "), (" 's", "'s")):
-        page = page.replace(old, new)
-    return page

@@ -15,7 +15,7 @@ from gpt2np.cli import generate, main
 from gpt2np.cli.declared_options import flags_of, parser_flags
 from gpt2np.cli.generation_options import _WITHOUT_FLAG
 from gpt2np.data.options import DatasetOptions
-from gpt2np.distributed import Cluster
+from gpt2np.distributed.cluster import Cluster
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.generation import GenerationOptions, Options
 from gpt2np.generation.options import ONE_TEXT_ONLY

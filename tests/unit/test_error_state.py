@@ -11,7 +11,6 @@ import gpt2np
 from gpt2np import LanguageModel
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.errors import CheckpointError
-from gpt2np.evaluation.loglikelihood import continuation_loglikelihoods
 from gpt2np.evaluation.perplexity import perplexity
 from gpt2np.explain import explain
 from gpt2np.generation.options import GenerationOptions
@@ -47,7 +46,6 @@ ENTRIES = {
     "prefix": lambda lm, text: lm.generate(" x", prefix=lm.prefix(text), **SHORT),
     "score": lambda lm, text: [(s.total, s.perplexity, s.by_word()) for s in lm.score([text, "x"])],
     "perplexity": lambda lm, text: perplexity(lm, [text]),
-    "loglikelihood": lambda lm, text: list(continuation_loglikelihoods(lm, [(text, " a")])),
     "forward": lambda lm, text: lm.model.forward([ids(lm, text)]),
     "unembed": lambda lm, text: lm.model.unembed(np.ones((2, lm.model.config.n_embd), np.float32)),
     "plain pass": lambda lm, text: gpt2(

@@ -9,7 +9,6 @@ import pytest
 import gpt2np
 from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation.lambada import lambada
 from gpt2np.evaluation.perplexity import perplexity
 from gpt2np.explain import explain
 from gpt2np.generation import Scheduler
@@ -60,10 +59,6 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "given": (lambda lm: lm.score("a text", given=5), "given is 5"),
     "given texts": (lambda lm: lm.score(["a"], given=["b"]), "it must be a text or a list of ids"),
     "prompts in a dict": (lambda lm: lm.generate_batch({"a": 1}), "prompts is {'a': 1}"),
-    "definition": (
-        lambda lm: lambada(lm, ["two words"], "paper"),
-        "definition is 'paper'; it must be 'harness' or 'gpt2-paper'",
-    ),
     "exact": (lambda lm: gpt2np.load("bundled", exact="no"), "exact is 'no'; it must be True or"),
     "exact and weights": (
         lambda lm: gpt2np.load("bundled", exact=True, weights="int8"),

@@ -8,7 +8,6 @@ from helpers.references import load_reference
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.perplexity import perplexity
-from gpt2np.generation.scoring import strided_count, strided_spans
 
 TEXT = (
     "Once upon a time there was a little fox who lived in a hollow tree. Every morning he went "
@@ -25,13 +24,13 @@ def peer(bundled):
 
 
 def guide(model, ids, context, stride):
-    """Return perplexity with the guide's weights, perplexity per token, and number of tokens.
+    """Return the perplexity per token with the guide's windows, and the number of tokens.
 
     The loss of transformers is the mean over a window's shifted labels, without labels of -100.
     """
     import torch
 
-    losses, weights, counts, before = [], [], [], 0
+    losses, counts, before = [], [], 0
     for begin in range(0, len(ids), stride):
         end = min(begin + context, len(ids))
         labels = torch.tensor(ids[begin:end])[None]
@@ -41,13 +40,11 @@ def guide(model, ids, context, stride):
         if counted:  # else the loss is NaN
             with torch.no_grad():
                 losses.append(model(inputs, labels=labels).loss.item())
-            weights.append(int((labels != -100).sum()) - 1)
             counts.append(counted)
         before = end
         if end == len(ids):
             break
-    by_guide = np.average(losses, weights=weights) if sum(weights) else math.nan
-    return math.exp(by_guide), math.exp(np.average(losses, weights=counts)), sum(counts)
+    return math.exp(np.average(losses, weights=counts)), sum(counts)
 
 
 class TestAgainstTransformers:
@@ -58,11 +55,10 @@ class TestAgainstTransformers:
     def test_strided_and_not(self, lm, peer, context, stride, part):
         text = TEXT[: len(TEXT) // part] if stride != 1 and context != 7 else TEXT[:300]
         ids = lm.tokenizer.encode(text)
-        result = perplexity(lm, [text], context=context, stride=stride)
-        by_guide, even, counted = guide(peer, ids, context or 512, stride or 256)
+        result = perplexity(lm, [text], context=context, stride=stride, from_end_of_text=False)
+        even, counted = guide(peer, ids, context or 512, stride or 256)
         assert (result.tokens, result.counted) == (len(ids), counted)
         assert result.perplexity == pytest.approx(even, rel=1e-5)
-        assert result.in_guide == pytest.approx(by_guide, rel=1e-5)
 
     @pytest.mark.parametrize(
         ("windows", "more"), [(0, 2), (1, -1), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
@@ -75,18 +71,17 @@ class TestAgainstTransformers:
         ids = lm.tokenizer.encode(ASCII)[:length]
         text = lm.tokenizer.decode(ids)
         assert lm.tokenizer.encode(text) == ids
-        result = perplexity(lm, [text], context=context, stride=stride)
-        by_guide, even, counted = guide(peer, ids, context, stride)
+        result = perplexity(lm, [text], context=context, stride=stride, from_end_of_text=False)
+        even, counted = guide(peer, ids, context, stride)
         assert (result.tokens, result.counted) == (length, counted)
         assert result.perplexity == pytest.approx(even, rel=1e-5)
-        assert result.in_guide == pytest.approx(by_guide, rel=1e-5, nan_ok=True)
 
     def test_an_end_of_text_before(self, lm, peer):
         result = perplexity(lm, ["The", TEXT[:300]], from_end_of_text=True)
         losses = []
         for text in ("The", TEXT[:300]):
             ids = lm.tokenizer.encode(text)
-            _, even, count = guide(peer, [lm.bos_token_id, *ids], 512, 256)
+            even, count = guide(peer, [lm.bos_token_id, *ids], 512, 256)
             losses.append((count, count * math.log(even)))
         counted, total = np.sum(losses, 0)
         assert result.counted == result.tokens == counted
@@ -115,7 +110,7 @@ class TestNumbers:
         assert result.bits_per_character == pytest.approx(nats / math.log(2) / 35)
 
     def test_tokens_that_do_not_count_are_as_hard_as_the_others(self, lm):
-        result = perplexity(lm, [SOME], stride=512)
+        result = perplexity(lm, [SOME], stride=512, from_end_of_text=False)
         assert result.counted < result.tokens - 1
         nats = -result.log_probability / result.counted * result.tokens
         assert result.bits_per_byte == pytest.approx(nats / math.log(2) / len(SOME.encode()))
@@ -128,36 +123,6 @@ class TestNumbers:
     def test_special_tokens_are_plain_text(self, lm):
         assert perplexity(lm, ["a<|endoftext|>b"]).tokens > 3
 
-    def test_progress(self, lm):
-        told = []
-        result = perplexity(lm, [SOME, TEXT[:100]], on_progress=lambda *seen: told.append(seen))
-        assert [done for done, *_ in told] == sorted({done for done, *_ in told})
-        assert {total for _, total, _ in told} == {result.counted}
-        assert told[-1] == (result.counted, result.counted, {"perplexity": result.perplexity})
-
-
-def test_windows_are_made_as_they_are_needed(lm, monkeypatch):
-    made, seen = [], []
-
-    def counted(*size):
-        for span in strided_spans(*size):
-            made.append(span)
-            yield span
-
-    monkeypatch.setattr("gpt2np.evaluation.perplexity.strided_spans", counted)
-    text = TEXT[:500]
-    perplexity(lm, [text], context=64, stride=1, on_progress=lambda *_: seen.append(len(made)))
-    assert seen[0] <= 2 * (512 // 64 + 1) < len(made) // 4
-
-
-@pytest.mark.parametrize("length", range(30))
-def test_the_tokens_that_count_are_counted_without_the_windows(length):
-    for context in (2, 3, 7):
-        for stride in range(1, context + 1):
-            spans = strided_spans(length, context, stride)
-            expected = sum(span.stop - span.first for span in spans)
-            assert strided_count(length, context, stride) == expected
-
 
 class TestNothingToMeasure:
     @pytest.mark.parametrize("documents", [[], [""]])
@@ -167,7 +132,7 @@ class TestNothingToMeasure:
 
     def test_one_token(self, lm):
         with pytest.raises(InvalidArgumentError, match="no token has a token before it"):
-            perplexity(lm, ["The"])
+            perplexity(lm, ["The"], from_end_of_text=False)
         assert perplexity(lm, ["The"], from_end_of_text=True).counted == 1
 
     def test_no_document_at_all_with_an_end_of_text(self, lm):

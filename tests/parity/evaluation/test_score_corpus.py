@@ -74,7 +74,7 @@ def test_as_the_harness(lm, bundled, data, tmp_path, count, show):
 
     Longer documents have other windows there: without overlap, with one token of context.
     """
-    reason = "needs lm-evaluation-harness: pip install gpt2np[harness]"
+    reason = "needs lm-evaluation-harness"
     pytest.importorskip("lm_eval", reason=reason)
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM

@@ -5,8 +5,7 @@ import json
 import pytest
 from helpers.command_line import run_here
 
-from gpt2np.errors import InvalidArgumentError, install_hint
-from gpt2np.evaluation.documents import read_text
+from gpt2np.errors import install_hint
 from gpt2np.limits import Limits
 
 TEXT = "The fox ran to the bell. The bell rang."
@@ -17,7 +16,7 @@ def run(*arguments, **options):
 
 
 COMMANDS = {  # {} is the input
-    "eval": "eval perplexity {}",
+    "score": "score {}",
     "encode": "encode {} out.npy",
     "train-tokenizer": "train-tokenizer {} --vocab-size 260 --out vocabulary",
     "train-draft": "train-draft {} --out draft.safetensors",
@@ -66,7 +65,7 @@ def test_a_text_has_a_limit(tmp_path, monkeypatch, arguments):
 @pytest.mark.parametrize("mark", ["little", "big"])
 @pytest.mark.parametrize(
     "command",
-    ["eval perplexity {}", "eval perplexity {} --errors replace", "encode {} out.bin",
+    ["encode {} out.bin",
      "generate --file {}", "train-tokenizer {} --vocab-size 260 --out vocabulary"],
 )  # fmt: skip
 def test_utf_16_is_recognized_and_refused(tmp_path, mark, command):
@@ -100,18 +99,13 @@ def test_greedy_tells_no_seed(greedy):
 def test_large_word_perplexity_is_readable(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("zqxjkvbw" * 20, encoding="utf-8")
-    lines = run("eval", "perplexity", str(file)).stdout.splitlines()
+    lines = run("score", str(file)).stdout.splitlines()
     [value] = [line.split()[-1] for line in lines if line.startswith("word perplexity")]
     assert float(value) > 1e20
     assert len(value) < 10
 
 
 def test_errors_name_options_not_arguments(tmp_path):
-    (tmp_path / "text.txt").write_bytes(b"\xe9t\xe9")
-    result = run("eval", "perplexity", "text.txt", folder=tmp_path)
-    assert "read such bytes as U+FFFD with --errors replace" in result.stderr
-    with pytest.raises(InvalidArgumentError, match='with errors="replace"'):
-        read_text(tmp_path / "text.txt")
     result = run("explain", "fox " * 99, "-o", str(tmp_path / "page.html"))
     assert "select a part, for example with --window 37:101 for the last 64" in result.stderr
 
@@ -134,7 +128,6 @@ LONG = "x" * 5000
         ("score", "p.jsonl", "--out", LONG),
         ("convert", LONG, "d"),
         ("convert", "bundled", "d", "--max-shard-size", LONG),
-        ("eval", LONG),
     ],
 )
 def test_long_values_are_shortened(arguments, tmp_path):

@@ -42,7 +42,7 @@ def test_a_result_is_complete_if_only_stdout_fails(tmp_path, command, redirectio
     "command",
     [
         "encode t.txt {}.bin",
-        "eval perplexity {}",
+        "score {}",
         "batch t.txt --out {}.jsonl",
         "generate --file {}",
         "train-tokenizer t.txt --vocab-size 260 --out {}",
@@ -105,11 +105,11 @@ def test_an_output_that_is_a_link_or_a_pipe(tmp_path, command):
 def test_out_of_memory(tmp_path):
     with (tmp_path / "big.txt").open("wb") as file:
         file.truncate(3 << 30)
-    script = 'ulimit -v 2000000; "$0" -m gpt2np eval perplexity big.txt'
-    result = shell(script, cwd=tmp_path)
+    script = 'ulimit -v 2000000; "$0" -m gpt2np tokenize --file big.txt'
+    result = shell(script, cwd=tmp_path, GPT2NP_MAX_DOCUMENT_BYTES="4000000000")
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
-    assert line.startswith("gpt2np eval: error: out of memory")
+    assert line.startswith("gpt2np tokenize: error: out of memory")
 
 
 @posix
@@ -142,7 +142,6 @@ def test_a_command_that_does_not_exist(capsys, name, hint):
     ("command", "hint"),
     [
         ("serve -p 80", ""),
-        ("eval lambada x --max-length 9", ""),
         ("train x -m y", "; give --model"),
         ("generate x --length 5", "; give --max-new-tokens"),  # not short for --length-penalty
         ("generate x --max-new 5", "; did you mean '--max-time'?"),

@@ -46,11 +46,8 @@ train-tokenizer {D}/in.txt --vocab-size 260 --out {D}/new
 train-tokenizer {D}/in.txt --vocab-size 260 --out {D}/new --json
 train-draft --model {D} {D}/in.txt --out {D}/new.safetensors
 train --model {D} {D}/ids.bin {D}/new TRAIN
-eval perplexity --model {D} {D}/in.txt
-eval perplexity --model {D} {D}/in.txt --json
-eval choices --model {D} {D}/choices.jsonl --json
-eval lambada --model {D} {D}/in.jsonl --json
-eval wikitext --model {D} {D}/in.txt --json
+score --model {D} {D}/in.txt
+score --model {D} {D}/in.txt --json
 score --model {D} {D}/in.txt {D}/in.jsonl --out {D}/new.jsonl
 score --model {D} {D}/in.txt {D}/in.jsonl --out {D}/new.parquet
 score --model {D} {D}/texts --out {D}/new.jsonl
@@ -94,8 +91,6 @@ def original(tmp_path_factory):
     (folder / "ids.txt").write_text("97 98 99")
     np.arange(200, dtype=np.uint16).tofile(folder / "ids.bin")
     (folder / "t.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    question = {"context": "ab", "choices": ["a", "b"], "answer": 1}
-    (folder / "choices.jsonl").write_text(json.dumps(question))
     draft = run_here(
         "train-draft", folder / "in.txt", "--model", folder, "--out", folder / "draft.safetensors"
     )

@@ -11,6 +11,8 @@ import pytest
 from helpers.command_line import run_here
 from helpers.patched_cli import small_parts
 
+from gpt2np.evaluation.perplexity import perplexity
+
 COMMAND = [sys.executable, "-m", "gpt2np", "score"]
 
 
@@ -74,7 +76,7 @@ def test_bad_input(tmp_path):
         assert result.returncode == 2 and told in result.stderr
     (tmp_path / "b.jsonl").write_text('{"txt": "x"}\n')
     result = score_here(tmp_path / "b.jsonl", "--out", tmp_path / "b.out.jsonl")
-    assert result.returncode == 1 and "no document to score" in result.stderr
+    assert result.returncode == 2 and "there is no text" in result.stderr
     result = score_here(tmp_path / "a.jsonl", "--out", tmp_path / "c.jsonl", "--stride", "0")
     assert result.returncode == 2 and result.stderr.splitlines()[-1].startswith("gpt2np score: err")
     assert sorted(path.name for path in tmp_path.glob("*.partial")) == []
@@ -116,3 +118,25 @@ def test_a_full_disk(texts):
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert "cannot write" in result.stderr.splitlines()[-1]
     assert not (texts.parent / "o.jsonl").exists()
+
+
+def test_without_out_the_sum_of_all_rows_is_printed(texts, lm):
+    out = texts.parent / "o.jsonl"
+    with_rows = score_here(texts, "--out", out, "--json")
+    alone = score_here(texts, "--json")
+    assert with_rows.returncode == alone.returncode == 0, alone.stderr
+    assert json.loads(alone.stdout) == json.loads(with_rows.stdout)
+    documents = [json.loads(line)["text"] for line in texts.open()]
+    expected = perplexity(lm, documents).to_json()
+    found = json.loads(alone.stdout)
+    assert (found.pop("model"), found.pop("from_end_of_text")) == ("bundled", True)
+    assert found == pytest.approx(expected, rel=1e-6)
+    table = dict(line.split("  ", 1) for line in score_here(texts).stdout.splitlines())
+    assert table["perplexity"].strip() == f"{expected['perplexity']:,.0f}"
+
+
+def test_the_first_token_can_be_left_out(tmp_path):
+    (tmp_path / "t.txt").write_text("The")
+    assert json.loads(score_here(tmp_path / "t.txt", "--json").stdout)["counted"] == 1
+    result = score_here(tmp_path / "t.txt", "--no-from-end-of-text")
+    assert result.returncode == 2 and "no token has a token before it" in result.stderr

@@ -21,10 +21,9 @@ import pytest
 from helpers.equal_results import assert_equal_results
 from helpers.kills import contents, run_to_the_end
 
-import gpt2np.distributed
 from gpt2np import GPT2NPError, InvalidArgumentError, LanguageModel
 from gpt2np.data.options import DatasetOptions
-from gpt2np.distributed import Cluster
+from gpt2np.distributed.cluster import Cluster
 from gpt2np.distributed.jobs import (
     ModelArguments,
     continue_on_ray,
@@ -199,26 +198,6 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
         Cluster(cpus_per_worker=9).actor_options()
     with pytest.raises(InvalidArgumentError, match="workers is 2, with 1 CPUs each, but the clus"):
         Cluster(workers=2).actor_options(1)
-
-
-@pytest.mark.slow
-def test_datasets(local_cluster, lm):
-    texts = [f"The king number {i} was old." for i in range(9)]
-    ds = ray.data.from_items([{"text": text, "index": i} for i, text in enumerate(texts)])
-    cluster = Cluster(workers=1)
-    scored = gpt2np.distributed.score(ds, "bundled", cluster=cluster)
-    made = gpt2np.distributed.encode(scored, "bundled", cluster=cluster)
-    options = {"seed": 7, "max_new_tokens": 3, "field": "text"}
-    made = gpt2np.distributed.generate(made, "bundled", cluster=cluster, **options)
-    rows = sorted(made.take_all(), key=lambda row: row["index"])
-    assert [row["text"] for row in rows] == texts
-    for row, text in zip(rows, texts, strict=True):
-        total = lm.score(text).total  # of a single text; elsewhere, batches differ by rounding
-        expected = total if small_kernels() else pytest.approx(total, rel=1e-6)
-        assert row["log_probability"] == expected
-        assert np.array_equal(row["ids"], lm.tokenizer.encode(text))
-        completion = lm.generate(text, seed=7 + row["index"], max_new_tokens=3)
-        assert list(row["completion_ids"]) == completion.ids
 
 
 def write_other_files(monkeypatch, tmp_path):

@@ -13,7 +13,7 @@ NAMES = {module.__name__ for module in MODULES.values()}
 
 
 def parsers(parser, path=()):
-    """Yield each command's words and parser, with those of subcommands such as `eval lambada`."""
+    """Yield each command's words and parser, with those of subcommands such as `parity check`."""
     yield path, parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

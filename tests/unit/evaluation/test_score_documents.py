@@ -13,7 +13,6 @@ from gpt2np.data.corpus import CorpusOptions, read_numbered_documents
 from gpt2np.data.resumable import JobCallbacks
 from gpt2np.evaluation import corpus
 from gpt2np.evaluation.corpus import score_corpus
-from gpt2np.evaluation.documents import read_all_documents
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.evaluation.perplexity import perplexity
 from gpt2np.kernels.blas import small_kernels
@@ -28,7 +27,7 @@ class Interrupted(BaseException):
 def score(lm, files, out, options=None, **arguments):
     outcome = score_corpus(lm, files, out, options, **arguments)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert outcome.result == len(rows)
+    assert outcome.result.documents == len(rows)
     return rows, outcome
 
 
@@ -54,15 +53,17 @@ def test_each_row_is_the_perplexity_of_its_document(lm, files, tmp_path, from_en
     places = [(row["file"], row["document"]) for row in rows]
     a, b, c = map(str, files)
     assert places == [(a, 1), (a, 2), (a, 3), (b, 1), (b, 4), (b, 5), (c, 1), (c, 3)]
-    texts = [*read_all_documents(files[0]), "The old king.", "", "A fox.", "Good.", "I."]
+    texts = [d.text for d in read_numbered_documents(files[0], CorpusOptions())]
+    texts += ["The old king.", "", "A fox.", "Good.", "I."]
     assert len(texts) == len(rows)
     for row, text in zip(rows, texts, strict=True):
         expected = (
             perplexity(lm, [text], from_end_of_text=True) if from_end_of_text and text else None
         )
         if len(lm.tokenizer.encode(text)) > 1 and not from_end_of_text:
-            expected = perplexity(lm, [text])
-        names = set(row) - {"file", "document"}
+            expected = perplexity(lm, [text], from_end_of_text=False)
+        assert (row["model"], row["from_end_of_text"]) == ("bundled", from_end_of_text)
+        names = set(row) - {"file", "document", "model", "from_end_of_text"}
         if expected is None:
             assert row["counted"] == 0 and row["perplexity"] is row["log_probability"] is None
         else:
@@ -105,7 +106,7 @@ def test_minimal_pairs_are_compared_with_their_first_tokens(lm, tmp_path):
 def test_a_model_without_end_of_text(lm, files, tmp_path):
     without = LanguageModel(lm.model, lm.tokenizer, name="mine")
     without.bos_token_id = None
-    with pytest.raises(InvalidArgumentError, match=r"mine has no end-of-text .*_text=False"):
+    with pytest.raises(InvalidArgumentError, match="must be False: mine has no end-of-text"):
         score(without, files, tmp_path / "o.jsonl")
     rows, _ = score(without, files, tmp_path / "o.jsonl", ScoreOptions(from_end_of_text=False))
     assert rows[0]["counted"] == rows[0]["tokens"] - 1
