@@ -245,17 +245,18 @@ class GPT2:
         if self.exact:
             return
         if (size := min(tuner.max_ranks if tuner else int(count), max_processes())) > 1:
-            from gpt2np.runtime.process_group import ProcessGroup  # most starts need none
+            from gpt2np.runtime.process_group import ProcessGroup, create_workers
 
+            width, max_kept = self.weights.layers.max_width, self.weights.nbytes // 2
             with suppress(OSError):  # the system refuses shared memory
-                width, max_kept = self.weights.layers.max_width, self.weights.nbytes // 2
-                self._group = ProcessGroup(self._runner, size, self, tuner, width, max_kept)
+                workers = create_workers(self._runner, size, width, max_kept)
+                self._group = ProcessGroup(self._runner, workers, size, self, tuner)
 
     @property
     def worker_pids(self) -> list[int]:
         """The process ids of the workers; none before the first pass that needs them."""
         group = self._group
-        return group.worker_pids if group else []
+        return group.workers.pids if group else []
 
     @property
     def rank_choices(self) -> list[RankChoice]:
@@ -264,7 +265,8 @@ class GPT2:
         The list is empty if `processes` is not "auto", or no pass has been measured.
         """
         group = self._group
-        return group.tuner.choices() if group and group.tuner else []
+        choices = group.tuner.choices if group and group.tuner else []
+        return [choice for choice in choices if choice.seconds]
 
     @np.errstate(under="ignore")
     def forward(
