@@ -206,13 +206,14 @@ class GPT2:
         """The number of processes that compute a pass together, 1 to 64, or "auto"; 1 by default.
 
         With "auto", measured times select the number for each pass, up to the number of CPU cores:
-        see `rank_choices`. The first half second of passes uses one process. "auto" chooses only
+        see `rank_choices`. The first 0.3 seconds of passes use one process. "auto" chooses only
         between numbers that give the same bits, so repeated runs compute equal logits.
 
         For an exact model, and on systems other than Linux with an x86 processor, the number stays
-        1. A pass with a hook, or with logits for more than 64 tokens, runs in this process alone. A
-        number that you set can affect the logits by rounding; the docstring of `forward`
-        tells when the bits are equal.
+        1; without a global interpreter lock (GIL), workers are threads on every system. A pass with
+        a hook, or with logits for more than 64 tokens, runs in this process alone. A number that
+        you set can affect the logits by rounding; the docstring of `forward` tells when the bits
+        are equal.
 
         The first pass that needs workers forks them. Workers share this process's memory, and end
         with the model. They can use caches that `new_cache` makes after `processes` is set.
@@ -221,8 +222,8 @@ class GPT2:
         machine. While the number is above 1, BLAS uses one thread in this process. Workers keep the
         memory that this process frees after the fork. Memory of freed caches, up to half of the
         weights' size, is kept for later caches. If the program forks, `processes` is 1 in the
-        child's copy of the model, and the copy can't use the parent's caches. NumPy warns of
-        overflow only in this process's share of a pass.
+        child's copy of the model, and the child has copies of the caches. NumPy warns of overflow
+        only in this process's share of a pass. Workers appear in `multiprocessing.active_children`.
         """
         group = self._group
         if group is None:

@@ -49,11 +49,6 @@ class RankChoice:
         """Number of ranks → measured time, scaled to the number of rows of the last pass."""
         return {ranks: time * self._work for ranks, time in sorted(self._times.items())}
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether no trial runs, and another number of ranks was tried."""
-        return self.next_ranks == self.ranks and len(self._times) >= min(2, len(self._candidates))
-
     def record(self, n_rows: int, n_ranks: int, seconds: float) -> None:
         """Record the time of a pass; the first pass touches memory, and does not count."""
         is_first, self._work = not self._work, n_rows + _FIXED_WORK
