@@ -8,8 +8,8 @@ from gpt2np.cli.declared_options import add_groups, long_flag
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import decode_argument
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.options import Biases, GenerationOptions, Patterns
-from gpt2np.options import OneOf, Text, Texts, options_of
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.options import options_of
 
 _WITHOUT_FLAG = ("bad_words_ids", "draft")  # --bad-word takes texts; load_model reads --draft
 _OPTIONS = {n: o for n, o in options_of(GenerationOptions).items() if n not in _WITHOUT_FLAG}
@@ -40,15 +40,15 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
         value, flag = getattr(args, name, None), flag_of(name)
         if value is None:
             continue
-        if isinstance(option.range, Texts):
+        if option.is_list and option.item_type is str:
             value = [decode_argument(text, flag) for text in value]
-            if not isinstance(option.range, Patterns) and any("\\n" in text for text in value):
+            if name != "stop_regex" and any("\\n" in text for text in value):
                 print_stderr(f"{flag} has a backslash and an n; a newline is $'\\n' in a shell")
-        elif isinstance(option.range, Text):
+        elif option.choices:
+            value = {str(choice).lower(): choice for choice in option.choices}[value]
+        elif option.item_type is str:
             value = decode_argument(value, flag)
-        elif isinstance(option.range, OneOf):
-            value = {str(choice).lower(): choice for choice in option.range.values}[value]
-        elif isinstance(option.range, Biases):
+        elif name == "logit_bias":
             value = dict(map(_parse_bias, value))
         options[name] = value
     return options

@@ -232,7 +232,7 @@ class GPT2:
 
     @processes.setter
     def processes(self, count: int | Literal["auto"]) -> None:
-        options_of(ModelOptions)["processes"].range.check("processes", count)
+        options_of(ModelOptions)["processes"].check(count)
         if count == self.processes:
             return
         if self._group:
