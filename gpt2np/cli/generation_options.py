@@ -1,7 +1,7 @@
 """The command line's options for generation, and their conversion to keyword arguments."""
 
 import argparse
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from gpt2np.cli.declared_options import add_groups, long_flag
@@ -13,8 +13,6 @@ from gpt2np.options import options_of
 
 _WITHOUT_FLAG = ("bad_words_ids", "draft")  # --bad-word takes texts; load_model reads --draft
 _OPTIONS = {n: o for n, o in options_of(GenerationOptions).items() if n not in _WITHOUT_FLAG}
-_RANDOM = [name for name, o in _OPTIONS.items() if o.group == "Sampling" and name != "temperature"]
-"""Options that have no effect on a greedy text or a beam search."""
 
 
 def add_generation_arguments(
@@ -29,12 +27,8 @@ def add_generation_arguments(
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Convert the options that are given to keyword arguments of `LanguageModel.generate`."""
-    if args.greedy or args.temperature == 0:  # both mean the same
-        flag = "--greedy" if args.greedy else "--temperature 0"
-        filters = [name for name in _RANDOM if name != "seed"]
-        _check_contradictions(
-            flag, args, [*(["temperature"] if args.temperature else []), *filters]
-        )
+    if args.greedy and args.temperature:
+        raise InvalidArgumentError("--greedy and --temperature contradict each other; give one")
     options: dict[str, Any] = {"temperature": 0.0} if args.greedy else {}
     for name, option in _OPTIONS.items():
         value, flag = getattr(args, name, None), flag_of(name)
@@ -52,32 +46,6 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
             value = dict(map(_parse_bias, value))
         options[name] = value
     return options
-
-
-def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
-    """Raise InvalidArgumentError if an option on the command line contradicts the search method.
-
-    --length-penalty and --early-stopping require `beam_search`: whether --num-beams or the model's
-    default selects beam search. --num-beams above 1 excludes --seed, --draft, and filters such as
-    --top-k.
-    """
-    if args.num_beams is not None and args.num_beams > 1:
-        _check_contradictions("--num-beams", args, _RANDOM)
-        if args.draft not in (None, "auto", "none"):
-            raise InvalidArgumentError("--num-beams and --draft contradict each other; give one")
-    for name in ("length_penalty", "early_stopping"):
-        if not beam_search and getattr(args, name) is not None:
-            raise InvalidArgumentError(
-                f"{flag_of(name)} is for beam search; add --num-beams or leave it out"
-            )
-
-
-def _check_contradictions(flag: str, args: argparse.Namespace, names: Iterable[str]) -> None:
-    for name in names:
-        if getattr(args, name) is not None:
-            raise InvalidArgumentError(
-                f"{flag} and {flag_of(name)} contradict each other; give one"
-            )
 
 
 def flag_of(name: str) -> str:
