@@ -35,26 +35,13 @@ _ASCII_GPT2_PATTERN = (  # equivalent for ASCII text
 HF_GPT2_PATTERN = (  # equivalent to GPT2_PATTERN; the form in Hugging Face's files
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
-CL100K_PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+QWEN2_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-QWEN2_PATTERN = CL100K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
-O200K_PATTERN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
-PATTERN_NAMES = {
-    "gpt2": GPT2_PATTERN,
-    "cl100k": CL100K_PATTERN,
-    "qwen2": QWEN2_PATTERN,
-    "o200k": O200K_PATTERN,
-}
-KNOWN_PATTERNS = frozenset({*PATTERN_NAMES.values(), HF_GPT2_PATTERN})
+PATTERN_NAMES = {"gpt2": GPT2_PATTERN, "qwen2": QWEN2_PATTERN}
+KNOWN_PATTERNS = frozenset({GPT2_PATTERN, HF_GPT2_PATTERN, QWEN2_PATTERN})
 
 WHITESPACE_SPLITTING_PATTERNS = frozenset({GPT2_PATTERN})
 """Patterns in which white space after a visible character, even a line end, begins a piece."""

@@ -17,7 +17,7 @@ from gpt2np.tokenizer.bpe import (
     merge_pairs,
     split_at_unjoinable,
 )
-from gpt2np.tokenizer.formats import read_tiktoken, read_vocabulary, write_vocabulary
+from gpt2np.tokenizer.formats import read_vocabulary, write_vocabulary
 from gpt2np.tokenizer.normalizer import (
     NormalizedPart,
     extract_and_normalize,
@@ -117,8 +117,8 @@ class Tokenizer:
         A str is an existing path, or else the name of a model as in `gpt2np.load`; only the model's
         vocabulary is downloaded. A `Path` is never the name of a model.
 
-        A folder needs `tokenizer.json`, `vocab.json` + `merges.txt`, OpenAI's `encoder.json` +
-        `vocab.bpe`, or a `.tiktoken` file; the first found is read. The folder's
+        A folder needs `tokenizer.json`, `vocab.json` + `merges.txt`, or OpenAI's `encoder.json`
+        + `vocab.bpe`; the first found is read. The folder's
         `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` have the same
         effect as in transformers 5: see `gpt2np.tokenizer.special_tokens`. If `vocabulary` is the
         path of a `tokenizer.json`, the other files in its folder are ignored.
@@ -135,22 +135,6 @@ class Tokenizer:
         from gpt2np.hub.find import find_vocabulary
 
         return cls(read_vocabulary(find_vocabulary(vocabulary).path))
-
-    @classmethod
-    def from_tiktoken(
-        cls,
-        file: str | Path,
-        *,
-        pattern: str | None = None,
-        special_tokens: Mapping[str, int] | None = None,
-    ) -> Tokenizer:
-        """Create a tokenizer from a `.tiktoken` file, which has no pattern and no special tokens.
-
-        `special_tokens` maps the text of each special token to its id. The default pre-tokenizer
-        `pattern` depends on the file's name: OpenAI's for cl100k_base and o200k_base, Qwen's for
-        qwen, otherwise GPT-2's. Raises TokenizerError if the file is missing or damaged.
-        """
-        return cls(read_tiktoken(as_path(file), pattern, special_tokens))
 
     def save(self, folder: str | Path) -> None:
         """Write the vocabulary in Hugging Face's formats.

@@ -17,7 +17,7 @@ def _read_again():
 
 def test_a_variable_changes_one_limit(monkeypatch):
     monkeypatch.setenv("GPT2NP_MAX_TOKEN_BYTES", "2000")
-    assert limits() == Limits(max_token_bytes=2000)
+    assert limits() == Limits(max_line_bytes=2000)
 
 
 def test_a_misspelled_variable(monkeypatch):

@@ -12,9 +12,8 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.limits import limits
 from gpt2np.tokenizer import pre_tokenizer as module
 from gpt2np.tokenizer.pre_tokenizer import (
-    CL100K_PATTERN,
     GPT2_PATTERN,
-    O200K_PATTERN,
+    QWEN2_PATTERN,
     make_pre_tokenizer,
 )
 
@@ -79,7 +78,7 @@ def test_gpt2s_pattern_in_ascii():
         assert make_pre_tokenizer((GPT2_PATTERN,))(text) == find(text)
 
 
-@pytest.mark.parametrize("pattern", [CL100K_PATTERN, O200K_PATTERN, r"\d+", "(a)|b", "x*", ""])
+@pytest.mark.parametrize("pattern", [QWEN2_PATTERN, r"\d+", "(a)|b", "x*", ""])
 @given(text=st.text(alphabet="abx1 \né"))
 def test_pieces_join_to_the_text(pattern, text):
     pieces = make_pre_tokenizer((pattern,))(text)
