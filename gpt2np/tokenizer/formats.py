@@ -41,10 +41,10 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 def _read_folder(folder: Path) -> Vocabulary:
     if (tokenizer_json := folder / TOKENIZER_JSON).exists():
-        from gpt2np.tokenizer.special_tokens import read_for_tokenizer_json
+        from gpt2np.tokenizer.special_tokens import read_config_for_tokenizer_json
         from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
 
-        return read_tokenizer_json(tokenizer_json, read_for_tokenizer_json(folder))
+        return read_tokenizer_json(tokenizer_json, read_config_for_tokenizer_json(folder))
     for vocab, merges in gpt2_files.FILE_NAMES:
         if (folder / vocab).exists() and (folder / merges).exists():
             return gpt2_files.read_gpt2_files(folder / vocab, folder / merges)

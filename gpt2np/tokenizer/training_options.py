@@ -71,14 +71,6 @@ class TrainingOptions:
     alphabet: Alphabet = option(
         "bytes", "Initial tokens: all 256 bytes, or the characters of the text"
     )
-    limit_alphabet: int | None = option(
-        None,
-        "With an alphabet of characters: keep only the N most frequent characters; other "
-        "characters become <unk>",
-        details="Ties go to the smallest code points. Training removes the other characters, so "
-        "their neighbors become adjacent.",
-        low=1,
-    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -86,14 +78,9 @@ class TrainingOptions:
             check_argument(is_unicode_text(token), "special_tokens", token, "Unicode text")
         if self.alphabet == "bytes":
             self._check_byte_alphabet()
-        make_pre_tokenizer(() if self.pattern is None else (self.pattern,))
+        make_pre_tokenizer(self.pattern)
 
     def _check_byte_alphabet(self) -> None:
-        if self.limit_alphabet is not None:
-            raise InvalidArgumentError(
-                "{limit_alphabet} needs the alphabet of characters; all 256 bytes are always kept",
-                limit_alphabet=self.limit_alphabet,
-            )
         if clash := CHAR_TO_BYTE.keys() & set(self.special_tokens):
             raise InvalidArgumentError(
                 f"the special token {min(clash)!r} is a character of the byte alphabet; "
@@ -102,9 +89,9 @@ class TrainingOptions:
         minimum = 256 + len(set(self.special_tokens))
         if self.vocab_size < minimum:
             raise InvalidArgumentError(
-                "{vocab_size} is {vocab_size.value}; the 256 bytes and the special tokens need {0}",
-                minimum,
-                vocab_size=self.vocab_size,
+                f"vocab_size is {self.vocab_size}; the 256 bytes and the special tokens need "
+                f"{minimum}",
+                param="vocab_size",
             )
 
 

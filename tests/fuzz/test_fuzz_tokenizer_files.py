@@ -38,10 +38,10 @@ def folders(tmp_path_factory):
     }
     vocabularies = {
         "gpt2": Vocabulary(ids, ranks, (end,)),
-        "qwen": Vocabulary(ids, ranks, (end, tool, words), (QWEN2_PATTERN,), nfc=True),
-        "split": Vocabulary(ids, ranks, (end,), (r"\p{N}{1,3}", r"(?:a|b)+")),
+        "qwen": Vocabulary(ids, ranks, (end, tool, words), QWEN2_PATTERN, nfc=True),
+        "split": Vocabulary(ids, ranks, (end,), r"\p{N}{1,3}|(?:a|b)+"),
         "characters": Vocabulary(
-            characters | {"th": 50, "the": 51}, {"t h": 0, "th e": 1}, (), (), byte_level=False
+            characters | {"th": 50, "the": 51}, {"t h": 0, "th e": 1}, (), None, byte_level=False
         ),
     }
     made = tmp_path_factory.mktemp("vocabularies")

@@ -24,7 +24,7 @@ from gpt2np.tokenizer.trace import merge_steps
 from gpt2np.tokenizer.vocabulary import CHAR_TO_BYTE, bytes_to_chars, chars_to_bytes
 
 EOT = "<|endoftext|>"
-SPLIT = make_pre_tokenizer((GPT2_PATTERN,))
+SPLIT = make_pre_tokenizer(GPT2_PATTERN)
 
 
 @pytest.fixture(scope="module")
@@ -200,9 +200,15 @@ def test_arguments_of_a_wrong_type(bundled_tokenizer, call):
 
 
 class TestDecoding:
-    def test_unknown_ids_are_named(self, bundled_tokenizer):
-        with pytest.raises(InvalidArgumentError, match="id 4096 is not in the vocabulary of 4096"):
-            bundled_tokenizer.decode([1, 4096])
+    def test_id_without_a_token_decodes_to_no_text(self, bundled_tokenizer):
+        """A model with padding has more ids than tokens; decoding its output raised an error."""
+        assert bundled_tokenizer.decode([1, 4096, 50_000]) == bundled_tokenizer.decode([1])
+        assert bundled_tokenizer.decode_bytes(iter([4096])) == b""
+
+    @pytest.mark.parametrize("wrong", [-1, "1", None, 1.5, [1]])
+    def test_id_that_is_no_integer_from_0_is_an_error(self, bundled_tokenizer, wrong):
+        with pytest.raises(InvalidArgumentError, match="it must be integers from 0"):
+            bundled_tokenizer.decode([1, wrong])
 
     def test_strict(self, bundled_tokenizer):
         half = bundled_tokenizer.encode("中")[:1]
@@ -297,7 +303,7 @@ class TestOpenAIsFiles:
         monkeypatch.setattr(gpt2_files, "_OPENAI_CRC32", (0, 0))
         read = read_vocabulary(gpt2_vocabulary)
         assert read == known
-        assert known.self_encoding and not read.self_encoding
+        assert known.can_ignore_merges and read.can_ignore_merges
 
     def test_every_token_is_what_its_text_is_merged_to(self, known):
         for token in known.ids:
@@ -309,7 +315,7 @@ class TestOpenAIsFiles:
         merges = (tmp_path / "merges.txt").read_text(encoding="utf-8").split("\n")
         merges[1], merges[2] = merges[2], merges[1]
         (tmp_path / "merges.txt").write_text("\n".join(merges), encoding="utf-8")
-        assert not read_vocabulary(tmp_path).self_encoding
+        assert not read_vocabulary(tmp_path).can_ignore_merges
 
     def test_added_tokens_as_older_transformers_wrote_them(self, gpt2_vocabulary, tmp_path):
         for name in ("vocab.json", "merges.txt"):
@@ -324,7 +330,8 @@ class TestOpenAIsFiles:
         ids = tokenizer.encode("a[PAD]b[SEP]gpt2np", allowed_special="all")
         assert ids == [64, 50257, 65, 50258, 50259]
         assert tokenizer.special_tokens == {EOT: 50256, "[PAD]": 50257, "[SEP]": 50258}
-        assert tokenizer.vocabulary.self_encoding
+        assert tokenizer.vocabulary.can_ignore_merges
+        (tmp_path / "special_tokens_map.json").unlink()
         (tmp_path / "added_tokens.json").write_text('{"[PAD]": 5}')
         with pytest.raises(TokenizerError, match=r"'\[PAD\]' has the id 5, but transformers"):
             Tokenizer.load(tmp_path)
