@@ -51,8 +51,11 @@ class Constraint(Protocol):
         An end-of-text id is allowed where the text may end.
         """
 
-    def advance(self, token_id: int) -> Constraint:
-        """Return the state after one more allowed token, which may be an end-of-text id."""
+    def advance(self, token_id: int) -> Constraint | None:
+        """Return the state after one more allowed token, which may be an end-of-text id.
+
+        None means that every token may follow, without end.
+        """
 
 
 def text_constraint(

@@ -70,9 +70,13 @@ class StreamingDetokenizer:
         tokenizer: Tokenizer,
         options: GenerationOptions,
         eos_token_ids: Collection[int] = (),
+        n_skipped: int = 0,
     ) -> None:
-        """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`."""
-        self._decoder = tokenizer.streaming_decoder()
+        """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`.
+
+        It also skips the first `n_skipped` bytes, which belong to the prompt.
+        """
+        self._decoder = tokenizer.streaming_decoder(n_skipped)
         self._stop_token_ids = options.stop_token_ids
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
         self._matcher: StopStrings | StopPatterns

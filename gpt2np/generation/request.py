@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments
 from gpt2np.generation.logits_processors import TokenHistory, process_logits
-from gpt2np.generation.options import (
-    GenerationOptions,
-    Options,
-    check_effect,
-    option_fields,
-)
+from gpt2np.generation.options import GenerationOptions, Options, option_fields
 from gpt2np.generation.sampling import new_seed
 from gpt2np.kernels.array import Array
 from gpt2np.runtime.hooked_context import Chain
@@ -46,6 +41,7 @@ class Request:
         new_draft: makes the source of draft tokens of one continuation; None for no draft tokens.
         model_name: the name of the language model.
         index: the index of the continuation among all continuations of the call, from 0.
+        n_healed: with token healing, how many bytes of the prompt's text the new tokens repeat.
     """
 
     ids: Sequence[int]
@@ -59,6 +55,7 @@ class Request:
     new_draft: Callable[[], NgramDraft | ModelDraft | None] | None = None
     model_name: str = "model"
     index: int = 0
+    n_healed: int = 0
 
     def process(
         self, logits: Array, history: TokenHistory, constraint: Constraint | None = None
@@ -91,16 +88,15 @@ def resolve_options(base: GenerationOptions, changes: Options) -> GenerationOpti
     if given.get("num_beams", 1) != 1:
         if changes.get("do_sample"):
             raise InvalidArgumentError(
-                f"num_beams={given['num_beams']} and do_sample=True contradict each other: beam "
-                "search does not sample",
-                param="num_beams",
+                "{num_beams} is {num_beams.value}: beam search does not sample; omit {do_sample}",
+                num_beams=given["num_beams"],
+                do_sample=True,
             )
         given.setdefault("temperature", 0.0)
     elif given.get("temperature") or given.get("best_of"):
         given.setdefault("num_beams", 1)
     resolved = replace(base, **given)
-    check_effect(given, resolved)
-    return resolved if resolved.seed is not None else resolved.with_seed(new_seed())
+    return resolved if resolved.seed is not None else replace(resolved, seed=new_seed())
 
 
 def split_arguments(arguments: GenerateArguments) -> tuple[Options, Callbacks, Prefix | None]:
