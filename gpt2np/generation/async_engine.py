@@ -6,15 +6,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.generation.complete import complete, pick_best, start_sequences
+from gpt2np.generation.completion import Completion, FinishReason
+from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob
-from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.sequence import FinishReason, RunningSequence
+from gpt2np.generation.scheduler import Scheduler, drive
+from gpt2np.generation.sequence import RunningSequence
+from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
 
 _PREFILL_CHUNK = 256  # tokens; larger chunks are hardly faster
@@ -46,7 +53,7 @@ class Update:
         return self.sequence.request.index
 
 
-_Queue = asyncio.Queue[list[Update]]
+_Queue = asyncio.Queue[Update]
 
 
 @dataclass
@@ -54,7 +61,6 @@ class _Entry:
     """A sequence of the engine, its reader's queue, and how many ids the reader knows."""
 
     sequence: RunningSequence
-    place: int  # in a request
     loop: asyncio.AbstractEventLoop  # in whose thread the queue may change
     queue: _Queue
     every_step: bool
@@ -74,7 +80,8 @@ class _Entry:
 class AsyncEngine:
     """Runs the sequences of one model on a thread of its own, which ends when none is left.
 
-    The methods may be called from any thread.
+    The methods may be called from any thread. If the thread fails, it gives the error to all
+    readers; the next call starts another thread.
     """
 
     def __init__(
@@ -93,7 +100,7 @@ class AsyncEngine:
         self._on_step = on_step
         self._lock = threading.Lock()
         self._new: deque[_Entry] = deque()
-        self._thread_runs = False
+        self._thread: threading.Thread | None = None  # set while it takes entries
 
     async def run(
         self, model: GPT2, sequences: Sequence[RunningSequence], every_step: bool = True
@@ -104,26 +111,30 @@ class AsyncEngine:
         when the caller stops reading are cancelled.
 
         Raises:
+            InvalidArgumentError: the call comes from a callback on the engine's thread.
             Exception: the error of a sequence.
         """
         queue, loop = _Queue(), asyncio.get_running_loop()
-        entries = [
-            _Entry(sequence, place, loop, queue, every_step, len(sequence.ids))
-            for place, sequence in enumerate(sequences)
-        ]
         with self._lock:
-            self._new += entries
-            if entries and not self._thread_runs:
-                self._thread_runs = True
+            if self._thread is threading.current_thread():
+                raise InvalidArgumentError(
+                    "a callback cannot wait for a text of the same model; call generate instead"
+                )
+            if sequences and not self._thread:
                 thread = threading.Thread(target=self._run, args=[model], daemon=True)
                 thread.name = "gpt2np-engine"
                 thread.start()
+                self._thread = thread
+            self._new += [
+                _Entry(sequence, loop, queue, every_step, len(sequence.ids))
+                for sequence in sequences
+            ]
         n_running = len(sequences)
         try:
             while n_running:
-                updates = await queue.get()
+                updates = [await queue.get()]
                 while not queue.empty():
-                    updates += queue.get_nowait()
+                    updates.append(queue.get_nowait())
                 n_running -= sum(update.finish_reason is not None for update in updates)
                 yield updates
                 for update in updates:
@@ -133,47 +144,75 @@ class AsyncEngine:
             for sequence in sequences:
                 sequence.cancel()
 
-    def _new_scheduler(self, model: GPT2) -> Scheduler:
-        return Scheduler(model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK)
-
     def _run(self, model: GPT2) -> None:
-        scheduler, entries = self._new_scheduler(model), list[_Entry]()
+        """Run the thread: take new entries, run steps, deliver their updates."""
+        entries: list[_Entry] = []
+        scheduler = Scheduler(
+            model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK
+        )
+        try:
+            for _ in drive(scheduler, self._arrivals(entries)):
+                new = [(entry, update) for entry in entries if (update := entry.new_update())]
+                if self._on_step:
+                    self._on_step(scheduler, [update for _, update in new])
+                _deliver(new)
+                ended = {id(update.sequence) for _, update in new if update.finish_reason}
+                entries[:] = [entry for entry in entries if id(entry.sequence) not in ended]
+        except BaseException as failure:  # also SystemExit in a callback: no reader may hang
+            self._fail(scheduler, entries, failure)
+
+    def _arrivals(self, entries: list[_Entry]) -> Iterator[RunningSequence | None]:
+        """Move new entries to `entries`; yield their sequences, and None before each step."""
         while True:
             with self._lock:
-                while self._new:
-                    entries.append(self._new.popleft())
-                    scheduler.add(entries[-1].sequence, entries[-1].place)
+                new = [*self._new]
+                self._new.clear()
+                entries += new
                 if not entries:
-                    self._thread_runs = False
+                    self._thread = None
                     return
-            try:
-                scheduler.step()
-            except Exception as failure:  # of the model: no sequence can go on
-                for entry in entries:
-                    entry.sequence.end("cancelled", failure)
-                scheduler = self._new_scheduler(model)
-            new = [(entry, update) for entry in entries if (update := entry.new_update())]
-            ended = {id(update.sequence) for _, update in new if update.finish_reason}
-            entries = [entry for entry in entries if id(entry.sequence) not in ended]
-            if self._on_step:
+            yield from (entry.sequence for entry in new)
+            yield None
+
+    def _fail(self, scheduler: Scheduler, entries: list[_Entry], failure: BaseException) -> None:
+        """End all entries with an error."""
+        with self._lock:
+            entries += self._new
+            self._new.clear()
+            self._thread = None
+        error = failure
+        if not isinstance(error, Exception):  # in another task it would mean something else
+            error = GPT2NPError(f"a {type(failure).__name__} has ended the generation")
+            error.__cause__ = failure
+        for entry in entries:
+            with suppress(BaseException):
+                entry.sequence.interrupt(failure)
+            entry.sequence.finish_reason = entry.sequence.finish_reason or "cancelled"
+            entry.sequence.error = entry.sequence.error or error
+        new = [(entry, Update(entry.sequence, "", [], [], "cancelled", None)) for entry in entries]
+        if self._on_step:
+            with suppress(BaseException):
                 self._on_step(scheduler, [update for _, update in new])
-            _deliver(new)
+        _deliver(new)
 
 
 def _deliver(new: Sequence[tuple[_Entry, Update]]) -> None:
-    """Put the updates of a step in the readers' queues; wake each event loop once."""
-    by_loop = defaultdict[asyncio.AbstractEventLoop, dict[_Queue, list[Update]]](dict)
+    """Put updates in the readers' queues; wake each event loop once."""
+    by_loop = defaultdict[asyncio.AbstractEventLoop, list[tuple[_Entry, Update]]](list)
     for entry, update in new:
         if update.finish_reason or entry.every_step:
-            by_loop[entry.loop].setdefault(entry.queue, []).append(update)
-    for loop, by_queue in by_loop.items():
-        if not loop.is_closed():  # the program may have ended
-            loop.call_soon_threadsafe(_put, by_queue)
+            by_loop[entry.loop].append((entry, update))
+    for loop, updates in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_put, updates)
+        except RuntimeError:  # the loop is closed, so nobody reads
+            for entry, _ in updates:
+                entry.sequence.cancel()
 
 
-def _put(by_queue: Mapping[_Queue, list[Update]]) -> None:
-    for queue, updates in by_queue.items():
-        queue.put_nowait(updates)
+def _put(updates: Sequence[tuple[_Entry, Update]]) -> None:
+    for entry, update in updates:
+        entry.queue.put_nowait(update)
 
 
 _engines: WeakKeyDictionary[GPT2, AsyncEngine] = WeakKeyDictionary()
@@ -182,3 +221,40 @@ _engines: WeakKeyDictionary[GPT2, AsyncEngine] = WeakKeyDictionary()
 def engine_of(model: GPT2) -> AsyncEngine:
     """Return the engine that all asyncio streams of a model share."""
     return _engines.setdefault(model, AsyncEngine())
+
+
+def _forget_engines() -> None:
+    """Start afresh in a forked process, which lacks the threads of its parent."""
+    global _engines
+    _engines = WeakKeyDictionary()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_engines)
+
+
+async def agenerate(model: GPT2, request: Request) -> Completion:
+    """Complete a request; see `LanguageModel.agenerate`."""
+    if request.options.num_beams > 1:
+        return await _beam_search(model, request)
+    sequences = start_sequences(model, request)
+    async for _ in engine_of(model).run(model, sequences, every_step=False):
+        pass
+    return pick_best(sequences)
+
+
+async def _beam_search(model: GPT2, request: Request) -> Completion:
+    """Run a beam search on another thread; it ends when the task is cancelled."""
+    is_cancelled = threading.Event()
+
+    def check(ids: list[int], logits: Array) -> Array:
+        if is_cancelled.is_set():
+            raise GPT2NPError("the task was cancelled")
+        return logits
+
+    functions = (*request.callbacks.logits_processor, check)
+    request = replace(request, callbacks=replace(request.callbacks, logits_processor=functions))
+    try:
+        return (await asyncio.to_thread(complete, model, [request]))[0]
+    finally:
+        is_cancelled.set()

@@ -1,0 +1,272 @@
+"""Failures on the engine's thread: readers get an error in time, and the next call works."""
+
+import asyncio
+import gc
+import os
+import random
+import sys
+import threading
+import time
+
+import pytest
+
+from gpt2np import GPT2NPError, InvalidArgumentError, LanguageModel
+from gpt2np.generation.async_engine import AsyncEngine, engine_of
+from gpt2np.generation.scheduler import Scheduler
+from gpt2np.generation.sequence import RunningSequence
+
+OPTIONS = {"max_new_tokens": 20, "seed": 3, "draft": "none"}
+SECONDS = 20  # of a call that hangs without the mended fault; a text takes 0.1
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return LanguageModel.load("bundled")
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, SECONDS))
+
+
+def check_works(lm):
+    """Check that the model's engine still generates texts."""
+    assert run(lm.agenerate("The fox", **OPTIONS)) == lm.generate("The fox", **OPTIONS)
+
+
+async def read(stream):
+    return "".join([piece async for piece in stream])
+
+
+def raising(error, after=3):
+    """Return a callback that raises an error at a token."""
+    tokens = []
+
+    def on_token(token):
+        tokens.append(token)
+        if len(tokens) == after:
+            raise error
+
+    return on_token
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
+)
+def test_any_exception_of_a_callback_reaches_all_readers(lm, error):
+    async def both():
+        other = lm.stream("A king", max_new_tokens=400, seed=1, ignore_eos=True)
+        tasks = [lm.agenerate("The fox", **OPTIONS, on_token=raising(error)), read(other)]
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    for result in run(both()):
+        assert isinstance(result, GPT2NPError), result
+        assert f"a {type(error).__name__} has ended the generation" in str(result)
+    check_works(lm)
+
+
+def test_a_sequence_that_the_scheduler_refuses_gives_an_error(lm, monkeypatch):
+    stream = lm.stream("The fox", **OPTIONS)
+    next(stream)
+
+    def refuse(*args):
+        raise InvalidArgumentError("the sequence is another model's")
+
+    monkeypatch.setattr(Scheduler, "add", refuse)
+    with pytest.raises(InvalidArgumentError, match="another model's"):
+        run(read(stream))
+    monkeypatch.undo()
+    check_works(lm)
+
+
+@pytest.mark.parametrize("name", ["new_text", "accept", "interrupt"])
+def test_an_error_in_a_sequence_gives_an_error(lm, monkeypatch, name):
+    def fail(*args):
+        raise ZeroDivisionError(name)
+
+    monkeypatch.setattr(RunningSequence, name, fail)
+    if name == "interrupt":
+        monkeypatch.setattr(lm.model, "forward", fail)
+    with pytest.raises(ZeroDivisionError):
+        run(lm.agenerate("The fox", **OPTIONS))
+    monkeypatch.undo()
+    check_works(lm)
+
+
+def test_an_error_in_metrics_gives_an_error(lm):
+    def on_step(scheduler, updates):
+        raise ZeroDivisionError
+
+    async def read_all(engine):
+        sequence = lm.stream("The fox", **OPTIONS).sequence
+        return [update async for update in engine.run(lm.model, [sequence])]
+
+    engine = AsyncEngine(on_step=on_step)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            run(read_all(engine))
+
+
+def test_a_thread_that_cannot_be_started_gives_an_error(lm, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        asyncio.run(lm.agenerate("The fox", **OPTIONS))
+    monkeypatch.undo()
+    check_works(lm)
+
+
+def test_a_closed_loop_leaves_the_other_readers_alone(lm, monkeypatch):
+    async def leave():
+        stream = lm.stream("Once", max_new_tokens=400, seed=1, ignore_eos=True)
+        pieces = aiter(stream)
+        await anext(pieces)
+        left.append(pieces)
+
+    monkeypatch.setattr(sys, "unraisablehook", str)  # of the generator that is left
+    left, loop = [], asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    loop.close()  # without closing the generator
+    check_works(lm)
+    left.clear()
+    gc.collect()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_starts_afresh(lm):
+    for _ in range(5):
+        run(lm.agenerate("The fox", **OPTIONS))
+        pid = os.fork()
+        if pid == 0:
+            try:
+                check_works(lm)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        wait_for(pid)
+
+
+def wait_for(pid):
+    """Wait for a child that must end well."""
+    end = time.monotonic() + SECONDS
+    while (found := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > end:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            raise AssertionError("the child hangs")
+        time.sleep(0.01)
+    assert os.waitstatus_to_exitcode(found[1]) == 0
+
+
+def test_a_callback_that_waits_for_its_own_engine_gets_an_error(lm):
+    def on_token(token):
+        asyncio.run(lm.agenerate("A king", max_new_tokens=2))
+
+    with pytest.raises(InvalidArgumentError, match="a callback cannot wait for a text of the same"):
+        run(lm.agenerate("The fox", **OPTIONS, on_token=on_token))
+    check_works(lm)
+
+
+def test_a_cancelled_beam_search_ends(lm):
+    async def cancel():
+        options = {"num_beams": 16, "max_new_tokens": 400, "temperature": 0, "ignore_eos": True}
+        task = asyncio.create_task(lm.agenerate("Once upon a time", **options))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        started = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return started
+
+    started = asyncio.run(cancel())  # joins the thread
+    assert time.monotonic() - started < 0.5
+
+
+def test_a_stream_that_a_break_has_left_says_so(lm):
+    async def read_on():
+        stream = lm.stream("Once upon a time", max_new_tokens=400, seed=1, ignore_eos=True)
+        pieces = aiter(stream)
+        async for _ in pieces:
+            break
+        with pytest.raises(InvalidArgumentError, match="ends it when the loop ends, also by"):
+            next(stream)
+        with pytest.raises(InvalidArgumentError, match="ends it when the loop ends, also by"):
+            await read(stream)
+        await pieces.aclose()
+        while stream.running:
+            await asyncio.sleep(0.01)
+        return stream
+
+    stream = run(read_on())
+    assert stream.completion.finish_reason == "cancelled"
+    assert list(stream) == []
+
+
+ERRORS = [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_random_failures_hang_nobody(lm, count, monkeypatch):
+    """Cancellations, callbacks that raise, closed loops and forks, in threads at the same time."""
+    monkeypatch.setattr(sys, "unraisablehook", str)  # of coroutines that a closed loop has left
+    rng = random.Random(count)
+    for _ in range(count):
+        threads = [
+            threading.Thread(target=fail_at_random, args=[lm, rng.randrange(10**9)], daemon=True)
+            for _ in range(rng.choice([1, 1, 3]))
+        ]
+        for thread in threads:
+            thread.start()
+        if hasattr(os, "fork") and rng.random() < 0.1:
+            time.sleep(rng.random() * 0.02)
+            fork_and_generate(lm)
+        for thread in threads:
+            thread.join(2 + SECONDS)
+            assert not thread.is_alive()
+    gc.collect()
+    check_works(lm)
+
+
+def fork_and_generate(lm):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(engine_of(lm.model)._thread is not None)
+    wait_for(pid)
+
+
+def fail_at_random(lm, seed):
+    """Start up to three texts in a loop of their own; some fail, are cancelled, or are left."""
+    rng = random.Random(seed)
+
+    async def one():
+        callback = (
+            raising(rng.choice(ERRORS)(), rng.randrange(1, 9)) if rng.random() < 0.4 else None
+        )
+        task = asyncio.create_task(
+            lm.agenerate("The fox", max_new_tokens=12, seed=seed, on_token=callback)
+        )
+        if rng.random() < 0.4:
+            await asyncio.sleep(rng.random() * 0.03)
+            task.cancel()
+        return await task
+
+    async def several():
+        return await asyncio.gather(*(one() for _ in range(rng.randrange(1, 4))))
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)
+    work = loop.create_task(several())
+    try:
+        if rng.random() < 0.2:
+            loop.run_until_complete(asyncio.sleep(rng.random() * 0.03))
+        else:
+            loop.run_until_complete(asyncio.wait_for(work, SECONDS))
+    except TimeoutError:
+        raise AssertionError(f"seed {seed} hangs") from None
+    except (GPT2NPError, ValueError, asyncio.CancelledError):
+        pass
+    finally:
+        loop.close()
