@@ -21,7 +21,7 @@ import numpy as np
 from record_bits import BUNDLED, SHAPES, Array, digest, hooked, random_ids, random_model
 
 from gpt2np import GPT2, LanguageModel
-from gpt2np.generation import Options
+from gpt2np.generation.options import Options
 
 DIGESTS = Path(__file__).parent.parent / "tests" / "references" / "exact_digests.json"
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpt2np import GPT2, LanguageModel
-from gpt2np.generation import Options
+from gpt2np.generation.options import Options
 
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 DATA = Path(os.environ.get("GPT2NP_TEST_DATA", BESIDE))

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from gpt2np.errors import InvalidArgumentError as InvalidArgumentError
     from gpt2np.errors import ModelNotFoundError as ModelNotFoundError
     from gpt2np.errors import TokenizerError as TokenizerError
-    from gpt2np.generation import GenerationOptions as GenerationOptions
-    from gpt2np.generation.streaming import Completion as Completion
+    from gpt2np.generation.completion import Completion as Completion
+    from gpt2np.generation.options import GenerationOptions as GenerationOptions
     from gpt2np.generation.streaming import TextStream as TextStream
     from gpt2np.interp.trace import Trace as Trace
     from gpt2np.interp.trace import trace as trace
@@ -53,8 +53,9 @@ _NAMES = {
     "checkpoint.config": "GPT2Config",
     "errors": "BatchError CheckpointError ContextLengthError GPT2NPError GenerationInterrupted "
     "InvalidArgumentError ModelNotFoundError TokenizerError",
-    "generation": "GenerationOptions",
-    "generation.streaming": "Completion TextStream",
+    "generation.completion": "Completion",
+    "generation.options": "GenerationOptions",
+    "generation.streaming": "TextStream",
     "interp": "Trace trace",
     "language_model": "LanguageModel",
     "model": "GPT2 KVCache",

@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike
 from gpt2np.data.files import as_path
 from gpt2np.display import card
 from gpt2np.errors import (
+    SEE_MISSING_FEATURES,
     CheckpointError,
     ContextLengthError,
     InvalidArgumentError,
@@ -24,16 +25,19 @@ from gpt2np.errors import (
     is_integer,
 )
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments
-from gpt2np.generation.complete import complete, pick_best, start_streams
+from gpt2np.generation.complete import complete
+from gpt2np.generation.completion import Completion
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
+from gpt2np.generation.notices import given_notice
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions, Options
 from gpt2np.generation.request import Request, resolve_options, split_arguments
-from gpt2np.generation.streaming import Completion, TextStream, given_notice
+from gpt2np.generation.streaming import TextStream, start_streams
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list
 from gpt2np.kernels.blas import small_kernels
+from gpt2np.kernels.threads import THREAD_VARIABLES
 from gpt2np.model import GPT2
-from gpt2np.options import options_of
+from gpt2np.options import OneOf, options_of
 from gpt2np.progress import progress_bar
 from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer import Tokenizer
@@ -54,6 +58,19 @@ __all__ = ["Completion", "LanguageModel", "TextStream"]
 Prompt = str | Sequence[int]
 
 _MAX_PADDING = 127  # unused ids at most, if V is padded to a multiple of 128
+
+_LOAD_ADVICE = {
+    "device_map": "gpt2np computes on CPUs only",
+    "load_in_4bit": f'give weights="int8", or {SEE_MISSING_FEATURES}',
+    "load_in_8bit": 'give weights="int8"',
+    "revision": "name the model as ID@REVISION",
+    "torch_dtype": "give dtype",
+    **dict.fromkeys(
+        ("n_threads", "num_threads", "threads"),
+        f"set the environment variable {THREAD_VARIABLES[0]} before you import NumPy",
+    ),
+}
+"""Arguments of other libraries, and what to do instead."""
 
 
 class _ScoreArguments(TypedDict, total=False):
@@ -158,7 +175,7 @@ class LanguageModel:
         """
         if unknown:
             name, names = next(iter(unknown)), [*options_of(ModelOptions), "device"]
-            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
+            hint = did_you_mean(name, names, _LOAD_ADVICE) or f"; there are {', '.join(names)}"
             raise TypeError(f"there is no argument {name!r}{hint}")
         check_argument(device == "cpu", "device", device, '"cpu": gpt2np has no code for GPUs')
         source = find_model(model)
@@ -347,18 +364,9 @@ class LanguageModel:
         forward passes. A cancelled task ends its generation. A beam search runs in a separate
         thread.
         """
-        import asyncio
+        from gpt2np.generation.async_engine import agenerate
 
-        request = self.request(prompt, options, **changes)
-        if request.options.num_beams > 1:
-            return (await asyncio.to_thread(complete, self.model, [request]))[0]
-        from gpt2np.generation.async_engine import engine_of
-
-        streams = start_streams(self.model, request)
-        sequences = [stream.sequence for stream in streams]
-        async for _ in engine_of(self.model).run(self.model, sequences, every_step=False):
-            pass
-        return pick_best(streams)
+        return await agenerate(self.model, self.request(prompt, options, **changes))
 
     def prefix(self, text: Prompt) -> Prefix:
         """Compute the keys and values of a text that many prompts begin with.
@@ -418,8 +426,7 @@ class LanguageModel:
         """
         from gpt2np.generation.scoring import score_texts
 
-        is_flag = from_end_of_text is None or isinstance(from_end_of_text, bool)
-        check_argument(is_flag, "from_end_of_text", from_end_of_text, "True, False or None")
+        OneOf(True, False, is_optional=True).check("from_end_of_text", from_end_of_text)
         items = as_list(text)
         is_list = items is not None and not (items and is_integer(items[0]))
         texts: list[Any] = items if is_list and items is not None else [text]
@@ -545,17 +552,25 @@ class LanguageModel:
         _check_callbacks(options, callbacks)
         is_beam_search, hook = options.num_beams > 1, callbacks.interventions
         drafts = options.draft == "auto" and options.max_new_tokens > 1
+        constraint, n_healed = self._constraint(options, callbacks, len(ids)), 0
+        if options.token_healing:
+            from gpt2np.generation.token_healing import heal
+
+            vocab_size = self.model.config.vocab_size
+            ids, healing = heal(self.tokenizer, ids, self.bos_token_id, vocab_size)
+            constraint, n_healed = healing, len(healing.remaining) if healing else 0
         return Request(
             ids,
             self._encode_bad_words(options),
             self.eos_token_ids,
             text,
             self.tokenizer,
-            self._constraint(options, callbacks, len(ids)),
+            constraint,
             callbacks,
             prefix,
             self._new_draft if drafts and not (hook or is_beam_search) else None,
             self.name,
+            n_healed=n_healed,
         )
 
     def _new_draft(self) -> NgramDraft | ModelDraft | None:
@@ -683,6 +698,8 @@ def model_settings(lm: LanguageModel) -> dict[str, Any]:
 def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:
     """Raise InvalidArgumentError if an option cannot be combined with a given callback."""
     hook = callbacks.interventions
+    if options.token_healing and callbacks.constraint:
+        raise InvalidArgumentError("token_healing cannot be combined with constraint; omit one")
     if options.num_beams > 1 and (callbacks.stopping_criteria or callbacks.on_token or hook):
         raise InvalidArgumentError(
             "a beam search takes a logits_processor, but no stopping_criteria, on_token or "

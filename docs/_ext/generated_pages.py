@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.cli.main import COMMANDS
-from gpt2np.generation import GenerationOptions
+from gpt2np.generation.options import GenerationOptions
 from gpt2np.options import meaning, options_of
 
 REFERENCE = Path(__file__).parents[1] / "reference"

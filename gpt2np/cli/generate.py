@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import (
     add_generation_arguments,
+    check_beam_options,
     generation_options,
 )
 from gpt2np.cli.model_options import add_model_arguments, load_quietly
@@ -57,7 +58,7 @@ def _generate(
     lm: "LanguageModel", messages: list[str], prompt: str, options: Any, args: argparse.Namespace
 ) -> int:
     """Generate and print texts that continue one prompt; return the exit code."""
-    from gpt2np.generation.streaming import prompt_notice
+    from gpt2np.generation.notices import prompt_notice
 
     if not prompt:
         messages = [*messages, "the prompt is empty; the text starts from the end-of-text token"]
@@ -65,6 +66,7 @@ def _generate(
     if notice := prompt_notice(prompt, resolved):
         messages = [*messages, notice]
     beam_search = resolved.num_beams > 1
+    check_beam_options(args, beam_search=beam_search)
     if beam_search:
         completion, exit_code = lm.generate(prompt, **options), 0
         _print_messages(messages, [])
@@ -91,7 +93,7 @@ def _run_streams(
     streams: Sequence["TextStream"], tokenizer: "Tokenizer", args: argparse.Namespace, prompt: str
 ) -> tuple["Completion", int]:
     """Generate and print texts, even after Ctrl-C; return the best text and the exit code."""
-    from gpt2np.generation.complete import pick_best, raise_error, run_streams
+    from gpt2np.generation.complete import pick_best
 
     is_live = len(streams) == 1 and not args.json
     exit_code = 0
@@ -100,13 +102,13 @@ def _run_streams(
             print("" if args.no_echo else prompt, end="", flush=True)
             write_stream(streams[0])
         else:
-            list(run_streams(streams[0].model, [streams]))
-            raise_error(streams)
+            for stream in streams:
+                "".join(stream)
     except KeyboardInterrupt:
         exit_code = 130
         for stream in streams:
             stream.cancel()
-    completion = pick_best(streams)
+    completion = pick_best([stream.sequence for stream in streams])
     if is_live:
         print(flush=True)
     else:

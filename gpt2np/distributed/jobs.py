@@ -25,8 +25,8 @@ from gpt2np.distributed.workers import map_on_cluster
 from gpt2np.errors import GPT2NPError
 from gpt2np.evaluation.corpus import read_document_batches, score_batch
 from gpt2np.evaluation.options import ScoreOptions
-from gpt2np.generation.prefix import model_fingerprint
 from gpt2np.language_model import LanguageModel
+from gpt2np.model.fingerprint import model_fingerprint
 from gpt2np.prompts.job import continue_lines
 from gpt2np.prompts.prompt_file import PromptLine, read_lines
 from gpt2np.runtime.options import ModelOptions

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.logits_processors import TokenHistory, compute_logits
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob, log_softmax, text_logprobs
-from gpt2np.generation.sequence import FinishReason, start_sequence
-from gpt2np.generation.streaming import Completion
+from gpt2np.generation.sequence import start_sequence
 from gpt2np.kernels.array import Array
 from gpt2np.limits import how_to_raise, limits
 from gpt2np.model import GPT2, KVCache, last_token_indices
@@ -206,9 +206,9 @@ def beam_completion(model: GPT2, request: Request) -> Completion:
     assert tokenizer is not None
     started = time.perf_counter()
     hypotheses = beam_search(model, request)[: options.num_return_sequences]
+    decoding = tokenizer, options, request.eos_token_ids, request.n_healed
     results = [
-        _cut_at_stop(hypothesis, StreamingDetokenizer(tokenizer, options, request.eos_token_ids))
-        for hypothesis in hypotheses
+        _cut_at_stop(hypothesis, StreamingDetokenizer(*decoding)) for hypothesis in hypotheses
     ]
     seconds = time.perf_counter() - started
     prompt_logprobs = _logprobs(model, prompt_ids, options.prompt_logprobs)

@@ -7,15 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpt2np.errors import BatchError, GenerationInterrupted, InvalidArgumentError, errors_at
+from gpt2np.generation.completion import Completion
 from gpt2np.generation.request import Request
-from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.sequence import share_prefix
-from gpt2np.generation.streaming import Completion, TextStream
+from gpt2np.generation.scheduler import Scheduler, drive
+from gpt2np.generation.sequence import RunningSequence, start_sequence
 from gpt2np.model import GPT2
 from gpt2np.progress import progress_bar
 
-_Result = Completion | list[TextStream]  # what `start` returns
-_MAX_STARTED = 1000  # groups of streams in memory, while they wait for an earlier group to end
+Result = Completion | list[RunningSequence]
+"""What `start` returns."""
+
+_MAX_STARTED = 1000  # groups of sequences in memory, while they wait for an earlier group to end
 
 
 def complete(
@@ -27,27 +29,29 @@ def complete(
         BatchError: one of several requests has failed; `completions` holds the results of all.
         GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all requests.
     """
-    results: list[_Result] = []
+    results: list[Result] = []
     try:
         for i, request in enumerate(requests, 1):
             with errors_at(f"prompt {i} of {len(requests)}: " if len(requests) > 1 else ""):
                 results.append(start(model, request))
-        streams = _streams(results)
+        sequences = _sequences(results)
         progress = False if progress is None and len(requests) == 1 else progress
-        with progress_bar(len(streams), "generating", "text", progress) as bar:
-            for ended in run_streams(model, ([stream] for stream in streams)):
+        with progress_bar(len(sequences), "generating", "text", progress) as bar:
+            for ended in run_groups(model, ([sequence] for sequence in sequences)):
                 bar.update(len(ended))
-        raise_error(streams)
+        for sequence in sequences:
+            if sequence.error:
+                raise sequence.error
     except KeyboardInterrupt:
         results += [
             Completion.of(request, text="", ids=[], finish_reason="cancelled", seconds=0.0)
             for request in requests[len(results) :]
         ]
-        for stream in _streams(results):
-            stream.cancel()
+        for sequence in _sequences(results):
+            sequence.end("cancelled")
         raise GenerationInterrupted(_completions(results)) from None
     except Exception as error:
-        failed = [any(s.sequence.error for s in _streams([result])) for result in results]
+        failed = [any(s.error for s in _sequences([result])) for result in results]
         if len(requests) == 1 or not any(failed):
             raise
         raise BatchError(
@@ -56,74 +60,63 @@ def complete(
     return _completions(results)
 
 
-def start(model: GPT2, request: Request) -> Completion | list[TextStream]:
-    """Run a request's beam search and return its completion; else return the request's streams."""
+def start(model: GPT2, request: Request) -> Result:
+    """Run a request's beam search and return its completion; else return its sequences."""
     if request.options.num_beams == 1:
-        return start_streams(model, request)
+        return start_sequences(model, request)
     from gpt2np.generation.beam_search import beam_completion
 
     return beam_completion(model, request)
 
 
-def start_streams(model: GPT2, request: Request) -> list[TextStream]:
-    """Return one stream per continuation of a request; the prompt is computed once for all."""
+def start_sequences(model: GPT2, request: Request) -> list[RunningSequence]:
+    """Return one sequence per continuation of a request, ready for a scheduler."""
     if request.options.num_beams > 1:
         raise InvalidArgumentError(
-            "{num_beams} is {num_beams.value}: beam search cannot stream its text; call generate",
-            num_beams=request.options.num_beams,
+            f"num_beams is {request.options.num_beams}: beam search cannot stream its text; call "
+            "generate",
+            param="num_beams",
         )
-    streams = [TextStream(continuation, model) for continuation in request.continuations()]
-    share_prefix([stream.sequence for stream in streams])
-    return streams
+    return [start_sequence(model, continuation) for continuation in request.continuations()]
 
 
-def run_streams(
-    model: GPT2, groups: Iterable[Sequence[TextStream]]
-) -> Iterator[Sequence[TextStream]]:
-    """Run groups of streams in one batch; yield each group, in order, when its streams have ended.
+def run_groups(
+    model: GPT2, groups: Iterable[Sequence[RunningSequence]]
+) -> Iterator[Sequence[RunningSequence]]:
+    """Run groups of sequences in one batch; yield each group, in order, when it has ended.
 
     A group is read from `groups` when the batch has room, so that a generator can create it then.
     """
-    scheduler, started = Scheduler(model), deque[Sequence[TextStream]]()
-    remaining = iter(groups)
-    has_more = True
-    while has_more or started:
-        while has_more and scheduler.free and len(started) < _MAX_STARTED:
-            group = next(remaining, None)
-            has_more = group is not None
-            if group is not None:
-                started.append(group)
-                for stream in group:
-                    scheduler.add(stream.sequence)
-        while started and not any(stream.running for stream in started[0]):
+    scheduler, started = Scheduler(model), deque[Sequence[RunningSequence]]()
+
+    def sequences() -> Iterator[RunningSequence | None]:
+        for group in groups:
+            started.append(group)
+            yield from group
+            while not scheduler.free or len(started) >= _MAX_STARTED:
+                yield None
+
+    for _ in drive(scheduler, sequences()):
+        while started and all(sequence.finish_reason for sequence in started[0]):
             yield started.popleft()
-        if scheduler.busy:
-            scheduler.step()
 
 
-def raise_error(streams: Sequence[TextStream]) -> None:
-    """Raise the error that has ended a stream, if any."""
-    for stream in streams:
-        if stream.sequence.error:
-            raise stream.sequence.error
-
-
-def pick_best(streams: Sequence[TextStream]) -> Completion:
+def pick_best(sequences: Sequence[RunningSequence]) -> Completion:
     """Return a prompt's first continuation, with the next continuations in `alternatives`.
 
     With `best_of`, continuations are sorted by mean log probability, highest first; ties keep the
-    order of `streams`. A stream cancelled before the first token comes last.
+    order of `sequences`. A sequence cancelled before the first token comes last.
     """
-    options = streams[0].sequence.request.options
+    options = sequences[0].request.options
     if options.best_of is not None:
-        streams = sorted(streams, key=lambda stream: stream.sequence.mean_logprob, reverse=True)
-    first, *alternatives = (stream.completion for stream in streams[: options.num_return_sequences])
+        sequences = sorted(sequences, key=lambda s: s.mean_logprob, reverse=True)
+    first, *alternatives = (s.completion for s in sequences[: options.num_return_sequences])
     return replace(first, alternatives=tuple(alternatives))
 
 
-def _streams(results: Sequence[_Result]) -> list[TextStream]:
-    return [stream for result in results if isinstance(result, list) for stream in result]
+def _sequences(results: Sequence[Result]) -> list[RunningSequence]:
+    return [sequence for result in results if isinstance(result, list) for sequence in result]
 
 
-def _completions(results: list[_Result]) -> list[Completion]:
+def _completions(results: list[Result]) -> list[Completion]:
     return [result if isinstance(result, Completion) else pick_best(result) for result in results]

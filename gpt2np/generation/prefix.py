@@ -7,12 +7,8 @@ for question in questions:
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
-import numpy as np
-
-from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.errors import counted
 from gpt2np.generation.logits_processors import compute_logits
 from gpt2np.model import GPT2, KVCache
@@ -48,12 +44,3 @@ def compute_prefix(model: GPT2, text: str, ids: list[int]) -> Prefix:
     cache = model.new_cache()
     compute_logits(model, [ids], [cache], logits_indices=[])
     return Prefix(text, ids, cache, model)
-
-
-def model_fingerprint(model: GPT2) -> str:
-    """Return a SHA-256 digest of a model's config, dtype, 1-D weights and position embeddings."""
-    digest = hashlib.sha256(f"{model.config} {model.dtype}{' exact' * model.exact}".encode())
-    for name, shape in sorted(weight_shapes(model.config).items()):
-        if len(shape) == 1 or name == "wpe.weight":
-            digest.update(np.ascontiguousarray(model.weights[name]).data)
-    return digest.hexdigest()

@@ -2,26 +2,40 @@
 
 import sys
 import time
-from bisect import insort
-from collections.abc import Iterator, Sequence
-from itertools import takewhile
-from operator import attrgetter, itemgetter
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.model_draft import ModelDraft
-from gpt2np.generation.sequence import RunningSequence, SharedPrefix
-from gpt2np.kernels.array import Array, common_length
+from gpt2np.generation.sequence import RunningSequence
+from gpt2np.generation.shared_prefix import copy_shared_prefix
+from gpt2np.kernels.array import Array
 from gpt2np.limits import limits
 from gpt2np.model import GPT2
 from gpt2np.runtime.kv_cache import cache_nbytes
 
-_MASK_SECONDS = 0.05  # of a step, for the masks of constraints
-_ALONE_SECONDS = 0.1  # of a step, for sequences with interventions beside others
-_COPIES_PER_TOKEN = 8  # tokens whose keys and values are copied while one is computed
-_MIN_SHARED = 16  # tokens; copying fewer keys and values saves no time
+_SCORED_CHUNK = 64  # rows of logits of prompts in a pass; bounds their memory
+
+
+def drive(
+    scheduler: "Scheduler", sequences: Iterable[RunningSequence | None]
+) -> Iterator[list[RunningSequence]]:
+    """Run sequences to their ends; yield after each decode step those that have ended.
+
+    Before each step, `drive` takes `sequences` up to the next None.
+    """
+    remaining = iter(sequences)
+    has_more = True
+    while has_more or scheduler.busy:
+        has_more = False
+        for sequence in remaining:
+            if has_more := sequence is None:
+                break
+            scheduler.add(sequence)
+        yield scheduler.step()
 
 
 class Scheduler:
@@ -33,8 +47,8 @@ class Scheduler:
         ...     for finished in scheduler.step():
         ...         print(finished.ids)
 
-    Sequences start in the order in which they were added, unless `add` gets a `place`. Use a
-    scheduler from one thread only. Several threads may each have a scheduler for the same model.
+    Sequences start in the order in which they were added. Use a scheduler from one thread only.
+    Several threads may each have a scheduler for the same model.
     """
 
     def __init__(
@@ -47,23 +61,21 @@ class Scheduler:
     ) -> None:
         """Limit a batch to `max_running` sequences and `cache_bytes` bytes of KV caches.
 
-        `cache_bytes` (default: `Limits.max_cache_bytes`) includes the KV caches of draft models and
-        shared prefixes. A sequence that runs alone may exceed `cache_bytes`. Memory stays allocated
-        for reuse, up to three times `cache_bytes`. With `free_caches`, the scheduler frees the KV
-        cache of a sequence that ends.
+        `cache_bytes` (default: `Limits.max_cache_bytes`) includes the KV caches of draft models. A
+        sequence that runs alone may exceed `cache_bytes`. Memory stays allocated for reuse, up to
+        three times `cache_bytes`. With `free_caches`, the scheduler frees the KV cache of a
+        sequence that ends.
 
         A decode step computes at most `prefill_chunk` tokens of prompts (default: no limit), or
         half as many while a sequence generates. Thus a long prompt delays the running sequences by
-        at most half a chunk. Eight tokens that are copied from a shared prefix count as one.
+        at most half a chunk.
         """
         check_argument(isinstance(model, GPT2), "model", model, "a GPT2, such as lm.model")
         self.running: list[RunningSequence] = []
-        self.waiting: list[RunningSequence] = []
+        self.waiting = deque[RunningSequence]()
         self._model = model
         self._max_running = max_running
         self._cache_bytes = limits().max_cache_bytes if cache_bytes is None else cache_bytes
-        self._finished: list[RunningSequence] = []  # to be returned by `step`
-        self._turn = 0  # of the last sequence that has begun
         self._free_caches = free_caches
         self._prefill_chunk = prefill_chunk or sys.maxsize
 
@@ -77,12 +89,8 @@ class Scheduler:
         """Number of further sequences that fit in `max_running`; memory may allow fewer."""
         return max(0, self._max_running - len(self.running) - len(self.waiting))
 
-    def add(self, sequence: RunningSequence, place: int = 0) -> None:
+    def add(self, sequence: RunningSequence) -> None:
         """Add a sequence to the queue.
-
-        A caller that adds several sequences at a time can number them with `place`, starting at 0.
-        Then callers take turns: the first sequence of each waiting caller starts before the second
-        sequence of any caller.
 
         Raises:
             InvalidArgumentError: the sequence belongs to another model.
@@ -91,68 +99,94 @@ class Scheduler:
         check_argument(isinstance(sequence, RunningSequence), "sequence", sequence, expected)
         if not sequence.cache.is_from(self._model.weights):
             raise InvalidArgumentError("the sequence is another model's")
-        sequence.turn = self._turn + 1 + place
-        insort(self.waiting, sequence, key=attrgetter("turn"))
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: RunningSequence) -> None:
+        """Remove a sequence, between two steps, without ending it."""
+        self.running = [other for other in self.running if other is not sequence]
+        self.waiting = deque(other for other in self.waiting if other is not sequence)
 
     @np.errstate(all="ignore")  # check_finite finds infinity and NaN
     def step(self) -> list[RunningSequence]:
         """Run one decode step: each running sequence gets one token, or more with draft tokens.
 
-        Returns the sequences that have ended since the last step. A sequence that runs or waits
-        ends before the step if it was cancelled or its deadline has passed. A sequence ends with
-        its `error` set if the options forbid every next token, or the caller's code raises an
-        exception.
+        Returns the sequences that have ended. A sequence that runs or waits ends before the step if
+        it was cancelled or its deadline has passed. A sequence ends with its `error` set if the
+        options forbid every next token, or the caller's code raises an exception.
 
-        After an interruption by an exception, such as Ctrl-C, call `step` again. Whether or not a
-        sequence has received its new token, it continues with the same tokens as without the
-        interruption.
+        An exception that is raised here, such as Ctrl-C, ends all sequences with the text so far.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.
         """
+        try:
+            return self._step()
+        except BaseException as error:
+            for sequence in (*self.running, *self.waiting):
+                sequence.interrupt(error)
+            self._remove_finished()
+            raise
+
+    def _step(self) -> list[RunningSequence]:
+        # 1. Sequences that were cancelled, or whose time is up, leave; their places become free.
+        self._end_cancelled()
         now = time.monotonic()
         for sequence in (*self.running, *self.waiting):
-            if sequence.is_cancelled:
-                sequence.end("cancelled", sequence.cancel_error)
-            elif sequence.deadline <= now:
+            if sequence.deadline <= now:
                 sequence.end("time")
-        self._remove_finished()  # their places are free in this step
+        finished = self._remove_finished()
+        # 2. Waiting sequences take the free places, in the order of their arrival.
         if self.waiting:
             self._admit()
+        # 3. One pass for all sequences. An intervention must see the arrays of one sequence only.
         n_left = self._prefill_chunk
         if n_left < sys.maxsize and any(sequence.n_pending == 1 for sequence in self.running):
             n_left = max(1, n_left // 2)
-        for group in self._batches():
-            n_left = self._run(group, n_left)
-        self._remove_finished()
-        finished, self._finished = self._finished, []
-        return finished
+        together = [s for s in self.running if not s.request.callbacks.interventions]
+        n_left = self._run(together, n_left)
+        # 4. A pass for each sequence with interventions.
+        for sequence in self.running if len(together) < len(self.running) else ():
+            if sequence.request.callbacks.interventions:
+                n_left = self._run([sequence], n_left)
+        # 5. Sequences whose text has ended leave.
+        self._end_cancelled()
+        return [*finished, *self._remove_finished()]
 
     def _run(self, group: Sequence[RunningSequence], n_left: int) -> int:
         """Run a pass with at most `n_left` tokens of prompts; return how many are left."""
+        # 1. The next ids of each sequence: its last token, or a chunk of its prompt.
         batch, inputs, n_left = self._inputs(group, n_left)
         if not batch:
             return n_left
-        self._turn = max([self._turn, *[sequence.turn for sequence in batch]])
-        drafts = _drafts(batch)
-        # A long prompt takes several chunks; only the last one predicts a token.
+        # 2. Which logits: after the last token and each draft token. A long prompt takes several
+        #    chunks, of which only the last one predicts a token.
         is_last = [len(ids) == s.n_pending for s, ids in zip(batch, inputs, strict=True)]
+        drafts = _drafts(batch)
+        n_rows: list[int] = []
         logits_indices: list[int] = []
         n_tokens = 0
-        for ids, draft, predicts in zip(inputs, drafts, is_last, strict=True):
+        for sequence, ids, draft, predicts in zip(batch, inputs, drafts, is_last, strict=True):
             ids += draft
             n_tokens += len(ids)
-            if predicts:
-                logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
+            n_rows.append(len(ids) if sequence.scores_prompt else 1 + len(draft) if predicts else 0)
+            logits_indices += range(n_tokens - n_rows[-1], n_tokens)
+        # 3. One forward pass.
         logits = self._forward(batch, inputs, logits_indices)
         if logits is None:
             return n_left
-        start = 0
-        for sequence, draft, predicts in zip(batch, drafts, is_last, strict=True):
+        # 4. Each sequence takes its tokens from its rows of logits.
+        stop = 0
+        for sequence, draft, predicts, n in zip(batch, drafts, is_last, n_rows, strict=True):
+            start, stop = stop, stop + n
+            if sequence.scores_prompt:
+                first = sequence.context_start + sequence.cache.length - n
+                sequence.score_prompt(first, logits[start:stop])
+                start = stop - 1
             if predicts:
-                stop = start + 1 + len(draft)
                 _accept(sequence, logits[start:stop], draft)
-                start = stop
+        # 5. Prompts that begin as one of these copy its keys and values before it leaves.
+        for sequence in group if len(batch) < len(group) else ():
+            copy_shared_prefix(sequence, self.running)
         return n_left
 
     def _forward(
@@ -177,122 +211,55 @@ class Scheduler:
             return None
         return logits
 
-    def _batches(self) -> Iterator[list[RunningSequence]]:
-        """Group the running sequences in one batch; each sequence with interventions runs alone.
-
-        Beside a batch, those alone have `_ALONE_SECONDS` of a step, in turns.
-        """
-        running = [sequence for sequence in self.running if sequence.finish_reason is None]
-        together = [s for s in running if not s.request.callbacks.interventions]
-        if len(together) > 1:
-            together = _sort_by_slot(together)
-        # An intervention must see the arrays of one sequence only.
-        alone = [s for s in running if s.request.callbacks.interventions]
-        if together:
-            yield together
-        if not alone:
-            return
-        deadline = time.perf_counter() + _ALONE_SECONDS
-        for i, sequence in enumerate(sorted(alone, key=attrgetter("latest_pass"))):
-            if together and i and time.perf_counter() > deadline:
-                return
-            sequence.latest_pass = time.perf_counter()
-            yield [sequence]
-
     def _inputs(
         self, group: Sequence[RunningSequence], n_left: int
     ) -> tuple[list[RunningSequence], list[list[int]], int]:
         """Select the sequences of the next pass, with at most `n_left` tokens of prompts.
 
-        Also drops keys of rejected draft tokens and of an interrupted step, slides full context
-        windows, and computes masks and shared prefixes. A sequence whose mask or prefix takes more
-        time is left out. Returns the sequences, the next ids of each, and how many tokens of
-        prompts are left.
+        Also slides full context windows, and copies shared prefixes. Returns the sequences, the
+        next ids of each, and how many tokens of prompts are left.
         """
-        inputs: dict[int, list[int]] = {}  # by id() of the sequence
-        deadline = time.perf_counter() + _MASK_SECONDS
-        # The shortest prompt first: it does not wait for the chunks of long ones.
-        for sequence in sorted(group, key=_cost) if len(group) > 1 else group:
-            if not (_has_mask(sequence, deadline) and (n_left or sequence.has_begun)):
-                continue
-            sequence.drop_rejected()
+        selected: list[tuple[RunningSequence, list[int]]] = []
+        n_scored = _SCORED_CHUNK
+        for sequence in group:
             sequence.slide_window()
-            n_known = sequence.cache.length
-            if prefix := sequence.shared_prefix:
-                with prefix.lock:
-                    n_left = max(0, n_left - prefix.compute(self._model, n_left))
-                    if not (prefix.is_computed and _start(sequence, prefix)):
-                        continue
-            elif not self._copy_prefix(sequence):
+            if not copy_shared_prefix(sequence, self.running):
                 continue
-            n_copied = sequence.cache.length - n_known
-            n_left = max(0, n_left - n_copied // _COPIES_PER_TOKEN)
-            if (n := sequence.n_pending) > 1:
-                n = min(n, n_left)
+            n = sequence.n_pending
+            if n > 1 or sequence.scores_prompt:
+                n = min(n, n_left, n_scored if sequence.scores_prompt else n)
                 n_left -= n
+                n_scored -= n if sequence.scores_prompt else 0
             if n:
-                inputs[id(sequence)] = sequence.pending_ids()[:n]
-        batch = [sequence for sequence in group if id(sequence) in inputs]
-        return batch, [inputs[id(sequence)] for sequence in batch], n_left
-
-    def _copy_prefix(self, sequence: RunningSequence) -> bool:
-        """Copy keys and values from the running sequence with which a new prompt shares the most.
-
-        Returns False if an earlier sequence will still compute more of the shared tokens: the new
-        sequence then waits for the next step.
-        """
-        if sequence.cache.length or sequence.n_pending == 1 or not _is_shareable(sequence):
-            return True
-        ids = sequence.request.ids[:-1]
-        earlier = takewhile(lambda other: other is not sequence, self.running)
-        donors = [(common_length(ids, s.request.ids), s) for s in earlier if _is_shareable(s)]
-        n_shared, donor = max(donors, key=itemgetter(0), default=(0, sequence))
-        if n_shared < _MIN_SHARED:
-            return True
-        if donor.cache.length < n_shared:
-            return False
-        cache = donor.cache.copy()
-        cache.truncate(n_shared)
-        sequence.cache = cache
-        return True
+                selected.append((sequence, sequence.pending_ids()[:n]))
+        if len(selected) > 1:
+            selected = _sort_by_slot(selected)
+        return [sequence for sequence, _ in selected], [ids for _, ids in selected], n_left
 
     def _admit(self) -> None:
-        """Move waiting sequences to the batch until `max_running` or `cache_bytes` is reached.
-
-        Sequences that have not begun return to the queue first: a place in the batch is of no use
-        to them yet, but a later text with a shorter prompt may need it.
-        """
-        begun = [sequence for sequence in self.running if sequence.has_begun]
-        new = [sequence for sequence in self.running if not sequence.has_begun]
-        candidates = sorted([*new, *self.waiting], key=attrgetter("turn"))
-        prefixes = {s.shared_prefix for s in (*self.running, *self.waiting) if s.shared_prefix}
-        prefixes = {prefix for prefix in prefixes if prefix.cache is not None}
-        reserved = sum(map(self._nbytes, begun))
-        reserved += sum(_max_nbytes(self._model, len(prefix.ids)) for prefix in prefixes)
-        running = begun.copy()
-        for candidate in candidates:
-            reserved += self._nbytes(candidate)
-            prefix = candidate.shared_prefix
-            if prefix and prefix not in prefixes:
-                prefixes.add(prefix)
-                reserved += _max_nbytes(self._model, len(prefix.ids))
-            fits = len(running) < self._max_running and reserved <= self._cache_bytes
-            if running and not fits:
+        """Move waiting sequences to the batch until `max_running` or `cache_bytes` is reached."""
+        reserved = sum(map(self._nbytes, self.running))
+        while self.waiting and len(self.running) < self._max_running:
+            reserved += self._nbytes(self.waiting[0])
+            if self.running and reserved > self._cache_bytes:
                 break
-            running.append(candidate)
-        self.running, self.waiting = running, candidates[len(running) - len(begun) :]
+            self.running.append(self.waiting.popleft())
 
-    def _remove_finished(self) -> None:
+    def _end_cancelled(self) -> None:
+        for sequence in (*self.running, *self.waiting):
+            if sequence.is_cancelled:
+                sequence.end("cancelled", sequence.cancel_error)
+
+    def _remove_finished(self) -> list[RunningSequence]:
+        """Remove and return the sequences that have ended."""
         finished = [s for s in (*self.running, *self.waiting) if s.finish_reason]
-        if not finished:
-            return
-        for sequence in finished if self._free_caches else ():
-            sequence.cache = self._model.new_cache()
-            sequence.speculation = None
-        running = [sequence for sequence in self.running if sequence.finish_reason is None]
-        waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
-        finished = [*self._finished, *finished]
-        self.running, self.waiting, self._finished = running, waiting, finished
+        if finished:
+            for sequence in finished if self._free_caches else ():
+                sequence.cache = self._model.new_cache()
+                sequence.speculation = None
+            self.running = [s for s in self.running if s.finish_reason is None]
+            self.waiting = deque(s for s in self.waiting if s.finish_reason is None)
+        return finished
 
     def _nbytes(self, sequence: RunningSequence) -> int:
         """Return the maximum bytes of a sequence's KV cache and its draft model's KV cache."""
@@ -303,33 +270,25 @@ class Scheduler:
         return nbytes
 
 
-def _is_shareable(sequence: RunningSequence) -> bool:
-    """Return whether keys and values depend on the prompt alone, at positions from 0."""
-    return not (sequence.request.callbacks.interventions or sequence.context_start)
-
-
-def _cost(sequence: RunningSequence) -> int:
-    """Return how many tokens must be computed, or copied in the same time, for the next logits."""
-    if prefix := sequence.shared_prefix:
-        return len(prefix.ids) - prefix.n_computed + len(prefix.ids) // _COPIES_PER_TOKEN
-    return sequence.n_pending
-
-
 def _max_nbytes(model: GPT2, length: int) -> int:
     """Return the size in bytes of a KV cache for min(`length`, context length) tokens."""
     return cache_nbytes(model.config, min(length, model.config.n_positions), model.dtype)
 
 
-def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
+def _sort_by_slot(
+    selected: list[tuple[RunningSequence, list[int]]],
+) -> list[tuple[RunningSequence, list[int]]]:
     """Sort sequences by KV store and slot: attention reads adjacent slots in one product.
 
-    KV stores are ordered by their first appearance in `batch`, so that every run gives
-    bit-identical results.
+    KV stores are ordered by their first appearance, so that every run gives bit-identical results.
     """
     store_order: dict[int, int] = {}
-    for i, sequence in enumerate(batch):
+    for i, (sequence, _) in enumerate(selected):
         store_order.setdefault(id(sequence.cache.store), i)
-    return sorted(batch, key=lambda s: (store_order[id(s.cache.store)], s.cache.slot))
+    caches = [sequence.cache for sequence, _ in selected]
+    keys = [(store_order[id(cache.store)], cache.slot) for cache in caches]
+    order = sorted(range(len(selected)), key=keys.__getitem__)
+    return [selected[i] for i in order]
 
 
 def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
@@ -345,30 +304,12 @@ def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
     return propose_drafts(batch)
 
 
-def _has_mask(sequence: RunningSequence, deadline: float) -> bool:
-    """Compute the sequence's mask, at most until `deadline`; return whether the mask is ready."""
-    try:
-        return sequence.prepare_mask(deadline)
-    except Exception as error:  # this sequence's constraint; the other sequences go on
-        sequence.end("cancelled", error)
-        return False
-
-
-def _start(sequence: RunningSequence, prefix: SharedPrefix) -> bool:
-    """Copy the shared prefix to a sequence; return whether the sequence runs."""
-    try:
-        prefix.copy_to(sequence)
-    except Exception as error:  # this sequence's options or callbacks; the other sequences go on
-        sequence.end("cancelled", error)
-    return sequence.finish_reason is None
-
-
 def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> None:
     n_ids = len(sequence.ids)
     try:
         sequence.accept(logits, draft)
     except Exception as error:  # this sequence's options or callbacks; the other sequences go on
-        sequence.end("cancelled", error)
+        sequence.interrupt(error)
         sequence.error = error  # also if the sequence ended with the token its callback received
         return
     if sequence.speculation:

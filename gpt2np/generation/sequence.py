@@ -1,26 +1,26 @@
-"""One sequence during generation, and the prefix that several sequences share."""
+"""One sequence during generation."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from threading import Lock
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from itertools import repeat
+from typing import TYPE_CHECKING
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation.callbacks import GeneratedToken
+from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.detokenizer import StreamingDetokenizer
-from gpt2np.generation.logits_processors import TokenHistory, compute_logits
+from gpt2np.generation.logits_processors import TokenHistory
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import (
     RandomGenerator,
     TokenLogprob,
     next_id,
-    text_logprobs,
     token_logprob,
 )
 from gpt2np.kernels.array import Array
@@ -34,15 +34,10 @@ if TYPE_CHECKING:
     from gpt2np.generation.model_draft import ModelDraft
     from gpt2np.generation.ngram_draft import NgramDraft
 
-FinishReason = Literal["eos", "length", "stop", "time", "cancelled"]
-
 
 @dataclass
 class RunningSequence:
     """The state of one sequence during generation.
-
-    An exception, such as Ctrl-C, may interrupt a method anywhere. Everything derived from the
-    request and `ids` is cached; after an interruption, it is computed again.
 
     Attributes:
         request: the prompt and how to continue it; the options' `seed` must be set.
@@ -52,7 +47,6 @@ class RunningSequence:
         rng: source of the random numbers, one per token.
         deadline: value of `time.monotonic()` at which the scheduler ends the sequence.
         started: value of `time.perf_counter()` at the start.
-        shared_prefix: shared prompt whose KV cache the sequence has not yet copied, if any.
         speculation: source of draft tokens, if any.
         ids: the generated ids, including the one that ended the sequence.
         logprobs: log probabilities of `ids`, if requested.
@@ -73,7 +67,6 @@ class RunningSequence:
     rng: RandomGenerator
     deadline: float = math.inf
     started: float = field(default_factory=time.perf_counter)
-    shared_prefix: SharedPrefix | None = None
     speculation: NgramDraft | ModelDraft | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -85,44 +78,11 @@ class RunningSequence:
     error: Exception | None = None
     is_cancelled: bool = False
     cancel_error: Exception | None = None
-    turn: int = 0  # in a scheduler's queue
-    latest_pass: float = 0.0  # when it began, for a sequence with interventions
-    _preparation: tuple[Constraint, Iterator[None]] | None = None  # of the next mask
 
-    @cached_property
-    def history(self) -> TokenHistory:
-        """The token ids of prompt and continuation, counted for penalties and bans."""
-        return TokenHistory(self.request.ids, self.ids)
-
-    @cached_property
-    def constraint(self) -> Constraint | None:
-        """The state of the constraint after `ids`."""
-        constraint = self.request.constraint
-        for token_id in self.ids:
-            constraint = constraint and constraint.advance(token_id)
-        return constraint
-
-    @cached_property
-    def detokenizer(self) -> StreamingDetokenizer | None:
-        """The text of `ids`; None without a tokenizer."""
-        request = self.request
-        if request.tokenizer is None:
-            return None
-        detokenizer = StreamingDetokenizer(
-            request.tokenizer, request.options, request.eos_token_ids
-        )
-        for token_id in self.ids:
-            detokenizer.push(token_id)
-        if self.finish_reason:
-            with suppress(InvalidArgumentError):  # see `end`
-                detokenizer.finish()
-        return detokenizer
-
-    def recompute(self) -> None:
-        """Drop everything derived from `ids`, after an interruption; it is computed when needed."""
-        del self.logprobs[len(self.ids) :]
-        for name in ("history", "constraint", "detokenizer"):
-            self.__dict__.pop(name, None)
+    def __post_init__(self) -> None:
+        self.history = TokenHistory(self.request.ids, self.ids)
+        self.constraint: Constraint | None = self.request.constraint
+        self.detokenizer = new_detokenizer(self.request)
 
     @property
     def length(self) -> int:
@@ -149,6 +109,29 @@ class RunningSequence:
         return self.detokenizer.stop_reason(self.finish_reason, self.ids)
 
     @property
+    def completion(self) -> Completion:
+        """The result of the generation so far."""
+        options = self.request.options
+        return Completion.of(
+            self.request,
+            text=self.text,
+            ids=list(self.ids),
+            finish_reason=self.finish_reason,
+            seconds=self.seconds,
+            logprobs=None if options.logprobs is None else list(self.logprobs),
+            prompt_logprobs=None if options.prompt_logprobs is None else self._all_prompt_logprobs,
+            stop_reason=self.stop_reason,
+        )
+
+    @property
+    def _all_prompt_logprobs(self) -> list[TokenLogprob | None]:
+        """One entry for each prompt id; None for an id that is not scored."""
+        n_prompt, known = len(self.request.ids), self.prompt_logprobs
+        first = n_prompt - len(known) if self.ids else self.context_start + 1
+        after = n_prompt - first - len(known)
+        return [*[None] * first, *known, *[None] * after]
+
+    @property
     def hook(self) -> Hook | None:
         """The caller's hook for the next forward pass, if any."""
         hook = self.request.callbacks.interventions
@@ -168,9 +151,9 @@ class RunningSequence:
         return min(left, self.n_positions - (self.length - self.context_start))
 
     @property
-    def has_begun(self) -> bool:
-        """Whether any token is computed, apart from a shared prefix."""
-        return bool(self.ids or self.cache.length)
+    def scores_prompt(self) -> bool:
+        """Whether the next pass computes log probabilities of prompt tokens."""
+        return self.request.options.prompt_logprobs is not None and not self.ids
 
     @property
     def n_pending(self) -> int:
@@ -195,22 +178,6 @@ class RunningSequence:
             self.cache.truncate(0)
             self.context_start = self.length - self.request.options.window
 
-    def prepare_mask(self, deadline: float) -> bool:
-        """Compute the constraint's mask of the next token; return whether the mask is ready.
-
-        The work pauses at `deadline`, a time of `time.perf_counter`; the next call resumes it.
-
-        Raises:
-            InvalidArgumentError: the constraint is too large.
-        """
-        constraint = self.constraint
-        if constraint is None:
-            return True
-        if self._preparation is None or self._preparation[0] is not constraint:
-            prepare = getattr(constraint, "prepare", None)  # a constraint of the caller has none
-            self._preparation = constraint, prepare() if prepare else iter(())
-        return all(time.perf_counter() < deadline for _ in self._preparation[1])
-
     def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:
         """Select and append one token per row of logits until a draft token is rejected.
 
@@ -222,21 +189,24 @@ class RunningSequence:
             InvalidArgumentError: options and constraint forbid every next token.
         """
         n_accepted = 0
-        try:
-            for row in logits:
-                token_id = self.choose(row)
-                self.append(token_id, row)
-                if self.finish_reason or self.is_cancelled or n_accepted == len(draft):
-                    break
-                if token_id != draft[n_accepted]:
-                    break
-                n_accepted += 1
-        except BaseException:  # also KeyboardInterrupt
-            self.recompute()
-            raise
+        for row in logits:
+            token_id = self.choose(row)
+            self.append(token_id, row)
+            if self.finish_reason or self.is_cancelled or n_accepted == len(draft):
+                break
+            if token_id != draft[n_accepted]:
+                break
+            n_accepted += 1
         if draft:
             self.drop_rejected()
         return n_accepted
+
+    def score_prompt(self, first: int, logits: Array) -> None:
+        """Append log probabilities of prompt tokens; logits (n, V) follow tokens `first` and on."""
+        top = self.request.options.prompt_logprobs or 0
+        targets = self.request.ids[first + 1 : first + 1 + len(logits)]
+        rows = logits[: len(targets)]
+        self.prompt_logprobs += map(token_logprob, rows, targets, repeat(top))
 
     def drop_rejected(self) -> None:
         """Truncate the KV cache before the last token, which the next step computes."""
@@ -265,8 +235,8 @@ class RunningSequence:
         self.seconds = time.perf_counter() - self.started
         if logprob:
             self.logprobs.append(logprob)
-        self.finish_reason = reason
         self.ids.append(token_id)
+        self.finish_reason = reason  # last: see `interrupt`
         if logprob and on_token:
             tokenizer = self.request.tokenizer
             [text] = tokenizer.token_texts([token_id]) if tokenizer else [""]
@@ -302,16 +272,35 @@ class RunningSequence:
         """End the sequence. Does nothing if the sequence has already ended."""
         if self.finish_reason is not None:
             return
-        try:
-            with suppress(InvalidArgumentError):  # a stop regex that takes too long
-                if self.detokenizer and self.detokenizer.finish():
-                    reason = "stop"
-        except BaseException:
-            self.recompute()
-            raise
+        with suppress(InvalidArgumentError):  # a stop regex that takes too long
+            if self.detokenizer and self.detokenizer.finish():
+                reason = "stop"
         self.error = error
         self.finish_reason = reason
-        self._preparation = None
+
+    def interrupt(self, error: BaseException) -> None:
+        """End the sequence after an exception at any point; decode its text afresh from `ids`.
+
+        Only an `Exception`, not Ctrl-C, becomes the sequence's `error`. Does nothing if the
+        sequence has already ended.
+        """
+        if self.finish_reason is None:
+            del self.logprobs[len(self.ids) :]
+            detokenizer = self.detokenizer = new_detokenizer(self.request)
+            if detokenizer:
+                with suppress(InvalidArgumentError):
+                    for token_id in self.ids:
+                        detokenizer.push(token_id)
+            self.end("cancelled", error if isinstance(error, Exception) else None)
+
+
+def new_detokenizer(request: Request) -> StreamingDetokenizer | None:
+    """Return a detokenizer of a request's new tokens; None without a tokenizer."""
+    if request.tokenizer is None:
+        return None
+    return StreamingDetokenizer(
+        request.tokenizer, request.options, request.eos_token_ids, request.n_healed
+    )
 
 
 def start_sequence(model: GPT2, request: Request) -> RunningSequence:
@@ -361,74 +350,3 @@ def _check(request: Request, config: GPT2Config) -> None:
     check_ids("logit_bias", biased, config.vocab_size)
     check_ids("bad_words_ids", banned, config.vocab_size)
     check_ids("stop_token_ids", options.stop_token_ids, config.vocab_size)
-
-
-@dataclass(eq=False)
-class SharedPrefix:
-    """A prompt shared by several sequences, whose keys and values are computed once.
-
-    The last token is excluded: each sequence computes the last token, to get the first logits.
-    """
-
-    ids: Sequence[int]  # the prompt
-    n_pending: int  # number of sequences that still need a copy
-    top: int | None  # the option `prompt_logprobs`
-    computed: KVCache | None = None  # keys and values of the first ids, if known
-    cache: KVCache | None = None
-    n_computed: int = 0  # number of tokens whose keys and values are in `cache`
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    lock: Lock = field(default_factory=Lock)  # the sequences may run in several threads
-
-    @property
-    def is_computed(self) -> bool:
-        """Whether the keys and values of all tokens but the last are known."""
-        return self.cache is not None and self.n_computed == len(self.ids) - 1
-
-    def compute(self, model: GPT2, budget: int) -> int:
-        """Compute the keys and values of at most `budget` further tokens; return the cost.
-
-        A token with log probabilities takes twice the time, and costs 2.
-        """
-        cost = 1 if self.top is None else 2
-        if self.cache is None:
-            cache = self.computed.copy() if self.computed else model.new_cache()
-            cache.truncate(min(cache.length, len(self.ids) - 1))
-            self.cache, self.n_computed = cache, cache.length
-        start = self.n_computed
-        stop = min(start + -(-budget // cost), len(self.ids) - 1)
-        self.cache.truncate(start)  # Ctrl-C may have interrupted an earlier call
-        if self.top is not None:
-            self.logprobs[start:] = text_logprobs(model, self.ids[: stop + 1], self.top, self.cache)
-        elif new_ids := self.ids[start:stop]:
-            compute_logits(model, [new_ids], [self.cache], logits_indices=[])
-        self.n_computed = stop
-        return (stop - start) * cost
-
-    def copy_to(self, sequence: RunningSequence) -> None:
-        """Give a sequence the prompt's KV cache and log probabilities."""
-        assert self.cache is not None
-        sequence.prompt_logprobs = self.logprobs
-        sequence.cache = self.cache.copy() if self.n_pending > 1 else self.cache
-        sequence.shared_prefix = None
-        self.n_pending -= 1
-
-
-def share_prefix(sequences: Sequence[RunningSequence]) -> None:
-    """Make sequences with the same prompt compute the prompt only once.
-
-    The keys and values of the request's `prefix`, if any, are not computed again.
-    """
-    first = sequences[0]
-    request, top = first.request, first.request.options.prompt_logprobs
-    computed = request.prefix.cache if request.prefix else None
-    is_alone = len(sequences) == 1 and top is None and not computed
-    if request.callbacks.interventions or is_alone:
-        return
-    for sequence in sequences:
-        sequence.slide_window()
-    ids = request.ids[first.context_start :]
-    if first.context_start or top is not None:
-        computed = None  # other positions, or the logits are needed
-    prefix = SharedPrefix(ids, len(sequences), top, computed)
-    for sequence in sequences:
-        sequence.shared_prefix = prefix

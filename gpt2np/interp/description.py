@@ -19,9 +19,9 @@ from numpy.typing import DTypeLike
 
 from gpt2np.display import frame
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation import GenerationOptions, next_probabilities
 from gpt2np.generation.logits_processors import check_finite
-from gpt2np.generation.sampling import RandomGenerator, log_softmax, next_id
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.sampling import RandomGenerator, log_softmax, next_id, next_probabilities
 from gpt2np.interp.attribution import attribution
 from gpt2np.interp.lens import RESIDUALS, logit_lens, top_k
 from gpt2np.interp.trace import Trace, trace

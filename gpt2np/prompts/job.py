@@ -26,9 +26,10 @@ from gpt2np.data.resumable import (
 )
 from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
-from gpt2np.generation.complete import pick_best, run_streams, start
+from gpt2np.generation.complete import Result, pick_best, run_groups, start
+from gpt2np.generation.completion import Completion
 from gpt2np.generation.sampling import new_seed
-from gpt2np.generation.streaming import Completion, TextStream
+from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import LanguageModel, model_settings
 from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_lines
 from gpt2np.prompts.rows import COLUMNS, completion_as_json
@@ -129,18 +130,18 @@ def continue_lines(
     """
     given: Any = options
     n_drawn = lm.resolve_options(**given).n_drawn
-    started = deque[tuple[PromptLine, list[TextStream] | Completion | str | None]]()
+    started = deque[tuple[PromptLine, Result | str | None]]()
 
-    def groups() -> Iterator[list[TextStream]]:
+    def groups() -> Iterator[list[RunningSequence]]:
         for line in lines:
             result = _start(lm, line, options, n_drawn)
             started.append((line, result))
             yield result if isinstance(result, list) else []
 
-    for _ in run_streams(lm.model, groups()):
+    for _ in run_groups(lm.model, groups()):
         line, result = started.popleft()
         if isinstance(result, list):
-            error = next((s.sequence.error for s in result if s.sequence.error), None)
+            error = next((s.error for s in result if s.error), None)
             result = pick_best(result) if error is None else str(error)
         if isinstance(result, Completion):
             yield line, _row(line, result, lm.tokenizer)
@@ -151,8 +152,8 @@ def continue_lines(
 
 def _start(
     lm: LanguageModel, line: PromptLine, options: Mapping[str, Any], n_drawn: int
-) -> list[TextStream] | Completion | str | None:
-    """Return a line's streams or completion, its problem, or None for a blank line."""
+) -> Result | str | None:
+    """Return a line's sequences or completion, its problem, or None for a blank line."""
     if line.problem is not None or line.prompt is None:
         return line.problem
     replaced = {_ALIASES.get(name, name) for name in line.options}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpt2np.generation.completion import Completion
 from gpt2np.generation.sampling import TokenLogprob
-from gpt2np.generation.streaming import Completion
 from gpt2np.tokenizer import Tokenizer
 
 COLUMNS = {

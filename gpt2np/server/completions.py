@@ -8,9 +8,9 @@ from typing import Any
 
 from gpt2np.generation.beam_search import beam_completion
 from gpt2np.generation.callbacks import GenerateArguments
-from gpt2np.generation.complete import pick_best, start_streams
+from gpt2np.generation.complete import pick_best, start_sequences
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
-from gpt2np.generation.streaming import TextStream
+from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import Prompt
 from gpt2np.runtime.arguments import check_ids
 from gpt2np.server.engine import Engine, RunningRequest
@@ -89,7 +89,7 @@ def _add_prompt(
     arguments: GenerateArguments,
     prompt: Prompt,
 ) -> None:
-    """Resolve a prompt's request, and create its streams."""
+    """Resolve a prompt's request, and create its sequences."""
     lm = running.engine.lm
     if n_last := request.truncate_prompt_tokens:  # -1: as many as the context holds, as in vLLM
         ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
@@ -99,8 +99,8 @@ def _add_prompt(
     resolved = lm.request(prompt, _DEFAULTS, **arguments)
     running.prompts.append(resolved)
     for _ in range(0 if request.use_beam_search else _n_copies(request, arguments)):
-        copy = replace(resolved, index=len(running.all_streams))
-        running.streams.append(start_streams(lm.model, copy))
+        copy = replace(resolved, index=len(running.all_sequences))
+        running.sequences.append(start_sequences(lm.model, copy))
 
 
 def _check_sizes(arguments: GenerateArguments) -> None:
@@ -136,7 +136,7 @@ async def respond(running: RunningRequest, reply: AnyReply) -> bytes:
     try:
         async for _ in running.engine.updates(running, every_step=False):
             pass
-        best = [await prepare(pick_best, streams) for streams in running.streams]
+        best = [await prepare(pick_best, sequences) for sequences in running.sequences]
         for prompt in running.prompts:
             if prompt.options.num_beams > 1:
                 best.append(await run_on(BEAM_SEARCH, beam_completion, lm.model, prompt))
@@ -153,7 +153,7 @@ async def respond(running: RunningRequest, reply: AnyReply) -> bytes:
 
 async def events(running: RunningRequest, reply: AnyReply) -> AsyncGenerator[bytes, None]:
     """Run a request and yield the server-sent events of its streams, several at a time."""
-    streams = running.all_streams
+    sequences = running.all_sequences
     try:
         started = set()
         async for updates in running.engine.updates(running):
@@ -161,16 +161,16 @@ async def events(running: RunningRequest, reply: AnyReply) -> AsyncGenerator[byt
             for update in updates:
                 if update.index not in started:  # now the prompt's log probabilities are known
                     started.add(update.index)
-                    data.append(await prepare(_first_event, reply, streams[update.index]))
+                    data.append(await prepare(_first_event, reply, sequences[update.index]))
                 data.append(event(reply.chunk(update)))
             yield b"".join(data)
-        n_new = sum(len(stream.sequence.ids) for stream in streams)
+        n_new = sum(len(sequence.ids) for sequence in sequences)
         usage = reply.usage_chunk(running.n_prompt_tokens, n_new)
         yield (event(usage) if usage else b"") + DONE
     finally:
         running.engine.end(running)
 
 
-def _first_event(reply: AnyReply, stream: TextStream) -> bytes:
-    chunk = reply.first_chunk(stream.sequence.request.index, stream.completion)
+def _first_event(reply: AnyReply, sequence: RunningSequence) -> bytes:
+    chunk = reply.first_chunk(sequence.request.index, sequence.completion)
     return event(chunk) if chunk else b""

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.async_engine import AsyncEngine, Update
+from gpt2np.generation.completion import Completion
 from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.streaming import Completion, TextStream
+from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
 from gpt2np.limits import limits
@@ -36,7 +37,7 @@ class RunningRequest:
         n_sequences: number of places in the queue: sequences or beams.
         is_steered: whether the request has interventions, so that each sequence runs alone.
         prompts: the request of each prompt whose tokens are known.
-        streams: the streams of each prompt; none for a beam search.
+        sequences: the sequences of each prompt; none for a beam search.
         error: why the request was cancelled, if it was.
         timer: cancels the request after the server's timeout.
     """
@@ -45,7 +46,7 @@ class RunningRequest:
     n_sequences: int
     is_steered: bool = False
     prompts: list[Request] = field(default_factory=list)
-    streams: list[list[TextStream]] = field(default_factory=list)
+    sequences: list[list[RunningSequence]] = field(default_factory=list)
     error: Exception | None = None
     timer: asyncio.TimerHandle | None = None
 
@@ -55,9 +56,9 @@ class RunningRequest:
         return sum(len(prompt.ids) for prompt in self.prompts)
 
     @property
-    def all_streams(self) -> list[TextStream]:
-        """The streams of all prompts."""
-        return [stream for group in self.streams for stream in group]
+    def all_sequences(self) -> list[RunningSequence]:
+        """The sequences of all prompts."""
+        return [sequence for group in self.sequences for sequence in group]
 
     def raise_if_cancelled(self, _: object, array: Array) -> Array:
         """Return `array`: a logits processor or a hook, so that a running pass can be cancelled."""
@@ -158,14 +159,14 @@ class Engine:
             running.timer.cancel()
         self._metrics.observe_prompts(self.lm.name, running.n_prompt_tokens)
         running.error = running.error or GPT2NPError("the request has ended")
-        for stream in running.all_streams:
-            stream.sequence.cancel()
+        for sequence in running.all_sequences:
+            sequence.cancel()
 
     def cancel(self, running: RunningRequest, error: Exception) -> None:
         """End a request's streams, or its beam search, with an error before the next step."""
         running.error = error
-        for stream in running.all_streams:
-            stream.sequence.cancel(error)
+        for sequence in running.all_sequences:
+            sequence.cancel(error)
 
     def cancel_all(self, error: Exception) -> None:
         for running in self._running:
@@ -191,7 +192,7 @@ class Engine:
         """
         if running.error:
             raise running.error
-        sequences, now = [s.sequence for s in running.all_streams], time.perf_counter()
+        sequences, now = running.all_sequences, time.perf_counter()
         self._times |= {id(sequence): _Times(now, now) for sequence in sequences}
         async for updates in self._runner.run(self.lm.model, sequences, every_step):
             for update in updates:

@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 from gpt2np import __version__
 from gpt2np.generation.async_engine import Update
+from gpt2np.generation.completion import Completion
 from gpt2np.generation.sampling import TokenLogprob
-from gpt2np.generation.streaming import Completion
 from gpt2np.language_model import LanguageModel
 from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest
 from gpt2np.server.responses import (

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from typing_extensions import NotRequired, TypedDict
 
 from gpt2np.errors import printable
+from gpt2np.generation.completion import FinishReason
 from gpt2np.generation.sampling import TokenLogprob
-from gpt2np.generation.sequence import FinishReason
 from gpt2np.tokenizer import Tokenizer
 
 Json = dict[str, Any]

@@ -1,6 +1,6 @@
 """Decode steps of a fixed batch."""
 
-from gpt2np.generation import Scheduler
+from gpt2np.generation.scheduler import Scheduler
 
 
 def decode_step(model, sequences):

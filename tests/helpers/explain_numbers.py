@@ -3,7 +3,8 @@
 import numpy as np
 
 from gpt2np.benchmark.counts import block_parameters, prefill_flops
-from gpt2np.generation import GenerationOptions, next_probabilities
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.sampling import next_probabilities
 from gpt2np.interp import logit_lens
 from gpt2np.model import GPT2
 

@@ -17,8 +17,7 @@ from gpt2np.cli.generation_options import _WITHOUT_FLAG
 from gpt2np.data.options import DatasetOptions
 from gpt2np.distributed.cluster import Cluster
 from gpt2np.evaluation.options import ScoreOptions
-from gpt2np.generation import GenerationOptions, Options
-from gpt2np.generation.options import ONE_TEXT_ONLY
+from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions, Options
 from gpt2np.language_model import LanguageModel
 from gpt2np.options import options_of
 from gpt2np.runtime.options import ModelOptions

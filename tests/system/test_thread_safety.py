@@ -16,9 +16,9 @@ from helpers.equal_results import assert_equal_results
 import gpt2np
 from gpt2np import GenerationOptions, trace
 from gpt2np.constraints import Constraint
-from gpt2np.generation import Scheduler
 from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.prefix import Prefix
+from gpt2np.generation.scheduler import Scheduler
 from gpt2np.model import last_token_indices
 
 N_THREADS, SWITCH_INTERVAL_S = 16, 1e-5

@@ -15,9 +15,11 @@ from helpers.stored_references import (
 )
 
 from gpt2np import GenerationOptions, Tokenizer
-from gpt2np.generation import Request, next_probabilities, start_sequence
 from gpt2np.generation.beam_search import beam_search
 from gpt2np.generation.logits_processors import TokenHistory, process_logits
+from gpt2np.generation.request import Request
+from gpt2np.generation.sampling import next_probabilities
+from gpt2np.generation.sequence import start_sequence
 from gpt2np.interp import trace
 from gpt2np.model.ops import softmax
 

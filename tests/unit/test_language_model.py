@@ -24,8 +24,8 @@ from gpt2np import (
 )
 from gpt2np.cli.main import run
 from gpt2np.errors import BatchError, GPT2NPError
-from gpt2np.generation import Scheduler
 from gpt2np.generation.complete import pick_best
+from gpt2np.generation.scheduler import Scheduler
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
 BUNDLED = CHECKOUT / "weights"
@@ -191,20 +191,33 @@ class TestOptionNames:
         stopped = lm.generate("Once", max_new_tokens=60, do_sample=False, stop_strings=["the"])
         assert stopped.text == greedy.text.split("the")[0] and stopped.finish_reason == "stop"
 
-    def test_do_sample_that_is_no_bool_raises(self, lm):
-        with pytest.raises(InvalidArgumentError, match="do_sample is 'no'; it must be True or"):
-            lm.generate("Once", do_sample="no")
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"do_sample": False, "temperature": 0.7}, "do_sample is False and temperature 0.7"),
+            ({"do_sample": True, "temperature": 0}, "do_sample is True and temperature 0"),
+            ({"do_sample": "no"}, "do_sample is 'no'; it must be True or False"),
+            ({"stop": "a", "stop_strings": "b"}, "stop and stop_strings mean the same"),
+        ],
+    )
+    def test_contradictions(self, lm, options, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            lm.generate("Once", **options)
 
     @pytest.mark.parametrize(
         ("name", "message"),
         [
             ("temprature", "did you mean 'temperature'"),
             ("stop_string", "did you mean 'stop_strings'"),
-            ("max_length", "did you mean 'max_new_tokens'"),
-            ("response_format", "did you mean 'json_schema'"),
-            ("streamer", "call stream, which yields the pieces"),
-            ("n", "did you mean 'num_return_sequences'"),
-            ("xyz", "there are temperature, "),
+            ("max_length", "give max_new_tokens"),
+            ("pad_token_id", "a batch is a list of prompts of any lengths"),
+            ("output_scores", "give logprobs"),
+            ("force_words_ids", "give regex"),
+            ("assistant_model", "give draft to gpt2np.load"),
+            ("greedy", "give temperature=0"),
+            ("n", "give num_return_sequences"),
+            ("num_samples", "give num_return_sequences"),
+            ("xyz", "there are token_healing, "),
         ],
     )
     def test_unknown_names(self, lm, name, message):
@@ -215,8 +228,8 @@ class TestOptionNames:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("n_threads", "set the environment variable OPENBLAS_NUM_THREADS before"),
-        ("torch_dtype", "did you mean 'dtype'"),
+        ("threads", "set the environment variable OPENBLAS_NUM_THREADS before"),
+        ("torch_dtype", "give dtype"),
         ("proceses", "did you mean 'processes'"),
         ("devcie", "did you mean 'device'"),
         ("trust_remote_code", "no argument 'trust_remote_code'; there are model, tokenizer, "),
@@ -344,7 +357,7 @@ class TestOptionsOfEach:
             scheduler.step()
         for stream in streams:
             stream.cancel()
-        found = pick_best(streams)
+        found = pick_best([stream.sequence for stream in streams])
         texts = [found.text, *(each.text for each in found.alternatives)]
         assert all(texts[:16]) and texts[16:] == ["", ""]
 
@@ -604,7 +617,7 @@ class TestInterruption:
         own = [{"max_new_tokens": 3} if i == 1 else {} for i in range(40)]
         options = {"max_new_tokens": 8, "seed": 1, "num_return_sequences": 2, "draft": "none"}
         whole = lm.generate_batch(prompts, own, **options)
-        interrupt(13)  # eight prompts are computed before they start together
+        interrupt(6)
         with pytest.raises(GenerationInterrupted, match="the texts so far") as caught:
             lm.generate_batch(prompts, own, **options)
         found = caught.value.completions

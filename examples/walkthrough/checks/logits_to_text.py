@@ -7,7 +7,8 @@ import numpy as np
 
 from checks.examples import bundled, story_ids
 from gpt2np import GenerationOptions
-from gpt2np.generation import apply_temperature, next_probabilities, top_p_filter
+from gpt2np.generation.logits_processors import apply_temperature, top_p_filter
+from gpt2np.generation.sampling import next_probabilities
 from gpt2np.kernels.array import Array
 from gpt2np.model.ops import softmax
 

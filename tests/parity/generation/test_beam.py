@@ -12,9 +12,9 @@ from gpt2np import (
     InvalidArgumentError,
     LanguageModel,
 )
-from gpt2np.generation import Request
 from gpt2np.generation import beam_search as beam_search_module
 from gpt2np.generation.beam_search import beam_search
+from gpt2np.generation.request import Request
 
 # (beams, length penalty, early stopping, further options)
 SEARCHES = [

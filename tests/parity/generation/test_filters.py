@@ -12,15 +12,14 @@ from transformers import (
 )
 
 from gpt2np import GenerationOptions
-from gpt2np.generation import (
+from gpt2np.generation.logits_processors import (
     apply_temperature,
     min_p_filter,
-    next_id,
-    next_probabilities,
     top_k_filter,
     top_p_filter,
     typical_filter,
 )
+from gpt2np.generation.sampling import next_id, next_probabilities
 from gpt2np.model.ops import softmax
 
 RNG = np.random.default_rng(11)

@@ -1,6 +1,5 @@
 """Batches: a sequence gets the same ids alone and in any batch, whenever it joins."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,12 +8,12 @@ from helpers.decoding import decode_step
 from helpers.near_ties import NEAR_TIE, assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
-from gpt2np.generation import Request, RunningSequence, Scheduler, start_sequence
-from gpt2np.generation import scheduler as scheduler_module
 from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.ngram_draft import NgramDraft
-from gpt2np.generation.sequence import share_prefix
+from gpt2np.generation.request import Request
+from gpt2np.generation.scheduler import Scheduler
+from gpt2np.generation.sequence import RunningSequence, start_sequence
 
 
 def random_options(rng, vocab_size, longest=24):
@@ -91,15 +90,11 @@ def alone(model, prompt, options, eos_token_ids):
 def run_batch(model, rng, jobs, eos_token_ids, draft):
     """Run jobs in a batch that they join at random steps; return their sequences in order.
 
-    Half of them have a draft model with fewer rows than the model. Equal prompts are shared.
+    Half of them have a draft model with fewer rows than the model.
     """
     scheduler = Scheduler(model, max_running=int(rng.integers(1, 9)))
     drafts = [draft if rng.random() < 0.5 else None for _ in jobs]
     sequences = [start(model, *job, eos_token_ids, d) for job, d in zip(jobs, drafts, strict=True)]
-    for first, second in zip(sequences[::2], sequences[1::2], strict=False):
-        same_window = first.request.options.window == second.request.options.window
-        if first.request.ids == second.request.ids and same_window:
-            share_prefix([first, second])
     waiting, ended = list(rng.permutation(len(jobs))), []
     while waiting or scheduler.busy:
         for _ in range(min(len(waiting), int(rng.integers(0, 4)))):
@@ -177,55 +172,16 @@ class TestScheduler:
         for sequence in sequences:
             scheduler.add(sequence)
         assert scheduler.free == 0 and scheduler.step() == []
-        assert scheduler.running == sequences[:2] and scheduler.waiting == sequences[2:]
+        assert scheduler.running == sequences[:2] and [*scheduler.waiting] == sequences[2:]
         ended = []
         while scheduler.busy:
             ended += scheduler.step()
         assert ended == sequences and scheduler.step() == []
 
-    def test_one_of_each_caller_in_turn(self, model):
-        scheduler = Scheduler(model, max_running=2)
-        many = [start_sequence(model, Request([1, i], self.options())) for i in range(6)]
-        for place, sequence in enumerate(many):
-            scheduler.add(sequence, place)
-        scheduler.step()
-        later = [start_sequence(model, Request([2, i], self.options())) for i in range(3)]
-        for place, sequence in enumerate(later[:2]):
-            scheduler.add(sequence, place)
-        scheduler.add(later[2])
-        order = [many[2], later[0], later[2], many[3], later[1], many[4], many[5]]
-        assert scheduler.waiting == order
-        while scheduler.busy:
-            scheduler.step()
-
-    def test_a_mask_that_takes_long_delays_only_its_text(self, model, monkeypatch):
-        class Slow(EveryThird):
-            def prepare(self):
-                for _ in range(10):
-                    time.sleep(0.02)
-                    yield
-
-        monkeypatch.setattr(scheduler_module, "_MASK_SECONDS", 0.03)
-        n = model.config.vocab_size
-        slow, quick, plain = (
-            start_sequence(model, Request([1, 2], self.options(), constraint=constraint))
-            for constraint in (Slow(n), EveryThird(n), None)
-        )
-        scheduler = Scheduler(model)
-        for sequence in (slow, quick, plain):
-            scheduler.add(sequence)
-        for _ in range(4):
-            scheduler.step()
-        assert len(quick.ids) == len(plain.ids) == 4 and not slow.ids
-        while scheduler.busy:
-            scheduler.step()
-        assert slow.ids == quick.ids
-
-    def test_a_preparation_that_fails_ends_only_its_text(self, model):
+    def test_a_constraint_that_fails_ends_only_its_text(self, model):
         class Broken(EveryThird):
-            def prepare(self):
+            def allowed(self):
                 raise KeyError("no grammar")
-                yield
 
         n = model.config.vocab_size
         broken, plain = (
@@ -288,21 +244,6 @@ class TestScheduler:
         scheduler.step()
         assert len(scheduler.running) == 2
 
-    def test_memory_of_a_shared_prompt_counts_once(self, model):
-        token = 2 * 3 * 24 * 4
-        scheduler = Scheduler(model, cache_bytes=4 * 25 * token + 19 * token)
-        sequences = [start_sequence(model, Request([3] * 20, self.options())) for _ in range(7)]
-        share_prefix(sequences)
-        for sequence in sequences:
-            scheduler.add(sequence)
-        scheduler.step()
-        assert len(scheduler.running) == 3  # a fourth would fit without the prompt's 20 tokens
-        scheduler.step()
-        assert len(scheduler.running) == 3
-        scheduler._cache_bytes += token
-        scheduler.step()
-        assert len(scheduler.running) == 4
-
     def test_caches_are_let_go(self, model):
         scheduler = Scheduler(model)
         sequences = [start_sequence(model, Request([1, i], self.options())) for i in range(3)]
@@ -343,7 +284,6 @@ class TestSharedPrompt:
             sequence = start_sequence(model, Request([9, 8, 7, 6, 5] * 4, options))
             sequences.append(sequence)
             sequence.rng = type(sequence.rng)(seed)
-        share_prefix(sequences)
         return sequences
 
     def test_the_prompt_is_computed_once(self, model, monkeypatch):
@@ -354,8 +294,10 @@ class TestSharedPrompt:
             return forward(sequences, *args, **kwargs)
 
         monkeypatch.setattr(model, "forward", counted)
-        decode_step(model, self.samples(model, 6))
-        assert sum(tokens) == 19 + 6  # each sequence computes the last token itself
+        sequences = self.samples(model, 6)
+        decode_step(model, sequences)
+        decode_step(model, sequences)
+        assert tokens == [20, 6]  # each sequence computes the last token itself
 
     @pytest.mark.parametrize("further", [{}, {"prompt_logprobs": 2}, {"window": 7}])
     def test_each_is_what_it_is_alone(self, model, further):

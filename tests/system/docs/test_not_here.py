@@ -15,7 +15,7 @@ import gpt2np
 from gpt2np import interp
 from gpt2np.cli import main as cli
 from gpt2np.errors import SEE_MISSING_FEATURES
-from gpt2np.generation import GenerationOptions
+from gpt2np.generation.options import GenerationOptions
 from gpt2np.options import options_of
 
 PAGE = (CHECKOUT / "docs" / "guide" / "not_here.md").read_text(encoding="utf-8")

@@ -13,7 +13,8 @@ from helpers.references import save_reference
 from gpt2np import GenerationOptions, load
 from gpt2np.explain import explain
 from gpt2np.explain.details import described_layers
-from gpt2np.generation import apply_temperature, next_probabilities
+from gpt2np.generation.logits_processors import apply_temperature
+from gpt2np.generation.sampling import next_probabilities
 from gpt2np.interp import logit_lens
 from gpt2np.interp.weights import nearest_tokens
 from gpt2np.kernels.blas import small_kernels

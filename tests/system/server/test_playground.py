@@ -15,8 +15,7 @@ from helpers.references import save_reference
 from helpers.server import running_server
 
 from gpt2np import GenerationOptions, LanguageModel, trace
-from gpt2np.generation import next_probabilities
-from gpt2np.generation.sampling import log_softmax
+from gpt2np.generation.sampling import log_softmax, next_probabilities
 from gpt2np.interp import attribution, lens_table, scale, zero_head
 from gpt2np.model.ops import softmax
 

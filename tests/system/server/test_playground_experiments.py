@@ -12,7 +12,7 @@ import pytest
 from helpers.axe import axe_findings
 from helpers.server import running_server
 
-from gpt2np.generation import next_probabilities
+from gpt2np.generation.sampling import next_probabilities
 from gpt2np.interp import Target, direction, saliency
 from gpt2np.tokenizer.training import TrainingOptions, train
 

@@ -10,7 +10,7 @@ from gpt2np import InvalidArgumentError
 from gpt2np.constraints.automaton import MATCHED, ByteAutomaton
 from gpt2np.constraints.json_schema import schema_tree
 from gpt2np.constraints.json_text import numbers
-from gpt2np.generation import GenerationOptions
+from gpt2np.generation.options import GenerationOptions
 
 
 def matcher(tree):

@@ -11,7 +11,7 @@ from copies import without_outputs
 from helpers.paths import CHECKOUT
 from solutions import ids_to_vectors, learning_a_vocabulary, logits_to_text
 
-from gpt2np.generation import next_probabilities
+from gpt2np.generation.sampling import next_probabilities
 from gpt2np.interp import lens_table, zero
 
 

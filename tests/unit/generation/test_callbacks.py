@@ -243,9 +243,9 @@ def test_interventions_of_one_prompt_leave_the_others_alone(lm):
         lm.stream("The fox", interventions=zero("blocks.0.attn.out"), **options),
         lm.stream("A king", **options),
     ]
-    from gpt2np.generation.complete import run_streams
+    from gpt2np.generation.complete import run_groups
 
-    list(run_streams(lm.model, [streams]))
+    list(run_groups(lm.model, [[stream.sequence for stream in streams]]))
     assert streams[1].completion.ids == plain[1].ids
     assert streams[0].completion.ids != plain[0].ids
 
@@ -341,30 +341,6 @@ def test_a_sequence_of_another_model_is_refused(lm):
     with pytest.raises(InvalidArgumentError, match="the sequence is another model's"):
         Scheduler(copy.deepcopy(lm.model)).add(stream.sequence)
     Scheduler(lm.model).add(stream.sequence)
-
-
-def test_slow_interventions_share_a_part_of_each_step(lm, monkeypatch):
-    """The batch gets a token in each step; those alone take turns, at least one in each step."""
-    monkeypatch.setattr("gpt2np.generation.scheduler._ALONE_SECONDS", 0.0)
-
-    def hook(name, array):
-        return array
-
-    options = {"max_new_tokens": 6, "temperature": 0, "draft": "none"}
-    plain = lm.stream(PROMPTS[0], **options).sequence
-    steered = [lm.stream(PROMPTS[1], interventions=hook, **options).sequence for _ in range(3)]
-    scheduler = Scheduler(lm.model)
-    for sequence in (*steered, plain):
-        scheduler.add(sequence)
-    for n in range(1, 7):
-        scheduler.step()
-        assert len(plain.ids) == n
-        assert [len(sequence.ids) for sequence in steered] == [(n + i) // 3 for i in (2, 1, 0)]
-    scheduler.step()  # nobody is left to wait: each gets a token
-    assert [len(sequence.ids) for sequence in steered] == [3, 3, 3]
-    while scheduler.busy:
-        scheduler.step()
-    assert all(sequence.ids == lm.generate(PROMPTS[1], **options).ids for sequence in steered)
 
 
 def test_an_intervention_that_fails_ends_only_its_text(lm):

@@ -6,8 +6,8 @@ from threading import Thread
 import pytest
 
 from gpt2np import LanguageModel
-from gpt2np.generation import Scheduler
 from gpt2np.generation.async_engine import AsyncEngine
+from gpt2np.generation.scheduler import Scheduler
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,13 @@ def test_waiting_sequences_leave_the_queue_in_one_step(lm):
         sequence.end("cancelled")
     assert scheduler.step() == waiting
     assert scheduler.running == [running]
-    assert scheduler.waiting == []
+    assert not scheduler.waiting
 
 
-def test_an_interrupted_step_returns_the_sequences_later(lm, monkeypatch):
-    scheduler, [first, _] = start(lm, 2)
+def test_an_interrupted_step_ends_all_sequences(lm, monkeypatch):
+    scheduler, sequences = start(lm, 3, max_running=2)
+    expected = [lm.generate("The fox", max_new_tokens=9, seed=i, draft="none") for i in range(3)]
     scheduler.step()
-    first.end("cancelled")
 
     def fail(*args, **kwargs):
         raise KeyboardInterrupt
@@ -56,7 +56,11 @@ def test_an_interrupted_step_returns_the_sequences_later(lm, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         scheduler.step()
     monkeypatch.undo()
-    assert scheduler.step() == [first]
+    assert not scheduler.busy and scheduler.step() == []
+    for sequence, whole, n in zip(sequences, expected, (1, 1, 0), strict=True):
+        assert (sequence.finish_reason, sequence.error) == ("cancelled", None)
+        assert sequence.ids == whole.ids[:n]
+        assert sequence.text == lm.tokenizer.decode(sequence.ids)
 
 
 def test_the_engine_cancels_between_two_steps(lm):

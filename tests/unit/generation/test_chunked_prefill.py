@@ -4,7 +4,7 @@ import pytest
 from helpers.equal_results import assert_equal_results
 
 from gpt2np import LanguageModel
-from gpt2np.generation import Scheduler
+from gpt2np.generation.scheduler import Scheduler
 
 STORY = "Once upon a time there was a king who had three sons and a golden fox in his garden. "
 
@@ -76,28 +76,3 @@ def test_a_donor_may_end_first(lm):
     while scheduler.busy:
         scheduler.step()
     assert second.completion == expected
-
-
-def test_log_probabilities_of_a_prompt_count_double(lm, monkeypatch):
-    """They take twice the time, so that a step computes half as many tokens."""
-    short = lm.stream("The fox", max_new_tokens=20, seed=1, draft="none")
-    long = lm.stream(STORY * 4, max_new_tokens=2, seed=1, draft="none", prompt_logprobs=1)
-    sizes = run(lm, [short, long], monkeypatch, prefill_chunk=16)
-    assert [4] in sizes[2:] and all(sum(ns) <= 4 for ns in sizes[2:])
-
-
-def test_long_prompts_that_have_not_begun_hold_no_place(lm):
-    """A later text with a short prompt starts at once, though a request has filled the batch."""
-    scheduler = Scheduler(lm.model, max_running=4, prefill_chunk=16)
-    for place in range(8):
-        prompt = f"{place} {STORY * 3}"
-        scheduler.add(lm.stream(prompt, max_new_tokens=2, seed=1, draft="none").sequence, place)
-    scheduler.step()
-    late = lm.stream("The fox", max_new_tokens=5, seed=1, draft="none")
-    scheduler.add(late.sequence)
-    scheduler.step()
-    assert len(late.sequence.ids) == 1
-    while scheduler.busy:
-        scheduler.step()
-    expected = lm.generate("The fox", max_new_tokens=5, seed=1)
-    assert_equal_results([late.completion], [expected])

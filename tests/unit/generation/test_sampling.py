@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from gpt2np import GenerationOptions
-from gpt2np.generation import RandomGenerator, next_id
-from gpt2np.generation.sampling import next_probabilities, top_k_candidates
+from gpt2np.generation.sampling import (
+    RandomGenerator,
+    next_id,
+    next_probabilities,
+    top_k_candidates,
+)
 
 SETTINGS = {
     "plain": {"top_k": 0, "temperature": 1.0},

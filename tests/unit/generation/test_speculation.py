@@ -7,11 +7,12 @@ import pytest
 from helpers.near_ties import assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError, LanguageModel, Tokenizer
-from gpt2np.generation import Request, Scheduler
 from gpt2np.generation.model_draft import ModelDraft, best_length
 from gpt2np.generation.ngram_draft import NgramDraft
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
+from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import RandomGenerator
+from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.speculation import MAX_ROWS, _min_probability, propose_drafts
 from gpt2np.model import GPT2Config
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
@@ -483,7 +484,7 @@ def random_model(**shape):
 
 
 def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
-    from gpt2np.generation.complete import run_streams
+    from gpt2np.generation.complete import run_groups
 
     prompts, options = (
         ["one two one two one", "The king", "a b c a b", "It"],
@@ -495,7 +496,7 @@ def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
         lm.draft = draft
         streams.append(lm.stream(prompts[i], seed=i, **options))
     lm.draft = None
-    list(run_streams(lm.model, [streams]))
+    list(run_groups(lm.model, [[stream.sequence for stream in streams]]))
     assert all(same(s.completion, p) for s, p in zip(streams, plain, strict=True))
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from gpt2np import InvalidArgumentError, LanguageModel, Tokenizer
 from gpt2np.data import untrusted_regex
-from gpt2np.generation import GenerationOptions
 from gpt2np.generation.detokenizer import StreamingDetokenizer
+from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.stop_regex import StopPatterns, compile_stop_regex
 from gpt2np.limits import Limits
 

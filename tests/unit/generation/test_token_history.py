@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpt2np.generation import GenerationOptions
 from gpt2np.generation.logits_processors import TokenHistory, add_logit_bias, process_logits
+from gpt2np.generation.options import GenerationOptions
 
 VOCAB_SIZE = 50
 OPTIONS = {

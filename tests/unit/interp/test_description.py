@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt2np import GenerationOptions, InvalidArgumentError, trace
-from gpt2np.generation import next_probabilities
+from gpt2np.generation.sampling import next_probabilities
 from gpt2np.interp import scale
 from gpt2np.interp.description import (
     DESCRIBED_POINTS,

@@ -1,0 +1,94 @@
+"""The result of a generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gpt2np.display import colored_tokens
+from gpt2np.generation.notices import prompt_notice
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.request import Request
+from gpt2np.generation.sampling import TokenLogprob
+
+FinishReason = Literal["eos", "length", "stop", "time", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The result of a generation. It never changes, so threads can share it.
+
+    Attributes:
+        prompt: the text of the prompt.
+        prompt_ids: the ids of the prompt; for an empty prompt, the end-of-text id.
+        prompt_tokens: the text of each of `prompt_ids`; see `Tokenizer.token_texts`.
+        text: the continuation, without the prompt and without the stop text.
+        ids: all generated ids, including any end-of-text id and the ids of a stop text.
+        tokens: the text of each of `ids`.
+        finish_reason: "eos" (end-of-text id), "stop" (stop text, stop id, or a complete
+            constraint), "length" (max_new_tokens, or a full context), "time" (max_time),
+            "cancelled"; None while the generation runs.
+        stop_reason: for the finish reason "stop", the stop text or stop id that ended the text;
+            None for a complete constraint or a stopping criterion.
+        seed: the seed that reproduces this continuation.
+        model: the model's name.
+        seconds: time of the generation, including prefill and any wait in a queue; ignored by `==`.
+        logprobs: the log probability of each of `ids`, if requested.
+        prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
+            first id and for ids before the window.
+        alternatives: further continuations of the prompt, if requested.
+        options: the options of the generation; ignored by `==`.
+    """
+
+    prompt: str
+    prompt_ids: list[int]
+    text: str
+    ids: list[int]
+    finish_reason: FinishReason | None
+    seed: int
+    model: str
+    seconds: float = field(compare=False)
+    logprobs: list[TokenLogprob] | None = None
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    alternatives: tuple[Completion, ...] = ()
+    prompt_tokens: list[str] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+    stop_reason: str | int | None = None
+    options: GenerationOptions = field(default_factory=GenerationOptions, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, request: Request, *, ids: list[int], **result: Any) -> Completion:
+        """Create a completion: `result` has the fields that do not follow from the request."""
+        assert request.tokenizer is not None
+        return cls(
+            prompt=request.text,
+            prompt_ids=list(request.ids),
+            prompt_tokens=request.tokenizer.token_texts(request.ids),
+            ids=ids,
+            tokens=request.tokenizer.token_texts(ids),
+            seed=request.options.seed or 0,
+            model=request.model_name,
+            options=request.options,
+            **result,
+        )
+
+    def __str__(self) -> str:
+        """Return the text."""
+        return self.text
+
+    def _repr_html_(self) -> str:
+        """Return the text for notebooks; with `logprobs`, tokens are colored by probability."""
+        if not self.logprobs:
+            return colored_tokens(self.prompt, [self.text])
+        logprobs = [token.logprob for token in self.logprobs]
+        return colored_tokens(self.prompt, self.tokens, logprobs)
+
+    @property
+    def notice(self) -> str | None:
+        """Advice about the space after the prompt, or None; see `prompt_notice`."""
+        return prompt_notice(self.prompt, self.options)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated tokens per second; the time includes prefill."""
+        return len(self.ids) / self.seconds if self.seconds else 0.0
