@@ -78,15 +78,6 @@ class Limits:
     )
     max_choices_characters: int = _limit(50_000, "`choices` that are longer in total are refused.")
     max_schema_characters: int = _limit(100_000, "A larger JSON Schema is refused.")
-    max_pattern_characters: int = _limit(
-        100_000,
-        "A regular expression is refused if it is longer after its repetitions are expanded.",
-    )
-    max_pattern_seconds: int = _limit(
-        2,
-        "A search for matches of `stop_regex` or of a vocabulary's pattern can take this long, "
-        "plus the same time for each 100,000 characters of text. A longer search causes an error.",
-    )
     max_line_bytes: int = _limit(
         64 * MIB, "A longer line of a .jsonl file or prompt file causes an error."
     )

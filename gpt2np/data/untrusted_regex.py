@@ -6,59 +6,48 @@ time for some searches. So the size is checked before compiling, and each search
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import prod
 
 import regex
 
 from gpt2np.errors import InvalidArgumentError, short_repr
-from gpt2np.limits import how_to_raise, limits
 
 BRACKETS = r"(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<mark>\((?:\?!)?|\))"
 """Pattern of an escape, a set, or a bracket; `mark` is the bracket, and "(?!" for look-ahead."""
 
-_SYNTAX = regex.compile(rf"{BRACKETS}|\{{(?P<least>\d*)(?:,(?P<most>\d*))?\}}|.")
-_UNUSUAL = r"\(\?(?:#|[\w-]*[x1])"  # comments, verbose mode, nested sets (V1)
 _RECURSION = r"\(\?(?:R|[+-]?\d+|&\w+|P>\w+)\)"
-_EMPTY_GROUP_SIZE = 10  # compiling n empty groups takes a time of n²
+_find_counts = regex.compile(r"\{(\d*),?(\d*)\}").findall
+
+_MAX_CHARACTERS = 100_000
+_MAX_COUNT = 9999  # of a repetition; compiling n empty groups takes a time of n²
+_MAX_EXPANDED = 2_000_000  # characters, as if all counted repetitions were nested
+_MAX_SECONDS = 2.0  # of a search, and the same time again for each _TEXT_UNIT
 _TEXT_UNIT = 100_000  # characters
 
 
 def check_length(pattern: str, name: str) -> None:
     """Raise InvalidArgumentError for a pattern, called `name`, with too many characters."""
-    longest = limits().max_pattern_characters
-    if len(pattern) > longest:
-        raise _invalid(
-            name,
-            pattern,
-            f"is too large: more than {longest:,} characters; "
-            f"{how_to_raise('max_pattern_characters')}",
-        )
+    if len(pattern) > _MAX_CHARACTERS:
+        raise _invalid(name, pattern, f"is too large: more than {_MAX_CHARACTERS:,} characters")
 
 
 def check_sizes(patterns: Sequence[str], name: str) -> None:
     """Raise InvalidArgumentError for patterns, called `name`, that are too large together."""
-    for pattern in patterns:
-        check_length(pattern, name)
-    largest = limits().max_pattern_characters
-    try:
-        is_small = sum(map(_expanded_size, patterns)) <= largest
-    except ValueError:  # a count of thousands of digits
-        is_small = False
-    if not is_small:
-        raise InvalidArgumentError(
-            f"{{{name}}} {{0}} is too large: more than {largest:,} characters, with repetitions "
-            "expanded; use smaller counts",
-            ", ".join(map(short_repr, patterns[:9])),
-            **{name: patterns},
-        )
+    check_length("".join(patterns), name)
+    sizes = [len(pattern) * prod(_counts(pattern)) for pattern in patterns]
+    if any(max(_counts(pattern)) > _MAX_COUNT for pattern in patterns) or (
+        sum(sizes) > _MAX_EXPANDED
+    ):
+        text = ", ".join(patterns[:9])
+        raise _invalid(name, text, "is too large with repetitions expanded; use smaller counts")
 
 
 def compile_pattern(pattern: str, name: str) -> regex.Pattern[str]:
     """Compile a pattern, called `name` in errors.
 
-    Raises InvalidArgumentError if the pattern is not a regular expression, is recursive, or exceeds
-    `Limits.max_pattern_characters` with counted repetitions expanded.
+    Raises InvalidArgumentError if the pattern is not a regular expression, is recursive, or is too
+    large with counted repetitions expanded.
     """
     check_sizes([pattern], name)
     try:
@@ -72,40 +61,32 @@ def compile_pattern(pattern: str, name: str) -> regex.Pattern[str]:
         raise _invalid(name, pattern, problem) from error
 
 
-def _invalid(name: str, pattern: str, problem: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{{{name}}} {{{name}.value}} {{0}}", problem, **{name: pattern})
-
-
 def search_seconds(n_characters: int) -> float:
     """Return the time limit for a search in a text of `n_characters`."""
-    return limits().max_pattern_seconds * (1 + n_characters / _TEXT_UNIT)
+    return _MAX_SECONDS * (1 + n_characters / _TEXT_UNIT)
 
 
 def too_slow(name: str, patterns: str, n_characters: int) -> InvalidArgumentError:
     """Return the error for a search that took too long or too much memory."""
     return InvalidArgumentError(
-        f"a search for {{{name}}} took more than {search_seconds(n_characters):.2g} s or all "
-        f"memory in a text of {n_characters:,} characters: {{0}}; avoid nested repetition, as in "
-        "(a+)+",
-        patterns,
-        **{name: patterns},
+        f"a search for {name} took more than {search_seconds(n_characters):.2g} s or all memory in "
+        f"a text of {n_characters:,} characters: {patterns}; avoid nested repetition, as in (a+)+",
+        param=_param(name),
     )
 
 
-def _expanded_size(pattern: str) -> int:
-    """Return about how many characters and sets a pattern has with its repetitions expanded."""
-    sizes, last = [0], 0  # of each open group, and of the last item
-    if regex.search(_UNUSUAL, pattern):  # then as if all repetitions were nested
-        return len(pattern) * math.prod(int(n) or 1 for n in regex.findall(r"\d+", pattern))
-    for match in _SYNTAX.finditer(pattern):
-        if match["mark"] == ")" and len(sizes) > 1:
-            last = sizes.pop() or _EMPTY_GROUP_SIZE
-        elif match["mark"]:
-            sizes.append(last := 0)
-            continue
-        elif match["least"] is not None:
-            last *= max(int(match["most"] or match["least"] or 1) - 1, 0)
-        else:
-            last = 1
-        sizes[-1] += last
-    return sum(sizes)
+def _counts(pattern: str) -> list[int]:
+    """Return the counts of repetitions, and 1; a count of many digits as _MAX_COUNT + 1."""
+    counts = [1]
+    for least, most in _find_counts(pattern):
+        digits = (most or least or "1").lstrip("0") or "1"
+        counts.append(int(digits) if len(digits) < 6 else _MAX_COUNT + 1)
+    return counts
+
+
+def _invalid(name: str, pattern: str, problem: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{name} {short_repr(pattern)} {problem}", param=_param(name))
+
+
+def _param(name: str) -> str | None:
+    return name if name.isidentifier() else None  # else words, such as "the pattern"

@@ -8,8 +8,8 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpt2np.data import untrusted_regex
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.limits import limits
 from gpt2np.tokenizer import pre_tokenizer as module
 from gpt2np.tokenizer.pre_tokenizer import (
     CL100K_PATTERN,
@@ -98,10 +98,7 @@ def test_patterns_that_are_not_compiled(pattern):
 @pytest.fixture
 def one_second(monkeypatch):
     """Set the time limit of patterns, which is 2 s by default, to 1 s."""
-    monkeypatch.setenv("GPT2NP_MAX_PATTERN_SECONDS", "1")
-    limits.cache_clear()
-    yield
-    limits.cache_clear()
+    monkeypatch.setattr(untrusted_regex, "_MAX_SECONDS", 1)
 
 
 def test_a_split_without_end(one_second):
