@@ -125,14 +125,15 @@ class GPT2NPModel(llm.Model):
         """
         try:
             session = self._session(prompt)
-            stream_of_text = session.retry()
+            pieces = session.retry()
             if stream:
-                yield from stream_of_text
+                yield from pieces
             else:
-                yield "".join(stream_of_text)
+                yield "".join(pieces)
         except GPT2NPError as error:
             raise llm.ModelError(str(error)) from error
-        completion = stream_of_text.completion
+        completion = session.completion
+        assert completion
         response.set_usage(input=len(completion.prompt_ids), output=len(completion.ids))
         response.response_json = {
             "finish_reason": completion.finish_reason,
@@ -141,19 +142,19 @@ class GPT2NPModel(llm.Model):
 
     def _session(self, prompt: llm.Prompt) -> ChatSession:
         """Return a session with the messages of a prompt; the last has no answer yet."""
-        from gpt2np.chat.session import ChatSession, Exchange, conversation_from_messages
+        from gpt2np.chat.session import ChatSession
 
         lm, template = self._loaded
         options = prompt.options.model_dump(exclude_none=True)
         if prompt.schema:
             options["json_schema"] = prompt.schema
         messages = [{"role": m.role, "content": _text(m)} for m in prompt.messages]
-        conversation = conversation_from_messages(messages)
-        exchanges = conversation.exchanges
-        if not exchanges or exchanges[-1].answer is not None:  # llm omits an empty prompt
-            exchanges.append(Exchange(""))
-        session = ChatSession(lm, template, system=conversation.system, options=options)
-        session.conversation = conversation
+        if not messages or messages[-1]["role"] != "user":  # llm omits an empty prompt
+            messages.append({"role": "user", "content": ""})
+        session = ChatSession(lm, template, options=options)
+        if messages[0]["role"] == "system":
+            session.set_system(messages.pop(0)["content"])
+        session.messages += messages
         return session
 
     @cached_property

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpt2np.chat.session import UNSUPPORTED_OPTIONS, read_conversation
-from gpt2np.errors import InvalidArgumentError, counted, error_reason
+from gpt2np.chat.session import UNSUPPORTED_OPTIONS, read_messages, write_messages
+from gpt2np.chat.template import check_special_tokens
+from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.generation.sampling import new_seed
 
 if TYPE_CHECKING:
@@ -32,42 +32,23 @@ class ChatInput(NamedTuple):
 def read_input(read_line: ReadLine) -> ChatInput | None:
     """Read the next message or command; returns None at the end of the input.
 
-    A line that starts with "/" is a command; "//" starts a message that begins with "/". A
-    backslash at the end of a line continues the message. A message of several lines can also stand
-    between two fences (`FENCE`, three double quotes). The end of the input ends a message, too.
+    A line that starts with "/" is a command. A message of several lines stands between two fences (`FENCE`, three double quotes). A line that
+    contains only a fence is not part of the message. The end of the input ends a message, too.
     """
     line = read_line(False)
     if line is None:
         return None
-    if line.startswith("/") and not line.startswith("//"):
-        return ChatInput(line, is_command=True)
-    if line.lstrip().startswith(FENCE):
-        return ChatInput(_read_fenced(line.lstrip().removeprefix(FENCE), read_line))
-    return ChatInput(_read_continued(line[1:] if line.startswith("//") else line, read_line))
-
-
-def _read_continued(line: str, read_line: ReadLine) -> str:
-    lines = [line]
-    while lines[-1].endswith("\\"):
-        lines[-1] = lines[-1][:-1]
-        next_line = read_line(True)
-        if next_line is None:
-            break
-        lines.append(next_line)
-    return "\n".join(lines)
-
-
-def _read_fenced(line: str | None, read_line: ReadLine) -> str:
+    if not line.lstrip().startswith(FENCE):
+        return ChatInput(line, is_command=line.startswith("/"))
     lines: list[str] = []
-    fence = ""
+    line, fence = line.lstrip().removeprefix(FENCE), ""
     while line is not None and not fence:
         text, fence, _ = line.partition(FENCE)
         lines.append(text)
         line = None if fence else read_line(True)
-    # A line that contains only a fence is not part of the message.
     first = 0 if lines[0] else 1
     last = len(lines) - 1 if fence and not lines[-1] else len(lines)
-    return "\n".join(lines[first:last])
+    return ChatInput("\n".join(lines[first:last]))
 
 
 QUIT = "quit"
@@ -94,24 +75,20 @@ def run_command(session: ChatSession, line: str) -> str:
     read or written.
     """
     name, _, text = line.removeprefix("/").partition(" ")
-    name = _ALIASES.get(name, name)
     if name not in COMMANDS:
-        raise InvalidArgumentError(
-            f"unknown command /{name}; /help lists the commands, //{name} sends the text /{name}"
-        )
+        raise InvalidArgumentError(f"unknown command /{name}; /help lists the commands")
     function = COMMANDS[name].function
-    try:
-        return function if isinstance(function, str) else function(session, text.strip())
-    except OSError as error:
-        raise InvalidArgumentError(f"/{name} {text}: {error_reason(error)}") from error
+    return function if isinstance(function, str) else function(session, text.strip())
 
 
 def _set(session: ChatSession, text: str) -> str:
     name, _, value_text = text.partition(" ")
     name = name.replace("-", "_")
+    names = [f.name for f in fields(session.lm.defaults) if f.name not in UNSUPPORTED_OPTIONS]
     if not name:
-        return _list_options(session)
-    names = {field.name for field in fields(session.lm.defaults)} - {*UNSUPPORTED_OPTIONS}
+        options = session.resolve_options(session.options)
+        lines = [f"{n}: {getattr(options, n)}" for n in names if n != "seed"]
+        return "\n".join([*lines, f"seed: {session.seed} (next answer)"])
     if name not in names:
         raise InvalidArgumentError(
             f"unknown option {name}; the options are {', '.join(sorted(names))}"
@@ -124,11 +101,11 @@ def _set(session: ChatSession, text: str) -> str:
         session.resolve_options({"seed": value})  # raises an error for an invalid seed
         session.seed = new_seed() if value is None else value
         return f"seed: {session.seed}"
-    options = {**session.options, name: value}
+    changed = {**session.options, name: value}
     if value is None:
-        del options[name]
-    resolved = session.resolve_options(options)
-    session.options = options
+        del changed[name]
+    resolved = session.resolve_options(changed)
+    session.options = changed
     return f"{name}: {getattr(resolved, name) if value is None else value}"
 
 
@@ -142,75 +119,48 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _list_options(session: ChatSession) -> str:
-    options = session.resolve_options(session.options)
-    excluded = (*UNSUPPORTED_OPTIONS, "seed")
-    names = [field.name for field in fields(options) if field.name not in excluded]
-    lines = [f"{name}: {getattr(options, name)}" for name in names]
-    return "\n".join([*lines, f"seed: {session.seed} (next answer)"])
-
-
-def _show(session: ChatSession, text: str) -> str:
-    context = session.lm.model.config.n_positions
-    template = session.template.origin if session.template else "none (base model)"
-    return (
-        f"model: {session.lm.name}\nchat template: {template}\n"
-        f"exchanges: {len(session.conversation.exchanges)}\n"
-        f"tokens: {session.n_cached} of {context} in the KV cache"
-    )
-
-
 def _system(session: ChatSession, text: str) -> str:
-    if session.template is None:
-        raise InvalidArgumentError(
-            f"{session.lm.name} has no chat template; a system message needs one"
-        )
-    session.conversation.system = text or None
+    session.set_system(text)
     return "system message set" if text else "system message removed"
 
 
 def _undo(session: ChatSession, text: str) -> str:
-    if not session.conversation.exchanges:
-        raise InvalidArgumentError("the conversation is empty")
-    message = session.conversation.exchanges.pop().message
-    return f"removed: {message if len(message) < 60 else message[:57] + '...'}"
+    while session.messages and session.messages[-1]["role"] != "system":
+        message = session.messages.pop()
+        if message["role"] == "user":
+            content = message["content"]
+            return f"removed: {content if len(content) < 60 else content[:57] + '...'}"
+    raise InvalidArgumentError("the conversation is empty")
 
 
 def _clear(session: ChatSession, text: str) -> str:
-    session.conversation.exchanges.clear()
-    kept = "; the system message is kept" if session.conversation.system else ""
-    return f"conversation cleared{kept}"
+    session.messages = [m for m in session.messages if m["role"] == "system"]
+    return "conversation cleared" + ("; the system message is kept" if session.messages else "")
 
 
 def _save(session: ChatSession, text: str) -> str:
-    path = _parse_path(text, "/save")
-    if path.exists() and path not in session.files:
-        raise InvalidArgumentError(f"{path} exists already; choose another name, or remove it")
-    count = session.conversation.save(path)
-    session.files.add(path)
-    return f"{counted(count, 'message')} in {path}"
+    write_messages(session.messages, _parse_path(text, "/save"))
+    return f"{counted(len(session.messages), 'message')} in {text}"
 
 
 def _load(session: ChatSession, text: str) -> str:
-    path = _parse_path(text, "/load")
-    conversation = read_conversation(path)
-    session.check_messages(conversation)
-    session.conversation = conversation
-    session.files.add(path)
-    return f"{counted(len(session.conversation.messages()), 'message')} from {path}"
+    messages = read_messages(_parse_path(text, "/load"))
+    if session.template:
+        check_special_tokens(messages, session.lm.tokenizer.special_tokens)
+    session.messages = messages
+    return f"{counted(len(messages), 'message')} from {text}"
 
 
 def _parse_path(text: str, command: str) -> Path:
     if not text:
         raise InvalidArgumentError(f"{command} needs a file name")
-    return Path(os.path.expanduser(text))  # noqa: PTH111 (Path.expanduser fails on unknown users)
+    return Path(text)
 
 
 def _help(session: ChatSession, text: str) -> str:
     lines = [f"{f'/{name} {c.arguments}':22}{c.help}" for name, c in COMMANDS.items()]
     lines += [
-        'End a line with \\ or put """ around the text to write several lines.',
-        "Start a line with // to send a message that starts with /.",
+        'Put """ around the text to write several lines.',
         "Press Ctrl-C to stop an answer, Ctrl-D to exit.",
     ]
     return "\n".join(lines)
@@ -218,14 +168,12 @@ def _help(session: ChatSession, text: str) -> str:
 
 COMMANDS = {
     "set": Command("[NAME VALUE]", "Set an option (none: default), or list all options", _set),
-    "show": Command("", "Show the model and the size of the conversation", _show),
     "system": Command("[TEXT]", "Set or remove the system message", _system),
     "retry": Command("", "Generate another answer to the last message", RETRY),
     "undo": Command("", "Remove the last message and its answer", _undo),
     "clear": Command("", "Remove all messages and answers", _clear),
     "save": Command("FILE", "Save the conversation to a JSON file", _save),
     "load": Command("FILE", "Load a saved conversation", _load),
-    "help": Command("", "Show this list (also /?)", _help),
-    "quit": Command("", "Exit (also /exit, /bye)", QUIT),
+    "help": Command("", "Show this list", _help),
+    "quit": Command("", "Exit", QUIT),
 }
-_ALIASES = {"?": "help", "exit": "quit", "bye": "quit", "regenerate": "retry", "reset": "clear"}

@@ -1,25 +1,19 @@
 """Chat templates: turn messages into the text that a model was trained to continue.
 
-A template is a Jinja program from the model's files. It runs in jinja2's sandbox, in a separate
-process (`template_worker`) with limits on time, memory and output. As in transformers 5, a template
-can use the filter `tojson`, the functions `raise_exception` and `strftime_now`, and the tags
-`{% break %}` and `{% generation %}`. Special tokens are variables such as `bos_token`; the
-variables `tools` and `documents` are always None.
+A template is a Jinja program from the model's files. It runs in jinja2's sandbox, as in
+transformers and vLLM: the sandbox keeps a template from calling code, but not from taking time or
+memory. A template can use the filter `tojson`, the functions `raise_exception` and `strftime_now`,
+and the tags `{% break %}` and `{% generation %}`. Special tokens are variables such as `bos_token`;
+the variables `tools` and `documents` are always None.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import sys
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from subprocess import PIPE, Popen
-from threading import Lock, Timer
-from typing import Any
-from weakref import finalize
+from typing import Any, NoReturn
 
 from gpt2np.data.files import read_bytes
 from gpt2np.errors import (
@@ -34,9 +28,11 @@ from gpt2np.limits import limits
 from gpt2np.tokenizer.normalizer import find_first
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE, read_if_exists
 
-_MIN_JINJA2 = (3, 1, 6)  # in older versions, templates can escape from the sandbox
-
 ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class _TemplateRefusalError(Exception):
+    """A template has called `raise_exception`."""
 
 
 class ChatTemplate:
@@ -51,17 +47,21 @@ class ChatTemplate:
         """Compile a template; `special_tokens` maps names such as "eos_token" to tokens.
 
         Raises:
-            GPT2NPError: jinja2 is missing or too old.
-            TokenizerError: `source` is not a valid template, or exceeds a limit.
+            GPT2NPError: jinja2 is missing.
+            TokenizerError: `source` is not a valid template.
         """
+        try:
+            self._template = _environment().from_string(source)
+        except ImportError as error:
+            hint = install_hint("chat")
+            raise GPT2NPError(f"chat templates need the package jinja2; {hint}") from error
+        except Exception as error:  # jinja2's and Python's, for nested blocks
+            line = f"line {error.lineno}: " if hasattr(error, "lineno") else ""
+            reason = f"{line}{getattr(error, 'message', error)}"
+            raise TokenizerError(f"{origin}: the chat template is damaged: {reason}") from error
         self.origin = origin
         self.source = source
         self._special_tokens = dict(special_tokens)
-        self._lock = Lock()
-        self._process: Popen[bytes] | None = None
-        _check_jinja2()
-        with self._lock:
-            self._start()
 
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
@@ -73,78 +73,67 @@ class ChatTemplate:
         Raises:
             InvalidArgumentError: a message is invalid, or the template refuses the conversation or
                 gives no text.
-            TokenizerError: the template raises another error, or exceeds a limit.
+            TokenizerError: the template raises another error.
         """
-        content = {
-            "messages": [
-                check_message(message, f"message {i}") for i, message in enumerate(messages, 1)
-            ],
-            "add_generation_prompt": add_generation_prompt,
-            "tools": None,
-            "documents": None,
-            **self._special_tokens,
-        }
-        with self._lock:
-            if self._process is None:  # the last rendering has exceeded a limit
-                self._start()
-            answer = self._ask(content)
-        if "text" in answer:
-            if not answer["text"]:
-                raise InvalidArgumentError(f"{self.origin}: the chat template gives no text")
-            return answer["text"]
-        if answer["error"] == "TemplateRefusalError":
-            raise InvalidArgumentError(
-                f"the chat template refuses this conversation: {answer['message']}"
-            )
-        raise TokenizerError(f"{self.origin}: the chat template fails: {answer['message']}")
-
-    def _start(self) -> None:
-        """Start the worker process, and compile the template there."""
-        script = Path(__file__).with_name("template_worker.py")
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._process = Popen([sys.executable, script], stdin=PIPE, stdout=PIPE, env=env)
-        finalize(self, _stop, self._process)
-        request = {
-            "source": self.source,
-            "max_memory_bytes": limits().max_template_memory_bytes,
-            "max_characters": limits().max_template_characters,
-        }
-        answer = self._ask(request)
-        if "error" in answer:
-            raise TokenizerError(
-                f"{self.origin}: the chat template is damaged: {answer['message']}"
-            )
-
-    def _ask(self, request: dict[str, Any]) -> dict[str, str]:
-        """Return the worker process's answer to a request; kill the process on a timeout."""
-        process, seconds = self._process, limits().max_template_seconds
-        assert process and process.stdin and process.stdout
-        deadline = time.monotonic() + seconds
-        timer = Timer(seconds, process.kill)
-        timer.start()
-        line = b""
+        checked = [check_message(message, f"message {i}") for i, message in enumerate(messages, 1)]
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except OSError:  # the process has ended: EPIPE, on Windows EINVAL
-            pass
-        finally:
-            timer.cancel()
-            if not line.endswith(b"\n"):  # also after Ctrl-C: the answer may still come
-                self._process = None
-                _stop(process)
-        if line.endswith(b"\n"):
-            answer: dict[str, str] = json.loads(line)
-            return answer
-        late = time.monotonic() >= deadline
-        reason = f"it takes more than {seconds} seconds" if late else "its process crashed"
-        return {"error": "Limit", "message": reason}
+            text = self._template.render(
+                messages=checked,
+                add_generation_prompt=add_generation_prompt,
+                tools=None,
+                documents=None,
+                **self._special_tokens,
+            )
+        except _TemplateRefusalError as error:
+            raise InvalidArgumentError(
+                f"the chat template refuses this conversation: {error}"
+            ) from error
+        except Exception as error:  # a template can raise any exception
+            reason = str(error) or type(error).__name__
+            raise TokenizerError(f"{self.origin}: the chat template fails: {reason}") from error
+        if not text:
+            raise InvalidArgumentError(f"{self.origin}: the chat template gives no text")
+        return str(text)
 
 
-def _stop(process: Popen[bytes]) -> None:
-    process.kill()
-    process.communicate()
+def _environment() -> Any:
+    """Create a Jinja sandbox with the settings of transformers."""
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationTag(Extension):
+        """The tag {% generation %}, which marks the answers and does not change the output."""
+
+        tags = {"generation"}  # noqa: RUF012 (as in jinja2)
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    env = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+    env.filters["tojson"] = _to_json
+    env.globals["raise_exception"] = _raise_exception
+    env.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    return env
+
+
+def _raise_exception(message: object) -> NoReturn:
+    raise _TemplateRefusalError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Convert a value to JSON, without the HTML escapes of jinja2's own filter `tojson`."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def check_message(message: Any, name: str) -> dict[str, str]:
@@ -208,15 +197,3 @@ def read_chat_template(
     if not isinstance(source, str):
         raise TokenizerError(f"{path} is damaged: chat_template is {short_repr(source)}")
     return ChatTemplate(source, special_tokens or {}, str(path))
-
-
-def _check_jinja2() -> None:
-    try:
-        import jinja2
-    except ImportError as error:
-        hint = install_hint("chat")
-        raise GPT2NPError(f"chat templates need the package jinja2; {hint}") from error
-    if tuple(map(int, re.findall(r"\d+", jinja2.__version__)[:3])) < _MIN_JINJA2:
-        raise GPT2NPError(
-            f"jinja2 {jinja2.__version__} is not safe for chat templates; install 3.1.6 or newer"
-        )

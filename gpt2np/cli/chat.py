@@ -12,12 +12,13 @@ appears only if you type the input at a terminal.
 import argparse
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
 from gpt2np.cli.model_options import add_model_arguments, load_quietly
-from gpt2np.cli.output import print_stderr, write_stream
+from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import decode_argument, strip_newline
 from gpt2np.data.text import decode_utf8
 from gpt2np.errors import GPT2NPError
@@ -27,7 +28,6 @@ from gpt2np.kernels.threads import set_threads
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession
     from gpt2np.chat.commands import ChatInput, ReadLine
-    from gpt2np.generation.streaming import TextStream
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,25 +107,20 @@ def _process(session: "ChatSession", chat_input: "ChatInput") -> bool:
     return result != QUIT
 
 
-def _write_answer(session: "ChatSession", stream: "TextStream") -> None:
+def _write_answer(session: "ChatSession", pieces: "Iterator[str]") -> None:
     """Write an answer to stdout while the model generates it; Ctrl-C ends the answer early."""
-    try:
-        write_stream(stream)
-    except KeyboardInterrupt:
-        if not sys.stdin.isatty():
-            raise
-    finally:
-        stream.cancel()
-        session.finish(stream)
-        print(flush=True)
+    with contextlib.closing(pieces):  # type: ignore[type-var]  # a generator
+        try:
+            for piece in pieces:
+                print(piece, end="", flush=True)
+        except KeyboardInterrupt:
+            if not sys.stdin.isatty():
+                raise
+        finally:
+            print(flush=True)
     if session.left_out:
-        print_stderr(f"(the context is full: the first {session.left_out} exchanges are left out)")
-    if stream.sequence.context_start:
-        window = stream.sequence.request.options.window
-        print_stderr(f"(the context is full: the model sees only the last {window} tokens)")
-    if session.cut_at is not None:
-        print_stderr(f"(the answer spells {session.cut_at}; only the text before it is kept)")
-    if session.template and stream.completion.finish_reason == "length":
+        print_stderr(f"(the context is full: the first {session.left_out} messages are left out)")
+    if session.template and session.completion and session.completion.finish_reason == "length":
         print_stderr("(the answer reached the token limit; /set max_new_tokens N raises it)")
 
 

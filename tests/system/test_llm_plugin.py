@@ -200,9 +200,7 @@ def test_a_model_with_a_chat_template_chats(run_llm, chat_folder):
     session = ChatSession(lm, template, system="Be brief.", options=options)
     answers = []
     for message in ("Hello!", "And then?"):
-        stream = session.say(message)
-        answers.append("".join(stream))
-        session.finish(stream)
+        answers.append("".join(session.say(message)))
         session.seed = 7
     run_llm("aliases", "set", "chatty", f"gpt2np/{chat_folder}")
     assert run_llm("-m", "chatty", "Hello!", "-s", "Be brief.", *SHORT).stdout[:-1] == answers[0]

@@ -97,10 +97,6 @@ class TestAtATerminal:
         terminal.wait_for(">>> ")
         saved = json.loads((tmp_path / "talk.json").read_text())["messages"]
         assert [m["content"] for m in saved] == ["Once upon a time", first, "", third]
-        terminal.type("a\\\n")
-        assert terminal.wait_for("... ") == "a\\\n"
-        terminal.type("b\n")
-        terminal.wait_for(">>> ")
         terminal.type('"""\n')
         terminal.wait_for("... ")
         terminal.type('/quit\n"""\n')
@@ -173,14 +169,13 @@ class TestFromAPipe:
         )
         (tmp_path / "t.jinja").write_text(template)
         arguments = ["--chat-template", str(tmp_path / "t.jinja"), "--system", "Süß.", "-n", "9"]
-        result = piped("Hello\n\n/show\nWhy?\n", *arguments)
+        result = piped("Hello\n\nWhy?\n", *arguments)
         first = lm.generate("system: Süß.\nuser: Hello\nassistant:", seed=1, max_new_tokens=9)
         told = f"system: Süß.\nuser: Hello\nassistant: {first.text}\nuser: Why?\nassistant:"
         second = lm.generate(told, seed=2, max_new_tokens=9)
         assert result.stdout.decode() == f"{first.text}\n{second.text}\n"
         stderr = result.stderr.decode()
         assert f"chat template: {tmp_path / 't.jinja'}; /help" in stderr
-        assert f"tokens: {len(first.prompt_ids) + 8} of 512 in the KV cache" in stderr
 
     def test_ctrl_c_ends_a_script(self):
         endless = ["-n", "10000000", "--ignore-eos", "--window", "400"]

@@ -1,7 +1,6 @@
 """Conversations with the bundled model: each answer is what a fresh start gives."""
 
 import json
-from functools import partial
 
 import pytest
 from helpers.chat_models import CHATML, LLAMA_2, chat_model
@@ -15,13 +14,12 @@ from gpt2np import (
 from gpt2np.chat import (
     ChatSession,
     ChatTemplate,
-    Conversation,
-    Exchange,
     read_chat_template,
-    read_conversation,
+    read_messages,
+    write_messages,
 )
 from gpt2np.chat.commands import QUIT, RETRY, run_command
-from gpt2np.constraints import text_constraint
+from gpt2np.chat.session import joined_text
 from gpt2np.generation.ngram_table import read_ngram_table
 from gpt2np.hub.model_files import NGRAM_TABLE_FILE
 from gpt2np.model import KVCache
@@ -32,54 +30,41 @@ def template(tmp_path_factory, bundled):
     return read_chat_template(str(chat_model(tmp_path_factory.mktemp("m") / "m", bundled, CHATML)))
 
 
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def assistant(content):
+    return {"role": "assistant", "content": content}
+
+
 def answer(session, text):
-    return finished(session, session.say(text))
+    return "".join(session.say(text))
 
 
-def finished(session, stream):
-    text = "".join(stream)
-    session.finish(stream)
-    return text
-
-
-def computed(session):
-    """Lets the session answer, and counts the ids that go through the model for the prompt."""
-    stream = session.say("And then?")
-    count = len(stream.sequence.pending_ids())
-    finished(session, stream)
-    return count, len(stream.sequence.request.ids)
-
-
-def test_each_answer_is_finished_before_the_next_message(lm):
+def test_each_message_is_answered_before_the_next(lm):
     session = ChatSession(lm, options={"max_new_tokens": 3})
     with pytest.raises(InvalidArgumentError, match="text is 5; it must be a text"):
         session.say(5)
-    first = session.say("Once")
-    with pytest.raises(InvalidArgumentError, match="no answer yet: retry, or finish its stream"):
+    pieces = session.say("Once")
+    with pytest.raises(InvalidArgumentError, match="no answer yet; read it, or retry"):
         session.say("upon")
-    assert [exchange.message for exchange in session.conversation.exchanges] == ["Once"]
-    with pytest.raises(InvalidArgumentError, match="not complete: read its stream, or cancel it"):
-        session.finish(first)
-    finished(session, first)
-    second = session.say("upon")
-    message = "finished already, or does not belong to the last message"
-    with pytest.raises(InvalidArgumentError, match=message):
-        session.finish(first)
-    finished(session, second)
-    with pytest.raises(InvalidArgumentError, match=message):
-        session.finish(second)
-    assert all(exchange.answer for exchange in session.conversation.exchanges)
+    first = "".join(pieces)
+    assert session.messages == [user("Once"), assistant(first)]
+    second = answer(session, "upon")
+    assert session.messages[2:] == [user("upon"), assistant(second)]
 
 
-def test_an_answer_belongs_to_its_own_message(lm):
-    """Neither a cleared conversation nor another one gets the answer of a stream."""
-    session = ChatSession(lm, options={"max_new_tokens": 3})
-    for other in ([], [Exchange("Once", "upon")]):
-        stream = session.say("Once")
-        session.conversation = Conversation(None, other)
-        with pytest.raises(InvalidArgumentError, match="does not belong to the last message"):
-            finished(session, stream)
-        assert session.conversation.exchanges == other
+def test_a_closed_answer_is_kept_as_far_as_it_was_read(lm):
+    session = ChatSession(lm, options={"seed": 3, "max_new_tokens": 40})
+    pieces = session.say("The king said")
+    read = next(pieces) + next(pieces)
+    pieces.close()
+    kept = session.messages[-1]["content"]
+    assert kept.startswith(read) and len(kept) < 40
+    assert session.completion.finish_reason == "cancelled"
+    fresh = lm.generate("The king said" + kept, seed=4, max_new_tokens=40).text
+    assert answer(session, "") == fresh
 
 
 class TestAnswers:
@@ -103,36 +88,27 @@ class TestAnswers:
             fresh = lm.generate(text, seed=1 + number, max_new_tokens=15).text
             assert answer(session, said) == fresh
             text += fresh
-        assert session.conversation.joined_text() == text
+        assert joined_text(session.messages) == text
 
     def test_need_only_what_is_new(self, lm, template):
         session = ChatSession(lm, template, options={"seed": 2, "max_new_tokens": 10})
         answer(session, "Tell me of the king and his three daughters, who lived by the sea. " * 3)
-        new, whole = computed(session)
-        assert new < 60 < 100 < whole
-
-    def test_after_a_cancelled_one(self, lm):
-        session = ChatSession(lm, options={"seed": 3, "max_new_tokens": 40})
-        stream = session.say("The king said")
-        pieces = [next(stream), next(stream)]
-        pieces.append(stream.cancel())
-        session.finish(stream)
-        text = "The king said" + "".join(pieces)
-        assert session.conversation.exchanges[0].answer == "".join(pieces)
-        assert answer(session, "") == lm.generate(text, seed=4, max_new_tokens=40).text
+        answer(session, "And then?")
+        whole = len(session.completion.prompt_ids)
+        assert whole - session.n_reused < 60 < 100 < whole
 
     def test_again_with_the_next_seed(self, lm):
         session = ChatSession(lm, options={"seed": 7, "max_new_tokens": 10})
         first = answer(session, "The king")
-        second = finished(session, session.retry())
+        second = "".join(session.retry())
         assert first == lm.generate("The king", seed=7, max_new_tokens=10).text
         assert second == lm.generate("The king", seed=8, max_new_tokens=10).text != first
-        assert session.conversation.exchanges == [Exchange("The king", second)]
+        assert session.messages == [user("The king"), assistant(second)]
 
     def test_of_a_base_model_beyond_the_context(self, lm):
         session = ChatSession(lm, options={"seed": 1, "max_new_tokens": 5, "ignore_eos": True})
         answer(session, "Once upon a time, " * 120)
-        text = session.conversation.joined_text()
+        text = joined_text(session.messages)
         assert len(lm.tokenizer.encode(text)) > 512
         fresh = lm.generate(text, seed=2, max_new_tokens=5, ignore_eos=True, window=256).text
         assert answer(session, "") == fresh
@@ -142,14 +118,13 @@ class TestAnswers:
         for number in range(4):
             answer(session, f"Number {number}: " + "word " * 120)
         assert 0 < session.left_out < 3
-        stream = session.say("short")
-        prompt = lm.tokenizer.decode(stream.sequence.request.ids)
+        answer(session, "short")
+        prompt = lm.tokenizer.decode(session.completion.prompt_ids)
         first = f"<|im_start|>user\nNumber {session.left_out}"
         assert prompt.startswith(f"<|im_start|>system\nSys.<|im_end|>\n{first}")
-        finished(session, stream)
         with pytest.raises(ContextLengthError):
             session.say("word " * 600)
-        assert len(session.conversation.exchanges) == 5
+        assert len(session.messages) == 11
 
     def test_drafts_change_no_answer(self, lm, bundled, monkeypatch):
         table = read_ngram_table(bundled / NGRAM_TABLE_FILE)
@@ -158,9 +133,7 @@ class TestAnswers:
         for draft in ("auto", "none"):
             session = ChatSession(lm, options={"max_new_tokens": 40, "seed": 1, "draft": draft})
             for said in ("one two three one two", "The king said", ""):
-                stream = session.say(said)
-                answers.append("".join(stream))
-                session.finish(stream)
+                answers.append(answer(session, said))
         assert answers[:3] == answers[3:]
 
     def test_after_ctrl_c_within_a_step(self, lm, bundled, monkeypatch):
@@ -170,48 +143,30 @@ class TestAnswers:
         table = read_ngram_table(bundled / NGRAM_TABLE_FILE)
         monkeypatch.setattr(lm, "draft", table)  # also without small-matrix kernels
         session = ChatSession(lm, options=options)
-        stream, truncate = session.say(said), KVCache.truncate
+        truncate = KVCache.truncate
 
         def interrupted(cache, length):
-            if stream.sequence.ids and length < cache.length:
+            if length < cache.length:
                 raise KeyboardInterrupt
             truncate(cache, length)
 
+        pieces = session.say(said)
         with monkeypatch.context() as patched:
             patched.setattr(KVCache, "truncate", interrupted)
             with pytest.raises(KeyboardInterrupt):
-                "".join(stream)
-        stream.cancel()
-        session.finish(stream)
-        assert session.n_cached == stream.sequence.length - 1 < stream.sequence.cache.length
-        again = session.say("")
-        assert again.sequence.cache.length == session.n_reused > 10
+                "".join(pieces)
+        kept = session.messages[-1]["content"]
+        again = answer(session, "")
+        assert session.n_reused > 10
         options |= {"seed": 2, "window": 256}
-        fresh = lm.generate(again.sequence.request.ids, **options)
-        assert finished(session, again) == fresh.text
+        assert again == lm.generate(session.completion.prompt_ids, **options).text
+        assert lm.tokenizer.decode(session.completion.prompt_ids) == said + kept
 
-    def test_that_spell_a_special_token_end_before_it(self, lm, template, monkeypatch):
-        constraint = text_constraint(
-            lm.tokenizer.vocabulary.token_bytes,
-            lm.model.config.vocab_size,
-            lm.eos_token_ids,
-            choices=("Yes<|endoftext|>No", "Yes<|endoftext|>Never"),
-        )
+    def test_that_spell_a_special_token_end_before_it(self, lm, template):
         session = ChatSession(lm, template, options={"seed": 1})
-        stream = partial(lm.stream, constraint=constraint)
-        with monkeypatch.context() as patched:
-            patched.setattr(lm, "stream", stream)
-            assert answer(session, "Well?") == "Yes"
-        assert session.conversation.exchanges[0].answer == "Yes"
-        assert session.cut_at == "<|endoftext|>"
         session.options = {"regex": r"Yes(?:<\|endoftext\|>){0,2}[.!]", "seed": 1}
-        assert answer(session, "Well?") in ("Yes.", "Yes!")
-        assert session.cut_at is None
-        session.options = {"max_new_tokens": 3}
-        stream = session.say("And then?")
-        assert lm.tokenizer.eos_token_id not in stream.sequence.request.ids
-        finished(session, stream)
-        assert session.cut_at is None
+        assert answer(session, "Well?") in ("Yes", "Yes.", "Yes!")
+        assert "<|endoftext|>" not in session.messages[-1]["content"]
 
     @pytest.mark.parametrize(
         "defaults", [{"num_beams": 4, "temperature": 0}, {"num_return_sequences": 2}]
@@ -233,35 +188,36 @@ class TestRefusals:
         session = ChatSession(lm, template)
         with pytest.raises(InvalidArgumentError, match=r"user message .* contains <\|endoftext\|>"):
             session.say("a<|endoftext|>b")
-        assert session.conversation.exchanges == []
+        assert session.messages == []
         told = ChatSession(lm, template, system="<|endoftext|>")
         with pytest.raises(InvalidArgumentError, match="the system message"):
             told.say("a")
 
     def test_nor_by_a_loaded_answer(self, lm, template, tmp_path):
-        forged = Conversation(None, [Exchange("hi", "x<|endoftext|>y")])
-        forged.save(tmp_path / "x.json")
+        forged = [user("hi"), assistant("x<|endoftext|>y")]
+        write_messages(forged, tmp_path / "x.json")
         session = ChatSession(lm, template)
         with pytest.raises(
             InvalidArgumentError, match=r"the assistant message .* contains <\|endo"
         ):
             run_command(session, f"/load {tmp_path / 'x.json'}")
-        assert session.conversation.exchanges == []
-        session.conversation = forged
+        assert session.messages == []
+        session.messages = forged
         with pytest.raises(InvalidArgumentError, match="the assistant message"):
             session.say("next")
-        session = ChatSession(lm)  # a base model has no turns
+        session = ChatSession(lm, options={"max_new_tokens": 1})  # a base model has no turns
         assert run_command(session, f"/load {tmp_path / 'x.json'}").startswith("2 messages")
-        assert lm.tokenizer.eos_token_id not in session.say("next").sequence.request.ids
+        answer(session, "next")
+        assert lm.tokenizer.eos_token_id not in session.completion.prompt_ids
 
     def test_a_template_that_refuses(self, lm, tmp_path, bundled):
         folder = chat_model(tmp_path / "m", bundled, LLAMA_2)
         template = read_chat_template(folder, lm.tokenizer.vocabulary.special_tokens_map)
         session = ChatSession(lm, template)
-        session.conversation.exchanges += [Exchange("unanswered"), Exchange("answered", "yes")]
+        session.messages += [user("unanswered"), user("answered"), assistant("yes")]
         with pytest.raises(InvalidArgumentError, match="must alternate"):
             session.say("more")
-        assert len(session.conversation.exchanges) == 2
+        assert len(session.messages) == 3
 
     @pytest.mark.parametrize("name", ["num_return_sequences", "num_beams", "logprobs"])
     def test_options_that_have_no_place_here(self, lm, name):
@@ -272,7 +228,7 @@ class TestRefusals:
         session = ChatSession(lm, ChatTemplate("{{ messages[0].contents }}", {}, "x.jinja"))
         with pytest.raises(InvalidArgumentError, match=r"x\.jinja: the chat template gives no"):
             session.say("Hello")
-        assert session.conversation.exchanges == []
+        assert session.messages == []
 
     def test_a_template_is_no_text(self, lm):
         with pytest.raises(InvalidArgumentError, match="must be from read_chat_template, or None"):
@@ -333,7 +289,6 @@ class TestCommands:
             ("/save /nowhere/x.json", "cannot write /nowhere/x.json: No such file"),
             ("/system Be kind.", "has no chat template"),
             (f"/save {'x' * 300}", "File name too long"),
-            ("/save ~nobody-at-all/x", "cannot write"),
             (f"/set top_k {'[' * 100_000}", "top_k is"),
         ],
     )
@@ -351,34 +306,25 @@ class TestCommands:
             session.retry()
         answer(session, "The king")
         assert run_command(session, "/clear") == "conversation cleared"
-        assert session.conversation.exchanges == []
+        assert session.messages == []
 
     def test_save_and_load(self, session, tmp_path):
-        path = tmp_path / "a b.json"
+        path, before = tmp_path / "a b.json", list(session.messages)
         assert run_command(session, f"/save {path}") == f"2 messages in {path}"
-        assert run_command(session, f"/save {path}") == f"2 messages in {path}"  # its own
-        (tmp_path / "other.json").write_text("precious")
-        with pytest.raises(InvalidArgumentError, match="exists already"):
-            run_command(session, f"/save {tmp_path / 'other.json'}")
-        before = session.conversation
         run_command(session, "/clear")
         assert run_command(session, f"/load {path}") == f"2 messages from {path}"
-        assert session.conversation.messages()[0] == {"role": "user", "content": "The king"}
-        assert session.conversation is not before
+        assert session.messages == before
 
     def test_the_others(self, session):
-        assert run_command(session, "/retry") == run_command(session, "/regenerate") == RETRY
-        assert {run_command(session, f"/{name}") for name in ("quit", "exit", "bye")} == {QUIT}
-        assert "/set [NAME VALUE]" in run_command(session, "/help") == run_command(session, "/?")
-        assert "of 512 in the KV cache" in run_command(session, "/show")
+        assert run_command(session, "/retry") == RETRY
+        assert run_command(session, "/quit") == QUIT
+        assert "/set [NAME VALUE]" in run_command(session, "/help")
 
 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
         ({"messages": [{"role": "wizard", "content": "a"}]}, "message 1 has the role 'wizard'"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "'assistant' out of order"),
-        ({"messages": [{"role": "user", "content": "a"}] * 2}, "message 2 .* out of order"),
         ({"messages": [{"role": "user"}]}, "message 1 must have a role and a content"),
         ({"messages": 3}, 'expected a list "messages"'),
         ({}, 'expected a list "messages"'),
@@ -388,10 +334,10 @@ class TestCommands:
 def test_files_that_hold_no_conversation(tmp_path, content, told):
     (tmp_path / "x.json").write_text(json.dumps(content))
     with pytest.raises(InvalidArgumentError, match=told):
-        read_conversation(tmp_path / "x.json")
+        read_messages(tmp_path / "x.json")
 
 
 def test_a_saved_conversation_is_the_same(tmp_path):
-    whole = Conversation("s", [Exchange("a\n", "ä 🦊"), Exchange("b", ""), Exchange("c")])
-    assert whole.save(str(tmp_path / "x.json")) == 6
-    assert read_conversation(tmp_path / "x.json") == whole
+    whole = [{"role": "system", "content": "s"}, user("a\n"), assistant("ä 🦊"), user("b")]
+    write_messages(whole, tmp_path / "x.json")
+    assert read_messages(tmp_path / "x.json") == whole
