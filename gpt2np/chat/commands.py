@@ -32,8 +32,9 @@ class ChatInput(NamedTuple):
 def read_input(read_line: ReadLine) -> ChatInput | None:
     """Read the next message or command; returns None at the end of the input.
 
-    A line that starts with "/" is a command. A message of several lines stands between two fences (`FENCE`, three double quotes). A line that
-    contains only a fence is not part of the message. The end of the input ends a message, too.
+    A line that starts with "/" is a command. A message of several lines stands between two fences
+    (`FENCE`, three double quotes). A line that contains only a fence is not part of the message.
+    The end of the input ends a message, too.
     """
     line = read_line(False)
     if line is None:
