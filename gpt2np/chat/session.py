@@ -16,7 +16,8 @@ from gpt2np.kernels.array import common_length
 from gpt2np.options import options_of
 
 if TYPE_CHECKING:
-    from gpt2np.generation.streaming import Completion, TextStream
+    from gpt2np.generation.completion import Completion
+    from gpt2np.generation.streaming import TextStream
     from gpt2np.language_model import LanguageModel
     from gpt2np.model import KVCache
 
