@@ -75,13 +75,42 @@ def error_reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
+FOREIGN_NAMES = {
+    "max_length": "max_new_tokens",
+    "n_predict": "max_new_tokens",
+    "min_length": "min_new_tokens",
+    "temp": "temperature",
+    "n": "num_return_sequences",
+    "stop_sequences": "stop",
+    "suppress_tokens": "bad_words_ids",
+    "guided_json": "json_schema",
+    "response_format": "json_schema",
+    "grammar": "regex",
+    "streamer": "call stream, which yields the pieces of the text",
+    "device_map": "gpt2np computes on CPUs only",
+    "torch_dtype": "dtype",
+    "load_in_8bit": "weights",
+    "n_threads": "set the environment variable OPENBLAS_NUM_THREADS before you import NumPy",
+}
+"""Names that transformers, vLLM and llama.cpp have for arguments: gpt2np's name, or advice."""
+
+
 def did_you_mean(name: str, known: Iterable[str], advice: Mapping[str, str] | None = None) -> str:
-    """Return the advice on an unknown name, or else the most similar known name, or else ""."""
+    """Return the advice on an unknown name, or else the most similar known name, or else "".
+
+    `name` and `known` may be flags: --max-length is known as `max_length` in `FOREIGN_NAMES`.
+    """
     if advice and name in advice:
         return f"; {advice[name]}"
+    names = {item.lstrip("-").replace("-", "_"): item for item in known}
+    foreign = FOREIGN_NAMES.get(name.lstrip("-").replace("-", "_"), "")
+    if foreign in names:
+        return f"; did you mean {names[foreign]!r}?"
+    if " " in foreign:
+        return f"; {foreign}"
     from difflib import get_close_matches  # slow to import
 
-    nearest = get_close_matches(name, known, 1, 0.7)
+    nearest = get_close_matches(name, names.values(), 1, 0.7)
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
@@ -93,8 +122,8 @@ def is_integer(value: object) -> bool:
 def check_argument(is_valid: bool, name: str, value: object, expected: str) -> None:
     """Raise InvalidArgumentError if an argument is invalid; the message says what is expected."""
     if not is_valid:
-        message = f"{{{name}}} is {{{name}.value}}; it must be {{0}}"
-        raise InvalidArgumentError(message, expected, **{name: value})
+        message = f"{name} is {short_repr(value)}; it must be {expected}"
+        raise InvalidArgumentError(message, param=name)
 
 
 def install_hint(extra: str) -> str:
@@ -168,6 +197,20 @@ class GPT2NPError(Exception):
         if len(text) > _MAX_LENGTH:
             text = f"{text[: _MAX_LENGTH // 2]} … {text[-_MAX_LENGTH // 2 :]}"
         return printable(text)
+
+    def renamed(self, names: Mapping[str, str]) -> str:
+        """Return the message with another interface's name of the argument, such as --top-k.
+
+        The name replaces the argument's name at the start of the message, or else precedes it.
+        """
+        name, text = names.get(self.param or ""), str(self)
+        if not name or self.arguments:
+            return text
+        message = text.removeprefix(self.place)
+        rest = message.removeprefix(self.param or "")
+        if rest == message or rest[:1].isalnum() or rest[:1] == "_":
+            rest = f": {message}"
+        return f"{self.place}{name}{rest}"
 
 
 class ModelNotFoundError(GPT2NPError):

@@ -15,7 +15,6 @@ from numpy.typing import DTypeLike
 from gpt2np.data.files import as_path
 from gpt2np.display import card
 from gpt2np.errors import (
-    SEE_MISSING_FEATURES,
     CheckpointError,
     ContextLengthError,
     InvalidArgumentError,
@@ -35,9 +34,8 @@ from gpt2np.generation.streaming import TextStream, start_streams
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list
 from gpt2np.kernels.blas import small_kernels
-from gpt2np.kernels.threads import THREAD_VARIABLES
 from gpt2np.model import GPT2
-from gpt2np.options import OneOf, options_of
+from gpt2np.options import options_of
 from gpt2np.progress import progress_bar
 from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer import Tokenizer
@@ -58,19 +56,6 @@ __all__ = ["Completion", "LanguageModel", "TextStream"]
 Prompt = str | Sequence[int]
 
 _MAX_PADDING = 127  # unused ids at most, if V is padded to a multiple of 128
-
-_LOAD_ADVICE = {
-    "device_map": "gpt2np computes on CPUs only",
-    "load_in_4bit": f'give weights="int8", or {SEE_MISSING_FEATURES}',
-    "load_in_8bit": 'give weights="int8"',
-    "revision": "name the model as ID@REVISION",
-    "torch_dtype": "give dtype",
-    **dict.fromkeys(
-        ("n_threads", "num_threads", "threads"),
-        f"set the environment variable {THREAD_VARIABLES[0]} before you import NumPy",
-    ),
-}
-"""Arguments of other libraries, and what to do instead."""
 
 
 class _ScoreArguments(TypedDict, total=False):
@@ -175,7 +160,7 @@ class LanguageModel:
         """
         if unknown:
             name, names = next(iter(unknown)), [*options_of(ModelOptions), "device"]
-            hint = did_you_mean(name, names, _LOAD_ADVICE) or f"; there are {', '.join(names)}"
+            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
             raise TypeError(f"there is no argument {name!r}{hint}")
         check_argument(device == "cpu", "device", device, '"cpu": gpt2np has no code for GPUs')
         source = find_model(model)
@@ -426,7 +411,8 @@ class LanguageModel:
         """
         from gpt2np.generation.scoring import score_texts
 
-        OneOf(True, False, is_optional=True).check("from_end_of_text", from_end_of_text)
+        is_flag = from_end_of_text is None or isinstance(from_end_of_text, bool)
+        check_argument(is_flag, "from_end_of_text", from_end_of_text, "True, False or None")
         items = as_list(text)
         is_list = items is not None and not (items and is_integer(items[0]))
         texts: list[Any] = items if is_list and items is not None else [text]

@@ -36,11 +36,6 @@ class Limits:
     max_vocabulary_bytes: int = _limit(
         32 * MIB, "A larger vocabulary file or saved conversation is refused before it is read."
     )
-    max_token_bytes: int = _limit(1024, "A `.tiktoken` file with a longer token is refused.")
-    # GPT-2's vocabulary has 2.
-    max_merges_per_token: int = _limit(
-        16, "A `.tiktoken` file with more merges per token, on average, is refused.", "merges"
-    )
     max_template_seconds: int = _limit(
         10, "A chat template that takes longer to compile or to render causes an error."
     )

@@ -21,18 +21,9 @@ from llm.parts import TextPart
 from pydantic import BeforeValidator, Field, create_model
 
 from gpt2np.errors import GPT2NPError
-from gpt2np.generation.options import ONE_TEXT_ONLY, Biases, GenerationOptions, IdLists, Ids
-from gpt2np.options import (
-    Flag,
-    Integer,
-    Number,
-    OneOf,
-    Range,
-    Text,
-    Texts,
-    help_text,
-    options_of,
-)
+from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions
+from gpt2np.option_types import option_type
+from gpt2np.options import help_text, options_of
 
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession, ChatTemplate
@@ -41,44 +32,32 @@ if TYPE_CHECKING:
 _PREFIX = "gpt2np/"
 
 
-def _text_list(value: object) -> object:
+def _from_text(value: object) -> object:
+    """Return what a text holds as JSON, if it is a list or an object; another value stays."""
+    if isinstance(value, str) and value.startswith(("[", "{")):
+        with suppress(ValueError):
+            return json.loads(value)
+    return value
+
+
+def _texts_from_text(value: object) -> object:
     """Return the list that a text holds as JSON, or else a list of the text."""
-    if not isinstance(value, str):
-        return value
-    with suppress(ValueError):
-        if isinstance(decoded := json.loads(value), list):
-            return decoded
-    return [value]
-
-
-def _decode_json(value: object) -> object:
-    """Return what a text holds as JSON; another value stays."""
-    return json.loads(value) if isinstance(value, str) else value
-
-
-def _option_type(values: Range) -> Any:
-    """Return the type of an option; `GenerationOptions` checks the values."""
-    if isinstance(values, Number):
-        return int if isinstance(values, Integer) else float
-    if isinstance(values, Texts):
-        return Annotated[list[str], BeforeValidator(_text_list)]
-    if isinstance(values, (Text, OneOf)):
-        return str
-    if isinstance(values, Flag):
-        return bool
-    kinds: dict[type, Any] = {Ids: list[int], IdLists: list[list[int]], Biases: dict[int, float]}
-    return Annotated[kinds[type(values)], BeforeValidator(_decode_json)]
+    decoded = _from_text(value)
+    return [decoded] if isinstance(decoded, str) else decoded
 
 
 def _option_fields() -> dict[str, Any]:
-    return {
-        name: (
-            _option_type(option.range) | None,
-            Field(None, description=help_text(GenerationOptions, option.help)),
-        )
-        for name, option in options_of(GenerationOptions).items()
-        if option.group not in ONE_TEXT_ONLY
-    }
+    """Return pydantic's fields for the options of one text."""
+    fields: dict[str, Any] = {}
+    for name, option in options_of(GenerationOptions).items():
+        kind = option_type(option)
+        if option.is_list:
+            decode = _texts_from_text if option.item_type is str else _from_text
+            kind = Annotated[kind, BeforeValidator(decode)]
+        if option.group not in ONE_TEXT_ONLY:
+            description = help_text(GenerationOptions, option.help)
+            fields[name] = kind | None, Field(None, description=description)
+    return fields
 
 
 _PluginOptions = create_model("Options", __base__=llm.Options, **_option_fields())

@@ -1,67 +1,189 @@
-"""Options that are declared once: dataclass fields with a range, a help text and their names.
+"""Options that are declared once: dataclass fields with bounds, a help text and their names.
 
     @dataclass(frozen=True)
     class Sampling:
-        top_p: float = option(1.0, Number(0, 1, is_open=True), "Nucleus sampling", metavar="P")
+        top_p: float = option(1.0, "Nucleus sampling", above=0, high=1, metavar="P")
 
-The checks of values, the command line, the HTTP server, the plugin for `llm` and the reference
-pages all follow from the fields.
+The annotation gives the type and the choices. The checks of values, the command line, the HTTP
+server, the plugin for `llm` and the reference pages all follow from the fields.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral, Real
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from gpt2np.errors import Notation, check_argument, is_integer
+from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
+
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
-class Range:
-    """The valid values of an option.
+@dataclass(kw_only=True)
+class Option:
+    """How an option is declared.
 
     Attributes:
-        noun: the valid values in words, without bounds.
-        note: hint for messages, such as the meaning of a special value.
-        is_optional: whether None is valid.
-        metavar: name of a value in `--help`.
-        item_type: function that converts an item of a list from text.
+        default: default value.
+        help: text without a final period; `{name}` stands for the name of another option.
+        low: least valid number, also of a list's items.
+        high: greatest valid number.
+        above: number that valid numbers exceed.
+        convert: function that converts another form of the value to the annotated type; a
+            ValueError means that the value is invalid.
+        noun: the valid values in words, if the type and the bounds do not say it.
+        metavar: name of the value in `--help`.
+        details: further sentences for the reference page.
+        group: title of the group in `--help` and on the reference page.
+        flags: names on the command line; by default, the name with hyphens.
+        default_text: meaning of the default, for `--help`.
+        json_name: name in OpenAI's or vLLM's protocol, where it differs.
+        is_model_default: whether a model's generation_config.json can set the default.
+        name: the field's name.
+        annotation: the field's annotation.
     """
 
-    noun: str
-    metavar = "X"
-    item_type: Callable[[str], Any] = str
+    default: Any
+    help: str
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+    convert: Callable[[Any], Any] | None = None
+    noun: str = ""
+    metavar: str = ""
+    details: str = ""
+    group: str = ""
+    flags: tuple[str, ...] = ()
+    default_text: str = ""
+    json_name: str = ""
+    is_model_default: bool = False
+    name: str = ""
+    annotation: Any = None
 
-    def __init__(self, *, note: str = "", is_optional: bool = False) -> None:
-        self.note, self.is_optional = note, is_optional
+    @property
+    def types(self) -> tuple[Any, ...]:
+        """The types of the annotation, without None: (int,) for `int | None`."""
+        is_union = get_origin(self.annotation) in (Union, UnionType)
+        types = get_args(self.annotation) if is_union else (self.annotation,)
+        return tuple(kind for kind in types if kind is not NoneType)
+
+    @property
+    def choices(self) -> tuple[bool | str, ...]:
+        """The valid values, if there are only a few and one of them is a text."""
+        literals = [get_args(kind) for kind in self.types if get_origin(kind) is Literal]
+        texts = tuple(value for values in literals for value in values)
+        if texts and all(kind is bool or get_origin(kind) is Literal for kind in self.types):
+            return (True, False, *texts) if bool in self.types else texts
+        return ()
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the value is a list."""
+        return get_origin(self.types[0]) is tuple
+
+    @property
+    def item_type(self) -> Any:
+        """The type of a list's items, or of the value."""
+        return get_args(self.types[0])[0] if self.is_list else self.types[0]
 
     def words(self) -> str:
         """Return the valid values in words."""
-        return self.noun
+        if self.noun:
+            return self.noun
+        if self.choices:
+            *first, last = map(repr, self.choices)
+            return " or ".join(filter(None, [", ".join(first), last]))
+        nouns = {str: "a non-empty text", bool: "True or False", tuple: "a list of non-empty texts"}
+        kind = self.types[0]
+        return nouns.get(get_origin(kind) or kind) or self._number_words()
 
-    def is_valid(self, value: Any) -> bool:
-        """Return whether a value, which is not None, is valid."""
-        raise NotImplementedError
+    def _number_words(self) -> str:
+        noun = "an integer" if self.types[0] is int else "a number"
+        if self.above is not None:
+            return f"{noun} above {self.above}" + (f" and at most {self.high}" * bool(self.high))
+        if self.low is not None and self.high is not None:
+            return f"{noun} from {self.low} to {self.high}"
+        return noun if self.low is None else f"{noun}, at least {self.low}"
 
-    def normalize(self, value: Any) -> Any:
-        """Return a valid value in the form that the dataclass holds."""
-        return value
-
-    def check(self, name: str, value: Any) -> Any:
-        """Return a value in normal form.
+    def check(self, value: Any) -> Any:
+        """Return a value in the form that the dataclass holds.
 
         Raises:
-            InvalidArgumentError: the value of the option `name` is out of its range.
+            InvalidArgumentError: the value is out of its range.
         """
-        if value is None and self.is_optional:
-            return None
-        check_no_array(name, value)
-        expected = f"{self.words()}; {self.note}" if self.note else self.words()
-        check_argument(self.is_valid(value), name, value, expected)
-        return self.normalize(value)
+        check_no_array(self.name, value)
+        try:
+            checked = self.convert(value) if self.convert and value is not None else value
+            checked = _as_tuple(checked) if self.is_list else checked
+            is_valid = self._is_valid(self.annotation, checked)
+        except InvalidArgumentError:
+            raise
+        except (ValueError, TypeError):
+            is_valid = False
+        check_argument(is_valid, self.name, value, self.words())
+        return checked
+
+    def _is_valid(self, kind: Any, value: Any) -> bool:
+        """Return whether a value has a type, and numbers are within the bounds."""
+        if kind is int or kind is float:
+            if not (is_integer if kind is int else is_number)(value):
+                return False
+            low = -math.inf if self.low is None else self.low
+            is_above = self.above is None or value > self.above
+            return is_above and bool(low <= value <= (math.inf if self.high is None else self.high))
+        if get_origin(kind) in (Union, UnionType):
+            return any(self._is_valid(part, value) for part in get_args(kind))
+        if get_origin(kind) is Literal:
+            return isinstance(value, str) and value in get_args(kind)
+        if get_origin(kind) is not tuple:
+            return isinstance(value, kind) and value != ""
+        parts = get_args(kind)
+        parts = parts[:1] * len(value) if isinstance(value, tuple) and parts[-1] is ... else parts
+        is_tuple = isinstance(value, tuple) and len(value) == len(parts)
+        return is_tuple and all(
+            self._is_valid(part, item) and item != ()
+            for part, item in zip(parts, value, strict=True)
+        )
+
+
+def _as_tuple(value: Any) -> Any:
+    """Convert a list, and the lists in it, to a tuple, and NumPy's integers to Python's."""
+    if is_integer(value):
+        return int(value)
+    return tuple(map(_as_tuple, value)) if isinstance(value, (list, tuple)) else value
+
+
+def option(default: Any, help: str, **more: Any) -> Any:
+    """Return a dataclass field that declares an option; see the attributes of `Option`."""
+    declared = Option(default=default, help=help, **more)
+    return field(default=default, metadata={"option": declared})
+
+
+@cache
+def options_of(declaration: Any) -> dict[str, Option]:
+    """Return the options that a dataclass declares, by name."""
+    annotations = get_type_hints(declaration)
+    declared = {item.name: item.metadata["option"] for item in fields(declaration)}
+    for name, item in declared.items():
+        item.name, item.annotation = name, annotations[name]
+        item.metavar = item.metavar or _METAVARS.get(item.item_type, "X")
+    return declared
+
+
+def check_options(instance: object) -> None:
+    """Check the values of a dataclass of options, and put lists into the form of tuples.
+
+    Raises:
+        InvalidArgumentError: a value is out of its range.
+    """
+    declaration: Any = type(instance)
+    for name, declared in options_of(declaration).items():
+        # The dataclass may be frozen.
+        object.__setattr__(instance, name, declared.check(getattr(instance, name)))
 
 
 def check_no_array(name: str, value: Any) -> None:
@@ -78,174 +200,19 @@ def is_number(value: Any) -> bool:
     return bool(abs(value) < 1e300)
 
 
-class Number(Range):
-    """Numbers from `low` to `high`, in a unit; with `is_open`, above `low`."""
-
-    noun = "a number"
-
-    def __init__(
-        self,
-        low: float = 0,
-        high: float = math.inf,
-        *,
-        is_open: bool = False,
-        unit: str = "",
-        **common: Any,
-    ) -> None:
-        super().__init__(**common)
-        self.low, self.high, self.is_open = low, high, is_open
-        if unit:
-            self.noun = f"a number of {unit}"
-
-    def words(self) -> str:
-        if self.is_open:
-            at_most = "" if self.high == math.inf else f" and at most {self.high}"
-            return f"{self.noun} above {self.low}{at_most}"
-        if self.high == math.inf:
-            return f"{self.noun}, at least {self.low}"
-        return f"{self.noun} from {self.low} to {self.high}"
-
-    def is_valid(self, value: Any) -> bool:
-        is_inside = is_number(value) and self.low <= value <= self.high
-        return bool(is_inside and not (self.is_open and value == self.low))
-
-
-class Integer(Number):
-    """Integers from `low` to `high`."""
-
-    metavar = "N"
-    noun = "an integer"
-
-    def is_valid(self, value: Any) -> bool:
-        return is_integer(value) and bool(self.low <= value <= self.high)
-
-
-class Flag(Range):
-    """True or False."""
-
-    noun = "True or False"
-
-    def is_valid(self, value: Any) -> bool:
-        return isinstance(value, bool)
-
-
-class OneOf(Range):
-    """One of several values."""
-
-    def __init__(self, *values: bool | str, **common: Any) -> None:
-        super().__init__(**common)
-        self.values = values
-
-    def words(self) -> str:
-        *first, last = map(repr, (None, *self.values) if self.is_optional else self.values)
-        return " or ".join(filter(None, [", ".join(first), last]))
-
-    def is_valid(self, value: Any) -> bool:
-        return isinstance(value, (bool, str)) and value in self.values
-
-
-class Text(Range):
-    """A text that is not empty."""
-
-    metavar = "TEXT"
-    noun = "a non-empty text"
-
-    def is_valid(self, value: Any) -> bool:
-        return isinstance(value, str) and value != ""
-
-
-class Texts(Range):
-    """A list of texts that are not empty; with `is_single`, also one text."""
-
-    metavar = "TEXT"
-
-    def __init__(self, *, is_single: bool = False, **common: Any) -> None:
-        super().__init__(**common)
-        self.is_single = is_single
-
-    def words(self) -> str:
-        return f"{Text.noun} or a list of them" if self.is_single else "a list of non-empty texts"
-
-    def is_valid(self, value: Any) -> bool:
-        texts = [value] if self.is_single and isinstance(value, str) else value
-        return isinstance(texts, (list, tuple)) and all(isinstance(t, str) and t for t in texts)
-
-    def normalize(self, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else tuple(value)
-
-
-@dataclass
-class Option:
-    """How an option is declared.
-
-    Attributes:
-        default: default value.
-        range: valid values.
-        help: text without a final period; `{name}` stands for the name of another option.
-        metavar: name of the value in `--help`.
-        details: further sentences for the reference page.
-        group: title of the group in `--help` and on the reference page.
-        flags: names on the command line; by default, the name with hyphens.
-        default_text: meaning of the default, for `--help`.
-        json_name: name in OpenAI's or vLLM's protocol, where it differs.
-        is_model_default: whether a model's generation_config.json can set the default.
-    """
-
-    default: Any
-    range: Range
-    help: str
-    metavar: str
-    details: str = ""
-    group: str = ""
-    flags: tuple[str, ...] = ()
-    default_text: str = ""
-    json_name: str = ""
-    is_model_default: bool = False
-
-
-def option(default: Any, range: Range, help: str, **more: Any) -> Any:
-    """Return a dataclass field that declares an option; see the attributes of `Option`."""
-    declared = Option(default, range, help, **{"metavar": range.metavar, **more})
-    return field(default=default, metadata={"option": declared})
-
-
-@cache
-def options_of(declaration: Any) -> dict[str, Option]:
-    """Return the options that a dataclass declares, by name."""
-    return {item.name: item.metadata["option"] for item in fields(declaration)}
-
-
-def check_options(instance: object) -> None:
-    """Check the values of a dataclass of options, and normalize them.
-
-    Raises:
-        InvalidArgumentError: a value is out of its range.
-    """
-    declaration: Any = type(instance)
-    for name, declared in options_of(declaration).items():
-        value = declared.range.check(name, getattr(instance, name))
-        object.__setattr__(instance, name, value)  # the dataclass may be frozen
-
-
-class _CodeNotation(Notation):
-    """Names of options as code, so that `stop` cannot be read as a verb."""
-
-    def name(self, argument: str) -> str:
-        return f"`{argument}`"
-
-
-def help_text(declaration: type, text: str, notation: Notation | None = None) -> str:
-    """Return a help text with the names of options in a notation."""
-    notation = notation or Notation()
-    return text.format_map({name: notation.name(name) for name in options_of(declaration)})
+def help_text(declaration: type, text: str, names: Mapping[str, str] | None = None) -> str:
+    """Return a help text with the names of options, or with what `names` has in their place."""
+    return text.format_map({name: name for name in options_of(declaration)} | dict(names or {}))
 
 
 def meaning(declaration: type, name: str) -> str:
     """Return the help, the valid values and the details of the option `name`."""
     declared = options_of(declaration)[name]
-    text = help_text(declaration, declared.help, _CodeNotation())
-    details = help_text(declaration, declared.details, _CodeNotation())
-    return f"{text}. Value: {declared.range.words()}. {details}".rstrip()
+    code = {other: f"`{other}`" for other in options_of(declaration)}  # `stop` is no verb
+    text, details = (
+        help_text(declaration, part, code) for part in (declared.help, declared.details)
+    )
+    return f"{text}. Value: {declared.words()}. {details}".rstrip()
 
 
 def attributes_text(declaration: type) -> str:

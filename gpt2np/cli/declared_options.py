@@ -1,12 +1,11 @@
 """Arguments of the command line that follow from declared options; see `gpt2np.options`."""
 
 import argparse
-import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
 from gpt2np.errors import Notation
-from gpt2np.options import Flag, Integer, Number, OneOf, Option, Text, help_text, options_of
+from gpt2np.options import Option, help_text, options_of
 
 
 class FlagNotation(Notation):
@@ -59,7 +58,7 @@ def add_option(group: Any, declaration: type, name: str, **changes: Any) -> None
     flags = {other: long_flag(option, other) for other, option in declared.items()}
     option = declared[name]
     keywords = {"dest": name, **_value_keywords(option)}
-    text = help_text(declaration, option.help, FlagNotation(flags))
+    text = help_text(declaration, option.help, flags)
     text += "" if changes.get("required") else _default_text(option)
     keywords["help"] = text.replace("%", "%%")
     group.add_argument(*flags_of(option, name), **keywords | changes)
@@ -98,29 +97,27 @@ def given_options(args: argparse.Namespace, declaration: type) -> dict[str, Any]
 
 def _value_keywords(option: Option) -> dict[str, Any]:
     """Return the keyword arguments of `add_argument` for the value of an option."""
-    values = option.range
-    if isinstance(values, Flag):
+    if option.item_type is bool and not option.choices:
         action = argparse.BooleanOptionalAction if option.default else "store_true"
         return {"action": action, "default": None}
-    if isinstance(values, OneOf):
-        return {"choices": [str(value).lower() for value in values.values]}
-    if isinstance(values, Number):
-        return {"type": int if isinstance(values, Integer) else float, "metavar": option.metavar}
-    if isinstance(values, Text):
-        return {"metavar": option.metavar}
-    return {"action": "append", "type": values.item_type, "metavar": option.metavar}
+    if option.choices:
+        return {"choices": [str(value).lower() for value in option.choices]}
+    keywords: dict[str, Any] = {"action": "append"} if option.is_list else {}
+    if option.item_type in (int, float):
+        keywords["type"] = option.item_type
+    return keywords | {"metavar": option.metavar}
 
 
 def _default_text(option: Option) -> str:
     default = option.default_text or option.default
-    if isinstance(option.range, Flag):
+    if option.item_type is bool and not option.choices:
         return " (default)" if default else ""
-    is_list = isinstance(option.default, tuple)
+    is_list = option.is_list
     if is_list:
         default = option.default_text or None
     notes = ["may be given several times"] if is_list else []
-    if isinstance(option.range, Integer) and option.range.high < math.inf:
-        notes.append(f"at most {option.range.high}")
+    if option.item_type is int and option.high is not None:
+        notes.append(f"at most {option.high}")
     if default is not None:
         default = str(default).lower() if isinstance(default, bool) else default
         notes.append(f"default: {default}")

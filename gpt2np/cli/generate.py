@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import (
     add_generation_arguments,
-    check_beam_options,
     generation_options,
 )
 from gpt2np.cli.model_options import add_model_arguments, load_quietly
@@ -66,7 +65,6 @@ def _generate(
     if notice := prompt_notice(prompt, resolved):
         messages = [*messages, notice]
     beam_search = resolved.num_beams > 1
-    check_beam_options(args, beam_search=beam_search)
     if beam_search:
         completion, exit_code = lm.generate(prompt, **options), 0
         _print_messages(messages, [])

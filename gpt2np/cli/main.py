@@ -158,8 +158,9 @@ def run(arguments: Sequence[str]) -> int:
     except GPT2NPError as error:
         from gpt2np.cli.declared_options import FlagNotation, parser_flags  # slow to import
 
-        notation = FlagNotation(parser_flags(parser))
-        print_stderr(f"{program}: error: {error.text(notation)}")
+        flags = parser_flags(parser)
+        text = error.text(FlagNotation(flags)) if error.arguments else error.renamed(flags)
+        print_stderr(f"{program}: error: {text}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""

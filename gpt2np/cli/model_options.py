@@ -142,7 +142,7 @@ def model_argument(args: argparse.Namespace, *, required: bool = False) -> str |
 
 def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:
     """Declare --model for a command that needs a vocabulary but no weights."""
-    text = "Vocabulary file (tokenizer.json or .tiktoken), or model whose vocabulary to use"
+    text = "Vocabulary file (tokenizer.json), or model whose vocabulary to use"
     text = f"{text}: {MODEL_OR_DEFAULT}"
     parser.add_argument("--model", "--tokenizer", metavar="MODEL", help=text)
 

@@ -84,8 +84,7 @@ def run(args: argparse.Namespace) -> int:
     with write_errors(args.out):
         write_vocabulary(trained.vocabulary, args.out)
     print_stderr(f"written to {args.out}")
-    parts = read_parts(files, corpus, (lambda error: None) if args.skip_errors else None)
-    report = report_training(trained, with_character_bar(parts, "measuring"))
+    report = report_training(trained)
     print(json.dumps(report.to_json(), ensure_ascii=False) if args.json else report.to_text())
     return 0
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from gpt2np.options import Flag, Integer, Text, attributes_text, check_options, option
+from gpt2np.options import attributes_text, check_options, option
 
 field_option = partial(
     option,
     "text",
-    Text(),
     "In .jsonl, .csv, .tsv and .parquet files, the field or column with the text",
     metavar="FIELD",
 )
@@ -25,22 +24,22 @@ class DatasetOptions:
     """
 
     field: str = field_option()
-    skip_errors: bool = option(False, Flag(), "Skip a file if a part of the file cannot be read")
+    skip_errors: bool = option(False, "Skip a file if a part of the file cannot be read")
     combine: int = option(
         50_000,
-        Integer(1),
         "For .npz: join documents with <|endoftext|> until the joined text has at least N "
         "characters",
         group="Output",
+        low=1,
     )
     max_rows_per_file: int | None = option(
         None,
-        Integer(1, is_optional=True),
         "Write a folder with a manifest and files of at most N rows each, instead of one file",
         group="Output",
         default_text="one file",
+        low=1,
     )
-    processes: int = option(1, Integer(1), "Number of processes", group="Performance")
+    processes: int = option(1, "Number of processes", group="Performance", low=1)
 
     def __post_init__(self) -> None:
         check_options(self)

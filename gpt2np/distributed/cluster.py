@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
-from gpt2np.options import Integer, Text, attributes_text, check_options, option
+from gpt2np.options import attributes_text, check_options, option
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,6 @@ class Cluster:
 
     address: str | None = option(
         None,
-        Text(is_optional=True),
         "Share the work among workers on the Ray cluster at ADDRESS. Without ADDRESS, use the "
         "cluster at $RAY_ADDRESS. If this variable is not set, use the cluster that runs on this "
         "machine, or start a new cluster if none is running",
@@ -30,13 +29,13 @@ class Cluster:
     )
     workers: int | None = option(
         None,
-        Integer(1, is_optional=True),
         "Number of workers; each worker loads the model (for the encode command, only the "
         "vocabulary)",
         default_text="as many as the cluster's CPUs allow",
+        low=1,
     )
     cpus_per_worker: int = option(
-        1, Integer(1), "Number of CPUs to reserve for each worker; each worker runs N threads"
+        1, "Number of CPUs to reserve for each worker; each worker runs N threads", low=1
     )
 
     def __post_init__(self) -> None:

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments
 from gpt2np.generation.logits_processors import TokenHistory, process_logits
-from gpt2np.generation.options import GenerationOptions, Options, option_fields
+from gpt2np.generation.options import (
+    GenerationOptions,
+    Options,
+    check_effect,
+    option_fields,
+)
 from gpt2np.generation.sampling import new_seed
 from gpt2np.kernels.array import Array
 from gpt2np.runtime.hooked_context import Chain
@@ -88,15 +93,16 @@ def resolve_options(base: GenerationOptions, changes: Options) -> GenerationOpti
     if given.get("num_beams", 1) != 1:
         if changes.get("do_sample"):
             raise InvalidArgumentError(
-                "{num_beams} is {num_beams.value}: beam search does not sample; omit {do_sample}",
-                num_beams=given["num_beams"],
-                do_sample=True,
+                f"num_beams={given['num_beams']} and do_sample=True contradict each other: beam "
+                "search does not sample",
+                param="num_beams",
             )
         given.setdefault("temperature", 0.0)
     elif given.get("temperature") or given.get("best_of"):
         given.setdefault("num_beams", 1)
     resolved = replace(base, **given)
-    return resolved if resolved.seed is not None else replace(resolved, seed=new_seed())
+    check_effect(given, resolved)
+    return resolved if resolved.seed is not None else resolved.with_seed(new_seed())
 
 
 def split_arguments(arguments: GenerateArguments) -> tuple[Options, Callbacks, Prefix | None]:

@@ -63,7 +63,7 @@ def find_model(model: str | Path | None = None) -> ModelSource:
 def find_vocabulary(model: str | Path | None = None) -> ModelSource:
     """Find a model's vocabulary, without the weights, in the places where `find_model` looks.
 
-    `model` may also be the path of a file, such as a `tokenizer.json` or a `.tiktoken` file.
+    `model` may also be the path of a file, such as a `tokenizer.json`.
 
     Raises:
         InvalidArgumentError: `model` is neither a string nor a path.
@@ -73,7 +73,7 @@ def find_vocabulary(model: str | Path | None = None) -> ModelSource:
     path = _existing_path(name) if name else None
     if name and path and path.is_file() and _folder_of_weights(path) is None:
         return ModelSource(printable(name), path)
-    if name and path is None and Path(name).suffix in (".json", ".tiktoken"):
+    if name and path is None and Path(name).suffix == ".json":
         raise ModelNotFoundError(f"there is no file {name}")
     return _find(name, VOCABULARY_FILES)
 

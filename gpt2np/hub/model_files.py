@@ -118,7 +118,6 @@ COMPANIONS = (
     *MODEL_FILES.optional,
     "encoder.json",
     "vocab.bpe",
-    "*.tiktoken",
     "LICENSE*",
 )
 """Names and patterns of the files that a model folder can have besides config and weights."""

@@ -11,7 +11,8 @@ Each function except `chain` returns an `Intervention`. An intervention is a hoo
     patched = trace(lm, "The fox ran", "logits", interventions=patch_from(source, "blocks.2.resid"))
 
 `positions` selects tokens, or queries (rows) in an attention pattern. Negative positions
-count from the end. `heads` selects heads. By default, all positions and heads are edited.
+count from the end. `heads` selects heads, and `channels` entries of the last axis: channels,
+neurons, or keys of a pattern. By default, everything is edited.
 
 In `gpt2np.trace` and `LanguageModel.generate`, position i is token i of the prompt. In `generate`,
 an intervention with `positions` edits only prompt tokens; an intervention without `positions` also
@@ -24,9 +25,9 @@ Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from numbers import Real
 from typing import Any
 
@@ -36,100 +37,116 @@ from numpy.typing import ArrayLike
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interp.trace import Trace, check_trace
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.model.hook_points import (
-    candidate_hook_points,
-    get_hook_point,
-    matches,
-    select_hook_points,
-)
+from gpt2np.model.hook_points import get_hook_point, matches, select_hook_points
 from gpt2np.runtime.hooked_context import Chain, Hook
 
 Indices = int | Sequence[int] | None
-"""Positions or heads: one, several, or None for all."""
+"""Positions, heads or channels: one, several, or None for all."""
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """A hook that edits selected positions and heads of selected hook points.
+    """A hook that replaces a part x of an array by x · factor + value.
 
-    `points` are names of hook points, in which `*` matches any characters. `edit(name, part)`
-    receives the selected positions and heads of an array: (positions, …), or (heads, positions, …)
-    for arrays with a head axis. `edit` returns values that broadcast to the same shape. `slope` is
-    the derivative of the edit: 0 for values that do not depend on the part, 1 for added values,
-    None if unknown. Gradients cannot pass through an edit with an unknown slope.
+    Attributes:
+        points: names of hook points, in which `*` matches any characters.
+        factor: factor of the selected part; also the derivative of the edit.
+        value: what to add, by broadcasting: an array, or one array for each hook point.
+        positions, heads, channels: the selected part; None for all.
+        is_whole: whether the value must have the shape of the part.
     """
 
     points: tuple[str, ...]
-    edit: Callable[[str, Array], ArrayLike]
+    factor: float = 0.0
+    value: ArrayLike | Mapping[str, Array] = 0.0
     positions: Indices = None
     heads: Indices = None
-    slope: float | None = None
-    # The points once `for_layers` has expanded them. A copy with other points does not have it.
-    _names: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        for name in (name for point in self.points for name in candidate_hook_points(point)):
-            if self.heads is not None and not get_hook_point(name).by_head:
-                raise InvalidArgumentError(f"{name} has no heads; choose positions only")
+    channels: Indices = None
+    is_whole: bool = False
 
     def for_layers(self, n_layer: int) -> Intervention:
         """Return a copy with every `*` in `points` expanded for a model with `n_layer` blocks.
 
         Raises:
-            InvalidArgumentError: the model lacks a hook point.
+            InvalidArgumentError: the model lacks a hook point, or `heads` are given for arrays
+                without heads.
         """
-        if self._names is not None:
-            return self
-        expanded = dataclasses.replace(self, points=tuple(select_hook_points(self.points, n_layer)))
-        object.__setattr__(expanded, "_names", frozenset(expanded.points))
-        return expanded
+        names = _expanded(self.points, n_layer)
+        for name in names if self.heads is not None else ():
+            if not get_hook_point(name).by_head:
+                raise InvalidArgumentError(f"{name} has no heads; choose positions or channels")
+        return dataclasses.replace(self, points=names)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.points)
 
     def _selects(self, name: str) -> bool:
-        if self._names is not None:
-            return name in self._names
-        return any(matches(name, point) for point in self.points)
+        return name in self._names or any("*" in p and matches(name, p) for p in self.points)
 
     def after_prompt(self) -> Intervention | None:
         """Return the intervention for generated tokens: `self`, or None if `positions` are set."""
         return self if self.positions is None else None
 
     def __call__(self, name: str, array: Array) -> Array:
-        """Return an edited copy of the array, or the array itself if no point matches `name`."""
+        """Return an edited copy of the array, or the array itself if no point matches `name`.
+
+        Raises:
+            InvalidArgumentError: a position, head or channel does not exist, or the value does not
+                fit the part.
+        """
         if not self._selects(name):
             return array
-        index = _part_index(name, array, self.positions, self.heads)
-        edited = array.copy()
-        value = np.asarray(self.edit(name, array[index]))
+        index = self._index(name, array)
+        edited, part = array.copy(), array[index]
+        value = self.value[name] if isinstance(self.value, Mapping) else np.asarray(self.value)
+        if self.is_whole and value.shape != part.shape:
+            raise InvalidArgumentError(
+                f"the source's {value.shape} does not fit {part.shape} at {name}; "
+                "choose positions and source_positions"
+            )
         try:
-            edited[index] = value
+            if self.factor == 0:
+                edited[index] = value
+            elif not value.any():  # -0.0 + 0.0 would be 0.0
+                edited[index] = part * self.factor
+            else:
+                edited[index] = part * self.factor + value
         except ValueError as error:
             raise InvalidArgumentError(
-                f"the new value for {name} has shape {value.shape}, which does not broadcast to "
-                f"{array[index].shape}"
+                f"the value of shape {value.shape} does not fit {part.shape} at {name}"
             ) from error
         return edited
 
     def gradient(self, name: str, d: Array) -> Array:
-        """Compute the gradient of the unedited array from `d`, the gradient of the edited array.
-
-        Raises:
-            InvalidArgumentError: the edit's `slope` is unknown.
-        """
-        if self.slope == 1 or not self._selects(name):
+        """Compute the gradient of the unedited array from `d`, the gradient of the edited array."""
+        if self.factor == 1 or not self._selects(name):
             return d
-        if self.slope is None:
-            raise InvalidArgumentError(f"the edit of {name} has no slope; set Intervention.slope")
         d = d.copy()
-        d[_part_index(name, d, self.positions, self.heads)] *= self.slope
+        d[self._index(name, d)] *= self.factor
         return d
 
+    def _index(self, name: str, array: Array) -> tuple[Any, ...]:
+        return _part_index(name, array, self.positions, self.heads, self.channels)
 
-def _part_index(name: str, array: Array, positions: Indices, heads: Indices) -> tuple[Any, ...]:
-    """Return the NumPy index of the selected positions and heads of an array."""
-    if not get_hook_point(name).by_head:
-        return (_index_array(positions, len(array), name, "position"),)
-    rows = _index_array(heads, len(array), name, "head")
-    return np.ix_(rows, _index_array(positions, array.shape[1], name, "position"))
+
+@lru_cache(maxsize=256)
+def _expanded(points: tuple[str, ...], n_layer: int) -> tuple[str, ...]:
+    """Return the names of the hook points; generation asks for them in each pass."""
+    return tuple(select_hook_points(points, n_layer))
+
+
+def _part_index(
+    name: str, array: Array, positions: Indices, heads: Indices, channels: Indices
+) -> tuple[Any, ...]:
+    """Return the NumPy index of the selected part of an array (T, C) or (H, T, C)."""
+    axes = [(positions, "position"), (channels, "channel")]
+    axes = [(heads, "head"), *axes] if get_hook_point(name).by_head else axes
+    parts = (
+        _index_array(indices, size, name, kind)
+        for (indices, kind), size in zip(axes, array.shape, strict=True)
+    )
+    return np.ix_(*parts)
 
 
 def _index_array(indices: Indices, n: int, name: str, kind: str) -> IntArray:
@@ -157,19 +174,23 @@ def replace(
     *,
     positions: Indices = None,
     heads: Indices = None,
+    channels: Indices = None,
 ) -> Intervention:
-    """Return a hook that sets the selected positions and heads to `value`, by broadcasting."""
-    return Intervention(_as_tuple(points), partial(_constant, value), positions, heads, slope=0)
+    """Return a hook that sets the selected part to `value`, by broadcasting."""
+    return Intervention(_as_tuple(points), 0.0, value, positions, heads, channels)
 
 
 def scale(
-    points: str | Sequence[str], factor: float, *, positions: Indices = None, heads: Indices = None
+    points: str | Sequence[str],
+    factor: float,
+    *,
+    positions: Indices = None,
+    heads: Indices = None,
+    channels: Indices = None,
 ) -> Intervention:
-    """Return a hook that multiplies the selected positions and heads by `factor`."""
+    """Return a hook that multiplies the selected part by `factor`."""
     check_argument(isinstance(factor, Real), "factor", factor, "a number")
-    return Intervention(
-        _as_tuple(points), partial(_scaled, factor), positions, heads, slope=float(factor)
-    )
+    return Intervention(_as_tuple(points), float(factor), 0.0, positions, heads, channels)
 
 
 def add(
@@ -178,8 +199,9 @@ def add(
     *,
     positions: Indices = None,
     heads: Indices = None,
+    channels: Indices = None,
 ) -> Intervention:
-    """Return a hook that adds `vector` to the selected positions and heads, by broadcasting.
+    """Return a hook that adds `vector` to the selected part, by broadcasting.
 
     With a `direction` times a strength, this is activation addition (Turner et al. 2023,
     arXiv:2308.10248). A vector of zeros changes no bit.
@@ -187,14 +209,18 @@ def add(
     vector = np.asarray(vector)
     is_finite = vector.dtype.kind in "iuf" and bool(np.isfinite(vector).all())
     check_argument(is_finite, "vector", vector, "an array of finite real numbers")
-    return Intervention(_as_tuple(points), partial(_sum, vector), positions, heads, slope=1.0)
+    return Intervention(_as_tuple(points), 1.0, vector, positions, heads, channels)
 
 
 def zero(
-    points: str | Sequence[str], *, positions: Indices = None, heads: Indices = None
+    points: str | Sequence[str],
+    *,
+    positions: Indices = None,
+    heads: Indices = None,
+    channels: Indices = None,
 ) -> Intervention:
-    """Return a hook that sets the selected positions and heads to zero (zero ablation)."""
-    return replace(points, 0.0, positions=positions, heads=heads)
+    """Return a hook that sets the selected part to zero (zero ablation)."""
+    return replace(points, 0.0, positions=positions, heads=heads, channels=channels)
 
 
 def zero_head(layer: int, head: int | Sequence[int], *, positions: Indices = None) -> Intervention:
@@ -211,8 +237,9 @@ def mean_ablate(
     *,
     positions: Indices = None,
     heads: Indices = None,
+    channels: Indices = None,
 ) -> Intervention:
-    """Return a hook that replaces the selected positions and heads by means (mean ablation).
+    """Return a hook that replaces the selected part by its mean (mean ablation).
 
     The means are taken over all tokens of all traces in `over`.
 
@@ -229,10 +256,10 @@ def mean_ablate(
     for name in dict.fromkeys(name for trace in traces for name in trace.require(points)):
         if name.endswith("pattern"):
             raise InvalidArgumentError(f"{name} has no mean over tokens; ablate attn.z instead")
-        axis = 1 if get_hook_point(name).by_head else 0
-        tokens = np.concatenate([trace[name] for trace in traces], axis)
-        means[name] = tokens.mean(axis, keepdims=True)
-    return Intervention(tuple(means), partial(_mean, means, heads), positions, heads, slope=0)
+        tokens = np.concatenate([trace[name] for trace in traces], axis=-2)
+        mean = tokens.mean(-2, keepdims=True)
+        means[name] = mean[_part_index(name, mean, None, heads, channels)]
+    return Intervention(tuple(means), 0.0, means, positions, heads, channels)
 
 
 def patch_from(
@@ -241,6 +268,7 @@ def patch_from(
     *,
     positions: Indices = None,
     heads: Indices = None,
+    channels: Indices = None,
     source_positions: Indices = None,
 ) -> Intervention:
     """Return a hook that copies activations from another prompt's trace (activation patching).
@@ -249,51 +277,16 @@ def patch_from(
     read in `source` (default: `positions`); give the same number of positions in both arguments.
 
     Raises:
-        InvalidArgumentError: the source lacks a hook point.
+        InvalidArgumentError: the source lacks a hook point, a position, a head or a channel.
     """
     check_trace(source)
     names = list(source) if points is None else source.require(points)
-    from_positions = positions if source_positions is None else source_positions
-    edit = partial(_patch, source, from_positions, heads)
-    return Intervention(tuple(names), edit, positions, heads, slope=0)
-
-
-# The edits are functions of this module, not closures, so that interventions can be pickled.
-
-
-def _constant(value: ArrayLike, name: str, part: Array) -> ArrayLike:
-    return value
-
-
-def _scaled(factor: float, name: str, part: Array) -> ArrayLike:
-    return part * factor
-
-
-def _sum(vector: Array, name: str, part: Array) -> ArrayLike:
-    try:
-        return np.where(vector == 0, part, part + vector)  # -0.0 + 0.0 would be 0.0
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"the vector of shape {vector.shape} does not fit {part.shape} at {name}"
-        ) from error
-
-
-def _mean(means: Mapping[str, Array], heads: Indices, name: str, part: Array) -> ArrayLike:
-    mean = means[name]
-    if get_hook_point(name).by_head:
-        mean = mean[_index_array(heads, len(mean), name, "head")]
-    return mean
-
-
-def _patch(source: Trace, positions: Indices, heads: Indices, name: str, part: Array) -> ArrayLike:
-    array = source[name]
-    patch: Array = array[_part_index(name, array, positions, heads)]
-    if patch.shape != part.shape:
-        raise InvalidArgumentError(
-            f"the source's {patch.shape} does not fit {part.shape} at {name}; "
-            "choose positions and source_positions"
-        )
-    return patch
+    where = positions if source_positions is None else source_positions
+    patches = {
+        name: source[name][_part_index(name, source[name], where, heads, channels)]
+        for name in names
+    }
+    return Intervention(tuple(names), 0.0, patches, positions, heads, channels, is_whole=True)
 
 
 def _as_tuple(points: str | Sequence[str]) -> tuple[str, ...]:

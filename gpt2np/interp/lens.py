@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpt2np.display import html_table
-from gpt2np.errors import check_argument, counted
+from gpt2np.errors import check_argument, counted, is_integer
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.model.ops import layer_norm, softmax
-from gpt2np.options import Integer
 
 RESIDUALS = ("embed", "blocks.*.resid")
 """The residual stream before the first block and after each block."""
@@ -111,8 +110,11 @@ def lens_table(
     lm = model if isinstance(model, LanguageModel) else None
     model = as_gpt2(model)
     check_trace(trace)
-    Integer(1, model.config.vocab_size).check("n", n)
-    Integer(1, is_optional=True, note="None for all").check("last", last)
+    vocab_size = model.config.vocab_size
+    is_valid = is_integer(n) and 1 <= n <= vocab_size
+    check_argument(is_valid, "n", n, f"an integer from 1 to {vocab_size}")
+    is_valid = last is None or (is_integer(last) and last >= 1)
+    check_argument(is_valid, "last", last, "an integer, at least 1, or None for all")
     names = trace.require(points)
     first = 0 if last is None else max(0, len(trace.ids) - last)
     positions = np.arange(first, len(trace.ids))

@@ -3,17 +3,22 @@
 This module does not import NumPy, because BLAS reads its thread count when NumPy is imported.
 """
 
+from __future__ import annotations
+
 import contextvars
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import TYPE_CHECKING, TypeVar
 
 from gpt2np.errors import check_argument
 from gpt2np.kernels.cpus import usable_cpus
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -64,27 +69,30 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
     Raises an exception of `function`, if any, after all calls have ended. KeyboardInterrupt drops
     the pending items.
     """
-    queue = None if threads == 1 or len(items) <= 1 or is_inline() else _worker_queue()
-    if queue is None:
+    if threads == 1 or len(items) <= 1 or is_inline():
         for item in items:
             function(item)
         return
-    task = _Task(function, items)
+    pending, errors = deque(items), list[BaseException]()
+    futures: list[Future[None]] = []
+    work = partial(_work, function, pending, errors)
     try:
-        for _ in range(min(threads, len(items)) - 1):
-            queue.put((contextvars.copy_context(), task.help))
-        errors = task.run()
-        while len(errors) < len(items):
-            errors.append(task.outcomes.get())
+        try:
+            for _ in range(min(threads, len(items)) - 1):
+                futures.append(_pool().submit(contextvars.copy_context().run, work))
+        except RuntimeError:  # no thread can be started: this thread does the work
+            _pool.cache_clear()
+        work()
+        _join(futures)
     except BaseException:
-        task.abandon()
+        pending.clear()
+        _join(futures)
         raise
     try:
-        for error in errors:
-            if error is not None:
-                raise error
+        if errors:
+            raise errors[0]
     finally:
-        del errors  # break the reference cycle error → frame → errors, which holds arrays
+        errors.clear()  # breaks the cycle error → frame → errors, which holds arrays
 
 
 def is_inline() -> bool:
@@ -113,88 +121,38 @@ def even_slices(count: int, parts: int) -> list[slice]:
     return [slice(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
 
 
-class _Task:
-    """The items of one parallel_for call, which any thread may process."""
-
-    def __init__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> None:
-        self.function = function
-        self.pending = deque(items)
-        self.in_progress: list[None] = []  # one entry for each item that a worker runs
-        self.outcomes: SimpleQueue[BaseException | None] = SimpleQueue()  # one per item of a worker
-
-    def run(self) -> list[BaseException | None]:
-        """Process pending items on the calling thread. Returns each item's exception, or None."""
-        outcomes = []
-        with suppress(IndexError):
-            while True:
-                outcomes.append(self.outcome(self.pending.popleft()))
-                if isinstance(outcomes[-1], KeyboardInterrupt):
-                    raise outcomes[-1]
-        return outcomes
-
-    def help(self) -> None:
-        """Process pending items on a worker thread; add exceptions or None to `outcomes`."""
-        while self.pending:
-            self.in_progress.append(None)  # before taking the item, so that `abandon` waits
+def _work(
+    function: Callable[[Item], None], pending: deque[Item], errors: list[BaseException]
+) -> None:
+    """Process pending items on one of the threads that share them."""
+    with inline():
+        while pending:
             try:
-                item = self.pending.popleft()
-            except IndexError:
-                self.in_progress.pop()
+                item = pending.popleft()
+            except IndexError:  # another thread took the last item
                 return
-            self.outcomes.put(self.outcome(item))
-            self.in_progress.pop()
-
-    def outcome(self, item: Any) -> BaseException | None:
-        try:
-            with inline():
-                self.function(item)
-        except BaseException as error:
-            return error
-        return None
-
-    def abandon(self) -> None:
-        """Drop the pending items, and wait until worker threads finish the items in progress."""
-        self.pending.clear()
-        while self.in_progress:
-            with suppress(Empty):
-                self.outcomes.get(timeout=0.05)
+            try:
+                function(item)
+            except KeyboardInterrupt as error:
+                pending.clear()
+                errors.insert(0, error)
+            except BaseException as error:
+                errors.append(error)
 
 
-_WorkerQueue = SimpleQueue[tuple[contextvars.Context, Callable[[], None]]]
-_lock = threading.Lock()
-_queue: _WorkerQueue | None = None
+def _join(futures: Sequence[Future[None]]) -> None:
+    """Cancel the futures that have not begun; wait for the others."""
+    for future in futures:
+        if not future.cancel():
+            future.exception()
 
 
-def _worker_queue() -> _WorkerQueue | None:
-    """Return the queue from which worker threads take tasks; the first call starts the threads.
+@cache
+def _pool() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # not every program needs threads
 
-    Returns None if no thread can be started.
-    """
-    global _queue
-    with _lock:
-        if _queue is None:
-            queue: _WorkerQueue = SimpleQueue()
-            for number in range(1, thread_count()):
-                # The interpreter does not wait for daemon threads at exit.
-                name = f"gpt2np-{number}"
-                thread = threading.Thread(target=_work, name=name, args=(queue,), daemon=True)
-                with suppress(RuntimeError):  # the system's limit of threads is reached
-                    thread.start()
-                    _queue = queue
-        return _queue
-
-
-def _work(queue: _WorkerQueue) -> None:
-    while True:
-        context, task = queue.get()
-        context.run(task)
-        del context, task  # both hold arrays
-
-
-def _forget_workers() -> None:
-    global _lock, _queue
-    _lock, _queue = threading.Lock(), None
+    return ThreadPoolExecutor(max(1, thread_count() - 1), "gpt2np")
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has no worker threads
-    os.register_at_fork(after_in_child=_forget_workers)
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import InvalidArgumentError, check_argument, short_repr
+from gpt2np.errors import InvalidArgumentError, check_argument, did_you_mean, short_repr
 
 
 @dataclass(frozen=True)
@@ -47,11 +46,6 @@ class HookPoint:
         return self.shape.startswith("H")
 
 
-# TransformerLens's, which gpt2np lacks: the most similar name would be that of another array.
-_NOT_HOOK_POINTS = (
-    *("hook_embed", "hook_pos_embed", "hook_scale", "hook_attn_scores", "hook_result"),
-    *("hook_attn_in", "hook_mlp_in", "hook_q_input", "hook_k_input", "hook_v_input"),
-)
 _WITHIN_BLOCKS = (
     ("ln_1", "T C", "ln1.hook_normalized", "layer norm of the resid"),
     ("attn.q", "H T D", "attn.hook_q", "queries before scaling"),
@@ -94,12 +88,8 @@ _BY_NAME = {point.name: point for point in HOOK_POINTS}
 
 def hook_point_names(n_layer: int) -> list[str]:
     """Return all hook point names of a model with `n_layer` blocks, in the order of the pass."""
-    return _names_in_blocks(range(n_layer))
-
-
-def _names_in_blocks(blocks: Iterable[int]) -> list[str]:
     templates = [point.name for point in HOOK_POINTS if "{i}" in point.name]
-    inner = [template.format(i=i) for i in blocks for template in templates]
+    inner = [template.format(i=i) for i in range(n_layer) for template in templates]
     return ["embed", *inner, "ln_f", "logits"]
 
 
@@ -160,26 +150,6 @@ def select_hook_points(patterns: str | Sequence[str], n_layer: int) -> list[str]
     return [name for name in names if any(matches(name, p, n_layer) for p in patterns)]
 
 
-def candidate_hook_points(pattern: str) -> list[str]:
-    """Return hook point names that a pattern matches, for a model of unknown depth.
-
-    The list has at least one name of each `HookPoint` that the pattern can match.
-
-    Raises:
-        InvalidArgumentError: the pattern matches no hook point of any model; the message suggests
-            a name.
-    """
-    # Try each number in the pattern, and numbers joined across a `*` (1*2 matches block 12). Also
-    # try the block before each number (hook_resid_pre of block 3 is resid of block 2).
-    runs = re.findall("[0-9]+", pattern) + re.findall("[0-9]+", pattern.replace("*", ""))
-    numbers = {0, *(int(run) for run in runs if len(run) < 10)}
-    names = _names_in_blocks(sorted(numbers | {number - 1 for number in numbers if number}))
-    candidates = [name for name in names if matches(name, pattern)]
-    if not candidates:
-        raise InvalidArgumentError(_unknown(pattern, names))
-    return candidates
-
-
 def hook_points_nbytes(
     config: GPT2Config,
     tokens: int,
@@ -207,14 +177,8 @@ def hook_point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, .
 
 def _unknown(pattern: str, names: Sequence[str]) -> str:
     """Return the error message for a pattern that matches none of the names."""
-    if pattern.rpartition(".")[2] in _NOT_HOOK_POINTS:
-        return f"unknown hook point {short_repr(pattern)}; gpt2np has no such array"
-    known = [alias for name in names for alias in all_names(name)]
+    known = dict.fromkeys(alias for name in names for alias in all_names(name))
     starred = dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in known)
-    close = get_close_matches(pattern, [*known, *starred], n=1)
-    hint = (
-        f"did you mean {close[0]!r}?"
-        if close
-        else 'the documentation\'s page "Hook points" lists them'
-    )
-    return f"unknown hook point {short_repr(pattern)}; {hint}"
+    hint = did_you_mean(pattern[:100], [*known, *starred])
+    hint = hint or '; the documentation\'s page "Hook points" lists them'
+    return f"unknown hook point {short_repr(pattern)}{hint}"

@@ -17,7 +17,7 @@ from gpt2np.data.files import bounded_lines, file_name, reading, reject_duplicat
 from gpt2np.data.parquet import read_rows
 from gpt2np.data.text import is_utf16
 from gpt2np.errors import InvalidArgumentError, did_you_mean, short_repr
-from gpt2np.generation.options import ADVICE, Options
+from gpt2np.generation.options import Options
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 
@@ -124,7 +124,7 @@ def _parse_json(number: int, text: str) -> PromptLine:
     if options.get("seed", 0) is None:  # null: the job chooses the seed
         del options["seed"]
     if unknown := sorted(options.keys() - Options.__annotations__.keys()):
-        hint = did_you_mean(unknown[0], Options.__annotations__, ADVICE)
+        hint = did_you_mean(unknown[0], Options.__annotations__)
         hint = hint or '; of other fields, only "id" is copied to the result'
         return PromptLine(number, problem=f"unknown option {short_repr(unknown[0])}{hint}")
     prompt = content["prompt"]

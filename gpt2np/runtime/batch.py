@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,22 +71,6 @@ class Batch:
             logits_mask=logits_mask,
         )
 
-    def later(self, by: int, sequences: Sequence[IntArray], caches: list[KVCache]) -> Batch:
-        """Return this batch for a later decode step: new token ids, at positions greater by `by`.
-
-        Each sequence must have as many new ids, and the same cache slot, as in this batch.
-        """
-        return Batch(
-            token_ids=np.concatenate(sequences),
-            positions=self.positions + by,
-            slices=self.slices,
-            caches=caches,
-            kv_writes=[write.later(by) for write in self.kv_writes],
-            query_blocks=[block.later(by) for block in self.query_blocks],
-            output_rows=self.output_rows,
-            logits_mask=self.logits_mask,
-        )
-
 
 def make_batches(
     sequences: Sequence[IntArray],
@@ -128,28 +114,57 @@ def _make_batch(
     n_workers: int,
     whole_sequences: bool,
 ) -> Batch:
-    lengths, caches = [len(ids) for ids, _ in new], [cache for _, cache in new]
-    cached = [cache.length for cache in caches]
-    stops = np.cumsum(lengths).tolist()
-    tokens = [slice(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
-    blocks = query_blocks(
-        lengths,
-        cached,
-        _queries_per_block(stops[-1], n_workers),
-        adjacent=[False, *(b.is_adjacent(a) for a, b in pairwise(caches))],
-        whole_sequences=whole_sequences,
+    caches = [cache for _, cache in new]
+    counts, first = [len(ids) for ids, _ in new], caches[0].length
+    make_layout = _layout.__wrapped__ if whole_sequences else _layout  # large masks are not kept
+    layout = make_layout(
+        tuple(counts),
+        tuple([cache.length - first for cache in caches]),
+        (False, *[b.is_adjacent(a) for a, b in pairwise(caches)]),
+        _queries_per_block(sum(counts), n_workers),
+        whole_sequences,
     )
+    positions = layout.positions + first
     return Batch(
         token_ids=np.concatenate([ids for ids, _ in new]),
-        positions=np.concatenate(
-            [np.arange(n) + start for n, start in zip(lengths, cached, strict=True)]
-        ),
-        slices=tokens,
+        positions=positions,
+        slices=layout.slices,
         caches=caches,
-        kv_writes=kv_writes(caches, tokens),
-        query_blocks=blocks,
+        kv_writes=kv_writes(caches, layout.slices, positions),
+        query_blocks=[block.later(first) for block in layout.query_blocks],
         output_rows=output_rows,
         logits_mask=logits_mask,
+    )
+
+
+class _Layout(NamedTuple):
+    """The part of a batch that later decode steps share: positions count from the first text's."""
+
+    positions: IntArray
+    slices: list[slice]
+    query_blocks: list[QueryBlock]
+
+
+@lru_cache(maxsize=64)
+def _layout(
+    counts: tuple[int, ...],
+    cached: tuple[int, ...],
+    adjacent: tuple[bool, ...],
+    max_queries: int,
+    whole_sequences: bool,
+) -> _Layout:
+    """Return the layout for numbers of new tokens; `cached` tokens come before, up to a constant.
+
+    `adjacent` tells for each sequence whether its cache follows the previous sequence's cache.
+    """
+    stops = np.cumsum(counts).tolist()
+    starts = zip(counts, cached, strict=True)
+    return _Layout(
+        np.concatenate([np.arange(start, start + n) for n, start in starts]),
+        [slice(stop - n, stop) for n, stop in zip(counts, stops, strict=True)],
+        query_blocks(
+            counts, cached, max_queries, adjacent=adjacent, whole_sequences=whole_sequences
+        ),
     )
 
 

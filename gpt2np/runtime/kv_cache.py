@@ -6,10 +6,10 @@ N tokens of a batch, n selected tokens, T tokens of a sequence, in tiles of TILE
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from operator import index
 from typing import Any
 from weakref import ReferenceType, WeakValueDictionary, ref
@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.display import card
 from gpt2np.errors import InvalidArgumentError, counted, is_integer
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import round_up
@@ -87,17 +86,8 @@ class KVCache:
 
     @property
     def store(self) -> KVStore:
-        """The store that holds the keys and values.
-
-        Raises:
-            InvalidArgumentError: the cache belongs to the parent of this forked process.
-        """
-        store = self.place[0]
-        if store.owner_pid not in (None, os.getpid()):
-            raise InvalidArgumentError(
-                "this cache belongs to the process that this one was forked from; make a new cache"
-            )
-        return store
+        """The store that holds the keys and values."""
+        return self.place[0]
 
     @property
     def slot(self) -> int:
@@ -116,7 +106,8 @@ class KVCache:
 
     def is_adjacent(self, previous: KVCache) -> bool:
         """Tell whether this cache's slot comes directly after the slot of `previous`."""
-        return self.store is previous.store and self.slot == previous.slot + 1
+        (store, slot), (other, previous_slot) = self.place, previous.place
+        return store is other and slot == previous_slot + 1
 
     def copy(self) -> KVCache:
         """Return an independent cache that contains the same tokens."""
@@ -144,19 +135,11 @@ class KVCache:
         self.length = index(length)
         self.store.zero_beyond(self.slot, self.length)
 
-    def _facts(self) -> dict[str, object]:
-        config, dtype = self.place[0].config, self.place[0].keys.dtype
-        nbytes = f"{cache_nbytes(config, self.length, dtype):,}"
-        return {"tokens": self.length, "blocks": config.n_layer, "bytes": nbytes}
-
     def __repr__(self) -> str:
-        facts = self._facts()
-        blocks = counted(self.place[0].config.n_layer, "block")
-        return f"<KVCache of {counted(self.length, 'token')}, {blocks}: {facts['bytes']} bytes>"
-
-    def _repr_html_(self) -> str:
-        """Return a card for notebooks."""
-        return card("KVCache", self._facts())
+        config = self.store.config
+        nbytes = cache_nbytes(config, self.length, self.store.keys.dtype)
+        blocks = counted(config.n_layer, "block")
+        return f"<KVCache of {counted(self.length, 'token')}, {blocks}: {nbytes:,} bytes>"
 
     def __getstate__(self) -> dict[str, Any]:
         view = slice(_tiles(self.length)), self.slot
@@ -186,7 +169,6 @@ class KVStore:
         values: (tiles, S, L, H, TILE, D). Between passes, values beyond the end of a sequence are
             0: matrix products over adjacent slots read as far as the longest sequence.
         config: the model's config.
-        owner_pid: the only process that may use the store; None also allows forked processes.
     """
 
     def __init__(
@@ -199,7 +181,6 @@ class KVStore:
     ) -> None:
         head_size = round_up(config.n_embd // config.n_head)
         shape = tiles, slots, config.n_layer, config.n_head
-        self.owner_pid: int | None = None
         keys, values = allocate(self, (2, *shape, head_size * TILE), dtype)
         self.keys: Array = keys.reshape(*shape, head_size, TILE)
         self.values: Array = values.reshape(*shape, TILE, head_size)
@@ -217,6 +198,10 @@ class KVStore:
     def new_store(self, slots: int, tiles: int, allocate: Allocator | None = None) -> KVStore:
         """Return an empty store for the same model, by default from the same allocator."""
         return KVStore(self.config, self.keys.dtype, slots, tiles, allocate or self._allocate)
+
+    def make_private(self) -> None:
+        """Copy the keys and values to memory that this process does not share."""
+        self.keys, self.values = self.keys.copy(), self.values.copy()
 
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches to free slots of this store; return False if no cache was moved.
@@ -268,7 +253,7 @@ class KVWrite:
     Attributes:
         store: the store to write to.
         tokens: the range of the n tokens in the batch.
-        tile, slot, offset: (n,), the place of each token in the store. In `later`, integers for a
+        tile, slot, offset: (n,), the place of each token in the store; integers for a pass over a
             single token, because NumPy indexes faster with integers.
     """
 
@@ -285,14 +270,6 @@ class KVWrite:
         places = [np.atleast_1d(x)[chosen] for x in (self.tile, self.slot, self.offset)]
         return KVWrite(self.store, slice(int(start), int(stop)), *places)
 
-    def later(self, by: int) -> KVWrite:
-        """Return the slot mapping of new tokens in the same slots, at positions greater by `by`."""
-        tile, offset = np.divmod(self.tile * TILE + self.offset + by, TILE)
-        if tile.size > 1:
-            return KVWrite(self.store, self.tokens, tile, self.slot, offset)
-        slot = np.asarray(self.slot)
-        return KVWrite(self.store, self.tokens, tile.item(), slot.item(), offset.item())
-
     def append(self, layer: int, heads: slice, kv: Array) -> None:
         """Write one layer's keys and values of the n tokens to the store.
 
@@ -304,26 +281,25 @@ class KVWrite:
         self.store.values[(*place, self.offset)] = values
 
 
-def kv_writes(caches: Sequence[KVCache], tokens: Sequence[slice]) -> list[KVWrite]:
+def kv_writes(
+    caches: Sequence[KVCache], tokens: Sequence[slice], positions: IntArray
+) -> list[KVWrite]:
     """Return the slot mappings of new tokens; consecutive caches in one store share a mapping.
 
-    `tokens` has the range of each cache's new tokens in the batch.
+    `tokens` has the range of each cache's new tokens in the batch, `positions` (N,) their places.
     """
-    runs: list[list[tuple[KVCache, slice]]] = []
-    for cache, new in zip(caches, tokens, strict=True):
-        if not runs or runs[-1][-1][0].store is not cache.store:
-            runs.append([])
-        runs[-1].append((cache, new))
-    return [_kv_write(run) for run in runs]
-
-
-def _kv_write(run: Sequence[tuple[KVCache, slice]]) -> KVWrite:
-    counts = [tokens.stop - tokens.start for _, tokens in run]
-    starts = [cache.length for cache, _ in run]
-    positions = [np.arange(start, start + n) for start, n in zip(starts, counts, strict=True)]
-    tile, offset = np.divmod(np.concatenate(positions), TILE)
-    slot = np.repeat([cache.slot for cache, _ in run], counts)
-    return KVWrite(run[0][0].store, slice(run[0][1].start, run[-1][1].stop), tile, slot, offset)
+    if len(positions) == 1:
+        (store, slot), (tile, offset) = caches[0].place, divmod(positions.item(), TILE)
+        return [KVWrite(store, tokens[0], tile, slot, offset)]
+    tiles, offsets = np.divmod(positions, TILE)
+    writes = []
+    for store, run in groupby(range(len(caches)), lambda i: caches[i].place[0]):
+        members = list(run)
+        part = slice(tokens[members[0]].start, tokens[members[-1]].stop)
+        slots = [caches[i].place[1] for i in members]
+        counts = [tokens[i].stop - tokens[i].start for i in members]
+        writes.append(KVWrite(store, part, tiles[part], np.repeat(slots, counts), offsets[part]))
+    return writes
 
 
 def reserve(

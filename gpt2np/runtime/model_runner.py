@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -16,19 +15,8 @@ from gpt2np.kernels.matmul import MIN_SHARED_WORK, SMALL_BATCH
 from gpt2np.runtime.batch import PREFILL_CHUNK, Batch, make_batches
 from gpt2np.runtime.context import Context
 from gpt2np.runtime.hooked_context import Hook, HookedContext
-from gpt2np.runtime.kv_cache import KVCache, KVStore, reserve
+from gpt2np.runtime.kv_cache import KVCache, reserve
 from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelContext
-
-_MAX_BATCHES = 32  # of _DecodeSteps: one number of draft tokens each
-
-
-@dataclass(frozen=True)
-class _DecodeSteps:
-    """Batches of earlier decode steps, which later steps over the same KV caches reuse."""
-
-    places: list[tuple[KVStore, int]]  # of each KV cache
-    # (*new tokens per sequence, -1, *logits_indices) → lengths of the caches before the pass, batch
-    batches: dict[tuple[int, ...], tuple[list[int], Batch]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,9 +35,6 @@ class ModelRunner:
     dtype: np.dtype[Any]
     context: type[Context] = Context
     hooked_context: type[HookedContext] = HookedContext
-    _steps: WeakKeyDictionary[KVCache, _DecodeSteps] = field(
-        default_factory=WeakKeyDictionary, init=False
-    )
 
     def run(
         self,
@@ -74,9 +59,8 @@ class ModelRunner:
             elif sum(counts) > SMALL_BATCH:
                 return self._run_prompts(sequences, caches, logits_indices, rank)
             else:
-                batch = self._short_batch(
-                    sequences, caches, counts, logits_indices, 1 if rank else python_threads()
-                )
+                n_workers = 1 if rank else self._attention_workers(counts, caches)
+                [batch] = make_batches(sequences, caches, logits_indices, n_workers)
                 if rank:
                     ctx = TensorParallelContext(self.config, batch, rank)
                 else:
@@ -115,37 +99,11 @@ class ModelRunner:
         assert logits is not None
         return logits
 
-    def _short_batch(
-        self,
-        sequences: Sequence[IntArray],
-        caches: Sequence[KVCache],
-        counts: Sequence[int],
-        logits_indices: IntArray,
-        n_workers: int,
-    ) -> Batch:
-        """Return the batch of a pass of at most SMALL_BATCH tokens.
-
-        Reuses an earlier batch with the same caches, `counts` of new tokens, and `logits_indices`.
-        """
-        lengths = [cache.length for cache in caches]
-        places = [cache.place for cache in caches]
-        steps = self._steps.get(caches[0])
-        if steps is None or steps.places != places:
-            steps = self._steps[caches[0]] = _DecodeSteps(places)
-        key = *counts, -1, *logits_indices.tolist()
-        if key in steps.batches:
-            earlier, batch = steps.batches[key]
-            by = lengths[0] - earlier[0]
-            if lengths == [length + by for length in earlier]:
-                return batch.later(by, sequences, list(caches))
-        n_scores = sum(n * (n + start) for n, start in zip(counts, lengths, strict=True))
-        if 2 * n_scores * self.config.n_embd < MIN_SHARED_WORK:  # attention of one layer
-            n_workers = 1
-        [batch] = make_batches(sequences, caches, logits_indices, n_workers)
-        if len(steps.batches) == _MAX_BATCHES:
-            steps.batches.clear()
-        steps.batches[key] = lengths, replace(batch, caches=[])
-        return batch
+    def _attention_workers(self, counts: Sequence[int], caches: Sequence[KVCache]) -> int:
+        """Return how many threads share the attention of a pass over at most SMALL_BATCH tokens."""
+        n_scores = sum(n * (n + c.length) for n, c in zip(counts, caches, strict=True))
+        is_small = 2 * n_scores * self.config.n_embd < MIN_SHARED_WORK  # of one layer
+        return 1 if is_small else python_threads()
 
 
 def _advance(batch: Batch) -> None:

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from gpt2np.errors import SEE_MISSING_FEATURES, check_argument
-from gpt2np.options import Flag, Integer, OneOf, Text, check_options, option
+from gpt2np.errors import check_argument
+from gpt2np.options import check_options, option
 
 MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled' (a small model)"
-
-
-class Processes(Integer):
-    """A number of processes, or "auto"."""
-
-    def words(self) -> str:
-        return f"'auto' or {super().words()}"
-
-    def is_valid(self, value: Any) -> bool:
-        return value == "auto" if isinstance(value, str) else super().is_valid(value)
 
 
 @dataclass(frozen=True)
@@ -31,7 +21,6 @@ class ModelOptions:
 
     model: str | None = option(
         None,
-        Text(is_optional=True),
         MODEL_HELP,
         metavar="MODEL",
         default_text="$GPT2NP_MODEL if set, else openai-community/gpt2, or 'bundled' if the "
@@ -39,41 +28,34 @@ class ModelOptions:
     )
     tokenizer: str | None = option(
         None,
-        Text(is_optional=True),
         "Tokenizer to use instead of the model's own: a vocabulary file, or a model as in {model}",
         metavar="MODEL",
     )
-    dtype: str = option(
-        "float32",
-        OneOf("float32", "float64"),
-        "Data type of the computation",
-        group="Performance",
+    dtype: Literal["float32", "float64"] = option(
+        "float32", "Data type of the computation", group="Performance"
     )
     weights: Literal["int8"] | None = option(
         None,
-        OneOf("int8", is_optional=True, note=SEE_MISSING_FEATURES),
         "Quantize the weight matrices to 8 bits: the matrices take a quarter of the memory, and "
         "the results change slightly",
         group="Performance",
     )
     exact: bool = option(
         False,
-        Flag(),
         "Compute in float64 so that every machine gets the same bits; several times slower",
         group="Performance",
     )
     processes: int | Literal["auto"] = option(
         1,
-        Processes(1),
         "Number of processes that share each forward pass; with 'auto', measurements choose the "
         "fastest number, up to the number of CPU cores",
         group="Performance",
         metavar="N|auto",
         default_text="auto",
+        low=1,
     )
     draft: str = option(
         "auto",
-        Text(),
         "Source of guesses for speculative decoding, which is faster and gives the same text: "
         "several tokens are guessed cheaply, and one pass checks the guesses. 'auto' uses built-in "
         "n-grams and the text so far; FILE is an n-gram table that 'gpt2np "

@@ -1,4 +1,4 @@
-"""The ranks of a process group: how several processes share one forward pass.
+"""The ranks of a process group: how several processes or threads share one forward pass.
 
 A pass over up to SMALL_BATCH tokens is tensor-parallel (Shoeybi et al. 2019, section 3). Each rank
 computes some heads, and some output columns of every layer, for all tokens. A longer pass is
@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 
 from gpt2np.checkpoint.config import GPT2Config
@@ -34,39 +35,46 @@ _YIELD_S = 0.0002  # seconds of yielding before a waiting rank sleeps
 _MAX_SLEEP_S = 0.001
 _TIMEOUT_S = 60.0
 
+_yield_cpu: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
+
+
+def has_gil() -> bool:
+    """Tell whether Python's threads wait for a global lock, so that ranks must be processes."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
 
 def max_processes() -> int:
-    """Return how many processes can share a pass: MAX_RANKS, or 1 where unsupported.
+    """Return how many ranks can share a pass: MAX_RANKS, or 1 where unsupported.
 
-    Several processes need Linux and a BLAS whose threads can be turned off. They also need an x86
-    processor, because its cores see each other's writes in order.
+    Several ranks need a BLAS whose threads can be turned off. With a GIL, they are processes, which
+    need Linux and an x86 processor, because its cores see each other's writes in order.
     """
-    is_supported = sys.platform == "linux" and os.uname().machine == "x86_64"
-    return MAX_RANKS if is_supported and blas() else 1
+    can_fork = sys.platform == "linux" and os.uname().machine == "x86_64"
+    return MAX_RANKS if blas() and (can_fork or not has_gil()) else 1
 
 
 class RankFailedError(Exception):
-    """Another rank's process has ended or does not answer."""
+    """Another rank has ended or does not answer."""
 
 
 @dataclass(kw_only=True)
 class Rank:
-    """One of several processes that run the same pass at the same time.
+    """One of several processes or threads that run the same pass at the same time.
 
     Attributes:
-        rank: the index of this process.
-        world_size: the number of processes.
-        shared_buffers: two flat arrays in shared memory, each for the widest output of SMALL_BATCH
-            tokens.
-        barrier_counters: how many barriers each rank has reached, in shared memory. The counter of
-            a rank is at index rank · COUNTER_STRIDE.
+        rank: the index of this rank.
+        world_size: the number of ranks.
+        shared_buffers: two flat arrays that all ranks share, each for the widest output of
+            SMALL_BATCH tokens.
+        barrier_counters: how many barriers each rank has reached, shared by all ranks. The counter
+            of a rank is at index rank · COUNTER_STRIDE.
         failure: describes the failure of another rank; "" if no failure is known.
     """
 
     rank: int
     world_size: int
     shared_buffers: Sequence[Array]
-    barrier_counters: memoryview
+    barrier_counters: MutableSequence[int]
     failure: Callable[[], str]
 
     def barrier(self) -> None:
@@ -97,7 +105,7 @@ class Rank:
             seconds += min(now - last, _MAX_SLEEP_S)  # not the time in which the process is stopped
             last = now
             if seconds < _YIELD_S:
-                os.sched_yield()
+                _yield_cpu()
                 continue
             if failure := self.failure():
                 raise RankFailedError(failure)

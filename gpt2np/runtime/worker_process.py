@@ -1,27 +1,38 @@
-"""Worker processes: forking, messaging and killing them. A worker computes passes as one rank."""
+"""Workers that are forked processes, which share the weights and the KV caches without a copy."""
 
 from __future__ import annotations
 
-import fcntl
 import gc
+import mmap
 import os
+import pickle
 import signal
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import DTypeLike
 
 from gpt2np.interrupts import held_signals
-from gpt2np.runtime.ranks import RankFailedError
+from gpt2np.kernels.array import Array
+from gpt2np.runtime.kv_cache import KVStore
+from gpt2np.runtime.model_runner import ModelRunner
+from gpt2np.runtime.ranks import COUNTER_STRIDE, RankFailedError
+from gpt2np.runtime.shared_memory import SharedMemory
+from gpt2np.runtime.workers import Task, Workers
 
-if TYPE_CHECKING:
-    import socket  # imported when a worker is forked: most starts need none
+if TYPE_CHECKING:  # imported when a worker is forked: most starts need none
+    from multiprocessing.connection import Connection
 
-MAX_MESSAGE = 1 << 17  # bytes; some 20,000 token ids
+_MAX_VIEWS = 64  # stores whose views a worker keeps
+_BLAS_TIMEOUT_S = 0.5  # how long the first fork waits until BLAS's threads sleep
 
 _fork = threading.local()  # .is_worker: whether the fork in progress creates a worker
 
@@ -31,64 +42,159 @@ def is_forking_worker() -> bool:
     return getattr(_fork, "is_worker", False)
 
 
-class Worker:
-    """A handle to a worker process, in the process that forked it."""
+class ForkedWorkers(Workers):
+    """The worker processes of one model.
 
-    def __init__(self, socket: socket.socket) -> None:
-        self.socket = socket
-        self.pid = 0  # until the process has been forked
-
-    def send(self, message: bytes) -> None:
-        """Send a message to the worker. An ended worker is noticed only at the next barrier.
-
-        Raises:
-            RankFailedError: the system can't send the message.
-        """
-        from socket import MSG_NOSIGNAL
-
-        try:
-            self.socket.send(message, MSG_NOSIGNAL)
-        except (BrokenPipeError, ConnectionResetError):
-            pass
-        except OSError as error:  # the system's limit may be below MAX_MESSAGE
-            raise RankFailedError(f"cannot send a message to another rank: {error}") from error
-
-    def failure(self) -> str:
-        """Describe why the worker process has ended; return "" as long as the process runs."""
-        from socket import MSG_DONTWAIT
-
-        if not self.has_ended():
-            return ""
-        error = b""
-        for _ in range(2):  # if the worker has left a message unread, the first attempt fails
-            with suppress(OSError):
-                error = error or self.socket.recv(MAX_MESSAGE, MSG_DONTWAIT)
-        return ": ".join(filter(None, ["another rank's process has ended", error.decode()]))
-
-    def has_ended(self) -> bool:
-        """Tell whether the worker process has ended."""
-        try:
-            return not self.pid or os.waitpid(self.pid, os.WNOHANG)[0] != 0
-        except ChildProcessError:  # the program has already waited for the worker
-            return True
-
-
-def kill_workers(workers: list[Worker]) -> None:
-    """Kill all worker processes in the list, and empty the list.
-
-    At exit, several threads may kill the same workers.
+    Raises:
+        OSError: the system does not provide shared memory.
     """
-    for worker in workers[::-1]:
-        if not worker.has_ended():  # otherwise the pid may be another process's by now
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(worker.pid, signal.SIGKILL)
-                os.waitpid(worker.pid, 0)
-        with suppress(ValueError):
-            workers.remove(worker)
-        worker.socket.close()
+
+    def __init__(
+        self, runner: ModelRunner, world_size: int, max_width: int, max_kept: int = 0
+    ) -> None:
+        """Set up shared memory; up to `max_kept` bytes of freed KV caches are kept for others."""
+        super().__init__(runner, world_size, max_width)
+        half_of_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        self._memory = SharedMemory(half_of_memory, max_kept)
+        self._offsets: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()
+        self._views: dict[Any, KVStore] = {}  # the stores of a worker, by handle
+        self._blas_timeout = _BLAS_TIMEOUT_S
+        size = self._buffers[0].nbytes
+        self._buffers = [np.frombuffer(mmap.mmap(-1, size), runner.dtype) for _ in range(2)]
+        self._counters = memoryview(mmap.mmap(-1, 8 * COUNTER_STRIDE * world_size)).cast("q")
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid or 0 for process, _ in self._workers]
+
+    def start(self, count: int) -> bool:
+        if len(self._workers) < count:
+            timeout, self._blas_timeout = self._blas_timeout, 0.0
+            if not _wait_for_blas(timeout):
+                return False
+        return super().start(count)
+
+    def _add_worker(self, number: int) -> None:
+        try:
+            from multiprocessing import get_context
+
+            context = get_context("fork")
+            ours, theirs = context.Pipe()
+            arguments = number, theirs, os.getpid()
+            process = context.Process(target=self._work_and_exit, args=arguments, daemon=True)
+            self._workers.append((process, ours))
+            # A fork calls Python functions, such as one that releases the lock of `logging`. If a
+            # handler raised KeyboardInterrupt there, the lock would stay locked.
+            with theirs, held_signals(), _forking():
+                process.start()
+        # An AssertionError: this process is itself a daemon of multiprocessing.
+        except (OSError, ImportError, AssertionError) as error:
+            raise RankFailedError(f"cannot fork another rank: {error}") from error
+
+    def _work_and_exit(self, number: int, connection: Connection, parent: int) -> NoReturn:
+        try:
+            _detach(connection.fileno())
+            text = "rank 0 has ended"
+            self.serve(number, _tasks(connection), lambda: "" if os.getppid() == parent else text)
+        except BaseException as error:
+            with suppress(OSError):
+                connection.send(traceback.format_exception_only(error)[-1].strip())
+        finally:
+            os._exit(0)
+
+    def stop(self) -> None:
+        for process, connection in self._workers[::-1]:
+            if process.pid:
+                process.kill()
+                process.join()
+            connection.close()
+        self._workers = []
+
+    def forget(self) -> None:
+        for _, connection in self._workers:
+            connection.close()
+        super().forget()
+        for store in list(self._offsets):
+            store.make_private()
+        self._offsets.clear()
+
+    def allocate(self, store: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        shared = self._memory.zeros(shape, dtype)
+        if shared is None:
+            return super().allocate(store, shape, dtype)
+        array, self._offsets[store] = shared
+        return array
+
+    def handle(self, store: KVStore) -> Any:
+        tiles, slots = store.keys.shape[:2]
+        return (self._offsets[store], slots, tiles) if store in self._offsets else None
+
+    def store(self, handle: Any) -> KVStore:
+        if handle not in self._views:
+            offset, slots, tiles = handle
+            config, dtype = self._runner.config, self._runner.dtype
+            view = KVStore(
+                config, dtype, slots, tiles, lambda _, *of: self._memory.array_at(offset, *of)
+            )
+            self._views = dict([*self._views.items(), (handle, view)][-_MAX_VIEWS:])
+        return self._views[handle]
+
+    def send(self, count: int, task: Task) -> None:
+        message = pickle.dumps(task)
+        for _, connection in self._workers[:count]:
+            with suppress(OSError):  # the worker has ended
+                connection.send_bytes(message)
+
+    def failure(self, count: int) -> str:
+        for _, connection in self._workers[:count]:
+            reason = ""
+            try:
+                if not connection.poll():  # neither an error's text nor the end of the process
+                    continue
+                reason = connection.recv()
+            except (EOFError, OSError):
+                pass
+            return ": ".join(filter(None, ["another rank's process has ended", reason]))
+        return ""
 
 
-def wait_for_blas(seconds: float) -> bool:
+@contextmanager
+def _forking() -> Iterator[None]:
+    """Mark the fork as a worker's, without Python's warning of a fork with several threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        _fork.is_worker = True
+        try:
+            yield
+        finally:
+            _fork.is_worker = False
+
+
+def _tasks(connection: Connection) -> Iterator[Task]:
+    """Yield the tasks from rank 0, until it closes the connection or ends."""
+    with suppress(EOFError, OSError):
+        while message := connection.recv_bytes():
+            yield pickle.loads(message)
+
+
+def _detach(kept: int) -> None:
+    """Detach a worker from its parent: signals, garbage collection, and files but `kept`.
+
+    A file that stayed open here would hide its end from another program that reads it.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
+    gc.disable()
+    for file in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if file > 2 and file != kept:
+            with suppress(OSError):
+                os.close(file)
+
+
+def _wait_for_blas(seconds: float) -> bool:
     """Wait up to `seconds` until all BLAS threads are idle; return whether they are.
 
     A fork during a matrix product can cause a deadlock. Set BLAS to one thread first. Threads
@@ -112,79 +218,3 @@ def _is_blas_idle() -> bool:
         )
     except OSError:  # a thread has just ended, or too many files are open
         return False
-
-
-def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -> None:
-    """Fork a worker process that calls serve(socket), and append its handle to `workers`.
-
-    The socket receives the messages that `Worker.send` sends.
-
-    Raises:
-        RankFailedError: the system can't fork, or too many files are open.
-    """
-    import socket
-
-    try:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    except OSError as error:
-        raise RankFailedError(f"cannot connect to another rank: {error}") from error
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MAX_MESSAGE)
-    ours.settimeout(None)  # overrides the default timeout of the program
-    worker = Worker(ours)
-    workers.append(worker)
-    # A fork calls Python functions, such as one that releases the lock of `logging`. If a handler
-    # raised KeyboardInterrupt there, Python would drop the error and the lock would stay locked.
-    with theirs, held_signals(), warnings.catch_warnings():
-        # Python warns of a fork with several threads; the worker needs none of the other threads.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            _fork.is_worker = True
-            worker.pid = os.fork()
-            if not worker.pid:
-                _serve_and_exit(serve, theirs)
-        except OSError as error:
-            raise RankFailedError(f"cannot fork another rank: {error}") from error
-        finally:
-            _fork.is_worker = False
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _serve_and_exit(serve: Callable[[socket.socket], None], socket: socket.socket) -> NoReturn:
-    try:
-        socket = _detach(socket)
-        serve(socket)
-        os._exit(0)
-    except BaseException as error:
-        with suppress(OSError):
-            socket.send(traceback.format_exception_only(error)[-1].strip().encode()[:MAX_MESSAGE])
-    finally:
-        os._exit(1)
-
-
-def _detach(messages: socket.socket) -> socket.socket:
-    """Detach a worker from its parent: reset signals, stop garbage collection, close other files.
-
-    Returns the worker's socket under a new file descriptor.
-    """
-    import socket
-
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    gc.disable()
-    kept = fcntl.fcntl(messages.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
-    null = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):
-        os.dup2(null, stream)
-    for file in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
-        if file > 2 and file != kept:
-            with suppress(OSError):
-                os.close(file)
-    messages = socket.socket(fileno=kept)
-    messages.settimeout(None)
-    return messages

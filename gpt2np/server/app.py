@@ -34,6 +34,7 @@ from gpt2np.server.middleware import Guard
 from gpt2np.server.options import ServerOptions
 from gpt2np.server.playground import add_playground
 from gpt2np.server.protocol import (
+    JSON_NAMES,
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
@@ -371,7 +372,10 @@ def _error(error: Exception) -> tuple[int, ErrorResponse]:
     if isinstance(error, InvalidArgumentError):
         notation, names = JsonNotation(), [*error.arguments]
         param = notation.name(names[0]) if len(names) == 1 else None
-        return 400, error_body(error.text(notation), _INVALID, param=param)
+        text = error.text(notation) if names else error.renamed(JSON_NAMES)
+        if error.param and not names:
+            param = JSON_NAMES.get(error.param, error.param)
+        return 400, error_body(text, _INVALID, param=param)
     if isinstance(error, GPT2NPError):
         return 500, error_body(str(error), "server_error")
     return 500, error_body(f"internal error: {type(error).__name__}", "server_error")

@@ -41,8 +41,8 @@ from gpt2np.server.threads import (
     run_on,
     until_disconnected,
 )
+from gpt2np.tokenizer.pre_tokenizer import make_pre_tokenizer
 from gpt2np.tokenizer.training import TrainingOptions, train
-from gpt2np.tokenizer.training.train import pattern_pre_tokenizer
 from gpt2np.tokenizer.vocabulary import chars_to_bytes, token_bytes
 
 B = TypeVar("B")  # the body of a request
@@ -284,7 +284,7 @@ def _learn_merges(text: str, n: int) -> Json:
     merges = train([text], options).merges
     return {
         "merges": [[_base64(left), _base64(right)] for left, right in merges],
-        "pieces": list(pattern_pre_tokenizer(options.pattern)(text)),
+        "pieces": make_pre_tokenizer(options.pattern)(text),
     }
 
 

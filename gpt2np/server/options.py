@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpt2np.errors import check_argument
-from gpt2np.options import Flag, Integer, Number, Text, Texts, check_options, option
+from gpt2np.options import check_options, option
 
 _queue = partial(option, group="Queue")
 _access = partial(option, group="Access")
@@ -21,40 +21,36 @@ class ServerOptions:
         InvalidArgumentError: a value is out of its range.
     """
 
-    max_running: int = _queue(
-        16, Integer(1), "Maximum number of sequences that each model runs at once"
-    )
+    max_running: int = _queue(16, "Maximum number of sequences that each model runs at once", low=1)
     max_queued: int = _queue(
-        1024, Integer(1), "Maximum number of waiting sequences; further requests get status 503"
+        1024, "Maximum number of waiting sequences; further requests get status 503", low=1
     )
     cache_bytes: int | None = _queue(
         None,
-        Integer(1, is_optional=True),
         "Maximum number of bytes for the KV caches of each model",
         default_text="$GPT2NP_MAX_CACHE_BYTES, or 1 GiB",
+        low=1,
     )
     timeout: float = _queue(
         600.0,
-        Number(0, is_open=True),
         "Abort a request after this many seconds, with status 504",
         metavar="SECONDS",
+        above=0,
     )
     shutdown_timeout: float = _queue(
         30.0,
-        Number(0, is_open=True),
         "At shutdown, wait at most this many seconds for running requests",
         metavar="SECONDS",
+        above=0,
     )
     api_key: str | None = _access(
         None,
-        Text(is_optional=True),
         "Require the header 'Authorization: Bearer KEY' in all requests, except to /health",
         metavar="KEY",
         default_text="$GPT2NP_API_KEY, or none",
     )
     allowed_hosts: tuple[str, ...] = _access(
         (),
-        Texts(),
         "Accept requests with the Host header NAME in addition to localhost; needed only if no key "
         "is set",
         details="IP addresses are always allowed.",
@@ -63,13 +59,12 @@ class ServerOptions:
     )
     cors_origins: tuple[str, ...] = _access(
         (),
-        Texts(),
         "Allow web pages from ORIGIN to use the server; '*' allows all web pages",
         flags=("--cors-origin",),
         metavar="ORIGIN",
     )
-    access_log: bool = _access(False, Flag(), "Log each request, without its body, to stderr")
-    log_prompts: bool = _access(False, Flag(), "Log the prompts of each request to stderr")
+    access_log: bool = _access(False, "Log each request, without its body, to stderr")
+    log_prompts: bool = _access(False, "Log the prompts of each request to stderr")
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -8,14 +8,12 @@ others.
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,52 +22,21 @@ from pydantic import (
     model_validator,
 )
 
-from gpt2np.errors import InvalidArgumentError, Notation, short_repr
+from gpt2np.errors import InvalidArgumentError, Notation
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
-from gpt2np.generation.options import TEXT_CONSTRAINTS, Biases, GenerationOptions, Ids
+from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
 from gpt2np.kernels.array import Array
 from gpt2np.limits import how_to_raise, limits
-from gpt2np.options import Flag, Integer, Number, OneOf, Range, Texts, help_text, options_of
+from gpt2np.option_types import MAX_ENTRIES, AnyText, List, Text, TokenId, Whole, option_type
+from gpt2np.options import help_text, options_of
 from gpt2np.server.fields import IGNORED, REFUSED, is_meant
-
-
-def _check_unicode(text: str) -> str:
-    """Raise ValueError if a text has a lone surrogate, which UTF-8 can't express."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"lone surrogate at character {error.start}") from error
-    return text
-
-
-def _check_logit_bias(value: object) -> object:
-    """Raise ValueError for the first wrong entry; pydantic's error would list all of them."""
-    for key, bias in value.items() if isinstance(value, dict) else ():
-        if not (key.isascii() and key.isdecimal() and len(key) < 10):
-            raise ValueError(f"{short_repr(key)} is not a token id")
-        if isinstance(bias, bool) or not isinstance(bias, (int, float)):
-            raise ValueError(f"the bias of {key} is not a number")
-    return value
-
-
-T = TypeVar("T")
-_MAX_ENTRIES = limits().max_list_entries
 
 
 def _check_n_prompts(value: object) -> object:
     """Raise ValueError for a list that is too long, before pydantic copies it for each error."""
-    if isinstance(value, list) and len(value) > _MAX_ENTRIES:
-        raise ValueError(f"a list of {len(value):,} entries, more than {_MAX_ENTRIES:,}")
+    if isinstance(value, list) and len(value) > MAX_ENTRIES:
+        raise ValueError(f"a list of {len(value):,} entries, more than {MAX_ENTRIES:,}")
     return value
-
-
-List = Annotated[list[T], Field(fail_fast=True, max_length=_MAX_ENTRIES)]  # else, many errors
-AnyText = Annotated[str, AfterValidator(_check_unicode)]
-Text = Annotated[AnyText, Field(min_length=1)]
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
-Whole = BeforeValidator(lambda x: int(x) if isinstance(x, float) and x.is_integer() else x)
-LogitBias = Annotated[dict[str, float], BeforeValidator(_check_logit_bias)]
 
 
 class _Request(BaseModel):
@@ -116,12 +83,12 @@ class ResponseFormat(_ClosedRequest):
 
 _OF_ENDPOINTS = ("max_new_tokens", "logprobs")  # each endpoint has other fields for these
 _OPTIONS = options_of(GenerationOptions)
-_JSON_NAMES = {name: option.json_name or name for name, option in _OPTIONS.items()}
-_JSON_NAMES["window"] = "truncate_prompt_tokens"  # which keeps the last tokens, too
-_MAX_BEAMS = cast(Number, _OPTIONS["num_beams"].range).high
+JSON_NAMES = {name: option.json_name or name for name, option in _OPTIONS.items()}
+JSON_NAMES["window"] = "truncate_prompt_tokens"  # which keeps the last tokens, too
+_MAX_BEAMS = _OPTIONS["num_beams"].high or 1
 _FIELDS = {
     name: field
-    for name, field in _JSON_NAMES.items()
+    for name, field in JSON_NAMES.items()
     if name not in (*_OF_ENDPOINTS, "num_beams", "window", *TEXT_CONSTRAINTS)
     and field not in {*REFUSED, *IGNORED}
 }
@@ -132,7 +99,7 @@ class JsonNotation(Notation):
     """Arguments in messages as fields of a request."""
 
     def name(self, argument: str) -> str:
-        return _JSON_NAMES.get(argument, argument)
+        return JSON_NAMES.get(argument, argument)
 
     def setting(self, argument: str, value: object) -> str:
         """Return a field with a value; a slice of the prompt's tokens is a list of two numbers."""
@@ -149,21 +116,6 @@ _OTHER_TYPES = {
 }
 
 
-def _annotation(values: Range) -> Any:
-    """Return the type of a field for a range; `GenerationOptions` checks what a type can't."""
-    if isinstance(values, Number):
-        bounds = {"gt" if values.is_open else "ge": values.low, "le": values.high}
-        finite: Any = {name: bound for name, bound in bounds.items() if bound < math.inf}
-        if isinstance(values, Integer):
-            return Annotated[int, Field(**finite), Whole]
-        return Annotated[float, Field(**finite)]
-    if isinstance(values, Texts):
-        return Text | List[Text] if values.is_single else List[Text]
-    if isinstance(values, OneOf):
-        return Literal[values.values]
-    return {Flag: bool, Ids: List[TokenId], Biases: LogitBias}[type(values)]
-
-
 _ADDED_MEANINGS = {
     "top_k": ", like -1",  # vLLM's -1 means the same as 0
     "best_of": ". With use_beam_search, the number of beams",
@@ -173,14 +125,14 @@ _ADDED_MEANINGS = {
 def describe(name: str) -> str:
     """Return the description of the field for an option."""
     text = _OPTIONS[name].help + _ADDED_MEANINGS.get(name, "")
-    return help_text(GenerationOptions, text, JsonNotation())
+    return help_text(GenerationOptions, text, JSON_NAMES)
 
 
 def _option_fields(names: Iterable[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return pydantic's fields for options; a field without a default may be null."""
     fields = {}
     for name in names:
-        annotation = _OTHER_TYPES.get(name) or _annotation(_OPTIONS[name].range)
+        annotation = _OTHER_TYPES.get(name) or option_type(_OPTIONS[name])
         default = defaults.get(name)
         annotation = annotation | None if default is None else annotation
         fields[_FIELDS[name]] = annotation, Field(default, description=describe(name))
@@ -346,7 +298,9 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             arguments.pop("best_of", None)
             arguments |= {"num_beams": self._n_beams(), "temperature": 0.0}
         elif self.best_of is None and self.temperature == 0:
-            arguments.pop("num_return_sequences", None)  # greedy copies are all the same
+            # Greedy copies are all the same; as in vLLM, the filters have no effect.
+            for name in ("num_return_sequences", "top_k", "top_p", "min_p", "typical_p"):
+                arguments.pop(name, None)
         if self.allowed_token_ids is not None:
             arguments["logits_processor"] = [_only(self.allowed_token_ids)]
         return cast(GenerateArguments, arguments)

@@ -42,8 +42,8 @@ def merge_pairs(text: str, ranks: Ranks) -> list[str]:
         return _merge_by_scanning(text, ranks)
 
     @lru_cache(maxsize=256)  # a long text without spaces often repeats itself
-    def merge(part: str) -> list[str]:
-        return (_merge_by_scanning if len(part) <= 4 * _CHUNK else _merge_by_heap)(part, ranks)
+    def merge(chunk: str) -> list[str]:
+        return (_merge_by_scanning if len(chunk) <= 4 * _CHUNK else _merge_by_heap)(chunk, ranks)
 
     tokens: list[str] = []
     done, size = 0, _CHUNK
@@ -111,7 +111,7 @@ def find_joinable_pairs(ranks: Ranks) -> JoinablePairs:
 
 
 def split_at_unjoinable(text: str, joinable: JoinablePairs) -> Iterator[str]:
-    """Cut `text` between characters that no merge joins: the parts have the tokens of `text`.
+    """Cut `text` between characters that no merge joins: the chunks have the tokens of `text`.
 
     GPT-2's merges join 2,689 of the 65,536 pairs of bytes.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import filterfalse
 from pathlib import Path
@@ -27,7 +26,6 @@ FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 # Checksums of OpenAI's two files. Tests check what the fast path assumes about these files: the
 # order of the ids, and that merging the text of any token gives that token.
 _OPENAI_CRC32 = (0x6E35860C, 0xCF4B72C4)
-_OPENAI_MERGES_CRC32 = 0x49F9CBC7  # checksum of the merges without the file's first line
 
 # Maximum number of tokens that no merge makes and that don't begin with a bracket. A larger number
 # means that merges are missing.
@@ -53,14 +51,9 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
     lines = _read_merges(merges_file, contents[1])
     check_vocabulary(ids, vocab_file)
     check_bytes(ids, vocab_file)
-    unmade = _find_unmade_tokens(ids, lines, vocab_file, merges_file)
+    without_merges = _find_tokens_without_merges(ids, lines, vocab_file, merges_file)
     ranks = dict(zip(lines, range(len(lines)), strict=True))
-    return _with_added_tokens(ids, ranks, unmade, vocab_file.parent)
-
-
-def are_gpt2_merges(merges: Iterable[str]) -> bool:
-    """Tell whether `merges`, written "left right" in order of rank, are GPT-2's merges."""
-    return crc32("\n".join(merges).encode("utf-8", "replace")) == _OPENAI_MERGES_CRC32
+    return _with_added_tokens(ids, ranks, without_merges, vocab_file.parent)
 
 
 def _read_openai_merges(merges_file: Path, text: str) -> Vocabulary:
@@ -71,37 +64,36 @@ def _read_openai_merges(merges_file: Path, text: str) -> Vocabulary:
     _, _, text = text.rstrip("\n").partition("\n")
     lines = text.split("\n")
     tokens = [*BYTE_TO_CHAR.values(), *text.replace(" ", "").split("\n"), END_OF_TEXT]
-    vocabulary = _with_added_tokens(
+    return _with_added_tokens(
         dict(zip(tokens, range(len(tokens)), strict=True)),
         dict(zip(lines, range(len(lines)), strict=True)),
         [END_OF_TEXT],
         merges_file.parent,
     )
-    return vocabulary if END_OF_TEXT in vocabulary.ids else vocabulary.as_self_encoding()
 
 
-def _find_unmade_tokens(
+def _find_tokens_without_merges(
     ids: dict[str, int], lines: list[str], vocab: Path, merges: Path
 ) -> list[str]:
     """Return the tokens that are neither a byte nor made by a merge; check that the files match."""
-    made = "\n".join(lines).replace(" ", "").split("\n") if lines else []
-    if not all(map(ids.__contains__, made)):
+    merged = "\n".join(lines).replace(" ", "").split("\n") if lines else []
+    if not all(map(ids.__contains__, merged)):
         left, right = next(line for line in lines if line.replace(" ", "") not in ids).split(" ")
         raise TokenizerError(
             f"{merges} merges {short_repr(left)} and {short_repr(right)}, but {vocab} has no token "
             f"{short_repr(left + right)}; use two files of the same model"
         )
-    if foreign := set("".join(made)) - CHAR_TO_BYTE.keys():
-        wrong = next(token for token in made if not foreign.isdisjoint(token))
+    if foreign := set("".join(merged)) - CHAR_TO_BYTE.keys():
+        wrong = next(token for token in merged if not foreign.isdisjoint(token))
         raise TokenizerError(f"{merges}: {short_repr(wrong)} is not in GPT-2's alphabet")
-    unmade = sorted(ids.keys() - made - CHAR_TO_BYTE.keys())
-    plain = list(filterfalse(_looks_special, unmade))
+    without_merges = sorted(ids.keys() - merged - CHAR_TO_BYTE.keys())
+    plain = list(filterfalse(_looks_special, without_merges))
     if len(plain) > _MAX_PLAIN_SPECIAL_TOKENS:
         raise TokenizerError(
             f"{merges} looks truncated: no merge makes {len(plain)} of the tokens in {vocab}, "
             f"such as {short_repr(plain[0])}"
         )
-    return unmade
+    return without_merges
 
 
 def _looks_special(token: str) -> bool:
@@ -156,19 +148,19 @@ def _read_merges(path: Path, data: bytes) -> list[str]:
 
 
 def _with_added_tokens(
-    ids: dict[str, int], ranks: dict[str, int], unmade: list[str], folder: Path
+    ids: dict[str, int], ranks: dict[str, int], without_merges: list[str], folder: Path
 ) -> Vocabulary:
-    """Build the vocabulary; added tokens that no merge makes (`unmade`) are removed from `ids`."""
-    from gpt2np.tokenizer.special_tokens import read_for_gpt2_files
+    """Build the vocabulary; remove the added tokens among `without_merges` from `ids`."""
+    from gpt2np.tokenizer.special_tokens import read_config_for_gpt2_files
 
-    special = read_for_gpt2_files(folder)
-    added = special.resolve_added_tokens(ids)
-    for content in {token.content for token in added}.intersection(unmade):
+    config = read_config_for_gpt2_files(folder)
+    added, names = config.name_tokens(config.declared or (), ids)
+    for content in {token.content for token in added}.intersection(without_merges):
         del ids[content]
     return Vocabulary(
         ids,
         ranks,
         added,
-        add_prefix_space=special.add_prefix_space,
-        special_tokens_map=special.special_tokens_map(added),
+        add_prefix_space=config.add_prefix_space,
+        special_tokens_map=names,
     )

@@ -1,20 +1,22 @@
-"""Reader of the special tokens files that `transformers` saves next to a vocabulary.
+"""Added tokens of a vocabulary's folder, by rule instead of guess.
 
-    tokenizer_config.json    special tokens map ("eos_token": …), settings and, since transformers
-                             4.34, all added tokens with ids and flags (`added_tokens_decoder`)
-    special_tokens_map.json  special tokens map, until transformers 4
+    tokenizer.json           added tokens with ids and flags (`added_tokens`)
+    tokenizer_config.json    names ("eos_token": …), settings and, since transformers 4.34, added
+                             tokens with ids and flags (`added_tokens_decoder`)
+    special_tokens_map.json  names, until transformers 4
     added_tokens.json        added token → id, until transformers 4
 
-The precedence of the files and the resulting ids follow transformers 5.23; tests compare the ids.
-If there is an `added_tokens_decoder`, the two older files are not read. Tokens are added one by
-one: first tokens with an id, in order of the ids, then tokens of the special tokens map, then other
-tokens. A token that the vocabulary contains keeps its id. Any other token gets the next free id.
+One file gives the ids: tokenizer.json, or else `added_tokens_decoder`, or else added_tokens.json.
+The others must agree. A name must belong to an added token. With vocab.json, it may also belong to
+a token of the vocabulary, and without any of the three files to a new token with the next id. So
+the ids are those of transformers 5. Any other content is refused, because transformers would guess.
+If there is an `added_tokens_decoder`, the two older files are not read.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,156 +35,156 @@ CONFIG_FILE, MAP_FILE, ADDED_FILE = FILE_NAMES = (
     "added_tokens.json",
 )
 
-_MAP_KEYS = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-_EXTRA, _OLD_EXTRA = "extra_special_tokens", "additional_special_tokens"
+_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_EXTRA_KEYS = ("extra_special_tokens", "additional_special_tokens")
 _DECODER = "added_tokens_decoder"
 _FLAGS = ("single_word", "lstrip", "rstrip")
 
-_GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
-_GENERAL_CLASSES = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
+_ASSUMED_NAMES = {
+    "GPT2Tokenizer": ("bos_token", "eos_token", "unk_token"),
+    "CodeGenTokenizer": ("bos_token", "eos_token", "unk_token"),
+    "Qwen2Tokenizer": ("eos_token", "unk_token", "pad_token"),
+}
+"""The names that a tokenizer class of transformers gives to END_OF_TEXT by default."""
+
+_CLASS_OF_MODEL = {"gpt2": "GPT2Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer"}
+_GENERAL_CLASSES = (None, "PreTrainedTokenizer", "TokenizersBackend")
 
 _SPECIAL = {"special": True}
 _NO_ID = -1  # id of a token that has none yet
+_NO_TOKEN = AddedToken("", _NO_ID)
 _END_OF_TEXT_TOKEN = AddedToken(END_OF_TEXT, _NO_ID)
-
-_TokenMap = dict[str, AddedToken | None]  # key such as "eos_token" → token; None: no such token
 
 
 @dataclass(frozen=True)
-class SpecialTokens:
-    """Content of the special tokens files in a folder.
+class TokenizerConfig:
+    """Content of the files beside a vocabulary."""
 
-    `is_gpt2` tells whether transformers loads the folder as a GPT2Tokenizer. GPT2Tokenizer adds all
-    tokens in order of their ids. A missing bos_token, eos_token or unk_token is `<|endoftext|>`.
-    """
+    path: Path = Path()  # tokenizer_config.json
+    tokenizer_class: str | None = None  # without "Fast"; None for a class that takes any file
+    add_prefix_space: bool = False
+    # key such as "eos_token" → token without an id, in the order in which transformers adds them
+    names: Mapping[str, AddedToken] = field(default_factory=dict)
+    extra: tuple[AddedToken, ...] = ()  # further special tokens, without ids
+    assumes_end_of_text: bool = False  # whether END_OF_TEXT is only a default of the class
+    declared: tuple[AddedToken, ...] | None = None  # tokens with ids, sorted; None if no file
 
-    declared: tuple[AddedToken, ...] = ()  # tokens with an id, in order of the ids
-    source: Path = Path()  # the file that contains the `declared` tokens
-    overrides_tokenizer_json: bool = False  # whether to ignore the added tokens of tokenizer.json
-    token_map: Mapping[str, AddedToken | None] = field(default_factory=dict)  # without ids
-    extra: tuple[AddedToken, ...] = ()  # tokens without an id that are not in `token_map`
-    is_gpt2: bool = False
-    add_prefix_space: bool = False  # used only if `is_gpt2`
+    def check_declared(self, tokens: Iterable[AddedToken]) -> None:
+        """Raise TokenizerError if the declared tokens are not the `tokens` of tokenizer.json."""
+        declared = self.declared
+        if declared is None:
+            return
+        compare_flags = self.path.name == CONFIG_FILE  # added_tokens.json has none
+        expected = {token.content: token if compare_flags else token.id for token in tokens}
+        if expected != {token.content: token if compare_flags else token.id for token in declared}:
+            raise self._refusal("the added tokens differ from those of tokenizer.json")
 
-    def resolve_added_tokens(
-        self,
-        vocab: Mapping[str, int],
-        json_tokens: Iterable[AddedToken] = (),
-        json_file: Path = Path(),
-    ) -> tuple[AddedToken, ...]:
-        """Return all added tokens with the ids that transformers gives them, sorted by id.
+    def name_tokens(
+        self, tokens: Iterable[AddedToken], vocab: Mapping[str, int], file: Path | None = None
+    ) -> tuple[tuple[AddedToken, ...], dict[str, str]]:
+        """Return all added tokens, sorted by id, and a dictionary from key to named token.
 
-        `vocab` maps the vocabulary's tokens to ids. `json_tokens` are the added tokens in the
-        tokenizer.json file `json_file`.
+        `tokens` have ids. If they come from the tokenizer.json `file`, the names can't add more.
 
-        Raises TokenizerError if transformers gives an added token an id that differs from the id in
-        the files, or that belongs to a different token in `vocab`.
+        Raises TokenizerError if a named token has no id, or transformers gives other ids.
         """
-        json_tokens = tuple(json_tokens)
-        sources = {token.id: json_file for token in json_tokens}
-        resolved: dict[str, AddedToken] = {}
-        next_id = len(vocab)
-        for token in self._in_order_of_addition(json_tokens):
-            content = token.content
-            known = resolved[content].id if content in resolved else vocab.get(content)
-            token_id = next_id if known is None else known
-            if token.id not in (_NO_ID, token_id):
-                raise TokenizerError(
-                    f"{sources.get(token.id, self.source)}: the added token {content!r:.60} "
-                    f"has the id {token.id}, but transformers gives it {token_id}"
-                )
-            resolved[content] = replace(token, id=token_id)
-            next_id = max(next_id, token_id + 1)
-        if self._adds_unmentioned_end_of_text(resolved, vocab, json_tokens):
-            del resolved[END_OF_TEXT]
-        new = {token.id: token.content for token in resolved.values() if token.content not in vocab}
-        if new and (shared := next((text for text, id in vocab.items() if id in new), None)):
-            raise TokenizerError(
-                f"{self.source}: transformers gives the added token {new[vocab[shared]]!r:.60} the "
-                f"id {vocab[shared]} of {shared!r:.60}, because the vocabulary skips ids"
-            )
-        return tuple(sorted(resolved.values(), key=lambda token: token.id))
-
-    def special_tokens_map(self, added: Iterable[AddedToken]) -> dict[str, str]:
-        """Return a dictionary from key ("eos_token", …) to the text of a token in `added`."""
-        contents = {token.content for token in added}
-        return {
-            key: token.content
-            for key, token in self._full_token_map().items()
-            if token is not None and token.content in contents
-        }
-
-    def _in_order_of_addition(self, json_tokens: tuple[AddedToken, ...]) -> list[AddedToken]:
-        """Return the tokens in the order in which transformers adds them, without duplicates."""
-        mapped = [token for token in self._full_token_map().values() if token is not None]
-        by_id = {token.id: token for token in self.declared}
-        if not self.overrides_tokenizer_json:
-            by_id |= {token.id: token for token in json_tokens}
-        first = {} if self.is_gpt2 else dict.fromkeys(json_tokens)
-        mapped_contents = {token.content for token in mapped}
-        for _, token in sorted(by_id.items()):
-            special = token.special or token.content in mapped_contents
-            first[replace(token, special=special)] = None
-        contents = {"", *(token.content for token in first)}  # an empty text is no token
-        extra = [
-            replace(token, special=True) if token.content in mapped_contents else token
-            for token in self.extra
+        found = {token.content: token for token in tokens}
+        for token in self._unlisted_tokens(found, vocab):
+            if file or not (self.declared is None or token.content in vocab):
+                raise self._refusal(f"the special token {token.content!r:.60} has no id")
+            found[token.content] = token
+        special = {token.content for token in self.names.values()}
+        added = [
+            replace(token, special=token.special or token.content in special)
+            for token in _assign_ids(found.values(), vocab, file or self.path)
         ]
-        rest = [token for token in (*mapped, *extra) if token.content not in contents]
-        return [*first, *dict.fromkeys(rest)]
+        names = {key: t.content for key, t in self.names.items() if t.content in found}
+        return tuple(sorted(added, key=lambda token: token.id)), names
 
-    def _full_token_map(self) -> _TokenMap:
-        assumed = dict.fromkeys(_MAP_KEYS[:3], _END_OF_TEXT_TOKEN) if self.is_gpt2 else {}
-        empty: _TokenMap = dict.fromkeys(_MAP_KEYS)
-        return {**empty, **assumed, **self.token_map}
+    def _unlisted_tokens(
+        self, listed: Mapping[str, AddedToken], vocab: Mapping[str, int]
+    ) -> Iterable[AddedToken]:
+        """Return the named tokens that are not `listed`, without duplicates."""
+        unlisted: dict[str, AddedToken] = {}
+        for token in (*self.names.values(), *self.extra):
+            if token.content in listed:
+                continue
+            if unlisted.setdefault(token.content, token) != token:
+                raise self._refusal(f"{token.content!r:.60} is described in two ways")
+        if self.assumes_end_of_text and END_OF_TEXT in unlisted and END_OF_TEXT not in vocab:
+            del unlisted[END_OF_TEXT]  # the model has no row for it
+            if unlisted.keys() - vocab.keys():
+                raise self._refusal(f"transformers adds {END_OF_TEXT}, which no file has")
+        return unlisted.values()
 
-    def _adds_unmentioned_end_of_text(
-        self,
-        resolved: Mapping[str, AddedToken],
-        vocab: Mapping[str, int],
-        json_tokens: tuple[AddedToken, ...],
-    ) -> bool:
-        """Tell whether END_OF_TEXT is only transformers' default, in none of the model's files."""
-        if END_OF_TEXT in vocab or not resolved or [*resolved][-1] != END_OF_TEXT:
-            return False
-        mentioned = (*self.declared, *json_tokens, *self.token_map.values(), *self.extra)
-        return all(token is None or token.content != END_OF_TEXT for token in mentioned)
+    def _refusal(self, problem: str) -> TokenizerError:
+        return TokenizerError(f"{self.path}: {problem}; save the tokenizer with transformers 5")
 
 
-def read_for_gpt2_files(folder: Path) -> SpecialTokens:
-    """Read the special tokens files in a folder with `vocab.json` and `merges.txt`.
+def _assign_ids(
+    tokens: Iterable[AddedToken], vocab: Mapping[str, int], path: Path
+) -> Iterator[AddedToken]:
+    """Yield `tokens` with the ids that transformers gives them if it adds them in this order.
+
+    Raises TokenizerError if a token has another id, or the id belongs to another token.
+    """
+    next_id = len(vocab)
+    for token in tokens:
+        token_id = vocab.get(token.content, next_id)
+        if token.id not in (_NO_ID, token_id):
+            raise TokenizerError(
+                f"{path}: the added token {token.content!r:.60} has the id {token.id}, but "
+                f"transformers gives it {token_id}"
+            )
+        if token.content not in vocab and max(vocab.values(), default=-1) >= len(vocab):
+            raise TokenizerError(
+                f"{path}: the vocabulary skips ids, so the added token {token.content!r:.60} could "
+                "get the id of another token"
+            )
+        yield replace(token, id=token_id)
+        next_id = max(next_id, token_id + 1)
+
+
+def read_config_for_gpt2_files(folder: Path) -> TokenizerConfig:
+    """Read the files beside `vocab.json` and `merges.txt`.
 
     Raises TokenizerError if a file is damaged, or needs a feature that gpt2np lacks.
     """
-    config = read_if_exists(folder / CONFIG_FILE)
-    name = _tokenizer_class(config, folder)
-    if name not in (None, *_GPT2_CLASSES, *_GENERAL_CLASSES):
+    path = folder / CONFIG_FILE
+    config = read_if_exists(path)
+    name = _tokenizer_class(config, path)
+    if name not in (*_GENERAL_CLASSES, "GPT2Tokenizer"):
         raise TokenizerError(
-            f"{folder / CONFIG_FILE}: tokenizer_class is {name!r}, but vocab.json and merges.txt "
-            f"are read as {_GPT2_CLASSES[0]} reads them; save the tokenizer with its tokenizer.json"
+            f"{path}: tokenizer_class is {name!r}, but vocab.json and merges.txt are read as "
+            "GPT2Tokenizer reads them; save the tokenizer with its tokenizer.json"
         )
     for key in ("add_bos_token", "add_eos_token"):
         if config.get(key):
             raise TokenizerError(
-                f"{folder / CONFIG_FILE}: {key} would add a token to every text; remove it from "
-                "the file, and add the id yourself"
+                f"{path}: {key} would add a token to every text; remove it from the file, and add "
+                "the id yourself"
             )
-    return _parse(config, folder, is_gpt2=True)
+    return _parse_config(config, folder, "GPT2Tokenizer")
 
 
-def read_for_tokenizer_json(folder: Path) -> SpecialTokens:
-    """Read the special tokens files in a folder with a `tokenizer.json`.
+def read_config_for_tokenizer_json(folder: Path) -> TokenizerConfig:
+    """Read the files beside a `tokenizer.json`.
 
     Raises TokenizerError if a file is damaged, or needs a feature that gpt2np lacks.
     """
-    config = read_if_exists(folder / CONFIG_FILE)
-    name = _tokenizer_class(config, folder)
+    path, model_path = folder / CONFIG_FILE, folder / "config.json"
+    config = read_if_exists(path)
+    name = _tokenizer_class(config, path)
     if name is None:
-        model = read_if_exists(folder / "config.json")
-        name = _tokenizer_class(model, folder, "config.json")
-        if name is None and model.get("model_type") == "gpt2":
-            name = _GPT2_CLASSES[0]
-    return _parse(config, folder, is_gpt2=name in _GPT2_CLASSES)
+        model = read_if_exists(model_path)
+        model_type = model.get("model_type")
+        name = _tokenizer_class(model, model_path) or _CLASS_OF_MODEL.get(str(model_type))
+    if name not in (*_GENERAL_CLASSES, *_ASSUMED_NAMES):
+        raise TokenizerError(
+            f"{path}: transformers reads it as a {name}, which ignores a part of tokenizer.json; "
+            'to apply tokenizer.json, set "tokenizer_class": "PreTrainedTokenizerFast"'
+        )
+    return _parse_config(config, folder, None if name in _GENERAL_CLASSES else name)
 
 
 def read_if_exists(path: Path) -> dict[str, Any]:
@@ -192,16 +194,14 @@ def read_if_exists(path: Path) -> dict[str, Any]:
     return read_json_object(path, TokenizerError, max_bytes=limits().max_config_bytes)
 
 
-def _tokenizer_class(
-    config: Mapping[str, Any], folder: Path, file: str = CONFIG_FILE
-) -> str | None:
-    name = config.get("tokenizer_class")
+def _tokenizer_class(entries: Mapping[str, Any], path: Path) -> str | None:
+    name = entries.get("tokenizer_class")
     if not isinstance(name, str | None):
-        raise TokenizerError(f"{folder / file}: tokenizer_class must be a text, not {name!r:.60}")
-    return name
+        raise TokenizerError(f"{path}: tokenizer_class must be a text, not {name!r:.60}")
+    return name.removesuffix("Fast") if name else None
 
 
-def _parse(config: dict[str, Any], folder: Path, is_gpt2: bool) -> SpecialTokens:
+def _parse_config(config: dict[str, Any], folder: Path, class_name: str | None) -> TokenizerConfig:
     path = folder / CONFIG_FILE
     if _parse_flag(config, "split_special_tokens", path):
         raise TokenizerError(
@@ -210,21 +210,26 @@ def _parse(config: dict[str, Any], folder: Path, is_gpt2: bool) -> SpecialTokens
         )
     has_decoder = _DECODER in config
     older = {} if has_decoder else read_if_exists(folder / MAP_FILE)
-    token_map = _parse_map(config, path) | _parse_map(older, folder / MAP_FILE)
-    extra, named_extra = _parse_extra(config, older, folder)
-    token_map |= named_extra
-    if has_decoder:
-        declared = _parse_decoder(config[_DECODER], path)
-    else:
-        declared = _read_added(folder / ADDED_FILE, _special_texts(config, older))
-    return SpecialTokens(
-        declared=declared,
-        source=path if has_decoder else folder / ADDED_FILE,
-        overrides_tokenizer_json=has_decoder,
-        token_map=token_map,
-        extra=extra,
-        is_gpt2=is_gpt2,
-        add_prefix_space=_parse_flag(config, "add_prefix_space", path),
+    map_names = _parse_names(older, folder / MAP_FILE)
+    names = _parse_names(config, path) | map_names
+    named_extra, extra = _parse_extra(config, older, folder)
+    names |= named_extra
+    assumed = dict.fromkeys(_ASSUMED_NAMES.get(class_name or "", ()), _END_OF_TEXT_TOKEN)
+    mentioned = {token.content for token in (*names.values(), *extra)}
+    names = {**dict.fromkeys(_NAMES, _NO_TOKEN), **assumed, **names}
+    declared = _parse_decoder(config[_DECODER], path) if has_decoder else None
+    if not has_decoder:
+        plain = {name for key in _NAMES if isinstance(name := config.get(key), str)}
+        plain |= {map_names[key].content for key in _NAMES if key in map_names}
+        declared = _read_added(folder / ADDED_FILE, plain, mentioned - plain)
+    return TokenizerConfig(
+        path if has_decoder else folder / ADDED_FILE,
+        class_name,
+        _parse_flag(config, "add_prefix_space", path),
+        {key: token for key, token in names.items() if token.content},
+        extra,
+        END_OF_TEXT not in mentioned,
+        declared,
     )
 
 
@@ -235,40 +240,35 @@ def _parse_flag(entries: Mapping[str, Any], key: str, path: Path) -> bool:
     return bool(value)
 
 
-def _parse_map(entries: Mapping[str, Any], path: Path) -> _TokenMap:
-    """Parse the special tokens map: keys like "eos_token" (_MAP_KEYS) and like "image_token"."""
-    token_map: _TokenMap = {}
-    for key, value in entries.items():
-        if value is None and key in _MAP_KEYS:
-            token_map[key] = None
-        elif key in _MAP_KEYS or (key.endswith("_token") and isinstance(value, str | dict)):
-            token_map[key] = _parse_token(value, path, key, _SPECIAL)
-    return token_map
+def _parse_names(entries: Mapping[str, Any], path: Path) -> dict[str, AddedToken]:
+    """Parse keys like "eos_token" (_NAMES) and like "image_token"; null gives an empty token."""
+    return {
+        key: _parse_token(value or "", path, key, _SPECIAL)
+        for key, value in entries.items()
+        if key in _NAMES or (key.endswith("_token") and isinstance(value, str | dict))
+    }
 
 
 def _parse_extra(
     config: Mapping[str, Any], older: Mapping[str, Any], folder: Path
-) -> tuple[tuple[AddedToken, ...], _TokenMap]:
-    """Parse extra special tokens: JSON lists to a tuple, JSON objects to a dictionary by name."""
-    path, tokens = folder / CONFIG_FILE, config.get(_EXTRA) or config.get(_OLD_EXTRA)
-    in_config = _EXTRA in config or _OLD_EXTRA in config
-    named: _TokenMap = {}
-    unnamed: list[AddedToken] = []
-    for source, key, value in (
-        (path, _EXTRA, tokens),
-        (folder / MAP_FILE, _EXTRA, older.get(_EXTRA)),
-        (folder / MAP_FILE, _OLD_EXTRA, None if in_config else older.get(_OLD_EXTRA)),
-    ):
-        flags = {} if source == path else _SPECIAL
-        if isinstance(value, dict):
-            named |= {
-                name: _parse_token(token, source, key, _SPECIAL) for name, token in value.items()
-            }
-        elif isinstance(value, list):
-            unnamed += [_parse_token(token, source, key, flags) for token in value]
-        elif value is not None:
-            raise TokenizerError(f"{source}: {key} must be a list, not {value!r:.60}")
-    return tuple(unnamed), named
+) -> tuple[dict[str, AddedToken], tuple[AddedToken, ...]]:
+    """Parse the extra special tokens: a JSON object by name, or a list."""
+    given = [
+        (folder / file, key, entries[key], flags)
+        for file, entries, flags in ((CONFIG_FILE, config, {}), (MAP_FILE, older, _SPECIAL))
+        for key in _EXTRA_KEYS
+        if entries.get(key)
+    ]
+    if not given:
+        return {}, ()
+    path, key, value, flags = given[0]
+    if any(other != value for _, _, other, _ in given):
+        raise TokenizerError(f"{path}: {key} has other tokens in {given[-1][0]}; remove one")
+    if isinstance(value, dict):
+        return {name: _parse_token(v, path, key, _SPECIAL) for name, v in value.items()}, ()
+    if not isinstance(value, list):
+        raise TokenizerError(f"{path}: {key} must be a list, not {value!r:.60}")
+    return {}, tuple(_parse_token(entry, path, key, flags) for entry in value)
 
 
 def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
@@ -283,34 +283,24 @@ def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
     return _sort_by_id(tokens, path)
 
 
-def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[str]:
-    """Return the special tokens that transformers knows when it reads `added_tokens.json`.
+def _read_added(path: Path, named: set[str], late: set[str]) -> tuple[AddedToken, ...] | None:
+    """Read `added_tokens.json`, which has no flags.
 
-    `config` is tokenizer_config.json, `older` special_tokens_map.json. Transformers reads JSON
-    objects in `config`, and `additional_special_tokens` in `older`, only after that.
+    `named` contains the special tokens that transformers knows before it reads the file; `late`,
+    the others.
     """
-    texts_in_config = {key: value for key, value in config.items() if isinstance(value, str)}
-    token_map = {**texts_in_config, **older}
-    extra = [config.get(_EXTRA) or config.get(_OLD_EXTRA), older.get(_EXTRA)]
-    extra_in_config, extra_in_map = (e if isinstance(e, list) else [] for e in extra)
-    entries = [
-        *(token_map.get(key) for key in _MAP_KEYS),
-        *(entry for entry in extra_in_config if isinstance(entry, str)),
-        *extra_in_map,
-    ]
-    texts = [entry.get("content") if isinstance(entry, dict) else entry for entry in entries]
-    return {text for text in texts if isinstance(text, str)}
-
-
-def _read_added(path: Path, special: set[str]) -> tuple[AddedToken, ...]:
-    """Read `added_tokens.json`; `special` contains the texts of the special tokens."""
     entries = read_if_exists(path)
     check_vocabulary(entries, path)
+    if unclear := late.intersection(entries):
+        raise TokenizerError(
+            f"{path}: the flags of {min(unclear)!r:.60} depend on the version of transformers; "
+            "save the tokenizer with transformers 5"
+        )
     tokens = [
-        AddedToken(text, token_id, special=text in special, normalized=text not in special)
+        AddedToken(text, token_id, special=text in named, normalized=text not in named)
         for text, token_id in entries.items()
     ]
-    return _sort_by_id(tokens, path)
+    return _sort_by_id(tokens, path) or None
 
 
 def _sort_by_id(tokens: list[AddedToken], path: Path) -> tuple[AddedToken, ...]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from dataclasses import fields
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
+from unicodedata import is_normalized
 
 from gpt2np.data.files import as_path
-from gpt2np.errors import InvalidArgumentError, TokenizerError, check_argument
+from gpt2np.errors import InvalidArgumentError, TokenizerError, check_argument, is_integer
 from gpt2np.tokenizer.bpe import (
     BoundedCache,
     JoinablePairs,
@@ -17,12 +19,12 @@ from gpt2np.tokenizer.bpe import (
     merge_pairs,
     split_at_unjoinable,
 )
-from gpt2np.tokenizer.formats import read_tiktoken, read_vocabulary, write_vocabulary
+from gpt2np.tokenizer.formats import read_vocabulary, write_vocabulary
 from gpt2np.tokenizer.normalizer import (
-    NormalizedPart,
-    extract_and_normalize,
+    Segment,
     find_first,
-    handle_surrogates,
+    replace_surrogates,
+    split_and_normalize,
 )
 from gpt2np.tokenizer.pre_tokenizer import (
     ASCII_PUNCTUATION,
@@ -35,7 +37,6 @@ from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary, token_bytes
 
 TYPE_CHECKING = False  # typing and rarely needed modules would double the import time
 if TYPE_CHECKING:
-    from array import array
     from typing import Literal, TypedDict
 
     import numpy as np
@@ -51,12 +52,10 @@ if TYPE_CHECKING:
 
         allowed_special: Special
         disallowed_special: Special
-        errors: str
 
 
-_BATCH_CHARACTERS = 1 << 18
 _SHORT_PIECE = 16  # characters; longer pieces rarely repeat as a whole
-_PART_CACHE_BYTES = 4 << 20
+_CHUNK_CACHE_BYTES = 4 << 20
 _PIECE_CACHE_BYTES = 12 << 20
 _WORD_CACHE_BYTES = 48 << 20  # there are more distinct words than pieces
 
@@ -81,13 +80,7 @@ class Tokenizer:
         encode("<|endoftext|>", disallowed_special=())     → [27, 91, 437, …], plain text
         encode("<|endoftext|>", allowed_special="all")     → [50256], the special token
 
-    The argument `errors` selects the treatment of lone surrogates, which UTF-8 can't express.
-    "replace" turns them into U+FFFD, as tiktoken does. "strict" raises InvalidArgumentError.
-    "surrogateescape" encodes U+DC80 to U+DCFF as the bytes 0x80 to 0xFF, so that any bytes survive
-    a round trip:
-
-        ids = encode(data.decode("utf-8", "surrogateescape"), errors="surrogateescape")
-        decode_bytes(ids) == data
+    Lone surrogates, which UTF-8 can't express, become U+FFFD, as in tiktoken.
 
     Attributes:
         vocabulary: content of the vocabulary files.
@@ -101,12 +94,11 @@ class Tokenizer:
             token.content: token.id for token in vocabulary.added_tokens if token.special
         }
         self.vocab_size = vocabulary.size
-        self._pre_tokenize = make_pre_tokenizer(vocabulary.patterns)
-        self._pattern = vocabulary.patterns[0] if len(vocabulary.patterns) == 1 else None
-        self._splits_whitespace = self._pattern in WHITESPACE_SPLITTING_PATTERNS
+        self._pre_tokenize = make_pre_tokenizer(vocabulary.pattern)
+        self._splits_whitespace = vocabulary.pattern in WHITESPACE_SPLITTING_PATTERNS
         self._ids = vocabulary.ids
-        self._takes_whole_pieces = vocabulary.ignore_merges or vocabulary.self_encoding
-        self._part_cache = BoundedCache(self._merge_part, _PART_CACHE_BYTES)
+        self._takes_whole_pieces = vocabulary.can_ignore_merges
+        self._chunk_cache = BoundedCache(self._merge_chunk, _CHUNK_CACHE_BYTES)
         self._piece_cache = BoundedCache(self._encode_piece, _PIECE_CACHE_BYTES)
         self._word_cache = BoundedCache(self._encode_word, _WORD_CACHE_BYTES)
 
@@ -117,8 +109,8 @@ class Tokenizer:
         A str is an existing path, or else the name of a model as in `gpt2np.load`; only the model's
         vocabulary is downloaded. A `Path` is never the name of a model.
 
-        A folder needs `tokenizer.json`, `vocab.json` + `merges.txt`, OpenAI's `encoder.json` +
-        `vocab.bpe`, or a `.tiktoken` file; the first found is read. The folder's
+        A folder needs `tokenizer.json`, `vocab.json` + `merges.txt`, or OpenAI's `encoder.json`
+        + `vocab.bpe`; the first found is read. The folder's
         `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` have the same
         effect as in transformers 5: see `gpt2np.tokenizer.special_tokens`. If `vocabulary` is the
         path of a `tokenizer.json`, the other files in its folder are ignored.
@@ -135,22 +127,6 @@ class Tokenizer:
         from gpt2np.hub.find import find_vocabulary
 
         return cls(read_vocabulary(find_vocabulary(vocabulary).path))
-
-    @classmethod
-    def from_tiktoken(
-        cls,
-        file: str | Path,
-        *,
-        pattern: str | None = None,
-        special_tokens: Mapping[str, int] | None = None,
-    ) -> Tokenizer:
-        """Create a tokenizer from a `.tiktoken` file, which has no pattern and no special tokens.
-
-        `special_tokens` maps the text of each special token to its id. The default pre-tokenizer
-        `pattern` depends on the file's name: OpenAI's for cl100k_base and o200k_base, Qwen's for
-        qwen, otherwise GPT-2's. Raises TokenizerError if the file is missing or damaged.
-        """
-        return cls(read_tiktoken(as_path(file), pattern, special_tokens))
 
     def save(self, folder: str | Path) -> None:
         """Write the vocabulary in Hugging Face's formats.
@@ -181,10 +157,12 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 hash of the vocabulary, in hexadecimal."""
+        """SHA-256 hash of the vocabulary, in hexadecimal; the same for equal vocabularies."""
         from hashlib import sha256
 
-        return sha256(repr(self.vocabulary).encode("utf-8", "surrogatepass")).hexdigest()
+        compared = [getattr(self.vocabulary, f.name) for f in fields(Vocabulary) if f.compare]
+        content = [sorted(v.items()) if isinstance(v, dict) else v for v in compared]
+        return sha256(repr(content).encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def splits_before_whitespace(self) -> bool:
@@ -201,19 +179,18 @@ class Tokenizer:
         *,
         allowed_special: Special = (),
         disallowed_special: Special = "all",
-        errors: str = "replace",
     ) -> list[int]:
         """Encode `text` to token ids; `Tokenizer` explains the keyword arguments.
 
-        Raises InvalidArgumentError if `text` contains a disallowed special token, a lone surrogate
-        that `errors` rejects, or a character without a token.
+        Raises InvalidArgumentError if `text` contains a disallowed special token, or a character
+        without a token.
         """
         ids: list[int] = []
-        for part in self._parts(text, allowed_special, disallowed_special, errors):
-            if part.added_id is None:
-                self._encode_plain(part.text, ids)
+        for segment in self._segments(text, allowed_special, disallowed_special):
+            if segment.added_id is None:
+                self._encode_plain(segment.text, ids)
             else:
-                ids.append(part.added_id)
+                ids.append(segment.added_id)
         return ids
 
     def encode_to_numpy(
@@ -227,22 +204,11 @@ class Tokenizer:
         )
 
     def encode_batch(
-        self, texts: Iterable[str], *, processes: int = 1, **options: Unpack[EncodeOptions]
+        self, texts: Iterable[str], **options: Unpack[EncodeOptions]
     ) -> list[list[int]]:
-        """Encode each text in `texts`; `options` are the keyword arguments of `encode`.
-
-        Several processes save time for texts of about ten megabytes or more: each process has to
-        start and to fill its caches. Threads don't help under the global interpreter lock.
-        """
+        """Encode each text in `texts`; `options` are the keyword arguments of `encode`."""
         _check_list("texts", texts, "a list of texts; for one text call encode")
-        if processes == 1:
-            return [self.encode(text, **options) for text in texts]
-        from gpt2np.data.workers import check_processes, map_in_order
-
-        check_processes(processes)
-        encode, batches = partial(_encode_packed, self, options), _batch_texts(texts)
-        packed = map_in_order(encode, batches, processes)
-        return [ids.tolist() for _, batch in packed for ids in batch]
+        return [self.encode(text, **options) for text in texts]
 
     def count(self, text: str, **options: Unpack[EncodeOptions]) -> int:
         """Count the tokens of `text`; `options` are the keyword arguments of `encode`."""
@@ -252,24 +218,30 @@ class Tokenizer:
         """Encode `text`; return each token id with the characters and bytes that the token covers.
 
         A token may cover only some bytes of a character. Its character span then includes the
-        whole character; its byte span has only the covered bytes. If normalization changes a
-        character, byte spans include all bytes of that character. Character spans equal those of
-        `tokenizers`. With errors="replace", a surrogate pair counts as one character. Raises
-        InvalidArgumentError in the same cases as `encode`.
-        """
-        from gpt2np.tokenizer.trace import char_byte_offsets, part_offsets
+        whole character; its byte span has only the covered bytes. Character spans equal those of
+        `tokenizers`. A surrogate pair counts as one character.
 
-        text = handle_surrogates(text, options.get("errors", "replace"))
+        Raises InvalidArgumentError in the same cases as `encode`, or if the vocabulary normalizes
+        text to Unicode form NFC, and `text` is in another form.
+        """
+        from gpt2np.tokenizer.trace import char_byte_offsets, token_spans
+
+        text = replace_surrogates(text)
+        if self.vocabulary.nfc and not is_normalized("NFC", text):
+            raise InvalidArgumentError(
+                "the tokenizer changes the text to Unicode form NFC, in which positions differ; "
+                'pass unicodedata.normalize("NFC", text)'
+            )
         text_offsets = char_byte_offsets(text)
         spans: list[TokenSpan] = []
-        for part in self._parts(text, with_spans=True, **options):
-            if part.added_id is None:
-                pieces = self._pre_tokenize(part.text)
+        for segment in self._segments(text, **options):
+            if segment.added_id is None:
+                pieces = self._pre_tokenize(segment.text)
                 tokens = chain.from_iterable(map(self._tokenize_piece, pieces))
                 sized = [self.vocabulary.id_and_nbytes(token) for token in tokens]
             else:
-                sized = [(part.added_id, len(part.text.encode()))]
-            spans += part_offsets(part, sized, text, text_offsets)
+                sized = [(segment.added_id, len(segment.text.encode()))]
+            spans += token_spans(segment, sized, text_offsets)
         return spans
 
     def trace_merges(self, text: str, **options: Unpack[EncodeOptions]) -> list[MergeTrace]:
@@ -285,28 +257,28 @@ class Tokenizer:
         self, text: str, **options: Unpack[EncodeOptions]
     ) -> Iterator[tuple[str, tuple[int, ...], bool]]:
         """Yield each pre-tokenizer piece of `text`, its ids, and whether it is an added token."""
-        for part in self._parts(text, **options):
-            if part.added_id is not None:
-                yield part.text, (part.added_id,), True
+        for segment in self._segments(text, **options):
+            if segment.added_id is not None:
+                yield segment.text, (segment.added_id,), True
                 continue
-            for piece in self._pre_tokenize(part.text):
+            for piece in self._pre_tokenize(segment.text):
                 yield piece, self._piece_cache[piece], False
 
     def merge_steps(self, piece: str) -> tuple[MergeStep, ...]:
         """Return the merge steps of a pre-tokenizer piece; the cost is quadratic in its length."""
         from gpt2np.tokenizer.trace import merge_steps
 
-        spelled = self.vocabulary.spell(piece)
-        whole = self.vocabulary.ignore_merges and spelled in self.vocabulary.ids
-        return () if whole else merge_steps(list(spelled), self.vocabulary.ranks)
+        return merge_steps(list(self.vocabulary.spell(piece)), self.vocabulary.ranks)
 
     def decode(
         self, ids: Iterable[int], errors: str = "replace", *, skip_special_tokens: bool = False
     ) -> str:
         """Decode `ids` to text; `errors` treats invalid UTF-8 as in `bytes.decode`.
 
+        An id without a token decodes to "", because some models have more embeddings than tokens.
+
         Raises:
-            InvalidArgumentError: an id is not in the vocabulary.
+            InvalidArgumentError: an id is negative or not an integer.
             UnicodeDecodeError: with errors="strict", the bytes are not UTF-8.
         """
         _check_list("ids", ids, "a list of token ids")
@@ -321,17 +293,20 @@ class Tokenizer:
         return [self.decode(ids, errors) for ids in batch]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """Decode `ids` to bytes; raise InvalidArgumentError for an id not in the vocabulary."""
+        """Decode `ids` to bytes; an id without a token, as models with padding have, to b"".
+
+        Raises InvalidArgumentError if an id is negative or not an integer.
+        """
         _check_list("ids", ids, "a list of token ids")
-        table = self.vocabulary.token_bytes
+        ids, table = list(ids), self.vocabulary.token_bytes
         try:
             return b"".join([table[token_id] for token_id in ids])
-        except KeyError as error:
-            raise InvalidArgumentError(
-                f"id {error.args[0]} is not in the vocabulary of {len(table)} tokens"
-            ) from error
-        except TypeError as error:  # an item can't be a key
-            raise InvalidArgumentError(f"ids must be integers, not lists ({error})") from error
+        except (KeyError, TypeError):  # TypeError: an item can't be a key
+            for token_id in ids:
+                check_argument(
+                    is_integer(token_id) and token_id >= 0, "ids", token_id, "integers from 0"
+                )
+            return b"".join([table.get(token_id, b"") for token_id in ids])
 
     def token_texts(self, ids: Iterable[int]) -> list[str]:
         r"""Return the text of each token, for display.
@@ -354,16 +329,10 @@ class Tokenizer:
         table = self.vocabulary.token_bytes
         return sorted((token, i) for i, token in table.items() if i not in added)
 
-    def _parts(
-        self,
-        text: str,
-        allowed_special: Special = (),
-        disallowed_special: Special = "all",
-        errors: str = "replace",
-        *,
-        with_spans: bool = False,
-    ) -> Iterator[NormalizedPart]:
-        text = handle_surrogates(text, errors)
+    def _segments(
+        self, text: str, allowed_special: Special = (), disallowed_special: Special = "all"
+    ) -> Iterator[Segment]:
+        text = replace_surrogates(text)
         allowed = self._resolve_special(allowed_special)
         forbidden = self._resolve_special(disallowed_special) - allowed
         if found := find_first(text, forbidden):
@@ -371,7 +340,7 @@ class Tokenizer:
                 f"the text has the special token {found}; pass allowed_special={{{found!r}}} to "
                 "encode it as that token, or disallowed_special=() to encode it as plain text"
             )
-        return extract_and_normalize(text, self.vocabulary, allowed, with_spans=with_spans)
+        return split_and_normalize(text, self.vocabulary, allowed)
 
     def _resolve_special(self, choice: Special) -> frozenset[str]:
         if choice == "all":
@@ -387,10 +356,10 @@ class Tokenizer:
 
     def _encode_plain(self, text: str, ids: list[int]) -> None:
         """Encode `text`, which has no added tokens, and append the token ids to `ids`."""
-        for segment, keys in split_text(text, self._pattern):
+        for chunk, keys in split_text(text, self.vocabulary.pattern):
             cache = self._word_cache
             if keys is None:
-                cache, keys = self._piece_cache, self._pre_tokenize(segment)
+                cache, keys = self._piece_cache, self._pre_tokenize(chunk)
             for key_ids in map(cache.__getitem__, keys):
                 ids += key_ids
 
@@ -413,15 +382,15 @@ class Tokenizer:
         if self._takes_whole_pieces and (whole := self._ids.get(spelled)) is not None:
             return (whole,)
         if len(spelled) <= _SHORT_PIECE:
-            return self._merge_part(spelled)
-        parts = split_at_unjoinable(spelled, self._joinable_pairs)
-        return tuple(chain.from_iterable(map(self._part_cache.__getitem__, parts)))
+            return self._merge_chunk(spelled)
+        chunks = split_at_unjoinable(spelled, self._joinable_pairs)
+        return tuple(chain.from_iterable(map(self._chunk_cache.__getitem__, chunks)))
 
     @cached_property
     def _joinable_pairs(self) -> JoinablePairs:
         return find_joinable_pairs(self.vocabulary.ranks)
 
-    def _merge_part(self, spelled: str) -> tuple[int, ...]:
+    def _merge_chunk(self, spelled: str) -> tuple[int, ...]:
         tokens = merge_pairs(spelled, self.vocabulary.ranks)
         if self.vocabulary.byte_level:
             return tuple([self._ids[token] for token in tokens])
@@ -465,25 +434,3 @@ class StreamingDecoder:
 def _check_list(name: str, value: object, expected: str) -> None:
     is_list = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
     check_argument(is_list, name, value, expected)
-
-
-def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield batches of `texts` that are large enough to be worth sending to another process."""
-    batch: list[str] = []
-    characters = 0
-    for text in texts:
-        batch.append(text)
-        characters += len(text)
-        if characters > _BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    yield batch
-
-
-def _encode_packed(
-    tokenizer: Tokenizer, options: EncodeOptions, texts: list[str]
-) -> list[array[int]]:
-    """Encode `texts` to arrays, which are sent to a process ten times as fast as lists."""
-    from array import array
-
-    return [array("I", tokenizer.encode(text, **options)) for text in texts]

@@ -10,16 +10,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
 from gpt2np.data.files import atomic_write_text, read_json_object
 from gpt2np.errors import InvalidArgumentError, TokenizerError, short_repr
 from gpt2np.limits import limits
-from gpt2np.tokenizer.gpt2_files import are_gpt2_merges
-from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, HF_GPT2_PATTERN, KNOWN_PATTERNS
-from gpt2np.tokenizer.special_tokens import CONFIG_FILE, SpecialTokens
+from gpt2np.tokenizer.pre_tokenizer import (
+    GPT2_PATTERN,
+    HF_GPT2_PATTERN,
+    KNOWN_PATTERNS,
+    QWEN2_PATTERN,
+)
+from gpt2np.tokenizer.special_tokens import CONFIG_FILE, TokenizerConfig
 from gpt2np.tokenizer.vocabulary import (
     CHAR_TO_BYTE,
     SPACE_PLACEHOLDER,
@@ -43,14 +46,21 @@ _SEQUENCE_KEYS = {
     "pre-tokenizer": "pretokenizers",
     "post-processor": "processors",
 }
+_UNSUPPORTED_OPTIONS = (
+    "dropout",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "byte_fallback",
+    "ignore_merges",
+)
 _FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 
 
-def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Vocabulary:
+def read_tokenizer_json(path: Path, config: TokenizerConfig | None = None) -> Vocabulary:
     """Read a `tokenizer.json`, except its settings for truncation and padding.
 
-    `special` holds the content of the special tokens files in the same folder. Hugging Face's
-    `transformers` reads these files; `tokenizers` doesn't.
+    `config` holds the content of the files beside it. Hugging Face's `transformers` reads these
+    files; `tokenizers` doesn't.
 
     Raises TokenizerError if the file is damaged, or needs a feature that gpt2np lacks.
     """
@@ -61,67 +71,56 @@ def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Voc
             "of the vocabulary, or another file"
         )
     try:
-        return _parse_vocabulary(content, path, special or SpecialTokens())
+        return _parse_vocabulary(content, path, config or TokenizerConfig())
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise TokenizerError(f"{path} is damaged: {type(error).__name__} {error}") from error
 
 
-def _parse_vocabulary(content: dict[str, Any], path: Path, special: SpecialTokens) -> Vocabulary:
+def _parse_vocabulary(content: dict[str, Any], path: Path, config: TokenizerConfig) -> Vocabulary:
     model = content["model"]
     _check_model(model, path)
-    types = ("ByteLevel", "Split", "Digits")
-    steps = _steps(content.get("pre_tokenizer"), "pre-tokenizer", types, path)
-    byte_level = [step for step in steps if step["type"] == "ByteLevel"]
-    if len(byte_level) > 1 or (byte_level and steps[-1] is not byte_level[0]):
-        raise _unsupported(path, "ByteLevel before another pre-tokenizer")
-    if len(steps) > 1 and byte_level and byte_level[0].get("add_prefix_space", True):
-        raise _unsupported(path, "add_prefix_space after another pre-tokenizer")
-    _check_decoder(content.get("decoder"), bool(byte_level), path)
+    pattern, byte_level, add_prefix_space = _parse_pre_tokenizer(content.get("pre_tokenizer"), path)
+    _check_decoder(content.get("decoder"), byte_level, path)
     _check_post_processor(content.get("post_processor"), path)
-    ranks = _parse_merges(model["merges"], bool(byte_level), path)
+    ranks = _parse_merges(model["merges"], byte_level, path)
     made = list(map(str.replace, ranks, repeat(" "), repeat("")))
-    ids = _parse_ids(model["vocab"], ranks, made, bool(byte_level), path)
+    ids = _parse_ids(model["vocab"], ranks, made, byte_level, path)
     json_tokens = _parse_added_tokens(content.get("added_tokens") or [], path)
-    added = special.resolve_added_tokens(model["vocab"], json_tokens, path)
-    _remove_added(added, ids, set(made), bool(byte_level))
+    config.check_declared(json_tokens)
+    added, names = config.name_tokens(json_tokens, model["vocab"], path)
+    _remove_added(added, ids, set(made), byte_level)
     if byte_level:
         check_bytes(ids, path)
     vocabulary = Vocabulary(
         ids=ids,
         ranks=ranks,
         added_tokens=added,
-        patterns=tuple(pattern for step in steps for pattern in _parse_patterns(step, path)),
-        byte_level=bool(byte_level),
+        pattern=pattern,
+        byte_level=byte_level,
         nfc=bool(_steps(content.get("normalizer"), "normalizer", ("NFC",), path)),
-        add_prefix_space=bool(byte_level and byte_level[0].get("add_prefix_space", True)),
-        ignore_merges=bool(model.get("ignore_merges")),
+        add_prefix_space=add_prefix_space,
         unk_token=None if byte_level else model.get("unk_token"),
-        special_tokens_map=special.special_tokens_map(added),
+        special_tokens_map=names,
     )
-    if special.is_gpt2:
-        vocabulary = _as_gpt2_tokenizer(vocabulary, special, path)
-    # GPT-2's merges are known to be self-encoding, if the file has no duplicate merges and no
-    # tokens other than bytes and the tokens that merges make.
-    genuine = byte_level and len(vocabulary.ids) - 256 == len(ranks) == len(model["merges"])
-    return vocabulary.as_self_encoding() if genuine and are_gpt2_merges(ranks) else vocabulary
+    _check_class(vocabulary, config, path)
+    return vocabulary
 
 
-def _as_gpt2_tokenizer(vocabulary: Vocabulary, special: SpecialTokens, path: Path) -> Vocabulary:
-    """Return the vocabulary with the settings of transformers' GPT2Tokenizer.
-
-    GPT2Tokenizer ignores the settings in the file, so different settings raise TokenizerError.
-    """
-    space = special.add_prefix_space
-    changed = replace(vocabulary, add_prefix_space=space)
-    if changed != Vocabulary(
-        changed.ids, changed.ranks, changed.added_tokens, add_prefix_space=space
-    ):
+def _check_class(vocabulary: Vocabulary, config: TokenizerConfig, path: Path) -> None:
+    """Raise TokenizerError if a class of transformers replaces the file's settings by others."""
+    name = config.tokenizer_class
+    if name is None:
+        return
+    qwen = name == "Qwen2Tokenizer"
+    pattern, space = QWEN2_PATTERN if qwen else GPT2_PATTERN, config.add_prefix_space
+    expected = (pattern, True, qwen, space)
+    v = vocabulary
+    if (v.pattern, v.byte_level, v.nfc, v.add_prefix_space) != expected:
         raise TokenizerError(
-            f"{path}: transformers reads it as a GPT2Tokenizer and ignores its normalizer, "
-            "pre_tokenizer and ignore_merges, which differ from GPT-2's; to apply them, set "
+            f"{path}: transformers reads it as a {name} and ignores its normalizer and "
+            "pre_tokenizer, which differ from those of this class; to apply them, set "
             f'"tokenizer_class": "PreTrainedTokenizerFast" in {path.parent / CONFIG_FILE}'
         )
-    return changed
 
 
 def _unsupported(path: Path, feature: str) -> TokenizerError:
@@ -133,7 +132,7 @@ def _unsupported(path: Path, feature: str) -> TokenizerError:
 def _check_model(model: dict[str, Any], path: Path) -> None:
     if model.get("type", "BPE") != "BPE" or "merges" not in model:
         raise _unsupported(path, f"the model {model.get('type', 'without merges')!r}, only 'BPE'")
-    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+    for option in _UNSUPPORTED_OPTIONS:
         if model.get(option):
             raise _unsupported(path, f"the BPE model's {option} = {short_repr(model[option])}")
     if model.get("fuse_unk") and model.get("unk_token"):
@@ -148,40 +147,50 @@ def _steps(
         return []
     if step["type"] == "Sequence":
         inner = step[_SEQUENCE_KEYS[name]]
-        return [part for step in inner for part in _steps(step, name, types, path)]
+        return [s for step in inner for s in _steps(step, name, types, path)]
     if step["type"] not in types:
         raise _unsupported(path, f"the {name} {step['type']!r}")
     return [step]
 
 
-def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
-    """Return the pattern of a pre-tokenizer `step` in a list, or [] for a step without pattern."""
-    if step["type"] == "ByteLevel":
-        return [GPT2_PATTERN] if step.get("use_regex", True) else []
-    if step["type"] == "Digits":
-        return [r"\p{N}" if step["individual_digits"] else r"\p{N}+"]
-    ((kind, pattern),) = step["pattern"].items()
-    if kind not in ("Regex", "String"):
-        raise _unsupported(path, f"a pattern of the kind {kind!r}")
-    is_unknown_regex = kind == "Regex" and pattern not in KNOWN_PATTERNS
-    if is_unknown_regex and (syntax := _AMBIGUOUS_SYNTAX.search(pattern)):
-        raise _unsupported(path, f"{syntax[0]!r} in the pattern {short_repr(pattern)}")
-    behavior = (step["behavior"], bool(step.get("invert")))
-    if behavior not in (("Isolated", False), ("Isolated", True), ("Removed", True)):
-        raise _unsupported(path, f"Split with behavior {behavior[0]!r} and invert = {behavior[1]}")
-    import regex
+def _parse_pre_tokenizer(step: dict[str, Any] | None, path: Path) -> tuple[str | None, bool, bool]:
+    """Return the pattern, whether tokens consist of bytes, and whether to add a prefix space.
 
+    A pre-tokenizer is a Split, a ByteLevel (with GPT-2's pattern), both in this order, or nothing.
+    """
+    steps = _steps(step, "pre-tokenizer", ("Split", "ByteLevel"), path)
+    types = [step["type"] for step in steps]
+    if types not in ([], ["Split"], ["ByteLevel"], ["Split", "ByteLevel"]):
+        raise _unsupported(path, f"the pre-tokenizer {' + '.join(types)}")
+    pattern = _parse_split(steps[0], path) if "Split" in types else None
+    if "ByteLevel" not in types:
+        return pattern, False, False
+    add_prefix_space = bool(steps[-1].get("add_prefix_space", True))
+    if steps[-1].get("use_regex", True):
+        if pattern is not None:
+            raise _unsupported(path, "Split before ByteLevel with use_regex")
+        pattern = GPT2_PATTERN
+    elif pattern is not None and add_prefix_space:
+        raise _unsupported(path, "add_prefix_space after Split")
+    return pattern, True, add_prefix_space
+
+
+def _parse_split(step: dict[str, Any], path: Path) -> str:
+    ((kind, pattern),) = step["pattern"].items()
+    if kind != "Regex":
+        raise _unsupported(path, f"a pattern of the kind {kind!r}")
+    if pattern not in KNOWN_PATTERNS and (syntax := _AMBIGUOUS_SYNTAX.search(pattern)):
+        raise _unsupported(path, f"{syntax[0]!r} in the pattern {short_repr(pattern)}")
+    if step["behavior"] != "Isolated" or step.get("invert"):
+        invert = bool(step.get("invert"))
+        raise _unsupported(path, f"Split with behavior {step['behavior']!r} and invert = {invert}")
     from gpt2np.data.untrusted_regex import compile_pattern
 
-    pattern = regex.escape(pattern) if kind == "String" else pattern
-    matches_all = pattern.endswith(r"|\s+") and r"[^\s\p{L}\p{N}]" in pattern
-    if behavior == ("Removed", True) and not matches_all:
-        raise _unsupported(path, "Split with behavior 'Removed' for a pattern that may skip text")
     try:
         compile_pattern(pattern, "the pattern")
     except InvalidArgumentError as error:
         raise TokenizerError(f"{path}: {error}") from error
-    return [GPT2_PATTERN if pattern == HF_GPT2_PATTERN else pattern]
+    return GPT2_PATTERN if pattern == HF_GPT2_PATTERN else pattern
 
 
 def _check_decoder(decoder: dict[str, Any] | None, byte_level: bool, path: Path) -> None:
@@ -196,16 +205,16 @@ def _check_post_processor(step: dict[str, Any] | None, path: Path) -> None:
     """Raise TokenizerError for a post-processor that adds tokens or is of an unknown type."""
     types = ("ByteLevel", "TemplateProcessing")
     for inner in _steps(step, "post-processor", types, path):
-        for part in inner["single"] if inner["type"] == "TemplateProcessing" else ():
-            if "SpecialToken" in part:
+        for item in inner["single"] if inner["type"] == "TemplateProcessing" else ():
+            if "SpecialToken" in item:
                 raise TokenizerError(
-                    f"{path} has a post-processor that adds {part['SpecialToken']['id']} to every "
+                    f"{path} has a post-processor that adds {item['SpecialToken']['id']} to every "
                     "text; remove it from the file, and add the id yourself"
                 )
 
 
 def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[AddedToken, ...]:
-    """Parse `added_tokens` and keep their order, because transformers adds them in that order."""
+    """Parse `added_tokens`, in the order of the file, in which transformers adds them."""
     for entry in entries:
         if not entry["content"] or type(entry["id"]) is not int or entry["id"] < 0:
             raise TokenizerError(f"{path} is damaged: the added token {entry}")
@@ -244,14 +253,19 @@ def _remove_added(
 
 def _parse_merges(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:
     """Map each merge "left right" to its rank; the file may write it as ["left", "right"]."""
-    if not byte_level:
-        merges = [m if isinstance(m, str) else [_spell(part) for part in m] for m in merges]
-    keys = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    keys = [merge if isinstance(merge, str) else _join_merge(merge, byte_level) for merge in merges]
     spaces = list(map(str.count, keys, repeat(" ")))
     if set(spaces) - {1}:
         index = next(index for index, count in enumerate(spaces) if count != 1)
-        raise TokenizerError(f"{path}: merge {index} is {merges[index]!r}; expected two tokens")
+        raise TokenizerError(f"{path}: merge {index} is {merges[index]!r:.60}; expected two tokens")
     return dict(zip(keys, range(len(keys)), strict=True))
+
+
+def _join_merge(merge: Any, byte_level: bool) -> str:
+    """Write the merge ["left", "right"] as "left right"; return "" for anything else."""
+    if not isinstance(merge, list) or {*map(type, merge)} != {str}:
+        return ""
+    return " ".join(merge if byte_level else map(_spell, merge))
 
 
 def _spell(token: str) -> str:
@@ -288,10 +302,11 @@ def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
             "end_of_word_suffix": None,
             "fuse_unk": False,
             "byte_fallback": False,
-            "ignore_merges": vocabulary.ignore_merges,
+            "ignore_merges": False,
             "vocab": dict(sorted(ids.items(), key=lambda item: item[1])),
             "merges": [
-                [part.replace(SPACE_PLACEHOLDER, " ") for part in key.split(" ")] for key in merges
+                [token.replace(SPACE_PLACEHOLDER, " ") for token in key.split(" ")]
+                for key in merges
             ],
         },
     }
@@ -304,9 +319,9 @@ def _check_is_expressible(vocabulary: Vocabulary, path: Path) -> None:
             raise TokenizerError(
                 f"{path} cannot hold {token.content!r} both as a token and as an added token"
             )
-    if vocabulary.add_prefix_space and vocabulary.patterns not in ((), (GPT2_PATTERN,)):
+    if vocabulary.add_prefix_space and vocabulary.pattern not in (None, GPT2_PATTERN):
         raise TokenizerError(
-            f"{path} cannot hold add_prefix_space with patterns other than GPT-2's"
+            f"{path} cannot hold add_prefix_space with a pattern other than GPT-2's"
         )
 
 
@@ -320,11 +335,11 @@ def _byte_level_json(vocabulary: Vocabulary, use_regex: bool = False) -> dict[st
 
 
 def _pre_tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any] | None:
-    if vocabulary.byte_level and vocabulary.patterns == (GPT2_PATTERN,):
+    if vocabulary.byte_level and vocabulary.pattern == GPT2_PATTERN:
         return _byte_level_json(vocabulary, use_regex=True)
-    steps: list[dict[str, Any]] = [
-        {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-        for pattern in vocabulary.patterns
-    ]
+    steps: list[dict[str, Any]] = []
+    if (pattern := vocabulary.pattern) is not None:
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+        steps.append({**split, "invert": False})
     steps += [_byte_level_json(vocabulary)] if vocabulary.byte_level else []
     return {"type": "Sequence", "pretokenizers": steps} if steps else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, pairwise, repeat
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from gpt2np.tokenizer.bpe import Ranks
-from gpt2np.tokenizer.normalizer import NormalizedPart
+from gpt2np.tokenizer.normalizer import Segment
 
 
 class TokenSpan(NamedTuple):
@@ -25,32 +26,30 @@ def char_byte_offsets(text: str) -> list[int]:
     """Return the UTF-8 offset of each character of `text`, then the length of `text` in bytes."""
     if text.isascii():
         return list(range(len(text) + 1))
-    lengths = (len(character.encode("utf-8", "surrogateescape")) for character in text)
-    return list(accumulate(lengths, initial=0))
+    return list(accumulate((len(character.encode()) for character in text), initial=0))
 
 
-def part_offsets(
-    part: NormalizedPart, tokens: Iterable[tuple[int, int]], text: str, text_offsets: Sequence[int]
+def token_spans(
+    segment: Segment, tokens: Iterable[tuple[int, int]], text_offsets: Sequence[int]
 ) -> Iterator[TokenSpan]:
-    """Yield the position in the original `text` of each token of the normalized `part`.
+    """Yield the position in the whole text of each token of a segment.
 
-    `tokens` has (id, number of bytes) for each token. `text_offsets` is `char_byte_offsets(text)`.
+    `tokens` has (id, number of bytes) for each token. `text_offsets` is `char_byte_offsets` of the
+    whole text. A prefix space belongs to the first character.
     """
-    offsets = char_byte_offsets(part.text)
-    lengths = (end - start for start, end in pairwise(offsets))
-    char_at_byte = list(chain.from_iterable(map(repeat, range(len(part.text)), lengths)))
-    byte_offset = 0
+    offsets = char_byte_offsets(segment.text)
+    shift = segment.start - segment.has_prefix_space
+    byte_shift = text_offsets[segment.start] - segment.has_prefix_space
+    byte_start = 0
     for token_id, n_bytes in tokens:
-        first, last = char_at_byte[byte_offset], char_at_byte[byte_offset + n_bytes - 1]
-        start, end = part.spans[first][0], part.spans[last][1]
-        byte_start, byte_end = text_offsets[start], text_offsets[end]
-        # If normalization changed a character, the token's share of its bytes is unknown.
-        if text[slice(*part.spans[first])] == part.text[first]:
-            byte_start += byte_offset - offsets[first]
-        byte_offset += n_bytes
-        if text[slice(*part.spans[last])] == part.text[last]:
-            byte_end -= offsets[last + 1] - byte_offset
-        yield TokenSpan(token_id, start, end, byte_start, byte_end)
+        byte_end = byte_start + n_bytes
+        first, last = bisect_right(offsets, byte_start) - 1, bisect_left(offsets, byte_end) - 1
+        start, end = max(shift + first, segment.start), max(shift + last, segment.start) + 1
+        ends = max(byte_start + byte_shift, text_offsets[start]), byte_end + byte_shift
+        if segment.has_prefix_space and last == 0:  # the token is the prefix space alone
+            ends = text_offsets[start], text_offsets[end]
+        yield TokenSpan(token_id, start, end, *ends)
+        byte_start = byte_end
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from zlib import crc32
 
 from gpt2np.data import END_OF_TEXT as END_OF_TEXT
 from gpt2np.data.text import is_unicode_text
@@ -22,6 +23,9 @@ from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 
 SPACE_PLACEHOLDER = "\uffff"
 """Stands for a space in tokens that are not byte-level; Unicode never assigns U+FFFF."""
+
+_N_GPT2_MERGES = 50_000
+_GPT2_MERGES_CRC32 = 0x49F9CBC7  # of the merges, one a line, in order of rank
 
 _NO_TOKEN = "\ud800"  # stands for U+FFFF in text, as no token contains a lone surrogate
 
@@ -80,16 +84,11 @@ class Vocabulary:
             tokens in plain characters, with SPACE_PLACEHOLDER for a space.
         ranks: "left right" → rank of the merge: see `gpt2np.tokenizer.bpe`.
         added_tokens: tokens that are matched as a whole, including special tokens.
-        patterns: pre-tokenizer patterns, applied one after another. Without a pattern, the whole
-            text is one piece.
+        pattern: pre-tokenizer pattern. Without a pattern, the whole text is one piece.
         byte_level: whether tokens consist of bytes instead of characters.
         nfc: whether to normalize text to Unicode form NFC.
         add_prefix_space: whether to prepend a space to text that doesn't begin with one.
-        ignore_merges: whether a piece that equals a token becomes that token without merging.
-            tokenizer.json has this option; tiktoken always works like this.
         unk_token: token for a character that has no token; None if `byte_level`.
-        self_encoding: whether BPE is known to encode the text of each token as this token, so that
-            a piece that equals a token needs no merging.
         special_tokens_map: key in Hugging Face's files ("eos_token", "pad_token", …) → text of an
             added token. Encoding doesn't depend on this map, so `==` ignores it.
     """
@@ -97,13 +96,11 @@ class Vocabulary:
     ids: dict[str, int]
     ranks: dict[str, int]
     added_tokens: tuple[AddedToken, ...] = ()
-    patterns: tuple[str, ...] = (GPT2_PATTERN,)
+    pattern: str | None = GPT2_PATTERN
     byte_level: bool = True
     nfc: bool = False
     add_prefix_space: bool = False
-    ignore_merges: bool = False
     unk_token: str | None = None
-    self_encoding: bool = field(default=False, init=False, compare=False)
     special_tokens_map: dict[str, str] = field(default_factory=dict, compare=False)
 
     @cached_property
@@ -142,13 +139,17 @@ class Vocabulary:
         # NFC replaces 4 characters by one of 3 bytes, at most.
         return max(1, longest) * (2 if self.nfc else 1)
 
-    def as_self_encoding(self) -> Vocabulary:
-        """Set `self_encoding`: each token's text encodes to this token. Returns `self`.
+    @cached_property
+    def can_ignore_merges(self) -> bool:
+        """Whether a piece that equals a token is known to become this token, with GPT-2's merges.
 
-        `dataclasses.replace` resets `self_encoding`.
+        Tests check that merging the text of any of GPT-2's tokens gives that token.
         """
-        object.__setattr__(self, "self_encoding", True)
-        return self
+        if not self.byte_level or not len(self.ranks) == len(self.ids) - 256 == _N_GPT2_MERGES:
+            return False
+        in_order = [*self.ranks.values()] == [*range(_N_GPT2_MERGES)]
+        merges = "\n".join(self.ranks).encode("utf-8", "replace")
+        return in_order and crc32(merges) == _GPT2_MERGES_CRC32
 
     def __getstate__(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -159,7 +160,7 @@ class Vocabulary:
             return piece.replace(SPACE_PLACEHOLDER, _NO_TOKEN).replace(" ", SPACE_PLACEHOLDER)
         if piece.isascii() and piece.isprintable():
             return piece.replace(" ", BYTE_TO_CHAR[0x20])
-        return bytes_to_chars(piece.encode("utf-8", "surrogateescape"))
+        return bytes_to_chars(piece.encode())
 
     def id_and_nbytes(self, token: str) -> tuple[int, int]:
         """Return the id of `token` and the length of its text in bytes.

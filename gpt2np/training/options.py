@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.options import Integer, Number, attributes_text, check_options, option
+from gpt2np.options import attributes_text, check_options, option
 
 ARCHITECTURE = ("n_layer", "n_head", "n_embd", "n_positions")
 """Options that only a new model needs; a model to fine-tune has its own architecture."""
@@ -31,59 +31,53 @@ class TrainerOptions:
             `n_head`.
     """
 
-    n_layer: int = _architecture(6, Integer(1, _MAX_BLOCKS), "Number of blocks")
-    n_head: int = _architecture(4, Integer(1), "Number of attention heads per block")
+    n_layer: int = _architecture(6, "Number of blocks", low=1, high=_MAX_BLOCKS)
+    n_head: int = _architecture(4, "Number of attention heads per block", low=1)
     n_embd: int = _architecture(
-        256, Integer(1, _MAX_SIZE), "Width of the residual stream, a multiple of {n_head}"
+        256, "Width of the residual stream, a multiple of {n_head}", low=1, high=_MAX_SIZE
     )
-    n_positions: int = _architecture(512, Integer(1, _MAX_SIZE), "Context length in tokens")
-    max_steps: int = _training(10_000, Integer(1), "Number of training steps")
+    n_positions: int = _architecture(512, "Context length in tokens", low=1, high=_MAX_SIZE)
+    max_steps: int = _training(10_000, "Number of training steps", low=1)
     block_size: int | None = _training(
-        None,
-        Integer(1, is_optional=True),
-        "Tokens per training sequence (default: the context length)",
+        None, "Tokens per training sequence (default: the context length)", low=1
     )
-    per_device_train_batch_size: int = _training(8, Integer(1, _MAX_SIZE), "Sequences per pass")
+    per_device_train_batch_size: int = _training(8, "Sequences per pass", low=1, high=_MAX_SIZE)
     gradient_accumulation_steps: int = _training(
-        1, Integer(1, _MAX_SIZE), "Forward and backward passes per step; the gradients are added"
+        1, "Forward and backward passes per step; the gradients are added", low=1, high=_MAX_SIZE
     )
-    learning_rate: float = _training(1e-3, Number(0), "Peak learning rate of AdamW")
+    learning_rate: float = _training(1e-3, "Peak learning rate of AdamW", low=0)
     warmup_steps: int = _training(
-        100, Integer(0), "Number of steps until the learning rate reaches its peak"
+        100, "Number of steps until the learning rate reaches its peak", low=0
     )
-    weight_decay: float = _training(
-        0.1, Number(0), "Decoupled weight decay of matrices and embeddings"
-    )
+    weight_decay: float = _training(0.1, "Decoupled weight decay of matrices and embeddings", low=0)
     adam_beta1: float = _training(
-        0.9, Number(0, 1), "Decay rate of the moving average of the gradients in AdamW"
+        0.9, "Decay rate of the moving average of the gradients in AdamW", low=0, high=1
     )
     adam_beta2: float = _training(
-        0.95, Number(0, 1), "Decay rate of the moving average of the squared gradients in AdamW"
+        0.95, "Decay rate of the moving average of the squared gradients in AdamW", low=0, high=1
     )
-    adam_epsilon: float = _training(
-        1e-8, Number(0, is_open=True), "Constant added to AdamW's denominator"
-    )
+    adam_epsilon: float = _training(1e-8, "Constant added to AdamW's denominator", above=0)
     max_grad_norm: float = _training(
-        1.0,
-        Number(0, is_open=True),
-        "Maximum norm of the gradients; larger gradients are scaled down to this norm",
+        1.0, "Maximum norm of the gradients; larger gradients are scaled down to this norm", above=0
     )
-    embd_pdrop: float = _training(0.0, Number(0, 0.99), "Dropout probability of embeddings")
-    attn_pdrop: float = _training(0.0, Number(0, 0.99), "Dropout probability of attention patterns")
+    embd_pdrop: float = _training(0.0, "Dropout probability of embeddings", low=0, high=0.99)
+    attn_pdrop: float = _training(
+        0.0, "Dropout probability of attention patterns", low=0, high=0.99
+    )
     resid_pdrop: float = _training(
-        0.0, Number(0, 0.99), "Dropout probability of the outputs of attention and MLPs"
+        0.0, "Dropout probability of the outputs of attention and MLPs", low=0, high=0.99
     )
     seed: int = _training(
-        0, Integer(0), "Seed for initial weights, the choice of training sequences, and dropout"
+        0, "Seed for initial weights, the choice of training sequences, and dropout", low=0
     )
     eval_steps: int = _evaluation(
-        500, Integer(1), "Number of training steps between two evaluations on the evaluation corpus"
+        500, "Number of training steps between two evaluations on the evaluation corpus", low=1
     )
     early_stopping_patience: int | None = _evaluation(
         None,
-        Integer(1, is_optional=True),
         "Stop after N evaluations in a row without a new lowest loss",
         default_text="no early stopping",
+        low=1,
     )
 
     def __post_init__(self) -> None:

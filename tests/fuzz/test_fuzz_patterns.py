@@ -88,7 +88,7 @@ def test_stop_regex(byte_lm, stop_patterns, seed):
 def test_split_pattern(byte_lm, pattern, texts):
     ids = byte_lm.tokenizer.vocabulary.ids
     try:
-        tokenizer = Tokenizer(Vocabulary(ids, {}, patterns=(pattern,)))
+        tokenizer = Tokenizer(Vocabulary(ids, {}, pattern=pattern))
         for text in texts:
             assert tokenizer.decode(tokenizer.encode(text)) == text
     except GPT2NPError as error:

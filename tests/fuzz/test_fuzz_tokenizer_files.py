@@ -1,6 +1,5 @@
 """Damaged tokenizer files: an error of one line, or ids that decode to the text again."""
 
-import base64
 import json
 import shutil
 from contextlib import suppress
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpt2np import GPT2NPError, Tokenizer
 from gpt2np.tokenizer.pre_tokenizer import QWEN2_PATTERN
-from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary, bytes_to_chars, chars_to_bytes
+from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary, bytes_to_chars
 
 MERGES = ("t h", "Ġ th", "th e", "Ġth e", "a a", "aa aa", "Ġ a", "1 2", "Ã ©", "æ ¼")
 TEXTS = (
@@ -39,19 +38,16 @@ def folders(tmp_path_factory):
     }
     vocabularies = {
         "gpt2": Vocabulary(ids, ranks, (end,)),
-        "qwen": Vocabulary(ids, ranks, (end, tool, words), (QWEN2_PATTERN,), nfc=True),
-        "split": Vocabulary(ids, ranks, (end,), (r"\p{N}{1,3}", r"(?:a|b)+")),
+        "qwen": Vocabulary(ids, ranks, (end, tool, words), QWEN2_PATTERN, nfc=True),
+        "split": Vocabulary(ids, ranks, (end,), r"\p{N}{1,3}|(?:a|b)+"),
         "characters": Vocabulary(
-            characters | {"th": 50, "the": 51}, {"t h": 0, "th e": 1}, (), (), byte_level=False
+            characters | {"th": 50, "the": 51}, {"t h": 0, "th e": 1}, (), None, byte_level=False
         ),
     }
     made = tmp_path_factory.mktemp("vocabularies")
     for name, vocabulary in vocabularies.items():
         Tokenizer(vocabulary).save(made / name)
     (made / "gpt2" / "tokenizer.json").unlink()
-    (made / "tiktoken").mkdir()
-    lines = [b"%s %d" % (base64.b64encode(chars_to_bytes(token)), i) for token, i in ids.items()]
-    (made / "tiktoken" / "cl100k_base.tiktoken").write_bytes(b"\n".join(lines))
     return sorted(made.iterdir())
 
 
@@ -61,10 +57,6 @@ LINES = (
     b"a",
     b"a b",
     b"a  b",
-    b"YQ== -1",
-    b"YQ== 1e9",
-    b"YWFh 999",
-    b"YQ== " + b"9" * 5000,
     b"\xff",
 )
 

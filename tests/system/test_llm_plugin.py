@@ -173,10 +173,7 @@ def test_errors_are_one_line(run_llm):
     base = ("-m", "gpt2np/bundled", "Hi")
     message = "Error: bundled has no chat template; a system message needs one\n"
     assert error(*base, "-s", "Be brief") == message
-    assert (
-        error(*base, "-o", "top_p", "2")
-        == "Error: top_p is 2.0; it must be a number above 0 and at most 1\n"
-    )
+    assert "less than or equal to 1" in error(*base, "-o", "top_p", "2")
     assert "valid number" in error(*base, "-o", "temperature", "warm")
     assert "Extra inputs are not permitted" in error(*base, "-o", "heat", "1")
     run_llm("aliases", "set", "gone", "gpt2np//no/such/folder")
@@ -229,6 +226,6 @@ def test_an_answer_contains_no_special_token(chat_folder):
 def test_the_plugin_imports_neither_model_nor_numpy(llm_process, arguments):
     imports = llm_process(*arguments, python=("-X", "importtime")).stderr
     # llm imports the plugin with importlib, which -X importtime omits, and NumPy with sqlite_utils.
-    light = {"errors", "options", "limits", "generation", "generation.options"}
+    light = {"errors", "options", "limits", "option_types", "generation", "generation.options"}
     modules = set(re.findall(r" (gpt2np[\w.]*)$", imports, re.MULTILINE))
     assert modules == {f"gpt2np.{name}" for name in light}

@@ -115,7 +115,7 @@ def test_a_special_token_is_no_bad_word(lm):
 
 
 def test_beams_do_not_sample(lm):
-    told = "num_beams is 3: beam search does not sample; omit do_sample"
+    told = "num_beams=3 and do_sample=True contradict each other: beam search does not sample"
     with pytest.raises(gpt2np.InvalidArgumentError, match=told):
         lm.generate("Once", num_beams=3, do_sample=True)
 

@@ -16,13 +16,13 @@ def _read_again():
 
 
 def test_a_variable_changes_one_limit(monkeypatch):
-    monkeypatch.setenv("GPT2NP_MAX_TOKEN_BYTES", "2000")
-    assert limits() == Limits(max_token_bytes=2000)
+    monkeypatch.setenv("GPT2NP_MAX_LINE_BYTES", "2000")
+    assert limits() == Limits(max_line_bytes=2000)
 
 
 def test_a_misspelled_variable(monkeypatch):
-    monkeypatch.setenv("GPT2NP_MAX_TOKENS_BYTES", "2000")
-    message = "^there is no limit GPT2NP_MAX_TOKENS_BYTES; did you mean 'GPT2NP_MAX_TOKEN_BYTES'"
+    monkeypatch.setenv("GPT2NP_MAX_LINES_BYTES", "2000")
+    message = "^there is no limit GPT2NP_MAX_LINES_BYTES; did you mean 'GPT2NP_MAX_LINE_BYTES'"
     with pytest.raises(InvalidArgumentError, match=message):
         limits()
 

@@ -8,9 +8,8 @@ and only distinct words are split into pieces: see `gpt2np.tokenizer.pre_tokeniz
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,12 @@ from numpy.typing import NDArray
 from gpt2np.data.text import any_literal
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interrupts import no_garbage_collection
-from gpt2np.tokenizer.bpe import merge_pairs
 from gpt2np.tokenizer.pre_tokenizer import PreTokenizer, make_pre_tokenizer, split_text, word_text
 from gpt2np.tokenizer.training.merges import SEPARATOR, PieceArray, Progress, learn_merges
 from gpt2np.tokenizer.training_options import UNK_TOKEN, Alphabet, TrainingOptions
 from gpt2np.tokenizer.vocabulary import CHAR_TO_BYTE, SPACE_PLACEHOLDER, AddedToken, Vocabulary
 
-_OUTSIDE = -3  # id of a character outside the alphabet
+_OUTSIDE = -3  # id of U+FFFF, which separates tokens because it is no character of a text
 
 Codes = NDArray[np.uint8] | NDArray[np.uint32]
 
@@ -34,7 +32,6 @@ SEPARATOR_CODES: dict[Alphabet, int] = {"bytes": 0xFF, "characters": 0xDFFF}
 """Code between two pieces: a byte that UTF-8 never uses, or a code point that no text has."""
 
 _MAX_WORDS = 1 << 19  # distinct words to count before they are split into pieces
-_BINCOUNT_SIZE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,7 @@ class TrainedVocabulary:
     tokens: list[str]  # by id; spelled as in vocab.json ("Ġthe") with the alphabet "bytes"
     merges: list[tuple[str, str]]  # by rank
     piece_counts: dict[str, int]  # piece → number of occurrences
-    # piece → number of tokens; a character outside the alphabet counts as one token
-    piece_tokens: dict[str, int]
-    unknown: int = 0  # number of characters of the corpus outside the alphabet
+    piece_tokens: dict[str, int]  # piece → number of tokens
 
     @property
     def special_ids(self) -> dict[str, int]:
@@ -61,13 +56,16 @@ class TrainedVocabulary:
         merges = [_spell(left, right, sep=" ") for left, right in self.merges]
         made = {merge.replace(" ", "") for merge in merges}
         ids = {_spell(token): token_id for token_id, token in enumerate(self.tokens)}
-        for token in self.special_ids.keys() - made:
-            del ids[_spell(token)]
+        for token in map(_spell, self.special_ids):
+            if (
+                token not in made and len(token) > 1
+            ):  # a character also occurs beside special tokens
+                del ids[token]
         return Vocabulary(
             ids,
             {merge: rank for rank, merge in enumerate(merges)},
             tuple(AddedToken(token, token_id) for token, token_id in self.special_ids.items()),
-            () if pattern is None else (pattern,),
+            pattern,
             byte_level=in_bytes,
             unk_token=UNK_TOKEN if not in_bytes and UNK_TOKEN in self.special_ids else None,
         )
@@ -97,50 +95,30 @@ def train(
     codes = encode_symbols(counts, options.alphabet)
     ends = np.flatnonzero(codes == SEPARATOR_CODES[options.alphabet])
     weights = position_weights(ends, np.fromiter(counts.values(), np.int64, len(counts)))
-    alphabet = _make_alphabet(codes, weights, options)
+    alphabet = _make_alphabet(codes, options.alphabet)
     tokens = [*dict.fromkeys(options.special_tokens), *alphabet.values()]
     symbols = _symbol_ids(codes, list(alphabet), len(tokens), options)
-    outside = np.add.reduceat(symbols == _OUTSIDE, ends)[:-1] if len(counts) else np.zeros(0, int)
-    if outside.any():
-        symbols, weights = symbols[symbols != _OUTSIDE], weights[symbols != _OUTSIDE]
     del codes, ends
     pieces = PieceArray(symbols, weights, options, len(tokens))
     with no_garbage_collection():  # which would cost a fifth of the time
         merges = learn_merges(pieces, tokens, options, on_progress)
-    trained = TrainedVocabulary(
+    return TrainedVocabulary(
         options,
         tokens,
         [(tokens[left], tokens[right]) for left, right in merges],
         dict(counts),
         dict(zip(counts, pieces.tokens_per_piece().tolist(), strict=True)),
-        sum(n * count for n, count in zip(outside.tolist(), counts.values(), strict=True)),
     )
-    _recount_tokens(trained, [piece for piece, n in zip(counts, outside, strict=True) if n])
-    return trained
 
 
-def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
-    """Recount the tokens of `pieces`: characters outside the alphabet are tokens, too."""
-    ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
-    for piece in pieces:
-        trained.piece_tokens[piece] = len(merge_pairs(_spell(piece), ranks))
-
-
-def _make_alphabet(
-    codes: Codes, weights: NDArray[np.int64], options: TrainingOptions
-) -> dict[int, str]:
-    """Return {byte or code point: character}, sorted; `weights` has the frequency of `codes`."""
-    if options.alphabet == "bytes":
+def _make_alphabet(codes: Codes, alphabet: Alphabet) -> dict[int, str]:
+    """Return {byte or code point: character} of the initial tokens, sorted."""
+    if alphabet == "bytes":
         return {byte: char for char, byte in sorted(CHAR_TO_BYTE.items())}
-    counts = np.zeros(N_CODE_POINTS)
-    for start in range(0, len(codes), _BINCOUNT_SIZE):
-        part = slice(start, start + _BINCOUNT_SIZE)
-        counts += np.bincount(codes[part], weights[part], N_CODE_POINTS)
-    counts[[SEPARATOR_CODES["characters"], ord(SPACE_PLACEHOLDER)]] = 0  # not characters of a text
-    distinct = np.flatnonzero(counts)
-    by_frequency = np.argsort(-counts[distinct], kind="stable")
-    kept = np.sort(distinct[by_frequency[: options.limit_alphabet]])
-    return {code: chr(code) for code in kept.tolist()}
+    occurs = np.zeros(N_CODE_POINTS, bool)
+    occurs[codes] = True
+    occurs[[SEPARATOR_CODES[alphabet], ord(SPACE_PLACEHOLDER)]] = False  # not characters of a text
+    return {code: chr(code) for code in occurs.nonzero()[0].tolist()}
 
 
 def _symbol_ids(
@@ -165,45 +143,19 @@ def split_at_separators(separators: Collection[str], documents: Iterable[str]) -
 
 def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
     """Split documents into pieces by `pattern` (None: no split), and count each distinct piece."""
-    pre_tokenize = pattern_pre_tokenizer(pattern)
+    pre_tokenize = make_pre_tokenizer(pattern)
     pieces: Counter[str] = Counter()
     words: Counter[str] = Counter()
     for document in documents:
-        for segment, keys in split_text(document, pattern):
+        for chunk, keys in split_text(document, pattern):
             if keys is None:
-                pieces.update(pre_tokenize(segment))
+                pieces.update(pre_tokenize(chunk))
             else:
                 words.update(keys)
         if len(words) > _MAX_WORDS:
             _move_words(words, pieces, pre_tokenize)
     _move_words(words, pieces, pre_tokenize)
     return pieces
-
-
-def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> Callable[[str], int]:
-    """Return a function that counts a text's tokens; KeyError for a piece without a count."""
-    pre_tokenize = pattern_pre_tokenizer(pattern)
-
-    def count_plain(text: str) -> int:
-        return sum(map(tokens_per_piece.__getitem__, pre_tokenize(text)))
-
-    @lru_cache(_MAX_WORDS)
-    def count_word(key: str) -> int:
-        return count_plain(word_text(key))
-
-    def count(text: str) -> int:
-        segments = split_text(text, pattern)
-        return sum(
-            count_plain(segment) if keys is None else sum(map(count_word, keys))
-            for segment, keys in segments
-        )
-
-    return count
-
-
-def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
-    """Return the pre-tokenizer for `pattern`; without a pattern, a text is one piece."""
-    return make_pre_tokenizer(() if pattern is None else (pattern,))
 
 
 def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreTokenizer) -> None:

@@ -26,7 +26,8 @@ def append(caches, keys, values):
     reserve(caches, counts)
     ends = np.cumsum(counts).tolist()
     tokens = [slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
-    for write in kv_writes(caches, tokens):
+    positions = [np.arange(c.length, c.length + n) for c, n in zip(caches, counts, strict=True)]
+    for write in kv_writes(caches, tokens, np.concatenate(positions)):
         kv = np.stack([np.concatenate(keys, 1), np.concatenate(values, 1)])
         write.append(0, slice(None), kv)
 

@@ -1,4 +1,7 @@
-"""Special tokens files: the same added tokens as in `transformers`, or a refusal."""
+"""Special tokens files: the same added tokens as in `transformers`, or a refusal.
+
+Contradicting files, and special tokens without an id, are refused: `transformers` guesses.
+"""
 
 import json
 import re
@@ -7,6 +10,7 @@ import shutil
 import pytest
 
 from gpt2np import Tokenizer, TokenizerError
+from gpt2np.tokenizer.pre_tokenizer import QWEN2_PATTERN
 
 EOT = "<|endoftext|>"
 TEXT = f"a {EOT} b [PAD] <s>c</s> X1 \n[MASK]\u3000, YX1Z<|im_end|> hello\n [PAD][PAD] ."
@@ -140,6 +144,18 @@ TWO_FILES = {
 }
 
 
+# Why a kind of TWO_FILES is refused.
+TWO_FILES_REFUSED = {
+    "2: additional": "flags of 'X1' depend on the version",
+    "3: objects in the config": r"flags of '\[PAD\]' depend on the version",
+    "5: extra tokens": "has other tokens in",
+    "5: named extra tokens, added": r"flags of '\[PAD\]' depend on the version",
+    "5: an extra list in the map": "flags of 'X1' depend on the version",
+    "one token, two ways": "described in two ways",
+    "the last way counts": "described in two ways",
+}
+
+
 def write(folder, files):
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
@@ -219,6 +235,10 @@ def copy_two_files(source, folder):
 @pytest.mark.parametrize("kind", TWO_FILES)
 def test_vocab_and_merges(kind, two_files, size):
     write(two_files, lower_ids(TWO_FILES[kind], size))
+    if message := TWO_FILES_REFUSED.get(kind):
+        with pytest.raises(TokenizerError, match=message):
+            Tokenizer.load(two_files)
+        return
     ours = assert_equal(two_files)
     assert Tokenizer.load(two_files / "vocab.json").vocabulary == ours.vocabulary
     assert ours.decode(ours.encode(" x" + TEXT, disallowed_special=())) == " x" + TEXT
@@ -275,6 +295,20 @@ ONE_FILE = {
 }
 
 
+# Why a kind of ONE_FILE is refused: always, or read as a GPT2Tokenizer.
+ONE_FILE_REFUSED = {
+    "a role that is new": "has no id",
+    "declared with other flags": "differ from those of tokenizer.json",
+    "declared without one": "differ from those of tokenizer.json",
+    "declared with one more": "differ from those of tokenizer.json",
+}
+GPT2_REFUSED = {
+    "nothing in it": "has no id",
+    "a space in front": "ignores its normalizer",
+    "a space in front, says the config": "ignores its normalizer",
+}
+
+
 @pytest.mark.parametrize("kind", ONE_FILE)
 @pytest.mark.parametrize("class_name", ["GPT2TokenizerFast", "PreTrainedTokenizerFast", None])
 def test_tokenizer_json(kind, class_name, small_json, size, tmp_path):
@@ -282,25 +316,39 @@ def test_tokenizer_json(kind, class_name, small_json, size, tmp_path):
     content = tokenizer_json(small_json, *added, **changes)
     name = {"tokenizer_class": class_name} if class_name else {}
     write(tmp_path, {"tokenizer": content, "tokenizer_config": config | name, "config": CONFIG})
-    assert_equal(tmp_path)
+    is_gpt2 = class_name != "PreTrainedTokenizerFast"
+    if message := (ONE_FILE_REFUSED | (GPT2_REFUSED if is_gpt2 else {})).get(kind):
+        with pytest.raises(TokenizerError, match=message):
+            Tokenizer.load(tmp_path)
+    else:
+        assert_equal(tmp_path)
 
 
 @pytest.mark.parametrize("config", [GPT2, GENERAL, {}])
-def test_tokenizer_json_with_the_older_files(config, small_json, size, tmp_path):
+@pytest.mark.parametrize("added", [{"[PAD]": 0, "X1": 1}, {"[PAD]": 0, "X1": 1, "<s>": 2}])
+def test_added_tokens_json_that_differs_from_tokenizer_json(
+    config, added, small_json, size, tmp_path
+):
+    x1 = token("X1", normalized=True, special=False)
     files = {
-        "tokenizer": tokenizer_json(small_json, END),
+        "tokenizer": tokenizer_json(small_json, END, PAD, x1),
         "tokenizer_config": config,
-        "added_tokens": {"X1": size, "[PAD]": size + 1},
-        "special_tokens_map": {"pad_token": "[PAD]", "additional_special_tokens": ["<s>"]},
+        "added_tokens": {EOT: size - 1} | {text: size + n for text, n in added.items()},
+        "special_tokens_map": {"pad_token": "[PAD]"},
     }
     write(tmp_path, files | ({"config": CONFIG} if config else {}))
-    assert_equal(tmp_path)
+    if "<s>" in added:
+        with pytest.raises(TokenizerError, match=r"differ from those of tokenizer\.json"):
+            Tokenizer.load(tmp_path)
+    else:
+        assert_equal(tmp_path)
 
 
 def test_a_named_tokenizer_json_is_read_alone(small_json, tmp_path):
     write(tmp_path, {"tokenizer": tokenizer_json(small_json, END), "tokenizer_config": GPT2})
     (tmp_path / "special_tokens_map.json").write_text('{"pad_token": "[PAD]"}')
-    assert set(Tokenizer.load(tmp_path).special_tokens) == {EOT, "[PAD]"}
+    with pytest.raises(TokenizerError, match=r"'\[PAD\]' has no id"):
+        Tokenizer.load(tmp_path)
     assert set(Tokenizer.load(tmp_path / "tokenizer.json").special_tokens) == {EOT}
 
 
@@ -339,16 +387,18 @@ def test_end_of_text_that_is_only_assumed_gets_no_id(own_vocabulary):
     assert ours.eos_token_id is None and ours.special_tokens == {}
 
 
-def test_end_of_text_that_is_only_assumed_comes_before_a_new_token(own_vocabulary):
+def test_new_token_after_end_of_text_that_is_only_assumed_is_refused(own_vocabulary):
+    """transformers gives the id 260 to <|endoftext|>, and 261 to [PAD]."""
     write(own_vocabulary, {"special_tokens_map": {"pad_token": "[PAD]"}})
-    assert assert_equal(own_vocabulary).special_tokens == {EOT: 260, "[PAD]": 261}
+    with pytest.raises(TokenizerError, match=r"transformers adds <\|endoftext\|>, which no file"):
+        Tokenizer.load(own_vocabulary)
 
 
 def test_a_new_token_for_which_no_id_is_free(own_vocabulary):
     vocab = json.loads((own_vocabulary / "vocab.json").read_text(encoding="utf-8"))
     write(own_vocabulary, {"vocab": vocab | {"hel": 260}})
     write(own_vocabulary, {"special_tokens_map": OWN | {"pad_token": "[PAD]"}})
-    with pytest.raises(TokenizerError, match=r"'\[PAD\]' the id 260 of 'hel'"):
+    with pytest.raises(TokenizerError, match=r"skips ids, so the added token '\[PAD\]'"):
         Tokenizer.load(own_vocabulary)
 
 
@@ -427,19 +477,20 @@ def test_a_folder_where_a_file_is_expected(two_files):
         Tokenizer.load(two_files)
 
 
-LOWER = {"normalizer": {"type": "NFC"}}
-WHOLE = {
-    "pre_tokenizer": {
-        "type": "Sequence",
-        "pretokenizers": [
-            {"type": "Digits", "individual_digits": True},
-            SPACED | {"add_prefix_space": False},
-        ],
-    }
-}
+NFC = {"normalizer": {"type": "NFC"}}
+SPLIT = {"type": "Split", "pattern": {"Regex": r"\d"}, "behavior": "Isolated", "invert": False}
+QWEN_SPLIT = SPLIT | {"pattern": {"Regex": QWEN2_PATTERN}}
 
 
-@pytest.mark.parametrize("changes", [LOWER, WHOLE])
+def steps(split):
+    byte_level = SPACED | {"add_prefix_space": False, "use_regex": False}
+    return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]}}
+
+
+OTHER_TEXT = f"e\u0301 a1234 don't {EOT} x_1"
+
+
+@pytest.mark.parametrize("changes", [NFC, steps(SPLIT), steps(QWEN_SPLIT)])
 @pytest.mark.parametrize("files", [{"tokenizer_config": GPT2}, {"config": CONFIG}])
 def test_what_their_gpt2_tokenizer_ignores_is_refused(changes, files, small_json, tmp_path):
     write(tmp_path, files | {"tokenizer": tokenizer_json(small_json, END, **changes)})
@@ -449,7 +500,44 @@ def test_what_their_gpt2_tokenizer_ignores_is_refused(changes, files, small_json
         Tokenizer.load(tmp_path)
     Tokenizer.load(tmp_path / "tokenizer.json")
     write(tmp_path, {"tokenizer_config": GENERAL, "config": CONFIG})
-    assert_equal(tmp_path, "e\u0301 a1234")
+    assert_equal(tmp_path, OTHER_TEXT)
+
+
+CLASSES = {
+    "Qwen2Tokenizer": "ignores its normalizer and pre_tokenizer",
+    "CodeGenTokenizer": None,  # has GPT-2's splitter
+    "CohereTokenizer": "reads it as a CohereTokenizer",
+    "RobertaTokenizer": "reads it as a RobertaTokenizer",
+    "LlamaTokenizer": "reads it as a LlamaTokenizer",
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("suffix", ["", "Fast"])
+def test_class_that_ignores_the_files_splitter_is_refused(name, suffix, small_json, tmp_path):
+    config = {"tokenizer_class": name + suffix}
+    write(tmp_path, {"tokenizer": tokenizer_json(small_json, END), "tokenizer_config": config})
+    write(tmp_path, {"config": CONFIG})
+    if message := CLASSES[name]:
+        with pytest.raises(TokenizerError, match=message):
+            Tokenizer.load(tmp_path)
+    else:
+        assert_equal(tmp_path, OTHER_TEXT)
+
+
+@pytest.mark.parametrize("where", ["tokenizer_config", "config", "model_type"])
+def test_qwen2s_own_splitter_is_read(where, small_json, tmp_path):
+    qwen = {"tokenizer_class": "Qwen2Tokenizer"}
+    files = {
+        "tokenizer": tokenizer_json(
+            small_json, token(EOT, special=True), **NFC, **steps(QWEN_SPLIT)
+        ),
+        "tokenizer_config": {"pad_token": EOT} | (qwen if where == "tokenizer_config" else {}),
+        "config": {"model_type": "qwen2"} | (qwen if where == "config" else {}),
+    }
+    write(tmp_path, files)
+    ours = assert_equal(tmp_path, OTHER_TEXT)
+    assert ours.vocabulary.pattern == QWEN2_PATTERN and ours.vocabulary.nfc
 
 
 def test_an_id_that_their_tokenizer_json_does_not_get(small_json, size, tmp_path):
@@ -460,7 +548,7 @@ def test_an_id_that_their_tokenizer_json_does_not_get(small_json, size, tmp_path
 
 def test_openais_vocabulary_keeps_its_speed(gpt2_files):
     write(gpt2_files, TWO_FILES["4: declared"])
-    assert Tokenizer.load(gpt2_files).vocabulary.self_encoding
+    assert Tokenizer.load(gpt2_files).vocabulary.can_ignore_merges
     (gpt2_files / "added_tokens.json").unlink()
     write(gpt2_files, {"tokenizer_config": roles("bos", "eos", "unk", value=None)})
-    assert not Tokenizer.load(gpt2_files).vocabulary.self_encoding
+    assert not Tokenizer.load(gpt2_files).vocabulary.can_ignore_merges

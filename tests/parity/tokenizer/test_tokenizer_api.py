@@ -30,21 +30,19 @@ def small(bundled):
 
 
 class TestBatches:
-    @pytest.mark.parametrize("processes", [1, 2])
-    def test_each_as_alone_and_in_order(self, small, processes):
+    def test_each_as_alone_and_in_order(self, small):
         texts = [*TEXTS * 20, EOT]
         expected = [small.encode(text, allowed_special="all") for text in texts]
-        batch = small.encode_batch(texts, processes=processes, allowed_special="all")
+        batch = small.encode_batch(texts, allowed_special="all")
         assert batch == expected
         assert small.decode_batch(batch) == texts
 
-    @pytest.mark.parametrize("processes", [1, 2])
-    def test_errors_come_through(self, small, processes):
+    def test_errors_come_through(self, small):
         with pytest.raises(InvalidArgumentError, match=r"special token <\|endoftext\|>; pass"):
-            small.encode_batch(["a", EOT], processes=processes)
+            small.encode_batch(["a", EOT])
 
     def test_of_nothing(self, small):
-        assert small.encode_batch([]) == [] == small.encode_batch([], processes=2)
+        assert small.encode_batch([]) == []
 
 
 class TestArrays:
@@ -61,33 +59,13 @@ class TestArrays:
 
     def test_decoding_arrays(self, gpt2):
         assert gpt2.decode(gpt2.encode_to_numpy("Hello world")) == "Hello world"
-        with pytest.raises(InvalidArgumentError, match="id 60000 is not in the vocabulary"):
-            gpt2.decode(np.array([1, 60000], np.uint16))
-
-    @pytest.mark.parametrize("wrong", [-1, 50257, 1 << 70])
-    def test_ids_out_of_range(self, gpt2, wrong):
-        with pytest.raises(InvalidArgumentError, match=f"id {wrong} is not in the vocabulary"):
-            gpt2.decode([1, wrong])
+        with_padding = np.array([39, 60000], np.uint16)  # ids beyond the vocabulary have no text
+        assert gpt2.decode(with_padding) == gpt2.decode([39]) == "H"
 
 
 class TestSurrogates:
     def test_replaced_by_default(self, gpt2):
         assert gpt2.decode(gpt2.encode("a\ud800b")) == "a\ufffdb"
-
-    def test_strict(self, gpt2):
-        with pytest.raises(InvalidArgumentError, match=r"character 1 .* surrogate U\+D800"):
-            gpt2.encode("a\ud800b", errors="strict")
-        assert gpt2.encode("aéb", errors="strict") == gpt2.encode("aéb")
-
-    def test_escaped_bytes_are_bytes(self, gpt2):
-        ids = gpt2.encode("a\udcffb", errors="surrogateescape")
-        assert gpt2.decode_bytes(ids) == b"a\xffb"
-        with pytest.raises(InvalidArgumentError, match=r"surrogate U\+D800"):
-            gpt2.encode("\ud800", errors="surrogateescape")
-
-    def test_unknown_ways(self, gpt2):
-        with pytest.raises(InvalidArgumentError, match="errors = 'ignore': expected 'replace'"):
-            gpt2.encode("plain", errors="ignore")
 
 
 class TestOffsetsAndSteps:
@@ -192,7 +170,7 @@ class TestSaving:
         merges = (gpt2_vocabulary / "merges.txt").read_bytes()
         assert (tmp_path / "merges.txt").read_bytes() == merges
         assert read_vocabulary(tmp_path) == gpt2.vocabulary
-        assert read_vocabulary(tmp_path).self_encoding
+        assert read_vocabulary(tmp_path).can_ignore_merges
         (tmp_path / "tokenizer.json").unlink()
         assert read_vocabulary(tmp_path) == gpt2.vocabulary
 

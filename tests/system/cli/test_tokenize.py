@@ -124,17 +124,6 @@ class TestOutput:
         assert named == output(TEXT, "--ids", model=None, env={"GPT2NP_MODEL": "bundled"})
         assert named != output(TEXT, "--ids")
 
-    def test_a_tiktoken_file(self, output, tmp_path, gpt2_vocabulary):
-        from base64 import b64encode
-
-        from gpt2np import Tokenizer
-
-        table = Tokenizer.load(gpt2_vocabulary).vocabulary.token_bytes
-        lines = [f"{b64encode(table[i]).decode()} {i}\n" for i in range(50256)]
-        (tmp_path / "x.tiktoken").write_text("".join(lines))
-        shown = output(TRICKY, "--ids", model=tmp_path / "x.tiktoken")
-        assert shown == output(TRICKY, "--ids")
-
 
 class TestSpecialTokens:
     def test_are_an_error(self):

@@ -20,12 +20,12 @@ PATIENCE = 120  # seconds, after which a thread that is waited for will not come
 @pytest.fixture
 def three_threads(monkeypatch):
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
-    threads._forget_workers()
+    threads._pool.cache_clear()
     # A shell ignores Ctrl-C in programs that run in the background.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-    threads._forget_workers()
+    threads._pool.cache_clear()
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -122,30 +122,6 @@ class TestInParallel:
             parallel_for(work, range(2), 2)
         assert len(ended) == 1
 
-    def test_ctrl_c_after_a_helper_s_first_outcome(self, monkeypatch):
-        main = threading.get_ident()
-
-        class Outcomes(threads.SimpleQueue):
-            def get(self, block=True, timeout=None):
-                outcome = super().get(block, timeout)
-                if threading.get_ident() == main and timeout is None:
-                    raise KeyboardInterrupt
-                return outcome
-
-        helped = threading.Event()
-
-        def work(_):
-            if threading.get_ident() == main:
-                assert helped.wait(PATIENCE)
-                time.sleep(0.1)  # the helper does the rest in this time
-            else:
-                helped.set()
-
-        monkeypatch.setattr(threads, "SimpleQueue", Outcomes)
-        threads._worker_queue()
-        with pytest.raises(KeyboardInterrupt):
-            parallel_for(work, range(5), 2)
-
     def test_many_callers_at_once(self):
         results = {}
 
@@ -177,15 +153,15 @@ def test_a_limit_of_threads(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
-    threads._forget_workers()
+    threads._pool.cache_clear()
     with monkeypatch.context() as limit:
         limit.setattr(threading.Thread, "start", start)
         done = []
         parallel_for(done.append, range(5), 3)
-        assert done == [0, 1, 2, 3, 4] and threads._queue is None
+        assert done == [0, 1, 2, 3, 4]
     meeting = threading.Barrier(3, timeout=PATIENCE)
     parallel_for(lambda _: meeting.wait(), range(3), 3)
-    threads._forget_workers()
+    threads._pool.cache_clear()
 
 
 @pytest.mark.parametrize(("value", "count"), [("3", 3), ("4,2", 4), (" 2 , 1", 2), ("many", 8)])

@@ -4,7 +4,6 @@ import gc
 import itertools
 import mmap
 import os
-import pickle
 import re
 import signal
 import socket
@@ -15,7 +14,6 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,10 +26,12 @@ from gpt2np.kernels.blas import small_kernels
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import thread_count
 from gpt2np.model import gpt2, last_token_indices
-from gpt2np.runtime import process_group, worker_process
 from gpt2np.runtime.context import Context
-from gpt2np.runtime.kv_cache import TILE, reserve
+from gpt2np.runtime.kv_cache import TILE, KVCache, reserve
+from gpt2np.runtime.process_group import ProcessGroup, create_workers
 from gpt2np.runtime.ranks import max_processes
+from gpt2np.runtime.worker_process import ForkedWorkers
+from gpt2np.runtime.workers import Workers
 
 PATHS = [str(Path(__file__).parent), str(CHECKOUT / "tests"), str(CHECKOUT)]
 
@@ -40,11 +40,11 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def with_processes(model, count):
+def with_processes(model, count, kind=ForkedWorkers, tuner=None):
     """Also more processes than CPUs."""
     model.processes = 1
-    width = model.weights.layers.max_width
-    model._group = process_group.ProcessGroup(model._runner, count, model, max_width=width)
+    workers = kind(model._runner, count, model.weights.layers.max_width)
+    model._group = ProcessGroup(model._runner, workers, count, model, tuner)
     return model
 
 
@@ -55,16 +55,17 @@ def slow(*case):
 @pytest.fixture(
     scope="module",
     params=[
-        (2, "GPT-2 small's width"),
-        *((ranks, "small heads") for ranks in (2, 3)),
-        slow((2, "GPT-2 XL's width")),
-        slow((3, "GPT-2 small's width")),  # three spin on two cores
-        slow((3, "GPT-2 XL's width")),
+        (2, "GPT-2 small's width", ForkedWorkers),
+        *((ranks, "small heads", kind) for kind in (ForkedWorkers, Workers) for ranks in (2, 3)),
+        slow((2, "GPT-2 XL's width", ForkedWorkers)),
+        slow((3, "GPT-2 small's width", ForkedWorkers)),  # three spin on two cores
+        slow((3, "GPT-2 XL's width", ForkedWorkers)),
+        slow((2, "GPT-2 small's width", Workers)),  # threads, which wait for the GIL
     ],
-    ids=lambda case: f"{case[0]}-{case[1]}",
+    ids=lambda case: f"{case[0]}-{case[1]}-{case[2].__name__}",
 )
 def case(request):
-    """(number of processes, name of the model's shape)."""
+    """(number of ranks, name of the model's shape, processes or threads)."""
     return request.param
 
 
@@ -79,7 +80,7 @@ def alone(case):
 def model(case, alone):
     model = random_model(**{key: getattr(alone.config, key) for key in next(iter(SHAPES.values()))})
     model.forward([[1]])
-    yield with_processes(model, case[0])
+    yield with_processes(model, case[0], case[2])
     model.processes = 1
 
 
@@ -97,6 +98,10 @@ def with_embedding(model, token_id, value):
 
 def pids(model):
     return model.worker_pids
+
+
+def n_workers(model):
+    return len(model._group.workers)
 
 
 def is_running(pid):
@@ -144,7 +149,7 @@ class TestSameBits:
         caches = [[model.new_cache()], [alone.new_cache()]]
         for token in np.random.default_rng(0).integers(0, 1031, 70):
             both((model, alone), [[token]], caches)
-        assert len(pids(model)) == model.processes - 1
+        assert n_workers(model) == model.processes - 1
 
     @pytest.mark.parametrize("size", [2, 5, 16, 20])
     def test_batches(self, model, alone, size):
@@ -170,9 +175,12 @@ class TestSameBits:
         model = small()
         caches = [model.new_cache() for _ in range(4)]
         model.forward([[5]] * 4, caches)
-        group = model._group
-        places = [(c.length, c.slot, *group._store_place(c.store)) for c in caches]
-        there = process_group._WorkerCaches(model._runner, group._memory).attach(places)
+        workers = model._group.workers
+        stores = [workers.store(workers.handle(cache.store)) for cache in caches]
+        there = [
+            KVCache.in_slot(store, cache.slot, cache.length)
+            for store, cache in zip(stores, caches, strict=True)
+        ]
         for mine, theirs in zip(caches, there, strict=True):
             assert (theirs.length, theirs.slot) == (mine.length, mine.slot)
             np.testing.assert_array_equal(theirs.store.keys, mine.store.keys)
@@ -198,7 +206,7 @@ class TestSameBits:
         caches = [[model.new_cache()], [alone.new_cache()]]
         asked = [n - 1, 0, n - 1, *rng.integers(0, n, 50)]
         both((model, alone), [rng.integers(0, 1031, n)], caches, logits_indices=asked)
-        assert len(pids(model)) == model.processes - 1
+        assert n_workers(model) == model.processes - 1
         for more, rows in ((1, None), (99, []), (1, [0])):
             both((model, alone), [rng.integers(0, 1031, more)], caches, logits_indices=rows)
 
@@ -218,7 +226,7 @@ class TestSameBits:
             lengths[0] += SMALL_BATCH
             prompts = [rng.integers(0, 1031, n) for n in lengths]
             both((model, alone), prompts, caches, logits_indices=last_token_indices(prompts))
-        assert len(pids(model)) == model.processes - 1
+        assert n_workers(model) == model.processes - 1
 
     def test_more_processes_than_there_is_for_them_to_do(self):
         model, other = small(), random_model(**SHAPES["small heads"])
@@ -319,19 +327,13 @@ class TestWhenTheyCompute:
         same(model.forward([ids], logits_indices=[SMALL_BATCH]), expected)
         assert len(pids(model)) == 1
 
-    def test_many_ids(self, monkeypatch):
-        """More ids than a message holds are computed by one process."""
+    def test_many_ids(self):
+        """More than a pipe holds."""
         model, other = small(n_layer=1), random_model(**SHAPES["small heads"] | {"n_layer": 1})
-        sizes, send = [], worker_process.Worker.send
-        monkeypatch.setattr(
-            worker_process.Worker, "send", lambda w, m: sizes.append(len(m)) or send(w, m)
-        )
-        ids = np.random.default_rng(0).integers(100, 1031, (40, 900))
-        for some, messages in ((ids[:35], 1), (ids, 1)):
-            rows = last_token_indices(some)
-            same(model.forward(some, logits_indices=rows), other.forward(some, logits_indices=rows))
-            assert len(sizes) == messages and sizes[0] > 0.95 * worker_process.MAX_MESSAGE
-        assert model.processes == 2
+        ids = np.random.default_rng(0).integers(100, 1031, (60, 900))
+        rows = last_token_indices(ids)
+        same(model.forward(ids, logits_indices=rows), other.forward(ids, logits_indices=rows))
+        assert n_workers(model) == 1
 
     def test_a_cache_from_before_is_for_one_process_until_it_moves(self):
         model = small()
@@ -366,7 +368,11 @@ class Script:
     def __init__(self, *numbers):
         self.numbers, self.recorded = iter(numbers), []
 
-    def choose(self, n_rows, n_forked):
+    def choice(self, n_rows):
+        return self
+
+    @property
+    def next_ranks(self):
         return next(self.numbers)
 
     def record(self, n_rows, n_ranks, seconds):
@@ -378,9 +384,7 @@ class TestVaryingRanks:
         model = small()
         model.processes = 1
         tuner = Script(*numbers)
-        width = model.weights.layers.max_width
-        model._group = process_group.ProcessGroup(model._runner, 4, model, tuner, width)
-        return model, tuner
+        return with_processes(model, 4, tuner=tuner), tuner
 
     def test_same_bits_from_pass_to_pass(self):
         """Ranks that sat out passes go on; tokens, batches and prompts use the same caches."""
@@ -468,7 +472,7 @@ class TestAuto:
         model.processes = "auto"
         caches = [[model.new_cache()], [other.new_cache()]]
         end = time.monotonic() + 60
-        while not (model.rank_choices and model.rank_choices[0].is_settled):
+        while not (model.rank_choices and 2 in model.rank_choices[0].seconds):
             both((model, other), [[5]], caches)
             assert time.monotonic() < end
             if caches[0][0].length == 900:
@@ -484,7 +488,7 @@ class TestAuto:
         model = small()
         model.processes = 1
         model.processes = "auto"
-        monkeypatch.setattr(model._group.tuner, "choose", lambda rows, forked: 2)
+        monkeypatch.setattr(model._group, "tuner", Script(2, 2))
         expected = model.forward([[5]])
         os.kill(pids(model)[0], signal.SIGKILL)
         with pytest.warns(UserWarning, match="continues on one process"):
@@ -531,8 +535,8 @@ class TestWhenSomethingHappens:
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
         failures = [
             "",
-            "cannot connect to another rank: ",
-            "process has ended: OSError: .* open files",
+            "cannot fork another rank: .* open files",
+            "cannot fork another rank: .* open files",
         ]
         for left, failure in enumerate(failures):
             with_processes(model, 2)
@@ -554,17 +558,17 @@ class TestWhenSomethingHappens:
         """As at exit, while a daemon thread's pass notices that the workers have ended."""
         model = small()
         model.forward([[5]])
-        workers, (pid,) = model._group._workers, pids(model)
+        workers, (pid,) = model._group.workers, pids(model)
         waitpid = os.waitpid
 
         def interrupted(*arguments):
             monkeypatch.setattr(os, "waitpid", waitpid)
-            worker_process.kill_workers(workers)
+            workers.stop()
             return waitpid(*arguments)
 
         monkeypatch.setattr(os, "waitpid", interrupted)
-        worker_process.kill_workers(workers)
-        assert not workers and not is_running(pid)
+        workers.stop()
+        assert not len(workers) and not is_running(pid)
 
     def test_a_multithreaded_product_in_another_thread(self):
         """A fork would never return: workers are forked once the product has ended."""
@@ -674,7 +678,7 @@ class TestWhenSomethingHappens:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as twice:
-            twice.setattr(process_group, "kill_workers", stop)
+            twice.setattr(ForkedWorkers, "stop", stop)
             twice.setattr(Context, "by_rows", stop)
             with pytest.raises(KeyboardInterrupt):
                 model.forward([[7]])
@@ -686,19 +690,19 @@ class TestWhenSomethingHappens:
         """Those that are half made are not relied on."""
         model = with_processes(small(), 3)
         ids = np.random.default_rng(0).integers(0, 1031, 100)
-        fork_worker, forked = process_group.fork_worker, []
+        add_worker, forked = ForkedWorkers._add_worker, []
 
         def stop(*_):
             raise KeyboardInterrupt
 
         def fork_another(*arguments):
             if forked:
-                monkeypatch.setattr(process_group, "kill_workers", stop)
+                monkeypatch.setattr(ForkedWorkers, "stop", stop)
                 raise KeyboardInterrupt
-            forked.append(fork_worker(*arguments))
+            forked.append(add_worker(*arguments))
 
         with monkeypatch.context():
-            monkeypatch.setattr(process_group, "fork_worker", fork_another)
+            monkeypatch.setattr(ForkedWorkers, "_add_worker", fork_another)
             with pytest.raises(KeyboardInterrupt):
                 model.forward([ids], logits_indices=[0])
         monkeypatch.undo()
@@ -738,27 +742,6 @@ class TestWhenSomethingHappens:
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         same(model.forward([[5]]), expected)
 
-    def test_a_system_that_takes_no_long_messages(self, monkeypatch):
-        pair = socket.socketpair
-
-        def narrow(*arguments):
-            here, there = pair(*arguments)
-            monkeypatch.setattr(worker_process, "MAX_MESSAGE", 1 << 16)
-            here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 13)
-            return Narrow(fileno=here.detach()), there
-
-        class Narrow(socket.socket):
-            def setsockopt(self, *_):
-                pass
-
-        monkeypatch.setattr(socket, "socketpair", narrow)
-        model = small()
-        expected = model.forward([[5]])
-        with pytest.warns(UserWarning, match="cannot send a message to another rank: .* too long"):
-            model.forward([[5] * 100] * 200, logits_indices=[0])
-        np.testing.assert_array_equal(model.forward([[5]]), expected)
-        assert (model.processes, pids(model)) == (1, [])
-
     def test_floating_point_errors_are_the_first_one_s(self):
         model = with_processes(with_embedding(small(), 7, 3e38), 2)
         ids = [1] * 33 + [7] * 33  # the other one's are those that overflow
@@ -768,34 +751,27 @@ class TestWhenSomethingHappens:
         assert (model.processes, len(pids(model))) == (2, 1)
 
     def test_the_user_forks(self):
-        """The fork computes alone, and can't use a cache that this process goes on with."""
+        """The fork computes alone, and has its own copies of the caches."""
         model = small()
         cache = model.new_cache()
-        expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
+        expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7, 8)]
         cache.truncate(2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
-            refused = 0
             try:
-                for use in (
-                    lambda: model.forward([[7]], [cache]),
-                    lambda: cache.truncate(0),
-                    cache.copy,
-                    lambda: pickle.dumps(cache),
-                ):
-                    with suppress(InvalidArgumentError):
-                        use()
-                        os._exit(1)
-                    refused += 1
-                own = model.new_cache()
-                found = [model.forward([[i]], [own])[0] for i in (5, 6, 7)]
-                os._exit(0 if np.array_equal(found, expected) and model.processes == 1 else 1)
+                signal.alarm(20)
+                model.forward([[9]], [cache])
+                cache.truncate(2)
+                found = [model.forward([[i]], [cache])[0] for i in (7, 8)]
+                os._exit(0 if np.array_equal(found, expected[2:]) and model.processes == 1 else 1)
             finally:
                 os._exit(2)
+        found = [model.forward([[7]], [cache])[0]]
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        np.testing.assert_array_equal(model.forward([[7]], [cache])[0], expected[2])
+        found.append(model.forward([[8]], [cache])[0])
+        np.testing.assert_array_equal(found, expected[2:])
         assert is_running(*pids(model))
 
     def test_a_timeout_of_the_user_s(self, monkeypatch):
@@ -948,3 +924,63 @@ class TestWhatIsLeft:
         os.kill(pids(model)[0], signal.SIGINT)
         np.testing.assert_array_equal(model.forward([[5]]), expected)
         assert model.processes == 2
+
+
+class TestThreads:
+    """Ranks that are threads, as in Python without a GIL."""
+
+    def test_they_are_chosen_where_there_is_no_gil(self, monkeypatch):
+        model = random_model(**SHAPES["small heads"])
+        assert type(create_workers(model._runner, 2, 64, 0)) is ForkedWorkers
+        monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+        assert type(create_workers(model._runner, 2, 64, 0)) is Workers
+        monkeypatch.setattr(sys, "platform", "win32")
+        assert max_processes() == 64
+        model.processes = 2
+        expected = random_model(**SHAPES["small heads"]).forward([[5, 6]])
+        same(model.forward([[5, 6]]), expected)
+        assert (model.processes, pids(model), n_workers(model)) == (2, [], 1)
+
+    def test_an_error_in_one(self, monkeypatch):
+        model = with_processes(small(), 2, Workers)
+        first, by_rows = threading.current_thread(), Context.by_rows
+
+        def failing(*arguments):
+            if threading.current_thread() is not first:
+                raise MemoryError("4 GB")
+            return by_rows(*arguments)
+
+        with monkeypatch.context() as context:
+            context.setattr(Context, "by_rows", staticmethod(failing))
+            with pytest.warns(UserWarning, match="another rank has ended: MemoryError: 4 GB$"):
+                found = model.forward([[5]])
+        same(found, model.forward([[5]]))
+        assert (model.processes, n_workers(model)) == (1, 0)
+
+    @pytest.mark.parametrize("ids", [[6], range(100)], ids=["a token", "a prompt"])
+    def test_ctrl_c(self, ids, monkeypatch):
+        model = with_processes(small(), 2, Workers)
+        cache = model.new_cache()
+        expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
+        cache.truncate(1)
+        first, by_rows = threading.current_thread(), Context.by_rows
+
+        def stop(*arguments):
+            if threading.current_thread() is first:
+                raise KeyboardInterrupt
+            return by_rows(*arguments)
+
+        with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+            context.setattr(Context, "by_rows", staticmethod(stop))
+            model.forward([ids], [cache], logits_indices=[0])
+        assert n_workers(model) == 0
+        same([model.forward([[i]], [cache])[0] for i in (6, 7)], expected[1:])
+        assert n_workers(model) == 1
+
+    def test_they_end_with_the_model(self):
+        model = with_processes(small(), 3, Workers)
+        model.forward([[5]])
+        threads = [thread for thread, _ in model._group.workers._workers]
+        del model
+        gc.collect()
+        assert not any(thread.is_alive() for thread in threads)

@@ -75,24 +75,29 @@ def test_out_of_range(name, value):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_beams": 3}, "num_beams is 3 and temperature 0.8: beam search does not sample"),
+        (
+            {"num_beams": 3},
+            "num_beams=3 and temperature=0.8 contradict each other: beam search does not sample",
+        ),
         (
             {"temperature": 0, "num_return_sequences": 2},
-            "num_return_sequences is 2 and temperature 0: greedy continuations",
+            "num_return_sequences=2 and temperature=0 contradict each other: greedy continuations",
         ),
-        ({"temperature": 0, "best_of": 2}, "best_of is 2 and temperature 0"),
-        ({"temperature": 0, "num_beams": 2, "best_of": 2}, "num_beams is 2 and best_of 2"),
+        ({"temperature": 0, "best_of": 2}, "best_of=2 and temperature=0"),
+        ({"temperature": 0, "num_beams": 2, "best_of": 2}, "num_beams=2 and best_of=2"),
         (
             {"temperature": 0, "num_beams": 2, "num_return_sequences": 3},
-            "num_return_sequences is 3 and num_beams 2",
+            "num_return_sequences=3 and num_beams=2",
         ),
-        ({"temperature": 0, "num_beams": 2, "window": 9}, "does not support window"),
+        ({"temperature": 0, "num_beams": 2, "window": 9}, "num_beams=2 and window=9"),
         (
             {"num_return_sequences": 3, "best_of": 2},
-            "best_of is 2, less than num_return_sequences, 3",
+            "best_of=2 and num_return_sequences=3",
         ),
-        ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens is 9, more than"),
-        ({"choices": ["a"], "regex": "b"}, "choices, regex and json_schema contradict"),
+        ({"logit_bias": {7: 5, "7": 5}}, "logit_bias is .*; it must be token ids, each once"),
+        ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens=9 and max_new_tokens=8"),
+        ({"choices": ["a"], "regex": "b"}, r"choices=\('a',\) and regex='b' contradict each other"),
+        ({"regex": "a", "stop_regex": "b"}, r"stop_regex=\('b',\) and regex='a' contradict"),
         ({"stop_regex": "("}, r"stop_regex '\(' is not a regular expression: missing \)"),
         ({"stop_regex": ["a", "b*"]}, r"stop_regex 'b\*' matches the empty text"),
         ({"stop_regex": "^"}, "matches the empty text"),
@@ -130,3 +135,26 @@ def test_the_most_that_may_be_asked_for():
     )
     assert most.n_drawn == 1000
     assert GenerationOptions(num_beams=64, temperature=0).num_beams == 64
+
+
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [
+        ({"temperature": 0, "top_k": 5}, "sampling"),
+        ({"do_sample": False, "typical_p": 0.9}, "sampling"),
+        ({"num_beams": 2, "top_k": 5}, "sampling"),
+        ({"num_beams": 2, "top_p": 0.5}, "sampling"),
+        ({"length_penalty": 2}, "beam search"),
+        ({"early_stopping": True, "num_beams": 1}, "beam search"),
+    ],
+)
+def test_option_of_another_search_method_raises(lm, given, method):
+    with pytest.raises(InvalidArgumentError, match=f"which has no effect without {method}") as e:
+        lm.generate("a", max_new_tokens=1, **given)
+    assert e.value.param in given
+
+
+def test_option_of_another_search_method_passes_if_neutral_or_a_default(lm):
+    defaults = GenerationOptions(top_k=5, length_penalty=2)
+    assert lm.generate("a", defaults, max_new_tokens=1, temperature=0).ids
+    assert lm.generate("a", max_new_tokens=1, temperature=0, top_p=1, seed=1).ids

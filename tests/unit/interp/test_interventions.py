@@ -213,8 +213,27 @@ class TestEdits:
         np.testing.assert_array_equal(one["logits"], same["logits"])
         assert (one["logits"] != a["logits"]).any()
 
-    def test_a_pattern_of_deeper_models(self):
-        assert not zero("blocks.1*2.attn.z")("blocks.12.attn.z", np.ones((3, 5, 8))).any()
+    def test_channels_are_the_last_axis(self):
+        array = np.ones((2, 3, 4), np.float32)
+        edited = scale("blocks.0.attn.z", 3, heads=1, positions=0, channels=[1, -1])(
+            "blocks.0.attn.z", array
+        )
+        assert (edited == np.float32([3 if c in (1, 3) else 1 for c in range(4)]))[1, 0].all()
+        assert edited.sum() == array.sum() + 4
+        silent = zero("blocks.0.mlp.act", channels=2)("blocks.0.mlp.act", np.ones((3, 5)))
+        assert not silent[:, 2].any() and silent.sum() == 12
+
+    def test_patches_and_means_of_channels(self, model, prompts, a):
+        source = trace(model, prompts[1])
+        point = "blocks.1.mlp.act"
+        for hook, expected in (
+            (patch_from(source, point, channels=5), source[point][:, 5]),
+            (mean_ablate(point, source, channels=5), source[point][:, 5].mean()),
+        ):
+            edited = hook(point, a[point])
+            np.testing.assert_allclose(edited[:, 5], expected, rtol=1e-6)
+            rest = np.arange(a[point].shape[1]) != 5
+            np.testing.assert_array_equal(edited[:, rest], a[point][:, rest])
 
     def test_the_array_that_comes_in_is_not_written_to(self):
         array = np.ones((4, 24), np.float32)
@@ -227,14 +246,8 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("make", "message"),
         [
-            (lambda: zero("blocks.0.attn.pattrn"), "did you mean 'blocks.0.attn.pattern'"),
-            (lambda: zero("blocks.7.attn.pattrn"), "did you mean 'blocks.7.attn.pattern'"),
-            (lambda: zero("blocks.[12].attn.z"), "unknown hook point 'blocks.[12].attn.z'"),
-            (lambda: zero_head(-1, 0), "unknown hook point 'blocks.-1.attn.z'"),
-            (lambda: zero(f"blocks.{'9' * 5000}.attn.z"), "unknown hook point 'blocks.999"),
-            (lambda: zero("blocks.9.hook_resid_pre", heads=0), "blocks.8.resid has no heads"),
             (lambda: mean_ablate("embed", []), "needs at least one trace"),
-            (lambda: zero("embed", heads=0), "embed has no heads; choose positions only"),
+            (lambda: zero(["embed", 3]), "points is ['embed', 3]"),
         ],
     )
     def test_when_it_is_made(self, make, message):
@@ -245,6 +258,13 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("intervention", "message"),
         [
+            (zero("blocks.0.attn.pattrn"), "did you mean 'blocks.0.attn.pattern'"),
+            (zero("blocks.[12].attn.z"), "unknown hook point 'blocks.[12].attn.z'"),
+            (zero_head(-1, 0), "unknown hook point 'blocks.-1.attn.z'"),
+            (zero(f"blocks.{'9' * 5000}.attn.z"), "unknown hook point 'blocks.999"),
+            (zero("blocks.2.hook_resid_pre", heads=0), "blocks.1.resid has no heads"),
+            (zero("embed", heads=0), "embed has no heads; choose positions or channels"),
+            (zero("embed", channels=24), "embed has no channel 24; choose from 0 to 23"),
             (zero_head(3, 0), "blocks are 0 … 2"),
             (zero_head(10**9 - 1, 0), "blocks are 0 … 2"),
             (chain(zero_head(3, 0)), "blocks are 0 … 2"),
@@ -256,7 +276,7 @@ class TestBadInput:
             (zero("embed", positions=[True]), "is not a position"),
             (
                 replace("embed", np.zeros(7)),
-                r"value for embed has shape (7,), which does not broadcast to (20, 24)",
+                "the value of shape (7,) does not fit (20, 24) at embed",
             ),
         ],
     )

@@ -58,7 +58,7 @@ def test_from_a_line_on(tmp_path):
         (b'{"text": "a"}', 'an object with a "prompt"'),
         (b'{"prompt": 7}', "the prompt is 7; expected a string or a list"),
         (b'{"prompt": "a", "temprature": 1}', "'temprature'; did you mean 'temperature'?"),
-        (b'{"prompt": "a", "n": 2}', "unknown option 'n'; give num_return_sequences"),
+        (b'{"prompt": "a", "n": 2}', "unknown option 'n'; did you mean 'num_return_sequences'?"),
         (b'{"prompt": "a", "prompt": "b"}', "duplicate key 'prompt'"),
         (b'"\xff"', "not UTF-8 text: byte 0xff"),
         (rb'"\ud800"', r"'\ud800' is half of a surrogate pair"),

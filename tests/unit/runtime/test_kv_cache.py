@@ -18,6 +18,7 @@ from gpt2np.kernels import exact
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.kernels.matmul import LANES
 from gpt2np.model import GPT2Config, KVCache, last_token_indices
+from gpt2np.runtime.batch import make_batches
 from gpt2np.runtime.kv_cache import MAX_SLOTS, TILE, reserve
 
 CONFIG = GPT2Config(vocab_size=211, n_positions=500, n_embd=24, n_layer=2, n_head=3, n_inner=96)
@@ -255,12 +256,24 @@ def test_copies_made_by_several_threads(model):
     assert not wrong
 
 
-def test_the_number_of_batches_of_earlier_steps_is_bounded(model):
-    cache = model.new_cache()
-    for n in range(2, 60):
-        model.forward([[7] * n], [cache])
-        cache.truncate(0)
-    assert 1 < len(model._runner._steps[cache].batches) <= 32
+def test_threads_of_attention_depend_on_the_lengths_not_on_earlier_steps(model, monkeypatch):
+    workers = []
+
+    def record(*arguments, **options):
+        workers.append(arguments[3])
+        return make_batches(*arguments, **options)
+
+    monkeypatch.setattr("gpt2np.runtime.model_runner.make_batches", record)
+    monkeypatch.setattr("gpt2np.runtime.model_runner.python_threads", lambda: 2)
+    work = 2 * 300 * 4 * model.config.n_embd  # of attention to 300 tokens of each of 4 texts
+    monkeypatch.setattr("gpt2np.runtime.model_runner.MIN_SHARED_WORK", work)
+    caches = [model.new_cache() for _ in range(4)]
+    model.forward([[5] * 15] * 4, caches)
+    for _ in range(290):
+        model.forward([[5]] * 4, caches)
+    assert workers[-1] == 2 and workers.count(2) == 290 + 15 - 299
+    model.forward([[5]] * 4, [cache.copy() for cache in caches])
+    assert workers[-1] == 2
 
 
 def test_a_step_after_another_number_of_tokens_or_a_copy(model):
