@@ -12,14 +12,13 @@ end, "\xf0" for one byte of a character that spans several tokens.
 import argparse
 import json
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, terminal_style
 from gpt2np.cli.text_input import read_texts
-from gpt2np.errors import InvalidArgumentError, counted, printable
+from gpt2np.errors import InvalidArgumentError, counted
 
 if TYPE_CHECKING:
     from gpt2np.tokenizer import Tokenizer
@@ -50,18 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("ids", "Print only the token ids, one line per text"),
         ("count", "Print only the number of tokens, one line per text or FILE"),
         ("offsets", "Print the position of each token in the text, in characters and bytes"),
+        ("merges", "Print every merge of BPE, step by step"),
+        ("json", "Print one JSON object per text"),
     ):
         formats.add_argument(f"--{option}", action="store_true", help=meaning)
-    merges = "Print every merge of BPE, step by step"
-    output.add_argument("--merges", action="store_true", help=merges)
-    output.add_argument("--json", action="store_true", help="Print one JSON object per text")
 
 
 def run(args: argparse.Namespace) -> int:
-    chosen = [f"--{name}" for name in ("ids", "count", "offsets") if getattr(args, name)]
-    if chosen and (args.merges or args.json):
-        other = "--merges" if args.merges else "--json"
-        raise InvalidArgumentError(f"{chosen[0]} and {other} contradict each other; give one")
     texts = [
         text
         for file in args.file or [None]
@@ -72,11 +66,9 @@ def run(args: argparse.Namespace) -> int:
         _check_special_tokens(texts, tokenizer)
     options = {"allowed_special": "all"} if args.special == "allow" else {"disallowed_special": ()}
     output = [_format(text, tokenizer, options, args) for text in texts]
-    if args.count and len(args.file) > 1:
-        output = [f"{n} {printable(str(f))}" for n, f in zip(output, args.file, strict=True)]
     print_stderr(description)
     one_line_each = args.ids or args.count or args.json
-    if args.merges and not one_line_each:
+    if args.merges:
         print_stderr(MERGES_LEGEND)
     print(("\n" if one_line_each else "\n\n").join(output), flush=True)
     if not (one_line_each or args.merges or args.offsets):
@@ -92,7 +84,7 @@ def _format(
     text: str, tokenizer: "Tokenizer", options: dict[str, Any], args: argparse.Namespace
 ) -> str:
     if args.json:
-        return json.dumps(_as_json(text, tokenizer, options, args.merges), ensure_ascii=False)
+        return json.dumps(_as_json(text, tokenizer, options), ensure_ascii=False)
     ids = tokenizer.encode(text, **options)
     if args.ids or args.count:
         return " ".join(map(str, ids)) if args.ids else str(len(ids))
@@ -109,22 +101,17 @@ def _format(
     return token_rows(tokens, ids, shutil.get_terminal_size().columns, style)
 
 
-def _as_json(
-    text: str, tokenizer: "Tokenizer", options: dict[str, Any], with_merges: bool
-) -> dict[str, Any]:
+def _as_json(text: str, tokenizer: "Tokenizer", options: dict[str, Any]) -> dict[str, Any]:
     """Return the tokens of a text as JSON; bytes of incomplete characters are escaped."""
     spans = tokenizer.offsets(text, **options)
     ids = [span.id for span in spans]
-    content = {
+    return {
         "text": text,
         "ids": ids,
         "tokens": tokenizer.token_texts(ids),
         "offsets": [[span.start, span.end] for span in spans],
         "byte_offsets": [[span.byte_start, span.byte_end] for span in spans],
     }
-    if with_merges:
-        content["pieces"] = [asdict(trace) for trace in tokenizer.trace_merges(text, **options)]
-    return content
 
 
 def _check_special_tokens(texts: list[str], tokenizer: "Tokenizer") -> None:

@@ -44,7 +44,7 @@ def test_each_line_of_stdin_or_a_file_is_a_text(ids, tmp_path):
 def test_json_of_other_commands(tokenized):
     expected = "".join(f"{text}\n" for text in TEXTS)
     lists = [json.loads(line)["ids"] for line in tokenized.splitlines()]
-    for content in (tokenized, json.dumps(lists), json.dumps(lists, indent=1)):
+    for content in (tokenized, "\n".join(map(str, lists))):
         assert decode(stdin=content) == expected
     assert decode(json.dumps(lists[0])) == TEXTS[0] + "\n"
     generated = json.loads(run("generate", "Once", "--json", "-n", "5", "--greedy").stdout)
@@ -60,6 +60,10 @@ def test_json_has_ids_tokens_and_text(tokenized):
         )
 
 
+def test_id_without_a_token_has_no_text():
+    assert decode("5", "999999") == decode("5") == "&\n"
+
+
 def test_special_tokens():
     (eot,) = json.loads(run("tokenize", "--special", "allow", "--json", "<|endoftext|>").stdout)[
         "ids"
@@ -73,10 +77,10 @@ def test_special_tokens():
     [
         ("12 x", "'x' is not an id"),
         ("-5", "'-5' is not an id"),
-        ("999999", "id 999999 is not in the vocabulary"),
         ("[1, 2", "not valid JSON"),
         ('{"text": "a"}', "None is not a list of ids"),
         ("[1.5]", r"[1.5] is not a list of ids"),
+        ("[[1], [2]]", r"[[1], [2]] is not a list of ids"),
         ("", "there are no ids"),
     ],
 )
@@ -103,7 +107,7 @@ class TestTokenizerOption:
     def test_the_error_without_it_names_it(self, folder):
         result = run("generate", "Once", "--model", folder)
         assert result.returncode == 1 and "has no vocabulary" in result.stderr
-        assert result.stderr.endswith("another vocabulary, such as --tokenizer gpt2\n")
+        assert result.stderr.endswith('another vocabulary, such as "gpt2"\n')
 
 
 def test_generate_prints_tokens_beside_ids():
