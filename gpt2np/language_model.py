@@ -600,7 +600,6 @@ class LanguageModel:
                 self.eos_token_ids,
                 frozenset(self.tokenizer.special_tokens.values()),
                 options.stop_token_ids,
-                excluded=options.stop,
                 **given,
             )
         most = options.max_new_tokens

@@ -5,9 +5,9 @@
     json_text     syntax trees of strings, numbers, arrays and objects
     characters    sets of characters and their UTF-8 encodings
     automaton     compiles a syntax tree to an automaton over bytes, on demand
-    aho_corasick  tells which excluded texts a text may still become
     trie          holds the prefix tree of the vocabulary
     distances     counts the bytes or tokens to a match
+    work          limits the size of a pattern
     token_mask    Constraint; computes which token ids may come next
 
 A token may end inside a character or a word, so the automaton reads bytes. A token is allowed if

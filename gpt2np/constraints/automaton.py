@@ -10,18 +10,16 @@ from every DFA state but DEAD.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.constraints.aho_corasick import aho_corasick
-from gpt2np.constraints.characters import END, ByteNodes, Ranges, intersection
+from gpt2np.constraints.characters import END, ByteNodes, Ranges
 from gpt2np.constraints.syntax import Alternation, CharacterClass, Concatenation, Repetition, Tree
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.constraints.work import WorkCounter
 
 Reading = tuple[int, int]
 """(node of ByteNodes, CharacterAutomaton state after the character)."""
@@ -29,13 +27,11 @@ Reading = tuple[int, int]
 DEAD = 0
 """The ByteAutomaton state from which no match can be reached."""
 
-MAX_CHARACTER_STATES = 50_000
-MAX_CLOSURES = 300_000  # states in the closures of all states; ranges of excluded texts
-# Readings of all states of an automaton, where each state counts STATE_SIZE more for its row of
-# targets. A reading takes up to 100 bytes, so an automaton takes up to 100 MB.
-MAX_SIZE = 1_000_000
-STATE_SIZE = 50
-MAX_MERGED = 40_000_000  # readings merged to compute the states, which takes about 2 s
+# Units of work, see MAX_WORK: 50,000 states over characters, or 10,000 readings of 1,000 states.
+_CHARACTER_STATE = 200
+_CLOSED_STATE = 30
+_STATE = 500  # for the row of targets
+_READING = 10
 
 _MATCH = 0
 _UNKNOWN = -1
@@ -43,52 +39,36 @@ MATCHED: Reading = (END, _MATCH)
 """The reading that marks a state in which the text may end."""
 
 
-class TooManyStatesError(InvalidArgumentError):
-    """A tree or an automaton is too large."""
-
-
 class CharacterAutomaton:
     """A nondeterministic automaton (NFA) over characters, built from a regex's syntax tree.
 
-    It accepts the texts that match the tree and contain none of the texts `excluded`.
+    Raises PatternTooLargeError if the tree is too large.
     """
 
-    def __init__(self, tree: Tree, excluded: Collection[str] = ()) -> None:
+    def __init__(self, tree: Tree) -> None:
+        self._work, self._closed = WorkCounter(), WorkCounter()
         self.nodes = ByteNodes()  # shared by all sets of characters
         self.epsilon: list[tuple[int, ...]] = [()]  # state → states reached without reading
         self.reads: list[tuple[Reading, ...]] = [()]  # state → readings of the next character
         self._roots: dict[Ranges, int] = {}
         self._readings: dict[int, frozenset[Reading]] = {}
-        self._n_closed = 0  # see MAX_CLOSURES
         self._added: dict[tuple[int, int], int] = {}  # id of a tree, target → first state
         self.start = self._add_tree(tree, _MATCH)
         self._added.clear()  # the trees may not outlive this call
         self._live = self._find_live()
-        if excluded:
-            self._exclude(excluded)
 
     def readings(self, state: int) -> frozenset[Reading]:
         """Return the ways to read one character from a state, and MATCHED if the text may end.
 
-        Raises TooManyStatesError if the epsilon closures have more than MAX_CLOSURES states.
+        Raises PatternTooLargeError if too many consecutive parts may be empty.
         """
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
-            self._count(len(closure))
+            self._closed.add(_CLOSED_STATE * len(closure))
             matched = {MATCHED} if _MATCH in closure else set()
             reads = (self.reads[s] for s in closure & self._live)
             self._readings[state] = frozenset(matched.union(*reads))
         return self._readings[state]
-
-    def _count(self, n: int) -> None:
-        self._n_closed += n
-        if self._n_closed > MAX_CLOSURES:
-            raise TooManyStatesError(
-                "the pattern or the schema is too large: too many consecutive parts may be empty, "
-                "as in (a?){{8000}}; write a{{0,8000}}, or use smaller counts, or fewer {stop} "
-                "texts",
-                stop=None,
-            )
 
     def _find_live(self) -> set[int]:
         """Return the states from which _MATCH can be reached."""
@@ -126,35 +106,6 @@ class CharacterAutomaton:
             self._roots[characters] = self.nodes.root(characters)
         return self._roots[characters]
 
-    def _exclude(self, texts: Collection[str]) -> None:
-        """Exclude the texts that contain one of `texts`.
-
-        The new states are pairs of a state and a node of `aho_corasick`.
-        """
-        nodes = aho_corasick(texts, self._count)
-        characters_of = {root: characters for characters, root in self._roots.items()}
-        states = {(self.start, 0): self._add_state(())}  # of the pairs
-        pending = [*states]
-
-        @cache
-        def steps(root: int, node: int) -> list[tuple[int, int]]:
-            parts = [(intersection(c, characters_of[root]), to) for c, to in nodes[node]]
-            self._count(sum(len(characters) for characters, _ in parts))
-            return [(self._root(characters), to) for characters, to in parts if characters]
-
-        for state, node in pending:  # grows
-            readings, reads = self.readings(state), []
-            for root, then in readings - {MATCHED}:
-                for part, to in steps(root, node):
-                    if (then, to) not in states:
-                        states[then, to] = self._add_state(())
-                        pending.append((then, to))
-                    reads.append((part, states[then, to]))
-            self._count(len(reads))
-            self.epsilon[states[state, node]] = (_MATCH,) if MATCHED in readings else ()
-            self.reads[states[state, node]] = tuple(reads)
-        self.start, self._live = states[self.start, 0], self._find_live()
-
     def _add_repetition(self, tree: Repetition, target: int) -> int:
         if tree.most is None:
             loop = self._add_state(())
@@ -171,12 +122,7 @@ class CharacterAutomaton:
         return target
 
     def _add_state(self, epsilon: Iterable[int], reads: tuple[Reading, ...] = ()) -> int:
-        if len(self.epsilon) == MAX_CHARACTER_STATES:
-            raise TooManyStatesError(
-                "the pattern, the choices or the schema are too large: more than "
-                f"{MAX_CHARACTER_STATES:,} characters, with repetitions expanded; use smaller "
-                "counts or fewer choices"
-            )
+        self._work.add(_CHARACTER_STATE)
         self.epsilon.append(tuple(epsilon))
         self.reads.append(reads)
         return len(self.epsilon) - 1
@@ -206,15 +152,14 @@ class ByteAutomaton:
         self._states: dict[frozenset[Reading], int] = {}
         self._targets = np.zeros((16, 256), np.int32)  # state, byte → state
         self._lock = Lock()
-        self._size = 0
-        self._n_merged = 0
+        self._work = WorkCounter()
         self._state(frozenset())  # DEAD
         self.start = self._state(self.characters.readings(self.characters.start))
 
     @classmethod
-    def of(cls, tree: Tree, excluded: Collection[str] = ()) -> ByteAutomaton:
-        """Compile a regex's syntax tree to an automaton over bytes; see `CharacterAutomaton`."""
-        return cls(CharacterAutomaton(tree, excluded))
+    def of(cls, tree: Tree) -> ByteAutomaton:
+        """Compile a regex's syntax tree to an automaton over bytes."""
+        return cls(CharacterAutomaton(tree))
 
     def readings(self, state: int) -> frozenset[Reading]:
         """Return the set of NFA positions (readings) that a state of this automaton stands for."""
@@ -234,22 +179,13 @@ class ByteAutomaton:
     def step(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Return the state after states[i] reads the byte data[i], for each i. Returns (n,).
 
-        Raises TooManyStatesError if the automaton exceeds MAX_SIZE or MAX_MERGED.
-        """
-        for _ in self.compute(states, data):
-            pass
-        return self._targets[states, data]
-
-    def compute(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> Iterator[None]:
-        """Compute what `step` needs; pause after each state, so that the caller can do other work.
-
-        Raises TooManyStatesError if the automaton exceeds MAX_SIZE or MAX_MERGED.
+        Raises PatternTooLargeError if the automaton is too large.
         """
         is_unknown = self._targets[states, data] == _UNKNOWN
         for state in np.unique(states[is_unknown]).tolist():
             with self._lock:
                 self._compute_targets(state)
-            yield
+        return self._targets[states, data]
 
     def _compute_targets(self, state: int) -> None:
         """Fill the transition table's row of a state: the next state for every byte."""
@@ -260,9 +196,7 @@ class ByteAutomaton:
         for low, high, to, then in edges:
             new = self.characters.readings(then) if to == END else {(to, then)}
             between = reached[bisect_left(borders, low) : bisect_left(borders, high + 1)]
-            self._n_merged += len(new) * len(between)
-            if self._n_merged > MAX_MERGED:
-                raise self._too_large()
+            self._work.add(len(new) * len(between))
             for merged in between:
                 merged |= new
         for (low, high), merged in zip(pairwise(borders), reached, strict=True):
@@ -272,19 +206,10 @@ class ByteAutomaton:
         if readings in self._states:
             return self._states[readings]
         state = len(self._readings)
-        self._size += STATE_SIZE + len(readings)
-        if self._size > MAX_SIZE:
-            raise self._too_large()
+        self._work.add(_STATE + _READING * len(readings))
         if state == len(self._targets):
             self._targets = np.concatenate([self._targets, np.zeros_like(self._targets)])
         self._targets[state] = _UNKNOWN if readings else DEAD
         self._readings.append(readings)
         self._states[readings] = state
         return state
-
-    @staticmethod
-    def _too_large() -> TooManyStatesError:
-        return TooManyStatesError(
-            "the pattern, the choices or the schema are too large: one token may be followed in "
-            "too many ways; use smaller counts, or fewer alternatives"
-        )

@@ -26,10 +26,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from gpt2np.constraints import json_text
-from gpt2np.constraints.automaton import TooManyStatesError
 from gpt2np.constraints.characters import complement
 from gpt2np.constraints.json_text import NOTHING, any_value, either
 from gpt2np.constraints.syntax import CharacterClass, Concatenation, Repetition, Tree, parse
+from gpt2np.constraints.work import PatternTooLargeError
 from gpt2np.errors import InvalidArgumentError, is_integer, short_repr
 from gpt2np.options import is_number
 
@@ -129,7 +129,7 @@ def schema_tree(schema: object, depth: int) -> tuple[Tree, bool]:
 
     Raises:
         InvalidArgumentError: the schema is malformed or not supported.
-        TooManyStatesError: the schema is too large.
+        PatternTooLargeError: the schema is too large.
     """
     try:
         compiler = _Compiler(schema, depth)
@@ -161,7 +161,7 @@ class _Compiler:
     def _count(self, n: int) -> None:
         self.n_subschemas += n
         if self.n_subschemas > MAX_SUBSCHEMAS:
-            raise TooManyStatesError(
+            raise PatternTooLargeError(
                 "{json_schema} is too large: more than {0:,} subschemas, with references followed",
                 MAX_SUBSCHEMAS,
                 json_schema=self.root,

@@ -21,14 +21,14 @@ from functools import lru_cache
 import regex
 
 from gpt2np.constraints.characters import Ranges, character_set, characters_of, complement
+from gpt2np.constraints.work import WorkCounter
 from gpt2np.data.untrusted_regex import check_length
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 MAX_DEPTH = 100
 """Maximum nesting depth of groups."""
 
-MAX_RANGES = 300_000
-"""Maximum number of ranges of characters in all sets in brackets; \\w has 760."""
+_RANGE = 30  # units of work for each range of characters in a set in brackets; \\w has 760
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,9 @@ def literals(texts: Sequence[str]) -> Tree:
     for text in texts:
         if _SURROGATE.search(text):
             raise InvalidArgumentError(
-                "{choices}: {choices.value} has a lone surrogate, which is no character; remove it",
-                choices=text,
+                f"choices: {short_repr(text)} has a lone surrogate, which is no character; "
+                "remove it",
+                param="choices",
             )
     return Alternation(tuple(Concatenation(tuple(map(_literal, text))) for text in texts))
 
@@ -141,7 +142,7 @@ class _Parser:
         self.is_negated = False  # within a negated set
         self.position = 1 if pattern.startswith("^") else 0
         self.depth = 0
-        self.n_ranges = 0
+        self.work = WorkCounter()
 
     def parse(self) -> Tree:
         tree = self._alternation()
@@ -241,9 +242,7 @@ class _Parser:
             first = False
         self.position += 1
         characters = character_set(ranges)
-        self.n_ranges += len(characters)
-        if self.n_ranges > MAX_RANGES:
-            raise self._error(f"too large: more than {MAX_RANGES:,} ranges of characters")
+        self.work.add(_RANGE * len(characters))
         is_negated, self.is_negated = self.is_negated, False
         return complement(characters) if is_negated else characters
 

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Protocol, TypeVar, runtime_checkable
 
-from gpt2np.constraints.automaton import DEAD, MATCHED, ByteAutomaton, Reading, TooManyStatesError
+from gpt2np.constraints.automaton import (
+    DEAD,
+    MATCHED,
+    ByteAutomaton,
+    Reading,
+)
 from gpt2np.constraints.distances import ByteDistances, TokenDistances
 from gpt2np.constraints.syntax import literals, parse
 from gpt2np.constraints.trie import VocabularyTrie
+from gpt2np.constraints.work import PatternTooLargeError
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.kernels.array import Array, BoolArray
 
 _T = TypeVar("_T")
 
-MAX_DEPTH = 4
-"""Levels of a JSON value that may nest without end; fewer if the schema is too large."""
-
+_MAX_DEPTH = 4  # levels of a JSON value that may nest without end; fewer if the schema is too large
 _CACHED = 64  # distances to keep per constraint; 4 V bytes each
-_RENEWAL_SECONDS = 10.0  # most time to wait for another mask that needs a fresh automaton
 _UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # all bytes that occur in UTF-8
 
 
@@ -33,8 +35,7 @@ class Constraint(Protocol):
     """The state of a constraint after a text; pass the initial state to `LanguageModel.generate`.
 
     A state is immutable, because sequences, draft tokens and threads share it. Any class with these
-    three members is a constraint. If `allowed` takes long, a class may have a generator `prepare()`
-    that does the work and yields often. Whenever it yields, other sequences of the batch go on.
+    three members is a constraint.
 
     A method `within(max_tokens)` is optional, too. It returns the initial state for a text of at
     most `max_tokens` tokens, or raises an error if there is no such text. The returned state never
@@ -65,14 +66,11 @@ def text_constraint(
     special_ids: Collection[int] = (),
     stop_ids: Collection[int] = (),
     *,
-    excluded: Collection[str] = (),
     choices: tuple[str, ...] = (),
     regex: str | None = None,
     json_schema: str | None = None,
 ) -> TextConstraint:
     """Create a constraint that limits a text to `choices`, a `regex`, or a JSON Schema.
-
-    The text contains none of the texts `excluded`.
 
     `tokens` maps each token id to its bytes. Later calls with the same mapping object reuse cached
     automata and masks. `vocab_size` is V, the model's number of token ids. `special_ids` are never
@@ -83,7 +81,7 @@ def text_constraint(
     stop_ids = frozenset(stop_ids)
     special_ids, ends = frozenset(special_ids), frozenset(eos_token_ids) | stop_ids
     vocabulary = _Vocabulary(tokens, id(tokens), vocab_size, ends, special_ids, stop_ids)
-    return _start(choices, regex, json_schema, frozenset(excluded), _computed(vocabulary))
+    return _start(choices, regex, json_schema, _computed(vocabulary))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,16 +106,9 @@ class TextConstraint:
 
         End-of-text ids are allowed if the text so far matches. A text token is allowed if the text
         can match within the tokens that are left. Raises InvalidArgumentError if the mask needs an
-        automaton of more than MAX_SIZE.
+        automaton that is too large.
         """
-        return run_to_end(self.masks.prepare(self.state, self.tokens_left - 1, waits=False))
-
-    def prepare(self) -> Iterator[None]:
-        """Compute what `allowed` will return; pause often, so that the caller can do other work.
-
-        Raises InvalidArgumentError if the mask needs an automaton of more than MAX_SIZE.
-        """
-        yield from self.masks.prepare(self.state, self.tokens_left - 1)
+        return self.masks.allowed(self.state, self.tokens_left - 1)
 
     def advance(self, token_id: int) -> TextConstraint:
         """Return the constraint after one more token; an end-of-text token changes nothing."""
@@ -135,15 +126,14 @@ class TextConstraint:
         least = self.masks.min_tokens(self.state, max_tokens)
         if least == math.inf:
             raise InvalidArgumentError(
-                "every text that matches needs one of {stop_token_ids}; omit it",
-                stop_token_ids=sorted(self.masks.vocabulary.eos_token_ids),
+                "stop_token_ids has a token that every text that matches needs; omit it",
+                param="stop_token_ids",
             )
         if least > max_tokens:
             raise InvalidArgumentError(
-                f"a text that matches needs {least:.0f} tokens or more; {{max_new_tokens}} and the "
-                f"context leave {max_tokens}; set {{max_new_tokens}} to {least:.0f}, or shorten "
-                "the prompt",
-                max_new_tokens=max_tokens,
+                f"max_new_tokens and the context leave {max_tokens} tokens; a text that matches "
+                f"needs {least:.0f}; set max_new_tokens to {least:.0f}, or shorten the prompt",
+                param="max_new_tokens",
             )
         return replace(self, tokens_left=max_tokens)
 
@@ -162,15 +152,12 @@ class _TokenMasks:
         self.vocabulary = vocabulary
         self._automaton = automaton
         self._distances: dict[tuple[frozenset[Reading], bool], Array] = {}  # ends with the last
-        self._renewals: set[ByteAutomaton] = set()  # fresh automata that are being filled
-        self._start = automaton.readings(automaton.start)
         self.byte_distance = ByteDistances(automaton.characters, vocabulary.missing_bytes)
 
     @cached_property
     def token_distance(self) -> TokenDistances:
         """Returns the distance of readings in tokens."""
-        characters, tokens = self._automaton.characters, self.vocabulary.text_tokens.values()
-        return TokenDistances(characters, tokens, self._start, self.byte_distance)
+        return TokenDistances(self.vocabulary.text_tokens.values(), self.byte_distance)
 
     def min_tokens(self, readings: frozenset[Reading], enough: float) -> float:
         """Return the least number of tokens to a match, or a number that is not above `enough`."""
@@ -181,77 +168,43 @@ class _TokenMasks:
         """Advance a state, a set of NFA positions, by a token's bytes; DEAD if `data` is empty."""
         if not data:
             return self._automaton.readings(DEAD)
-        automaton = self._automaton
-        try:
-            return automaton.readings(automaton.after(automaton.state(readings), data))
-        except TooManyStatesError:
-            self._automaton = automaton = ByteAutomaton(automaton.characters)
-        return automaton.readings(automaton.after(automaton.state(readings), data))
+        return self._read(lambda a: a.readings(a.after(a.state(readings), data)))
 
-    def prepare(
-        self, readings: frozenset[Reading], most: float, waits: bool = True
-    ) -> Generator[None, None, BoolArray]:
-        """Compute, with pauses, after which tokens `most` more tokens can lead to a match.
-
-        Where many masks need a fresh automaton at a time, each `waits` for the one before it, which
-        bounds the memory.
-        """
-        distances = yield from self._distances_after(readings, False, waits)
+    def allowed(self, readings: frozenset[Reading], most: float) -> BoolArray:
+        """Return the tokens after which `most` more tokens can lead to a match, (V,)."""
+        distances = self._distances_after(readings, in_tokens=False)
         longest = self.byte_distance.longest
         if most <= longest:
             farthest = distances.max(where=distances < math.inf, initial=0)
             if farthest > most or longest == math.inf:
-                yield from self.token_distance.prepare()
-                distances = yield from self._distances_after(readings, True, waits)
+                distances = self._distances_after(readings, in_tokens=True)
         mask: BoolArray = (distances <= most) & (distances < math.inf)
         ends = self.vocabulary.eos_token_ids
         mask[[end for end in ends if end < len(mask)]] = MATCHED in readings
         mask.setflags(write=False)
         return mask
 
-    def _distances_after(
-        self, readings: frozenset[Reading], in_tokens: bool, waits: bool
-    ) -> Generator[None, None, Array]:
-        """Compute, with pauses, the distance to a match after each token id. Returns (V,)."""
+    def _distances_after(self, readings: frozenset[Reading], in_tokens: bool) -> Array:
+        """Return the distance to a match after each token id, (V,)."""
         key = readings, in_tokens
         distances = self._distances.pop(key, None)
         if distances is None:
-            distances = yield from self._compute(readings, in_tokens, waits)
+            trie = self.vocabulary.trie
+            distance = self.token_distance if in_tokens else self.byte_distance
+            distances = self._read(lambda a: trie.distances(a, readings, distance))
         self._distances[key] = distances
         for oldest in [*self._distances][:-_CACHED]:
             self._distances.pop(oldest, None)
         return distances
 
-    def _compute(
-        self, readings: frozenset[Reading], in_tokens: bool, waits: bool
-    ) -> Generator[None, None, Array]:
-        trie = self.vocabulary.trie
-        distance = self.token_distance if in_tokens else self.byte_distance
-        try:
-            return (yield from trie.distances(self._automaton, readings, distance))
-        except TooManyStatesError:
-            pass
-        end = time.monotonic() + _RENEWAL_SECONDS  # the one before may never be resumed
-        while waits and self._renewals and time.monotonic() < end:
-            yield
+    def _read(self, compute: Callable[[ByteAutomaton], _T]) -> _T:
+        """Return `compute(automaton)`, with a fresh automaton if this one becomes too large."""
+        with suppress(PatternTooLargeError):
+            return compute(self._automaton)
         fresh = ByteAutomaton(self._automaton.characters)
-        self._renewals.add(fresh)
-        try:
-            distances = yield from trie.distances(fresh, readings, distance)
-            self._automaton = fresh
-        finally:
-            self._renewals.discard(fresh)
-        return distances
-
-
-def run_to_end(work: Generator[None, None, _T]) -> _T:
-    """Run a generator without pauses, and return its result."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            result: _T = end.value
-            return result
+        result = compute(fresh)
+        self._automaton = fresh
+        return result
 
 
 @dataclass(frozen=True)
@@ -282,11 +235,8 @@ class _Vocabulary:
         ending = {data[0] for i in self.stop_ids if len(data := self.tokens.get(i, b"")) == 1}
         if without := sorted(missing - ending):
             raise InvalidArgumentError(
-                "{choices}, {regex} and {json_schema} need a vocabulary with a token for each "
-                f"byte; this one lacks {len(without)} of them, such as 0x{without[0]:02x}",
-                choices=None,
-                regex=None,
-                json_schema=None,
+                "choices, regex and json_schema need a vocabulary with a token for each byte; this "
+                f"one lacks {len(without)} of them, such as 0x{without[0]:02x}"
             )
         return frozenset(missing)
 
@@ -307,35 +257,35 @@ def _start(
     choices: tuple[str, ...],
     pattern: str | None,
     schema: str | None,
-    excluded: frozenset[str],
     vocabulary: _Vocabulary,
 ) -> TextConstraint:
     if schema is not None:
-        automaton = _schema_automaton(schema, excluded)
+        automaton = _schema_automaton(schema)
         subject = "the JSON Schema, of the texts that are supported"
+    elif pattern is not None:
+        automaton = ByteAutomaton.of(parse(pattern))
+        subject = f"the pattern {short_repr(pattern)}"
     else:
-        tree = literals(choices) if pattern is None else parse(pattern)
-        automaton = ByteAutomaton.of(tree, excluded)
-        subject = "one of the choices" if pattern is None else f"the pattern {short_repr(pattern)}"
+        automaton = ByteAutomaton.of(literals(choices))
+        subject = "one of the choices"
     if automaton.start == DEAD:
-        without = " and contains none of the {stop} texts; omit them" if excluded else ""
-        raise InvalidArgumentError(f"no text matches {{0}}{without}", subject, stop=None)
+        raise InvalidArgumentError(f"no text matches {subject}")
     masks = _TokenMasks(automaton, vocabulary)
     constraint = TextConstraint(masks, automaton.readings(automaton.start))
     constraint.allowed()  # refuses a pattern that is too large, before the first token
     return constraint
 
 
-def _schema_automaton(schema: str, excluded: frozenset[str]) -> ByteAutomaton:
+def _schema_automaton(schema: str) -> ByteAutomaton:
     """Compile a JSON Schema with as many levels as possible of what may nest without end."""
     from gpt2np.constraints.json_schema import schema_tree
 
     parsed = json.loads(schema)
     tree, is_cut = schema_tree(parsed, 1)
-    automaton = ByteAutomaton.of(tree, excluded)
-    with suppress(TooManyStatesError):
-        for depth in range(2, MAX_DEPTH + 1):
+    automaton = ByteAutomaton.of(tree)
+    with suppress(PatternTooLargeError):
+        for depth in range(2, _MAX_DEPTH + 1):
             if is_cut:
                 tree, is_cut = schema_tree(parsed, depth)
-                automaton = ByteAutomaton.of(tree, excluded)
+                automaton = ByteAutomaton.of(tree)
     return automaton

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.constraints.automaton import DEAD, ByteAutomaton, Reading
-from gpt2np.kernels.array import Array, BoolArray, IntArray
+from gpt2np.kernels.array import Array, IntArray
 
 _ROOT = 0
 
@@ -42,13 +41,6 @@ class VocabularyTrie:
     def size(self) -> int:
         return self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
 
-    @cached_property
-    def is_token(self) -> BoolArray:
-        """Whether a token ends at each node, (size,)."""
-        is_token = np.zeros(self.size, bool)
-        is_token[self.nodes] = True
-        return is_token
-
     @classmethod
     def build(cls, tokens: Mapping[int, bytes], vocab_size: int) -> VocabularyTrie:
         """Build the prefix tree of `tokens`, which maps ids below `vocab_size` to bytes."""
@@ -75,8 +67,8 @@ class VocabularyTrie:
         automaton: ByteAutomaton,
         readings: frozenset[Reading],
         distance: Callable[[Iterable[Reading]], list[float]],
-    ) -> Generator[None, None, Array]:
-        """Compute, with pauses, the distance to a match after each token id. Returns (V,).
+    ) -> Array:
+        """Return the distance to a match after each token id, (V,).
 
         The distance after a token is the least `distance` of the readings to which the token leads
         from `readings`; infinity if there are none.
@@ -88,7 +80,6 @@ class VocabularyTrie:
             alive = np.flatnonzero(before != DEAD)
             if not len(alive):
                 break
-            yield from automaton.compute(before[alive], data[alive])
             states[first + alive] = automaton.step(before[alive], data[alive])
         states[_ROOT] = DEAD
         reached = np.flatnonzero(np.bincount(states))

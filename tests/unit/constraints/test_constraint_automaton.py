@@ -3,7 +3,6 @@
 import random
 import time
 from functools import cache
-from itertools import product
 
 import pytest
 import regex
@@ -204,30 +203,10 @@ def test_nothing_repeated_without_end_is_nothing():
     assert matches(automaton, automaton.start)
 
 
-@given(
-    st.sampled_from(["[ab]*", "a*(b|ab)*", "(aab|ba){1,4}", "[abé]{0,5}", "(?:ab)*a?", ".*", ""]),
-    st.lists(st.text("abé", min_size=1, max_size=3), max_size=4),
-)
-@example("[ab]*", ["ab", "abb", "bab"])
-def test_excluded_texts_are_in_no_match(pattern, excluded):
-    automaton = ByteAutomaton.of(parse(pattern), excluded)
-    texts = ["".join(text) for n in range(6) for text in product("abé", repeat=n)]
-    expected = {
-        t for t in texts if regex.fullmatch(pattern, t) and not any(e in t for e in excluded)
-    }
-    state_after = {text: automaton.after(automaton.start, text.encode()) for text in texts}
-    assert {text for text, state in state_after.items() if matches(automaton, state)} == expected
-    alive = {text for text, state in state_after.items() if state != DEAD}
-    beginnings = {text[:n] for text in expected for n in range(len(text) + 1)}
-    assert beginnings <= alive
-    if pattern != "(aab|ba){1,4}":  # all alive ones end within five characters
-        assert {text for text in alive if len(text) < 4} <= beginnings
-
-
 def test_too_many_states():
     automaton = ByteAutomaton.of(parse("(?:a|b)*a(?:a|b){20}"))
     rng, state = random.Random(1), automaton.start
-    with pytest.raises(InvalidArgumentError, match="too large: one token"):
+    with pytest.raises(InvalidArgumentError, match="too large, with"):
         for _ in range(100_000):
             state = automaton.after(state, rng.choice([b"a", b"b"]))
 

@@ -3,7 +3,6 @@
 import random
 import time
 import tracemalloc
-from itertools import zip_longest
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ import regex
 from helpers.oracle import can_lead_to_match
 
 from gpt2np import Tokenizer
-from gpt2np.constraints import automaton, text_constraint
+from gpt2np.constraints import automaton, text_constraint, token_mask, work
+from gpt2np.constraints.syntax import parse
 from gpt2np.errors import InvalidArgumentError
 
 END = 50256
@@ -115,7 +115,7 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
 
     Each of the 2⁷ endings of a text has a state of its own.
     """
-    monkeypatch.setattr(automaton, "MAX_SIZE", 60 * automaton.STATE_SIZE)
+    monkeypatch.setattr(work, "MAX_WORK", 60_000)
     few = {number: data for number, data in tokens.items() if len(data) < 3}
     start, known = constraint(few, regex="[ab]*a[ab]{7}c"), []
     rng = random.Random(4)
@@ -124,9 +124,6 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
         state = after(start, few, text)
         known.append((state, state.allowed().copy()))
     start.masks._distances.clear()
-    works = [state.prepare() for state, _ in known]
-    assert sum(1 for _ in zip_longest(*works)) > 60  # each pauses after each new state, in turn
-    assert not start.masks._renewals
     for state, mask in known:
         assert (state.allowed() == mask).all()
     monkeypatch.undo()
@@ -139,13 +136,21 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
 
 def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
     start = constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")
-    monkeypatch.setattr(automaton, "MAX_SIZE", 50 * automaton.STATE_SIZE)
+    monkeypatch.setattr(work, "MAX_WORK", 200_000)
     for _ in range(2):
-        with pytest.raises(InvalidArgumentError, match="too large: one token"):
+        with pytest.raises(InvalidArgumentError, match="too large, with repetitions"):
             constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")  # before the first token
         start.masks._automaton = automaton.ByteAutomaton(start.masks._automaton.characters)
-        with pytest.raises(InvalidArgumentError, match="too large: one token"):
+        with pytest.raises(InvalidArgumentError, match="too large, with repetitions"):
             after(start, tokens, "xaxxa").allowed()
+
+
+def test_pattern_is_compiled_once_for_many_prompts(tokens, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(token_mask, "parse", lambda p: compiled.append(p) or parse(p))
+    for _ in range(100):
+        constraint(tokens, regex="[a-z]{1,900}x")
+    assert compiled == ["[a-z]{1,900}x"]
 
 
 def test_states_are_shared_and_stay_as_they_are(tokens):
@@ -203,12 +208,11 @@ def test_many_readings_take_bounded_time_and_memory(tokens, share, monkeypatch):
     """
     letters = [random.Random(row).choice("abcdefghijklmnopqrstuvwxyz") for row in range(800)]
     many_readings = "|".join(f"[^{letter}]" * 30 for letter in letters[::share])
-    monkeypatch.setattr(automaton, "MAX_SIZE", automaton.MAX_SIZE // share)
-    monkeypatch.setattr(automaton, "MAX_MERGED", automaton.MAX_MERGED // share)
+    monkeypatch.setattr(work, "MAX_WORK", work.MAX_WORK // share)
     started = time.process_time()
     tracemalloc.start()
     try:
-        with pytest.raises(InvalidArgumentError, match="too large: one token may be followed"):
+        with pytest.raises(InvalidArgumentError, match="too large, with repetitions"):
             constraint(tokens, regex=many_readings)
         assert tracemalloc.get_traced_memory()[1] < (400 << 20) // share
     finally:
