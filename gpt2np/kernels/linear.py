@@ -4,10 +4,7 @@ With few rows, reading the matrix takes most of the time, so threads share the m
 With many rows, threads share the rows (`by_rows`). Each thread then computes several layers for
 one chunk of rows, so that the activations between the layers stay in one core's cache.
 
-With small-matrix kernels, a product's second factor is a stack of panels, as it is for matrices of
-int8. With any other kernels, the panels of each group of inputs are joined, and BLAS multiplies by
-all columns in one call. For the few rows that GEMV multiplies, the groups are joined, too: GEMV
-keeps several partial sums per output; GEMM keeps one, so long sums round more.
+The table in `gpt2np.kernels.matmul` says how each product is computed.
 
 Shape letters: n rows; I groups of k inputs by P panels of m outputs in a packed matrix.
 """
@@ -22,7 +19,7 @@ import numpy as np
 
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads, small_kernels
-from gpt2np.kernels.matmul import MAX_GEMV_ROWS, SMALL_BATCH, matmul
+from gpt2np.kernels.matmul import SMALL_BATCH, matmul, split_k
 from gpt2np.kernels.packed_matrix import PackedMatrix, is_stored_by_output, join_panels
 from gpt2np.kernels.threads import even_slices, parallel_for
 
@@ -44,13 +41,19 @@ class PackedHeads:
     panels: Array
     bias: Array
     scale: Array | None = None
-    _split_k: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _joined: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def split_k(self, groups: int) -> Array:
-        """Return the panels as matrices (groups, 3, I / groups · k, H·D); see `join_panels`."""
-        if groups not in self._split_k:
-            self._split_k[groups] = join_panels(self.panels, groups)
-        return self._split_k[groups]
+    def joined(self, n: int) -> Array | None:
+        """Return the matrices (groups, 3, I / groups · k, H·D) that n rows multiply.
+
+        Returns None if rows multiply the panels.
+        """
+        if small_kernels() or not is_stored_by_output(self.panels):
+            return None
+        groups = split_k(n, len(self.panels))
+        if groups not in self._joined:
+            self._joined[groups] = join_panels(self.panels, groups)
+        return self._joined[groups]
 
 
 def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = None) -> Array:
@@ -59,11 +62,9 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
     Returns (n, out).
     """
     n, (groups, n_panels, k, m) = x.shape[0], w.data.shape
-    panels = w.data
-    if not small_kernels() and is_stored_by_output(panels):
-        panels = w.split_k(1 if n <= MAX_GEMV_ROWS else groups)
-    rows = _by_group(x, groups * k, panels.shape[0])
-    partials = matmul(rows, panels)  # (I, P, n, m), or (I, 1, n, P·m)
+    factors = w.factors(n)
+    rows = _by_group(x, groups * k, factors.shape[0])
+    partials = matmul(rows, factors)  # (I, P, n, m), or (groups, 1, n, P·m)
     if w.scale is not None:
         partials *= w.scale[:, :, None]
     y = sum_partials(partials)  # (P, n, m)
@@ -81,15 +82,14 @@ def unembed(x: Array, w: PackedMatrix) -> Array:
 
 def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D)."""
-    panels = w.panels[:, :, heads]
+    panels, joined = w.panels[:, :, heads], w.joined(len(x))
     n, (groups, _, h, k, d) = x.shape[0], panels.shape
-    if not small_kernels() and is_stored_by_output(panels):
-        whole = w.split_k(1 if n <= MAX_GEMV_ROWS else groups)
-        panels = whole[..., heads.start * d : heads.stop * d]
-        qkv = matmul(_by_group(x, groups * k, panels.shape[0]), panels)  # (I, 3, N, h·D)
-        qkv = qkv.reshape(panels.shape[0], 3, n, h, d).swapaxes(2, 3)
-    else:
+    if joined is None:
         qkv = matmul(_by_group(x, groups * k, groups)[:, None], panels)  # (I, 3, h, N, D)
+    else:
+        columns = joined[..., heads.start * d : heads.stop * d]
+        qkv = matmul(_by_group(x, groups * k, len(joined)), columns)  # (groups, 3, N, h·D)
+        qkv = qkv.reshape(len(joined), 3, n, h, d).swapaxes(2, 3)
     if w.scale is not None:
         qkv *= w.scale[:, :, heads, None]
     qkv = sum_partials(qkv)

@@ -8,8 +8,18 @@ in ascending order, independently of other rows and columns (tests/unit/kernels/
 There, this module splits every product into small products. With any other kernels, products are
 as large as possible, and the bits of a row can depend on the number of rows.
 
-Matrices of int8 are converted to the dtype of the rows, a few panels at a time: BLAS multiplies no
-int8, and the converted panels stay in the cache until their product.
+    kernels       weights           rows   product
+    small-matrix  panels            1      of the row twice: the kernels need two rows
+    small-matrix  panels            2 …    of each panel and chunks of rows, ≤ 10⁶ multiplications
+    any other     panels            1 …    of each panel: GEMV for a row, GEMM for several
+    any other     stored by output  1 … 8  GEMV for each row, of all inputs at once (`split_k`)
+    any other     stored by output  9 …    GEMM of each group of inputs, ≤ 3072 columns at a time
+    all           panels of int8    1 …    as above, of a few panels at a time in the rows' dtype
+
+Panels are converted from int8 because BLAS multiplies no int8; the converted panels stay in the
+cache until their product. Threads share the panels or columns of a product for up to SMALL_BATCH
+rows and at least MIN_SHARED_WORK multiplications; `gpt2np.kernels.linear` gives each thread some of
+more rows.
 """
 
 import math
@@ -62,6 +72,14 @@ _lanes: defaultdict[np.dtype[Any], Array] = defaultdict(lambda: np.empty((0, LAN
 def splits_exactly(n_rows: int) -> bool:
     """Tell whether a product that ranks compute by columns has the bits of the whole product."""
     return small_kernels() or n_rows <= MAX_SPLIT_ROWS
+
+
+def split_k(n: int, groups: int) -> int:
+    """Return how many groups of inputs n rows multiply one by one, of a matrix stored by output.
+
+    GEMV keeps several partial sums per output; GEMM keeps one, so long sums round more.
+    """
+    return 1 if n <= MAX_GEMV_ROWS else groups
 
 
 def matmul(x: Array, w: Array, out: Array | None = None) -> Array:

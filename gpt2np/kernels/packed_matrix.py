@@ -16,7 +16,7 @@ import numpy as np
 
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads, small_kernels
-from gpt2np.kernels.matmul import LANES
+from gpt2np.kernels.matmul import LANES, split_k
 from gpt2np.kernels.threads import even_slices, parallel_for
 
 MIN_SIZE_BY_OUTPUT = 2**19
@@ -33,7 +33,7 @@ _MIN_SHARED_SIZE = 100_000  # numbers; copying fewer takes less time than waking
 class PackedMatrix:
     """A matrix [in, out] cut into panels.
 
-    If `is_stored_by_output`, the weights of each output are contiguous, and `split_k` returns the
+    If `is_stored_by_output`, the weights of each output are contiguous, and `factors` returns the
     panels as one matrix, without a copy. Otherwise each panel is contiguous: the product of a few
     rows and one panel is small (`gpt2np.kernels.matmul`) and reads the panel sequentially. Zeros
     pad the last panel of each axis, and the width of each panel to a multiple of LANES.
@@ -54,16 +54,22 @@ class PackedMatrix:
     panel_shape: tuple[int, int]
     scale: Array | None = None
     bias: Array | None = None
-    _split_k: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _joined: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
     _ranges: dict[tuple[int, int], PackedMatrix] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def split_k(self, groups: int) -> Array:
-        """Return the panels as matrices (groups, 1, I / groups · k, P·m); see `join_panels`."""
-        if groups not in self._split_k:
-            self._split_k[groups] = join_panels(self.data, groups)[:, None]
-        return self._split_k[groups]
+    def factors(self, n: int) -> Array:
+        """Return the matrices that n rows multiply, one product for each group of inputs.
+
+        Returns the panels (I, P, k, m), or in their place (groups, 1, I / groups · k, P·m).
+        """
+        if small_kernels() or not is_stored_by_output(self.data):
+            return self.data
+        groups = split_k(n, len(self.data))
+        if groups not in self._joined:
+            self._joined[groups] = join_panels(self.data, groups)[:, None]
+        return self._joined[groups]
 
     @classmethod
     def in_buffer(
