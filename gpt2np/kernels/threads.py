@@ -8,17 +8,16 @@ from __future__ import annotations
 import contextvars
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache, partial
-from typing import TYPE_CHECKING, TypeVar
+from contextlib import contextmanager, suppress
+from functools import cache
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from gpt2np.errors import check_argument
 from gpt2np.kernels.cpus import usable_cpus
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
 
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -73,26 +72,25 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
         for item in items:
             function(item)
         return
-    pending, errors = deque(items), list[BaseException]()
-    futures: list[Future[None]] = []
-    work = partial(_work, function, pending, errors)
+    task = _Task(function, items)
     try:
-        try:
+        with suppress(RuntimeError):  # no thread can be started: this thread does the work
+            queue = _worker_queue()
             for _ in range(min(threads, len(items)) - 1):
-                futures.append(_pool().submit(contextvars.copy_context().run, work))
-        except RuntimeError:  # no thread can be started: this thread does the work
-            _pool.cache_clear()
-        work()
-        _join(futures)
+                queue.put((contextvars.copy_context(), task.help))
+        task.work()
+        for _ in range(len(task.helpers)):  # a helper that has not begun finds no items
+            task.results.get()
     except BaseException:
-        pending.clear()
-        _join(futures)
+        task.pending.clear()
+        while len(task.ended) < len(task.helpers):
+            time.sleep(0.001)
         raise
     try:
-        if errors:
-            raise errors[0]
+        if task.errors:
+            raise task.errors[0]
     finally:
-        errors.clear()  # breaks the cycle error → frame → errors, which holds arrays
+        task.errors.clear()  # breaks the cycle error → frame → errors, which holds arrays
 
 
 def is_inline() -> bool:
@@ -121,38 +119,65 @@ def even_slices(count: int, parts: int) -> list[slice]:
     return [slice(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
 
 
-def _work(
-    function: Callable[[Item], None], pending: deque[Item], errors: list[BaseException]
-) -> None:
-    """Process pending items on one of the threads that share them."""
-    with inline():
-        while pending:
-            try:
-                item = pending.popleft()
-            except IndexError:  # another thread took the last item
-                return
-            try:
-                function(item)
-            except KeyboardInterrupt as error:
-                pending.clear()
-                errors.insert(0, error)
-            except BaseException as error:
-                errors.append(error)
+class _Task:
+    """The items of one parallel_for call, which any thread may process."""
+
+    def __init__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> None:
+        self.function, self.pending = function, deque(items)
+        self.errors: list[BaseException] = []
+        self.helpers: list[None] = []  # one entry for each worker thread that has begun
+        self.ended: list[None] = []  # and for each that has ended
+        self.results: SimpleQueue[None] = SimpleQueue()  # likewise; the caller waits for it
+
+    def work(self) -> None:
+        """Process pending items."""
+        with inline():
+            while self.pending:
+                try:
+                    item = self.pending.popleft()
+                except IndexError:  # another thread took the last item
+                    return
+                try:
+                    self.function(item)
+                except KeyboardInterrupt as error:
+                    self.pending.clear()
+                    self.errors.insert(0, error)
+                except BaseException as error:
+                    self.errors.append(error)
+
+    def help(self) -> None:
+        """Process pending items on a worker thread."""
+        self.helpers.append(None)  # before it takes an item, so that the caller waits
+        try:
+            self.work()
+        finally:
+            self.ended.append(None)
+            self.results.put(None)
 
 
-def _join(futures: Sequence[Future[None]]) -> None:
-    """Cancel the futures that have not begun; wait for the others."""
-    for future in futures:
-        if not future.cancel():
-            future.exception()
+_WorkerQueue = SimpleQueue[tuple[contextvars.Context, Callable[[], None]]]
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor  # not every program needs threads
+def _worker_queue() -> _WorkerQueue:
+    """Return the queue of the worker threads, which the first call starts.
 
-    return ThreadPoolExecutor(max(1, thread_count() - 1), "gpt2np")
+    Raises RuntimeError if the system's limit of threads is reached.
+    """
+    queue: _WorkerQueue = SimpleQueue()
+    for number in range(1, thread_count()):
+        # The interpreter does not wait for daemon threads at exit.
+        name = f"gpt2np-{number}"
+        threading.Thread(target=_run_tasks, name=name, args=(queue,), daemon=True).start()
+    return queue
+
+
+def _run_tasks(queue: _WorkerQueue) -> None:
+    while True:
+        context, task = queue.get()
+        context.run(task)
+        del context, task  # both hold arrays
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has no worker threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_worker_queue.cache_clear)

@@ -20,12 +20,12 @@ PATIENCE = 120  # seconds, after which a thread that is waited for will not come
 @pytest.fixture
 def three_threads(monkeypatch):
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
-    threads._pool.cache_clear()
+    threads._worker_queue.cache_clear()
     # A shell ignores Ctrl-C in programs that run in the background.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-    threads._pool.cache_clear()
+    threads._worker_queue.cache_clear()
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -153,7 +153,7 @@ def test_a_limit_of_threads(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
-    threads._pool.cache_clear()
+    threads._worker_queue.cache_clear()
     with monkeypatch.context() as limit:
         limit.setattr(threading.Thread, "start", start)
         done = []
@@ -161,7 +161,7 @@ def test_a_limit_of_threads(monkeypatch):
         assert done == [0, 1, 2, 3, 4]
     meeting = threading.Barrier(3, timeout=PATIENCE)
     parallel_for(lambda _: meeting.wait(), range(3), 3)
-    threads._pool.cache_clear()
+    threads._worker_queue.cache_clear()
 
 
 @pytest.mark.parametrize(("value", "count"), [("3", 3), ("4,2", 4), (" 2 , 1", 2), ("many", 8)])
