@@ -97,7 +97,6 @@ class Tokenizer:
         self._pre_tokenize = make_pre_tokenizer(vocabulary.pattern)
         self._splits_whitespace = vocabulary.pattern in WHITESPACE_SPLITTING_PATTERNS
         self._ids = vocabulary.ids
-        self._takes_whole_pieces = vocabulary.can_ignore_merges
         self._chunk_cache = BoundedCache(self._merge_chunk, _CHUNK_CACHE_BYTES)
         self._piece_cache = BoundedCache(self._encode_piece, _PIECE_CACHE_BYTES)
         self._word_cache = BoundedCache(self._encode_word, _WORD_CACHE_BYTES)
@@ -379,7 +378,7 @@ class Tokenizer:
 
     def _encode_piece(self, piece: str) -> tuple[int, ...]:
         spelled = self.vocabulary.spell(piece)
-        if self._takes_whole_pieces and (whole := self._ids.get(spelled)) is not None:
+        if self.vocabulary.can_ignore_merges and (whole := self._ids.get(spelled)) is not None:
             return (whole,)
         if len(spelled) <= _SHORT_PIECE:
             return self._merge_chunk(spelled)
@@ -398,7 +397,7 @@ class Tokenizer:
 
     def _tokenize_piece(self, piece: str) -> list[str]:
         spelled = self.vocabulary.spell(piece)
-        if self._takes_whole_pieces and spelled in self._ids:
+        if self.vocabulary.can_ignore_merges and spelled in self._ids:
             return [spelled]
         return merge_pairs(spelled, self.vocabulary.ranks)
 

@@ -253,19 +253,24 @@ def _remove_added(
 
 def _parse_merges(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:
     """Map each merge "left right" to its rank; the file may write it as ["left", "right"]."""
-    keys = [merge if isinstance(merge, str) else _join_merge(merge, byte_level) for merge in merges]
-    spaces = list(map(str.count, keys, repeat(" ")))
+    try:
+        keys = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+        if not byte_level:
+            pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
+            keys = [" ".join(map(_spell, pair)) for pair in pairs]
+        spaces = list(map(str.count, keys, repeat(" ")))
+    except TypeError:  # a number instead of a merge or a token
+        spaces = [_count_tokens(merge) - 1 for merge in merges]
     if set(spaces) - {1}:
         index = next(index for index, count in enumerate(spaces) if count != 1)
         raise TokenizerError(f"{path}: merge {index} is {merges[index]!r:.60}; expected two tokens")
     return dict(zip(keys, range(len(keys)), strict=True))
 
 
-def _join_merge(merge: Any, byte_level: bool) -> str:
-    """Write the merge ["left", "right"] as "left right"; return "" for anything else."""
-    if not isinstance(merge, list) or {*map(type, merge)} != {str}:
-        return ""
-    return " ".join(merge if byte_level else map(_spell, merge))
+def _count_tokens(merge: Any) -> int:
+    tokens = merge.split(" ") if isinstance(merge, str) else merge
+    is_valid = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
+    return len(tokens) if is_valid else 0
 
 
 def _spell(token: str) -> str:
