@@ -11,6 +11,8 @@ ignores the keyword could be invalid. Some valid texts are never generated:
 - Numbers with more than MAX_DIGITS digits before or after the point. If the schema has bounds, this
   limit applies to all digits together.
 - Without `type`: values of types that no keyword of the schema is about.
+
+A `maxLength` or `maxItems` from _MAX_BOUND on is ignored, because no context holds such a text.
 """
 
 from __future__ import annotations
@@ -26,15 +28,14 @@ from typing import Any
 from urllib.parse import unquote
 
 from gpt2np.constraints import json_text
-from gpt2np.constraints.characters import complement
 from gpt2np.constraints.json_text import NOTHING, any_value, either
-from gpt2np.constraints.syntax import CharacterClass, Concatenation, Repetition, Tree, parse
-from gpt2np.constraints.work import PatternTooLargeError
+from gpt2np.constraints.syntax import ANYTHING, Repetition, Tree, parse
+from gpt2np.constraints.work import WorkCounter
 from gpt2np.errors import InvalidArgumentError, is_integer, short_repr
 from gpt2np.options import is_number
 
-MAX_SUBSCHEMAS = 10_000  # each as often as references lead to it
-MAX_MULTIPLES = 1000
+_SUBSCHEMA = 1000  # units of work, each time that references lead to it
+_MAX_BOUND = 50_000  # a larger bound is dropped: texts of a context are shorter
 
 _ANNOTATIONS = {
     *("$schema", "$comment", "$defs", "definitions", "title", "description", "default"),
@@ -48,7 +49,6 @@ _ALL_TYPES = frozenset().union(*_TYPES.values())
 _TYPE_OF = {  # keyword → the type of the values that it is about
     **dict.fromkeys(("minLength", "maxLength", "pattern", "format"), "string"),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), "number"),
-    "multipleOf": "number",
     **dict.fromkeys(("prefixItems", "items", "minItems", "maxItems"), "array"),
     **dict.fromkeys(("properties", "required", "additionalProperties"), "object"),
 }
@@ -67,7 +67,6 @@ _CHECKS: dict[str, _Check] = {
     ),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _COUNT),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
-    "multipleOf": (lambda x: is_number(x) and x > 0, "a number above 0"),
     **dict.fromkeys(("pattern", "$ref", "format"), _TEXT),
     **dict.fromkeys(("enum", "allOf", "anyOf", "oneOf", "prefixItems"), _LIST),
     "required": _TEXTS,
@@ -144,7 +143,7 @@ class _Compiler:
     def __init__(self, root: object, depth: int) -> None:
         self.root = root
         self.depth = depth
-        self.n_subschemas = 0
+        self.work = WorkCounter()
         self.is_cut = False  # whether values were left out because of `depth`
 
     def tree(self, parts: Sequence[_Part]) -> Tree:
@@ -155,17 +154,8 @@ class _Compiler:
 
     def _all_of(self, factors: Sequence[Sequence[_Keywords]], path: str) -> list[_Keywords]:
         """Return the alternatives of a conjunction of alternatives."""
-        self._count(math.prod(map(len, factors)))
+        self.work.add(_SUBSCHEMA * math.prod(map(len, factors)))
         return [reduce(partial(_merge, path), combined) for combined in product(*factors)]
-
-    def _count(self, n: int) -> None:
-        self.n_subschemas += n
-        if self.n_subschemas > MAX_SUBSCHEMAS:
-            raise PatternTooLargeError(
-                "{json_schema} is too large: more than {0:,} subschemas, with references followed",
-                MAX_SUBSCHEMAS,
-                json_schema=self.root,
-            )
 
     def _alternatives(self, part: _Part) -> list[_Keywords]:
         """Return schemas without references and alternatives, which together equal a part."""
@@ -216,7 +206,7 @@ class _Compiler:
     def _are_disjoint(self, first: Iterable[_Keywords], second: Iterable[_Keywords]) -> bool:
         """Return whether certainly no value is valid for two lists of alternatives."""
         pairs = [*product(first, second)]
-        self._count(len(pairs))
+        self.work.add(_SUBSCHEMA * len(pairs))
         return all(self._excludes(a, b) for a, b in pairs)
 
     def _excludes(self, a: _Keywords, b: _Keywords) -> bool:
@@ -240,14 +230,14 @@ class _Compiler:
         """Return a tree for a schema without references and alternatives."""
         if "enum" in keywords:
             return _enumeration(keywords, path)
-        given = set(keywords) - {"type"}
-        if not given and "type" not in keywords:
+        if not keywords:
             return self._any_value(self.depth)
-        types = keywords.get("type") or set().union(*(_TYPES[_TYPE_OF[k]] for k in given))
+        implied = (_TYPES[_TYPE_OF[keyword]] for keyword in keywords.keys() - {"type"})
+        types = keywords["type"] if "type" in keywords else set().union(*implied)
         is_whole = "number" not in types
         trees: dict[str, Callable[[], Tree]] = {
             "string": lambda: _string(keywords, path),
-            "integer": lambda: _number(keywords, is_whole, path),  # also of "number"
+            "integer": lambda: _number(keywords, is_whole),  # also of "number"
             "boolean": lambda: json_text.BOOLEAN,
             "null": lambda: json_text.NULL,
             "array": lambda: self._array(keywords),
@@ -290,7 +280,7 @@ class _Compiler:
 
 
 def _error(path: str, problem: str) -> InvalidArgumentError:
-    return InvalidArgumentError("{json_schema}, at {0}: {1}", path, problem, json_schema=None)
+    return InvalidArgumentError(f"json_schema, at {path}: {problem}", param="json_schema")
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -317,6 +307,9 @@ def _check(part: _Part) -> None:
 def _own_keywords(part: _Part) -> _Keywords:
     """Return the keywords of a part itself, without its references and alternatives."""
     keywords = {name: value for name, value in part.schema.items() if name in _TYPE_OF}
+    for name in {"maxLength", "maxItems"} & keywords.keys():
+        if keywords[name] >= _MAX_BOUND:
+            del keywords[name]
     if "type" in part.schema:
         keywords["type"] = set().union(*(_TYPES[name] for name in _as_list(part.schema["type"])))
     for name in {"items", "additionalProperties"} & keywords.keys():
@@ -332,8 +325,18 @@ def _own_keywords(part: _Part) -> _Keywords:
 
 
 def _common(first: Sequence[object], second: Sequence[object]) -> list[object]:
-    texts = {*map(json.dumps, second)}
-    return [value for value in first if json.dumps(value) in texts]
+    texts = {*map(_canonical, second)}
+    return [value for value in first if _canonical(value) in texts]
+
+
+def _canonical(value: object) -> str:
+    """Return a text that is the same for equal JSON values: 1 = 1.0, and keys have no order."""
+    numbers = partial(json.loads, parse_float=lambda text: _whole(float(text)))
+    return json.dumps(numbers(json.dumps(value)), sort_keys=True)
+
+
+def _whole(number: float) -> float:
+    return int(number) if number.is_integer() else number
 
 
 _JOINED: dict[str, Callable[[Any, Any], Any]] = {
@@ -391,66 +394,37 @@ def _enumeration(keywords: _Keywords, path: str) -> Tree:
 
 
 def _string(keywords: _Keywords, path: str) -> Tree:
-    least, most = keywords.get("minLength", 0), keywords.get("maxLength", math.inf)
-    content: Tree = Repetition(CharacterClass(complement(())), 0, None)
-    if "pattern" in keywords and "format" in keywords:
+    least, most = keywords.get("minLength", 0), keywords.get("maxLength")
+    if most is not None and least > most:
+        return NOTHING
+    if {"pattern", "format"} <= keywords.keys():
         raise _error(path, "pattern beside format is not supported; omit one")
-    if "pattern" in keywords:
-        content = _pattern(keywords["pattern"], path)
-    elif "format" in keywords:
-        if keywords["format"] not in _FORMATS:
-            name = short_repr(keywords["format"])
-            raise _error(path, f"format {name} is not supported; there are {', '.join(_FORMATS)}")
-        content = parse(_FORMATS[keywords["format"]])
-    elif (least, most) == (0, math.inf):
-        return json_text.ANY_STRING
-    shortest, longest = _lengths(content)
-    if isinstance(content, Repetition) and isinstance(content.part, CharacterClass):
-        shortest, longest = max(least, shortest), min(most, longest)
-        if shortest > longest:
-            return NOTHING
-        content = Repetition(content.part, shortest, None if longest == math.inf else int(longest))
-    elif shortest < least or longest > most:
+    if not {"pattern", "format"} & keywords.keys():
+        if least == 0 and most is None:
+            return json_text.ANY_STRING
+        return json_text.string(Repetition(ANYTHING.part, least, most))
+    if {"minLength", "maxLength"} & keywords.keys():
         text = "minLength and maxLength beside pattern or format are not supported; put the length "
         raise _error(path, text + "into the pattern, as in ^[a-z]{2,5}$")
-    return json_text.string(content)
+    if "pattern" in keywords:
+        return json_text.string(_pattern(keywords["pattern"], path))
+    if keywords["format"] not in _FORMATS:
+        name = short_repr(keywords["format"])
+        raise _error(path, f"format {name} is not supported; there are {', '.join(_FORMATS)}")
+    return json_text.string(parse(_FORMATS[keywords["format"]]))
 
 
 def _pattern(pattern: str, path: str) -> Tree:
     """Return a tree of the texts in which a pattern is found."""
     try:
-        tree = parse(pattern, is_portable=True)
+        return parse(pattern, is_portable=True)
     except InvalidArgumentError as error:
         raise _error(path, str(error)) from error
-    n_escapes = len(pattern) - 1 - len(pattern[:-1].rstrip("\\"))
-    is_open = not pattern.startswith("^"), not pattern.endswith("$") or n_escapes % 2
-    anything = Repetition(CharacterClass(complement(())), 0, None)
-    before, after = ([anything] if is_needed else [] for is_needed in is_open)
-    return Concatenation((*before, tree, *after)) if before or after else tree
 
 
-def _lengths(tree: Tree) -> tuple[int, float]:
-    """Return the smallest and the largest length of a match."""
-    if isinstance(tree, CharacterClass):
-        return 1, 1
-    if isinstance(tree, Repetition):
-        least, most = _lengths(tree.part)
-        times = math.inf if tree.most is None else tree.most
-        return least * tree.least, most * times if most and times else 0
-    if isinstance(tree, Concatenation):
-        lengths = [*map(_lengths, tree.parts)]
-        return sum(n for n, _ in lengths), sum(n for _, n in lengths)
-    lengths = [*map(_lengths, tree.branches)]
-    return min(n for n, _ in lengths), max(n for _, n in lengths)
-
-
-def _number(keywords: _Keywords, is_whole: bool, path: str) -> Tree:
+def _number(keywords: _Keywords, is_whole: bool) -> Tree:
     bounds = {n: Fraction(str(keywords[n])) for n in keywords if _TYPE_OF.get(n) == "number"}
-    factor = bounds.pop("multipleOf", Fraction(1))
-    is_whole = is_whole or "multipleOf" in keywords
-    if factor.denominator > 1:
-        raise _error(path, "multipleOf must be an integer; other numbers are not supported")
-    if not bounds and factor == 1:
+    if not bounds:
         return json_text.ANY_INTEGER if is_whole else json_text.ANY_NUMBER
     lows = [bounds[n] for n in ("minimum", "exclusiveMinimum") if n in bounds]
     highs = [bounds[n] for n in ("maximum", "exclusiveMaximum") if n in bounds]
@@ -464,10 +438,16 @@ def _number(keywords: _Keywords, is_whole: bool, path: str) -> Tree:
     high = min([limit, *(math.floor(x * unit) for x in highs)])
     low += any(low == x * unit for n, x in bounds.items() if n == "exclusiveMinimum")
     high -= any(high == x * unit for n, x in bounds.items() if n == "exclusiveMaximum")
-    if factor == 1:
-        return json_text.numbers(low, high, n_decimals)
-    if not (lows and highs) or (high - low) // factor >= MAX_MULTIPLES:
-        text = f"multipleOf needs minimum and maximum, with at most {MAX_MULTIPLES:,} multiples"
-        raise _error(path, f"{text} between them")
-    step = int(factor)
-    return either([json_text.literal(n) for n in range(-(-low // step) * step, high + 1, step)])
+    return json_text.numbers(low, high, n_decimals)
+
+
+def largest_count(schema: Any, path: str = "#") -> tuple[int, str]:
+    """Return the largest bound on a length in a schema, and a text that names keyword and place."""
+    found = [(0, "it has many subschemas")]
+    if isinstance(schema, (dict, list)):
+        entries = schema.items() if isinstance(schema, dict) else enumerate(schema)
+        for key, value in entries:
+            if key in ("minLength", "maxLength", "minItems", "maxItems") and is_integer(value):
+                found.append((value, f"the largest bound is {key} {value}, at {path}"))
+            found.append(largest_count(value, f"{path}/{key}"))
+    return max(found)

@@ -63,6 +63,9 @@ class Repetition:
 
 Tree = CharacterClass | Concatenation | Alternation | Repetition
 
+ANYTHING = Repetition(CharacterClass(complement(())), 0, None)
+"""Matches every text."""
+
 _ANY_BUT_LINE_FEED = complement(((0x0A, 0x0A),))
 _ANY_BUT_LINE_END = complement(((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)))
 _SMALLEST_SETS = {"d": "[0-9]", "w": "[0-9A-Za-z_]", "s": r"[\t-\r ]"}  # in any language
@@ -100,9 +103,10 @@ _UNSUPPORTED_GROUPS = {
 def parse(pattern: str, *, is_portable: bool = False) -> Tree:
     r"""Parse a regular expression to a syntax tree.
 
-    With `is_portable`, `.`, \d, \w, \s and their complements match only characters that they match
-    in Python and in ECMAScript, where \d and \w are ASCII. Raises InvalidArgumentError if the
-    pattern is malformed or too long, or uses unsupported syntax.
+    With `is_portable`, the pattern is a search, as in JSON Schema: ^ and $ hold for one branch. And
+    `.`, \d, \w, \s and their complements match only characters that they match in Python and in
+    ECMAScript, where \d and \w are ASCII. Raises InvalidArgumentError if the pattern is malformed
+    or too long, or uses unsupported syntax.
     """
     check_length(pattern, "the pattern")
     return _Parser(pattern, is_portable).parse()
@@ -140,7 +144,7 @@ class _Parser:
         self.pattern = pattern
         self.is_portable = is_portable
         self.is_negated = False  # within a negated set
-        self.position = 1 if pattern.startswith("^") else 0
+        self.position = 1 if pattern.startswith("^") and not is_portable else 0
         self.depth = 0
         self.work = WorkCounter()
 
@@ -157,12 +161,17 @@ class _Parser:
         return branches[0] if len(branches) == 1 else Alternation(tuple(branches))
 
     def _sequence(self) -> Tree:
+        is_search = self.is_portable and self.depth == 0
+        is_open = is_search and not self._skip("^")
         parts: list[Tree] = []
         while self.position < len(self.pattern) and self._next() not in "|)":
-            if self._next() == "$" and self.position == len(self.pattern) - 1:
+            after = self.pattern[self.position + 1 : self.position + 2]
+            if self._next() == "$" and (not after or (is_search and after == "|")):
                 self.position += 1
+                is_search = False
             else:
                 parts.append(self._repetition(self._atom()))
+        parts = [*[ANYTHING] * is_open, *parts, *[ANYTHING] * is_search]
         return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def _repetition(self, part: Tree) -> Tree:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from gpt2np.constraints.automaton import (
     DEAD,
@@ -260,32 +260,49 @@ def _start(
     vocabulary: _Vocabulary,
 ) -> TextConstraint:
     if schema is not None:
-        automaton = _schema_automaton(schema)
-        subject = "the JSON Schema, of the texts that are supported"
-    elif pattern is not None:
+        return _start_of_schema(json.loads(schema), vocabulary)
+    if pattern is not None:
         automaton = ByteAutomaton.of(parse(pattern))
         subject = f"the pattern {short_repr(pattern)}"
     else:
         automaton = ByteAutomaton.of(literals(choices))
         subject = "one of the choices"
+    return _first(automaton, subject, vocabulary)
+
+
+def _start_of_schema(schema: Any, vocabulary: _Vocabulary) -> TextConstraint:
+    from gpt2np.constraints.json_schema import largest_count
+
+    try:
+        subject = "the JSON Schema, of the texts that are supported"
+        return _first(_schema_automaton(schema), subject, vocabulary)
+    except PatternTooLargeError as error:
+        _, place = largest_count(schema)
+        raise InvalidArgumentError(
+            f"json_schema is too large: {place}; use smaller bounds or fewer alternatives",
+            param="json_schema",
+        ) from error
+
+
+def _first(automaton: ByteAutomaton, subject: str, vocabulary: _Vocabulary) -> TextConstraint:
+    """Return the initial state; refuse a pattern that is too large, or that nothing matches."""
     if automaton.start == DEAD:
         raise InvalidArgumentError(f"no text matches {subject}")
     masks = _TokenMasks(automaton, vocabulary)
     constraint = TextConstraint(masks, automaton.readings(automaton.start))
-    constraint.allowed()  # refuses a pattern that is too large, before the first token
+    constraint.allowed()
     return constraint
 
 
-def _schema_automaton(schema: str) -> ByteAutomaton:
+def _schema_automaton(schema: Any) -> ByteAutomaton:
     """Compile a JSON Schema with as many levels as possible of what may nest without end."""
     from gpt2np.constraints.json_schema import schema_tree
 
-    parsed = json.loads(schema)
-    tree, is_cut = schema_tree(parsed, 1)
+    tree, is_cut = schema_tree(schema, 1)
     automaton = ByteAutomaton.of(tree)
     with suppress(PatternTooLargeError):
         for depth in range(2, _MAX_DEPTH + 1):
             if is_cut:
-                tree, is_cut = schema_tree(parsed, depth)
+                tree, is_cut = schema_tree(schema, depth)
                 automaton = ByteAutomaton.of(tree)
     return automaton

@@ -57,8 +57,6 @@ def _format(rng, depth):
 def _integer(rng, depth):
     bounds = _bounds(rng, -300, 300, ("minimum", "maximum"))
     bounds |= _bounds(rng, -300, 300, ("exclusiveMinimum", "exclusiveMaximum"), 2)
-    if {"minimum", "maximum"} <= bounds.keys() and rng.random() < 0.3:
-        bounds = {"minimum": -40, "maximum": 40, "multipleOf": rng.randint(1, 9)}
     if "minimum" in bounds or "exclusiveMinimum" in bounds:
         bounds = {n: x + 700 if n.endswith("aximum") else x for n, x in bounds.items()}
     return {"type": "integer"} | bounds
@@ -138,3 +136,58 @@ def _all_of(rng, depth):
         "allOf": [{"properties": {"q": second}, "required": ["q"]}],
         "anyOf": [{"properties": {"p": True}}, {"required": ["r"]}],
     }
+
+
+_SIBLINGS = [
+    {"type": "string"},
+    {"type": "integer"},
+    {"type": "number"},
+    {"type": ["null", "integer"]},
+    {"type": ["boolean", "string", "array"]},
+    {"type": "object", "properties": {"a": {"type": "integer"}}},
+    {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "null"}}},
+    {"properties": {"a": {"type": "number"}}, "additionalProperties": {"type": "null"}},
+    {"properties": {"b": True}, "additionalProperties": False},
+    {"required": ["a"]},
+    {"required": ["b"], "type": "object"},
+    {"minimum": 1},
+    {"maximum": 5},
+    {"exclusiveMinimum": 1, "type": "number"},
+    {"minLength": 2},
+    {"maxLength": 3},
+    {"pattern": "^a|b$"},
+    {"items": {"type": "integer"}, "minItems": 1},
+    {"items": {"minimum": 2}, "maxItems": 2},
+    {"prefixItems": [{"type": "string"}, {"type": "null"}]},
+    {"enum": [1, 2.0, "a", None, {"a": 1, "b": None}]},
+    {"enum": [1.0, "b", {"b": None, "a": 1.0}, [1], True]},
+    {"const": 1.0},
+    {"const": {"b": None, "a": 1}},
+    {"const": True},
+    True,
+    False,
+]
+
+
+def random_siblings(rng, depth=2):
+    """Return a schema whose keywords must all hold, and may contradict each other."""
+    schema = {}
+    for keyword in rng.sample(["own", "own", "allOf", "anyOf", "oneOf", "$ref"], rng.randint(1, 3)):
+        if keyword == "own":
+            own = rng.choice(_SIBLINGS[:-2])
+            schema |= own
+        elif keyword == "$ref":
+            schema["$ref"] = f"#/$defs/{rng.choice('xy')}"
+        else:
+            branch = (lambda: random_siblings(rng, depth - 1)) if depth else _leaf(rng)
+            schema[keyword] = [branch() for _ in range(rng.randint(1, 3))]
+    return schema
+
+
+def random_siblings_root(rng):
+    """Return a schema of `random_siblings` with the definitions that it refers to."""
+    return random_siblings(rng) | {"$defs": {name: rng.choice(_SIBLINGS) for name in "xy"}}
+
+
+def _leaf(rng):
+    return lambda: rng.choice(_SIBLINGS)

@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from helpers.json_schemas import random_root
+from helpers.json_schemas import random_root, random_siblings_root
 from helpers.random_models import random_model
 from jsonschema import Draft202012Validator
 
@@ -44,3 +44,24 @@ def test_all_texts_are_valid(byte_model, seed, n):
     for completion in [result, *result.alternatives]:
         assert completion.finish_reason in ("stop", "eos")
         Draft202012Validator(schema).validate(json.loads(completion.text))
+
+
+@pytest.mark.parametrize("n", [150, pytest.param(2000, marks=pytest.mark.slow)])
+def test_keywords_that_must_all_hold_texts_are_valid(byte_model, n):
+    """Random allOf, anyOf, oneOf, $ref, enum and const with siblings, checked by jsonschema."""
+    n_texts = n_schemas = 0
+    while n_texts < n:
+        n_schemas += 1
+        schema = random_siblings_root(random.Random(n_schemas))
+        try:
+            completion = byte_model.generate(
+                "a", json_schema=schema, max_new_tokens=40, seed=n_schemas, temperature=1.5
+            )
+        except InvalidArgumentError as error:
+            expected = ("needs", "no text", "beside", "oneOf is supported", "two values of")
+            assert any(text in str(error) for text in expected), (schema, error)
+            continue
+        n_texts += 1
+        errors = [*Draft202012Validator(schema).iter_errors(json.loads(completion.text))]
+        assert not errors, (schema, completion.text)
+    assert n_texts > 0.2 * n_schemas

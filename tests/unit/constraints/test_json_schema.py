@@ -47,12 +47,19 @@ KINDS = [
         ({"type": "string"}, ['"a"', r'"\ud83d\ude00"', r'"\u00e9\n"'], [r'"\ud83d"', '"\n"']),
         ({"maxLength": 2}, ['"é😀"', r'"\n\""'], ['"abc"', r'"\u00e9"']),
         ({"pattern": "a|b"}, ['"xax"', '"b"'], ['"c"', '""']),
-        ({"pattern": "^a+$", "maxLength": 2}, ['"a"', '"aa"'], ['"aaa"', '""']),
+        ({"pattern": "^a|b$"}, ['"a"', '"ax"', '"xb"', '"b"'], ['"xa"', '"bx"', '""']),
+        ({"pattern": r"^a\$|\^b"}, ['"a$x"', '"x^b"'], ['"a"', '"b"', '"xa$"']),
+        ({"maxLength": 65535}, ['"a"'], []),
+        ({"enum": [1, 2], "const": 1.0}, ["1.0"], ["2"]),
+        (
+            {"enum": [{"a": 1, "b": [2]}, True], "allOf": [{"enum": [{"b": [2.0], "a": 1}, 1]}]},
+            ['{"a":1,"b":[2]}'],
+            ["true", "1"],
+        ),
         ({"pattern": r"^\d[^\w]$"}, ['"1-"'], ['"٣-"', '"1é"', '"1a"']),
         ({"type": "integer"}, ["0", "-12"], ["01", "1.0", "1e3", ""]),
         ({"type": "number"}, ["0.50", "-1e-9", "12"], [".5", "1.", "+1"]),
         ({"exclusiveMinimum": 0, "maximum": 1.5}, ["0.1", "1.5", "1"], ["0", "0.0", "1.51"]),
-        ({"multipleOf": 5, "minimum": -5, "maximum": 9}, ["-5", "0", "5"], ["1", "10"]),
         ({"enum": ["a", 1, None], "type": ["string", "null"]}, ['"a"', "null"], ["1"]),
         ({"prefixItems": [{"type": "null"}], "maxItems": 2}, ["[]", "[null]"], ["[null,1]"]),
         ({"items": {"type": "null"}, "minItems": 2}, ["[null,null]"], ["[]", "[null]"]),
@@ -85,7 +92,7 @@ def test_texts(schema, valid, invalid):
         *("minContains", "maxContains", "minProperties", "maxProperties", "patternProperties"),
         *("propertyNames", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"),
         *("$anchor", "$dynamicRef", "$dynamicAnchor", "contentEncoding", "dependencies"),
-        *("additionalItems", "nullable", "minimumm"),
+        *("additionalItems", "nullable", "minimumm", "multipleOf"),
     ],
 )
 def test_each_unsupported_keyword_is_named(keyword):
@@ -108,8 +115,7 @@ def test_each_unsupported_keyword_is_named(keyword):
         ({"$ref": "#/$defs/a"}, "leads nowhere"),
         ({"items": 1}, "json_schema, at #/items: 1 is no schema"),
         ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "0 and 1 may both be; use anyOf"),
-        ({"multipleOf": 0.1}, "must be an integer"),
-        ({"multipleOf": 3}, "needs minimum and maximum"),
+        ({"pattern": "^a+$", "maxLength": 2}, "put the length into the pattern"),
         ({"enum": [1], "minimum": 0}, "minimum beside enum"),
         ({"pattern": "(?=a)"}, "look-ahead"),
         ({"pattern": "^(ab)+$", "maxLength": 9}, "put the length into the pattern"),
@@ -120,6 +126,55 @@ def test_what_is_refused(schema, message):
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         schema_tree(schema, 4)
     assert "\n" not in str(caught.value)
+
+
+CONTRADICTIONS = [
+    {"type": "object", "minimum": 1, "allOf": [{"type": "string"}]},
+    {"type": "integer", "$ref": "#/$defs/text", "$defs": {"text": {"type": "string"}}},
+    {"type": "null", "anyOf": [{"type": "string"}, {"enum": [1, 2]}]},
+    {"const": 1, "oneOf": [{"const": 2}, {"type": "string"}]},
+]
+
+
+@pytest.mark.parametrize("schema", CONTRADICTIONS)
+def test_keywords_without_a_common_type_no_text_matches(lm, schema):
+    with pytest.raises(InvalidArgumentError, match="no text matches the JSON Schema"):
+        lm.generate("It was", json_schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        (
+            {"type": "integer", "minimum": 1, "anyOf": [{"type": "string"}, {"maximum": 5}]},
+            ["1", "5"],
+            ["60.079564", "0", "6", '"a"'],
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "anyOf": [{"required": ["a"]}, {"type": "null"}],
+            },
+            ['{"a":1}'],
+            ["{}", "null"],
+        ),
+    ],
+)
+def test_alternatives_beside_a_type_only_its_values(schema, valid, invalid):
+    test_texts(schema, valid, invalid)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "array", "maxItems": 50, "items": {"maxLength": 2000}}, "maxLength 2000, at #/i"),
+        ({"properties": {"a": {"maxLength": 30000}}}, "maxLength 30000, at #/properties/a"),
+    ],
+)
+def test_schema_too_large_names_its_largest_bound(lm, schema, place):
+    with pytest.raises(InvalidArgumentError, match=place):
+        lm.generate("It was", json_schema=schema)
 
 
 def test_the_option_takes_a_dict_a_text_and_a_file(lm, tmp_path):
@@ -144,7 +199,7 @@ def test_the_option_takes_a_dict_a_text_and_a_file(lm, tmp_path):
         ({"json_schema": {"title": "x" * 100_001}}, "json_schema has 100,"),
         ({"json_schema": 5}, "json_schema is 5; it must be a JSON Schema"),
         ({"json_schema": {}, "regex": "a"}, "contradict each other"),
-        ({"json_schema": {}, "stop_regex": "a"}, "would end a text"),
+        ({"json_schema": {}, "stop_regex": "a"}, "contradict each other"),
     ],
 )
 def test_wrong_options(options, message):
