@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -16,24 +14,33 @@ from gpt2np.data.files import as_path
 from gpt2np.display import card
 from gpt2np.errors import (
     CheckpointError,
-    ContextLengthError,
     InvalidArgumentError,
     check_argument,
     did_you_mean,
     errors_at,
     is_integer,
 )
-from gpt2np.generation.callbacks import Callbacks, GenerateArguments
+from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.complete import complete
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
+from gpt2np.generation.draft_source import DraftSource
 from gpt2np.generation.notices import given_notice
-from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions, Options
-from gpt2np.generation.request import Request, resolve_options, split_arguments
+from gpt2np.generation.options import GenerationOptions, Options
+from gpt2np.generation.prepare import (
+    Prompt,
+    encode_prompt,
+    prepare_call,
+    prepare_request,
+    resolve_options,
+    special_notice,
+    take_callbacks,
+    text_and_ids,
+)
+from gpt2np.generation.request import Request
 from gpt2np.generation.streaming import TextStream, start_streams
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list
-from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
 from gpt2np.options import options_of
 from gpt2np.progress import progress_bar
@@ -43,28 +50,14 @@ from gpt2np.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gpt2np.constraints import Constraint
-    from gpt2np.generation.model_draft import ModelDraft
-    from gpt2np.generation.ngram_draft import NgramDraft
     from gpt2np.generation.ngram_table import NgramTable
     from gpt2np.generation.prefix import Prefix
     from gpt2np.generation.scoring import TextScore
     from gpt2np.runtime.hooked_context import Hook
 
-__all__ = ["Completion", "LanguageModel", "TextStream"]
-
-Prompt = str | Sequence[int]
+__all__ = ["Completion", "LanguageModel", "Prompt", "TextStream"]
 
 _MAX_PADDING = 127  # unused ids at most, if V is padded to a multiple of 128
-
-
-class _ScoreArguments(TypedDict, total=False):
-    given: Prompt
-    context: int | None
-    stride: int | None
-    from_end_of_text: bool | None
-    progress: bool | None
-    interventions: Hook | Sequence[Hook] | None
 
 
 class LanguageModel:
@@ -83,9 +76,7 @@ class LanguageModel:
         bos_token_id: the end-of-text id that replaces an empty prompt; None if the model has no
             embedding of any end-of-text id.
         fallback_reason: why `load` fell back to the bundled model; None without a fallback.
-        draft: source of draft tokens: a draft model, an n-gram table, "auto", or None for no draft
-            tokens; see `use_draft`.
-        folder: the folder of the model's files; None if the model was not loaded from files.
+        draft_source: starts the drafts of speculative decoding; see `use_draft`.
     """
 
     def __init__(
@@ -112,8 +103,7 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.defaults = defaults or GenerationOptions()
         self.fallback_reason = fallback_reason
-        self.draft: GPT2 | NgramTable | Literal["auto"] | None = "auto"
-        self.folder: Path | None = None
+        self.draft_source = DraftSource(model, tokenizer)
         candidates = [*model.config.eos_token_ids, tokenizer.eos_token_id]
         known = [token_id for token_id in candidates if token_id is not None]
         self.eos_token_ids = eos_token_ids or frozenset(known)
@@ -187,10 +177,24 @@ class LanguageModel:
                 "other ids have no text",
                 stacklevel=2,
             )
-        lm.folder = source.path
+        lm.draft_source.folder = source.path
         lm.model.processes = processes
         lm.use_draft(draft)
         return lm
+
+    @property
+    def draft(self) -> GPT2 | NgramTable | Literal["auto"] | None:
+        """Source of draft tokens: a model, an n-gram table, "auto", or None for no draft tokens."""
+        return self.draft_source.draft
+
+    @draft.setter
+    def draft(self, draft: GPT2 | NgramTable | Literal["auto"] | None) -> None:
+        self.draft_source.draft = draft
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the model's files; None if the model was not loaded from files."""
+        return self.draft_source.folder
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.name}: {self.model.summary}>"
@@ -257,11 +261,13 @@ class LanguageModel:
     ) -> Completion:
         """Continue one prompt, which is a text or a list of token ids.
 
-        Keyword arguments override single values of `options`, or of `defaults` if `options` is
-        None. Further keyword arguments are `prefix`, a `Prefix` that precedes the prompt, and the
-        caller's functions; see `gpt2np.generation.callbacks.Callbacks`.
+        Keyword arguments are the options that `help(gpt2np.GenerationOptions)` explains; they
+        override single values of `options`, or of `defaults` if `options` is None. Further keyword
+        arguments are `prefix`, a `Prefix` that precedes the prompt, and the caller's functions; see
+        `gpt2np.generation.callbacks.Callbacks`.
 
-        In a text, special tokens such as `<|endoftext|>` are plain characters. An empty prompt
+        In a text, special tokens such as `<|endoftext|>` are plain characters, with a warning;
+        `allowed_special`, a set of them or "all", encodes them as single tokens. An empty prompt
         becomes the end-of-text id, which starts a new text. Returns the first continuation; with
         `best_of` or `num_beams`, the best one. With `num_return_sequences`, the result's
         `alternatives` has the other continuations.
@@ -274,12 +280,11 @@ class LanguageModel:
             GenerationInterrupted: Ctrl-C, or the stop button of a notebook; `completions` holds
                 one `Completion` with the text so far. A beam search has no text before its end.
         """
-        return self.generate_batch([prompt], None, options, **changes)[0]
+        return self.generate_batch([prompt], options, **changes)[0]
 
     def generate_batch(
         self,
         prompts: Iterable[Prompt],
-        per_prompt_options: Iterable[GenerateArguments] | None = None,
         options: GenerationOptions | None = None,
         *,
         progress: bool | None = None,
@@ -295,15 +300,20 @@ class LanguageModel:
         `progress` shows (True) or hides (False) a progress bar on stderr. By default, the bar
         appears for several prompts at a terminal or in Jupyter.
 
-        `per_prompt_options` has one dict per prompt, as in [{"seed": 5}, {}]. The dict's values
-        override `options`.
-
         Raises:
             BatchError: with several prompts, the options of a prompt forbid every next token.
                 `completions` holds the results of all prompts.
             GenerationInterrupted: Ctrl-C; `completions` holds the text of each prompt so far.
         """
-        requests = self._requests(prompts, per_prompt_options, options, changes)
+        is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes, Mapping))
+        check_argument(is_list, "prompts", prompts, "a list; for one prompt call generate")
+        texts, requests = list(prompts), list[Request]()
+        call = prepare_call(self, options, changes)
+        for i, prompt in enumerate(texts):
+            with errors_at(f"prompt {i + 1} of {len(texts)}: " if len(texts) > 1 else ""):
+                request = prepare_request(self, prompt, call, i * call.options.n_drawn)
+            requests.append(request)
+        self._warn_of_special(texts, call.allowed_special)
         return complete(self.model, requests, progress)
 
     def stream(
@@ -361,17 +371,15 @@ class LanguageModel:
         """
         from gpt2np.generation.prefix import compute_prefix
 
-        return compute_prefix(self.model, *self._read_prompt(text))
+        return compute_prefix(self.model, *text_and_ids(self, text))
 
     @overload
-    def score(self, text: Prompt, **arguments: Unpack[_ScoreArguments]) -> TextScore: ...
+    def score(self, text: Prompt, **arguments: Any) -> TextScore: ...
 
     @overload
-    def score(
-        self, text: list[str] | list[list[int]], **arguments: Unpack[_ScoreArguments]
-    ) -> list[TextScore]: ...
+    def score(self, text: list[str] | list[list[int]], **arguments: Any) -> list[TextScore]: ...
 
-    def score(
+    def score(  # type: ignore[misc]
         self,
         text: Prompt | list[str] | list[list[int]],
         *,
@@ -379,6 +387,7 @@ class LanguageModel:
         context: int | None = None,
         stride: int | None = None,
         from_end_of_text: bool | None = None,
+        allowed_special: Any = (),
         progress: bool | None = None,
         interventions: Hook | Sequence[Hook] | None = None,
     ) -> TextScore | list[TextScore]:
@@ -391,7 +400,8 @@ class LanguageModel:
 
         A list, array or Series of texts gives a list of scores; the texts share forward passes.
         `given` is a text or a list of ids that precedes each text. `given` is encoded separately
-        and not scored, so a space between `given` and `text` belongs to `text`.
+        and not scored, so a space between `given` and `text` belongs to `text`. For
+        `allowed_special`, see `generate`.
 
         If a text has no `given`, the end-of-text id is put before it, so that its first token is
         scored. `from_end_of_text` changes this rule: with True, the id is also put before a `given`
@@ -419,15 +429,15 @@ class LanguageModel:
         inputs = []
         for i, item in enumerate(texts, 1):
             with errors_at(f"text {i} of {len(texts)}: " if len(texts) > 1 else ""):
-                inputs.append(self._encode_plain(item))
-        given_ids = list(self._encode_plain(given, "given"))
+                inputs.append(self._encode(item, "text", allowed_special))
+        given_ids = list(self._encode(given, "given", allowed_special))
+        self._warn_of_special([given, *texts], allowed_special)
         if isinstance(given, str):
             plain = [item for item in texts if isinstance(item, str)]
             if notice := given_notice(given, plain):
                 warnings.warn(notice, stacklevel=2)
         prefixes = [self._scoring_prefix(ids, given_ids, from_end_of_text) for ids in inputs]
-        _, callbacks, _ = split_arguments({"interventions": interventions})
-        hook = callbacks.interventions
+        hook = take_callbacks({"interventions": interventions}).interventions
         with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
             scores = score_texts(self.model, inputs, prefixes, context, stride, bar.update, hook)
         scores = [score.with_tokens(self.tokenizer.vocabulary.token_bytes) for score in scores]
@@ -444,29 +454,35 @@ class LanguageModel:
             return given
         if bos_token_id is None:
             raise InvalidArgumentError(
-                "{0} has no end-of-text token to put before a text; set "
-                "{from_end_of_text.setting}, which leaves the first token unscored",
-                self.name,
-                from_end_of_text=False,
+                f"{self.name} has no end-of-text token to put before a text; set "
+                "from_end_of_text=False, which leaves the first token unscored",
+                param="from_end_of_text",
             )
         return [bos_token_id, *given]
 
-    def _encode_plain(self, text: Prompt, name: str = "text") -> Sequence[int]:
-        """Encode a text, with special tokens as plain characters. Token ids stay as they are."""
+    def _encode(self, text: Prompt, name: str, allowed_special: Any) -> Sequence[int]:
+        """Encode a text, called `name` in errors. Token ids stay as they are."""
         if isinstance(text, str):
-            return self.tokenizer.encode(text, disallowed_special=())
+            return self.tokenizer.encode(
+                text, allowed_special=allowed_special, disallowed_special=()
+            )
         ids = as_list(text)
         is_valid = ids is not None and not any(isinstance(item, str) for item in ids)
         check_argument(is_valid, name, text, "a text or a list of ids")
         return ids or []
 
-    def encode_prompt(self, prompt: str) -> list[int]:
+    def _warn_of_special(self, texts: Iterable[object], allowed_special: Any) -> None:
+        """Warn if a text has special tokens that are not allowed."""
+        notices = (special_notice(self.tokenizer, text, allowed_special) for text in texts)
+        if notice := next(filter(None, notices), None):
+            warnings.warn(notice, stacklevel=3)
+
+    def encode_prompt(self, prompt: str, allowed_special: Any = ()) -> list[int]:
         """Encode a prompt; an empty prompt becomes `bos_token_id`.
 
-        Special tokens such as `<|endoftext|>` are plain characters.
+        Special tokens such as `<|endoftext|>` are plain characters, except those allowed.
         """
-        ids = self.tokenizer.encode(prompt, disallowed_special=())
-        return ids if ids or self.bos_token_id is None else [self.bos_token_id]
+        return encode_prompt(self.tokenizer, prompt, self.bos_token_id, allowed_special)
 
     def resolve_options(
         self, options: GenerationOptions | None = None, **changes: Unpack[Options]
@@ -478,7 +494,7 @@ class LanguageModel:
         temperature becomes 0. If `changes` has `best_of` or a temperature above 0 but no
         `num_beams`, `num_beams` becomes 1.
         """
-        return resolve_options(self.defaults if options is None else options, changes)
+        return resolve_options(self.defaults if options is None else options, dict(changes))
 
     def request(
         self,
@@ -487,187 +503,9 @@ class LanguageModel:
         **changes: Unpack[GenerateArguments],
     ) -> Request:
         """Resolve the arguments of `generate` into a request, for `complete` or `start_streams`."""
-        given, callbacks, prefix = split_arguments(changes)
-        chosen = resolve_options(self.defaults if options is None else options, given)
-        text_and_ids = self._read_prompt(prompt, prefix, chosen.window)
-        return self._complete_request(text_and_ids, chosen, callbacks, prefix)
-
-    def _requests(
-        self,
-        prompts: Iterable[Prompt],
-        per_prompt_options: Iterable[GenerateArguments] | None,
-        options: GenerationOptions | None,
-        changes: GenerateArguments,
-    ) -> list[Request]:
-        """Return each prompt's request, with consecutive seeds and indices."""
-        is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes, Mapping))
-        check_argument(is_list, "prompts", prompts, "a list; for one prompt call generate")
-        prompts = list(prompts)
-        sets: list[Any] = [{} for _ in prompts]
-        if per_prompt_options is not None:
-            is_iterable = isinstance(per_prompt_options, Iterable)
-            sets = list(per_prompt_options) if is_iterable else [per_prompt_options]
-        is_list = all(isinstance(overrides, Mapping) for overrides in sets)
-        expected = 'a list of dicts, as in [{"seed": 5}, {}]'
-        check_argument(is_list, "per_prompt_options", per_prompt_options, expected)
-        if len(sets) != len(prompts):
-            raise InvalidArgumentError(
-                f"{len(prompts)} prompts with {len(sets)} sets of options; give one set for each "
-                f"prompt"
-            )
-        seed = self.resolve_options(options, **split_arguments(changes)[0]).seed or 0
-        requests: list[Request] = []
-        n_drawn = 0
-        for i, (prompt, overrides) in enumerate(zip(prompts, sets, strict=True), 1):
-            merged: GenerateArguments = {**changes, "seed": seed + n_drawn, **overrides}
-            with errors_at(f"prompt {i} of {len(sets)}: " if len(sets) > 1 else ""):
-                request = self.request(prompt, options, **merged)
-            requests.append(replace(request, index=n_drawn))
-            n_drawn += request.options.n_drawn
-        return requests
-
-    def _complete_request(
-        self,
-        prompt: tuple[str, list[int]],
-        options: GenerationOptions,
-        callbacks: Callbacks,
-        prefix: Prefix | None = None,
-    ) -> Request:
-        """Return the request for a prompt, given by its text and ids, and complete options."""
-        text, ids = prompt
-        _check_callbacks(options, callbacks)
-        is_beam_search, hook = options.num_beams > 1, callbacks.interventions
-        drafts = options.draft == "auto" and options.max_new_tokens > 1
-        constraint, n_healed = self._constraint(options, callbacks, len(ids)), 0
-        if options.token_healing:
-            from gpt2np.generation.token_healing import heal
-
-            vocab_size = self.model.config.vocab_size
-            ids, healing = heal(self.tokenizer, ids, self.bos_token_id, vocab_size)
-            constraint, n_healed = healing, len(healing.remaining) if healing else 0
-        return Request(
-            ids,
-            self._encode_bad_words(options),
-            self.eos_token_ids,
-            text,
-            self.tokenizer,
-            constraint,
-            callbacks,
-            prefix,
-            self._new_draft if drafts and not (hook or is_beam_search) else None,
-            self.name,
-            n_healed=n_healed,
-        )
-
-    def _new_draft(self) -> NgramDraft | ModelDraft | None:
-        """Return the source of one sequence's draft tokens, if any."""
-        draft = self.draft
-        if isinstance(draft, GPT2):
-            from gpt2np.generation.model_draft import ModelDraft
-
-            return ModelDraft(self.model, draft)
-        if draft is None or (draft == "auto" and not small_kernels()):
-            return None
-        from gpt2np.generation.ngram_draft import NgramDraft
-
-        return NgramDraft(lambda: self._auto_table if draft == "auto" else draft)
-
-    @cached_property
-    def _auto_table(self) -> NgramTable | None:
-        from gpt2np.generation.ngram_table import find_ngram_table
-
-        return find_ngram_table(self.folder, self.tokenizer.vocabulary.token_bytes)
-
-    def _constraint(
-        self, options: GenerationOptions, callbacks: Callbacks, n_prompt: int
-    ) -> Constraint | None:
-        """Return the constraint for a prompt of `n_prompt` tokens, if any."""
-        constraint = callbacks.constraint
-        given = {name: getattr(options, name) for name in TEXT_CONSTRAINTS}
-        if any(given.values()):
-            if constraint:
-                raise InvalidArgumentError(
-                    "{constraint} cannot be combined with {choices}, {regex} or {json_schema}; "
-                    "omit one of them",
-                    constraint=constraint,
-                    **given,
-                )
-            from gpt2np.constraints import text_constraint
-
-            constraint = text_constraint(
-                self.tokenizer.vocabulary.token_bytes,
-                self.model.config.vocab_size,
-                self.eos_token_ids,
-                frozenset(self.tokenizer.special_tokens.values()),
-                options.stop_token_ids,
-                **given,
-            )
-        most = options.max_new_tokens
-        if not options.window:
-            most = min(most, self.model.config.n_positions + 1 - n_prompt)
-        within: Callable[[int], Constraint] | None = getattr(constraint, "within", None)
-        # A prompt that leaves no room is an error later.
-        return within(most) if within and most > 0 else constraint
-
-    def _read_prompt(
-        self, prompt: Prompt, prefix: Prefix | None = None, window: int = 0
-    ) -> tuple[str, list[int]]:
-        """Return the text and token ids of prefix + prompt; with `window`, accept any length."""
-        if prefix is not None:
-            from gpt2np.generation.prefix import Prefix
-
-            check_argument(isinstance(prefix, Prefix), "prefix", prefix, "made by lm.prefix(text)")
-            if prefix.model is not self.model:
-                raise InvalidArgumentError("the prefix was computed by another model")
-            if isinstance(prompt, Sized) and not len(prompt):
-                return prefix.text, prefix.ids
-            text, ids = self._read_prompt(prompt, None, window)
-            return prefix.text + text, prefix.ids + ids
-        if isinstance(prompt, str):
-            if not window:
-                self._check_length(prompt)
-            return prompt, self.encode_prompt(prompt)
-        items = as_list(prompt)
-        is_list = items is not None and all(map(is_integer, items))
-        expected = "a text or a list of ids; for several prompts, call generate_batch"
-        check_argument(is_list, "prompt", prompt, expected)
-        ids = [int(token_id) for token_id in items or ()]
-        decoder = self.tokenizer.streaming_decoder()
-        return "".join(map(decoder.push, ids)) + decoder.finish(), ids or self.encode_prompt("")
-
-    def _check_length(self, prompt: str) -> None:
-        """Raise ContextLengthError if `prompt` has too many characters for the context.
-
-        Unlike encoding, this check costs no time and no memory.
-        """
-        context = self.model.config.n_positions
-        longest = self.tokenizer.vocabulary.max_token_characters
-        if longest and len(prompt) > context * longest:
-            raise ContextLengthError(
-                f"the prompt has {len(prompt):,} characters, at least {len(prompt) // longest:,} "
-                f"tokens, more than the model's context of {context}; shorten it, or set "
-                "{window}, which keeps its last tokens",
-                window=0,
-            )
-
-    def _encode_bad_words(self, options: GenerationOptions) -> GenerationOptions:
-        """Add the ids of `bad_words`, with and without a space before each, to `bad_words_ids`."""
-        if not options.bad_words:
-            return options
-        texts: list[str] = []
-        for word in options.bad_words:
-            if word in self.tokenizer.special_tokens:
-                raise InvalidArgumentError(
-                    "{bad_words}: {0} is a special token, not a text; to forbid it, give "
-                    "{ignore_eos.setting}, or -100 for its id in {logit_bias}",
-                    word,
-                    bad_words=options.bad_words,
-                    ignore_eos=True,
-                    logit_bias=None,
-                )
-            texts += [word] if word[0].isspace() else [word, f" {word}"]
-        ids = [tuple(self.tokenizer.encode(text, disallowed_special=())) for text in texts]
-        return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
+        call = prepare_call(self, options, changes)
+        self._warn_of_special([prompt], call.allowed_special)
+        return prepare_request(self, prompt, call)
 
 
 def model_settings(lm: LanguageModel) -> dict[str, Any]:
@@ -678,23 +516,3 @@ def model_settings(lm: LanguageModel) -> dict[str, Any]:
         "exact": lm.model.exact,
         "weights": lm.model.weight_dtype,
     }
-
-
-def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:
-    """Raise InvalidArgumentError if an option cannot be combined with a given callback."""
-    hook = callbacks.interventions
-    if options.token_healing and callbacks.constraint:
-        raise InvalidArgumentError("token_healing cannot be combined with constraint; omit one")
-    if options.num_beams > 1 and (callbacks.stopping_criteria or callbacks.on_token or hook):
-        raise InvalidArgumentError(
-            "a beam search takes a logits_processor, but no stopping_criteria, on_token or "
-            "interventions; set {num_beams} to 1",
-            num_beams=options.num_beams,
-        )
-    if hook and (options.window or options.prompt_logprobs is not None):
-        raise InvalidArgumentError(
-            "{interventions} cannot be combined with {window} or {prompt_logprobs}; omit one",
-            interventions=hook,
-            window=options.window,
-            prompt_logprobs=options.prompt_logprobs,
-        )

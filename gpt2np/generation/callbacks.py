@@ -12,9 +12,9 @@ are a list, and logits an array (V,).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -101,7 +101,9 @@ def _processor_error(processor: LogitsProcessor, what: str) -> InvalidArgumentEr
 
 
 class GenerateArguments(Options, total=False):
-    """The keyword arguments of `LanguageModel.generate`: options, callbacks and a prefix."""
+    """The keyword arguments of `LanguageModel.generate`: options, callbacks, a prefix, and
+    the special tokens that a text may have.
+    """
 
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
     stopping_criteria: StoppingCriterion | Sequence[StoppingCriterion] | None
@@ -109,3 +111,4 @@ class GenerateArguments(Options, total=False):
     interventions: Hook | Sequence[Hook] | None
     constraint: Constraint | None
     prefix: Prefix | None
+    allowed_special: Collection[str] | Literal["all"]

@@ -76,7 +76,8 @@ _BIAS_NOUN = 'token ids, each once, with a number from -10000 to 10000, as in {7
 _ONE_OR_MORE = "a non-empty text or a list of them"
 
 _OTHER_ARGUMENTS = (  # of `generate`
-    *("logits_processor", "stopping_criteria", "on_token", "interventions", "constraint", "prefix"),
+    *("logits_processor", "stopping_criteria", "on_token", "interventions", "constraint"),
+    *("prefix", "allowed_special"),
 )
 
 

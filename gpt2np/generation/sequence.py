@@ -322,7 +322,7 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
         cache=model.new_cache(),
         rng=RandomGenerator(options.seed),
         deadline=time.monotonic() + (options.max_time or math.inf),
-        speculation=request.new_draft() if request.new_draft else None,
+        speculation=request.draft_source.start() if request.draft_source else None,
     )
 
 

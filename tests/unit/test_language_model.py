@@ -24,7 +24,7 @@ from gpt2np import (
 )
 from gpt2np.cli.main import run
 from gpt2np.errors import BatchError, GPT2NPError
-from gpt2np.generation.complete import pick_best
+from gpt2np.generation.complete import complete, pick_best
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
@@ -289,22 +289,7 @@ class TestBatch:
             lm.generate_batch("abc")
 
 
-class TestOptionsOfEach:
-    def test_every_prompt_its_own(self, lm):
-        each = [
-            {"temperature": 0},
-            {"seed": 77, "stop": "e"},
-            {"max_new_tokens": 5},
-            {"repetition_penalty": 1.5, "top_p": 0.5},
-            {"num_return_sequences": 2, "best_of": 3},
-        ]
-        batch = lm.generate_batch(PROMPTS, each, max_new_tokens=20, seed=10)
-        seeds = [10, 77, 12, 13, 14]
-        for prompt, options, seed, found in zip(PROMPTS, each, seeds, batch, strict=True):
-            alone = lm.generate(prompt, **{"max_new_tokens": 20, "seed": seed} | options)
-            assert alone.ids == found.ids and alone.text == found.text
-            assert len(found.alternatives) == len(alone.alternatives)
-
+class TestBatches:
     def test_seeds_are_counted_over_prompts_and_samples(self, lm):
         batch = lm.generate_batch(["The", "A"], seed=5, num_return_sequences=3, max_new_tokens=8)
         found = [one for first in batch for one in [first, *first.alternatives]]
@@ -325,7 +310,13 @@ class TestOptionsOfEach:
         banned = {"bad_words_ids": [[i] for i in range(4096)]}
         prompts, options = ["a", "b", "c"], {"max_new_tokens": 6, "seed": 3}
         with pytest.raises(BatchError, match=r"^prompt 2 of 3: .* every token is ruled") as caught:
-            lm.generate_batch(prompts, [{}, banned, {}], **options)
+            complete(
+                lm.model,
+                [
+                    lm.request(prompt, **{**options, "seed": 3 + i}, **(banned if i == 1 else {}))
+                    for i, prompt in enumerate(prompts)
+                ],
+            )
         found = caught.value.completions
         assert [each.finish_reason for each in found] == ["length", "cancelled", "length"]
         assert found[1].ids == []
@@ -347,10 +338,6 @@ class TestOptionsOfEach:
         found = pick_best([stream.sequence for stream in streams])
         texts = [found.text, *(each.text for each in found.alternatives)]
         assert all(texts[:16]) and texts[16:] == ["", ""]
-
-    def test_as_many_options_as_prompts(self, lm):
-        with pytest.raises(InvalidArgumentError, match="2 prompts with 1 sets of options"):
-            lm.generate_batch(["a", "b"], [{}])
 
     def test_more_than_run_at_once(self, lm):
         prompts = [f"Chapter {number}" for number in range(40)]
@@ -600,13 +587,13 @@ class TestInterruption:
         assert lm.generate("The fox", max_new_tokens=20, seed=1, draft="none") == whole
 
     def test_a_batch(self, lm, interrupt):
-        prompts = ["The fox"] * 40  # more than run at a time
-        own = [{"max_new_tokens": 3} if i == 1 else {} for i in range(40)]
-        options = {"max_new_tokens": 8, "seed": 1, "num_return_sequences": 2, "draft": "none"}
-        whole = lm.generate_batch(prompts, own, **options)
+        options = {"seed": 1, "num_return_sequences": 2, "draft": "none"}
+        lengths = [3 if i == 1 else 8 for i in range(40)]
+        requests = [lm.request("The fox", max_new_tokens=n, **options) for n in lengths]
+        whole = complete(lm.model, requests)
         interrupt(6)
         with pytest.raises(GenerationInterrupted, match="the texts so far") as caught:
-            lm.generate_batch(prompts, own, **options)
+            complete(lm.model, requests)
         found = caught.value.completions
         assert len(found) == 40 and found[1] == whole[1]
         assert found[1].finish_reason == "length" and len(found[1].alternatives) == 1
@@ -618,10 +605,13 @@ class TestInterruption:
         own = [{"num_beams": 2}, {"num_beams": 2}, {}]
         given = {"max_new_tokens": 4, "temperature": 0.0, "seed": 1}
         prompts = ["The fox", "The king", "It was"]
-        whole = lm.generate_batch(prompts, own, **given)
+        requests = [
+            lm.request(prompt, **given, **more) for prompt, more in zip(prompts, own, strict=True)
+        ]
+        whole = complete(lm.model, requests)
         interrupt(6)
         with pytest.raises(GenerationInterrupted) as caught:
-            lm.generate_batch(prompts, own, **given)
+            complete(lm.model, requests)
         first, second, third = caught.value.completions
         assert first == whole[0]
         for found, expected in ((second, whole[1]), (third, whole[2])):
@@ -665,3 +655,17 @@ def test_a_tokenizer_with_fewer_tokens_is_told(tmp_path, bundled):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gpt2np.load("bundled", tokenizer=bundled)
+
+
+@pytest.mark.parametrize("call", ["generate", "score"])
+def test_special_token_in_a_text_warns_and_allowed_special_encodes_it(lm, call):
+    given = {"max_new_tokens": 1} if call == "generate" else {}
+    run = getattr(lm, call)
+    with pytest.warns(UserWarning, match=r"token <\|endoftext\|>, which is encoded"):
+        plain = run("a<|endoftext|>", **given)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        special = run("a<|endoftext|>", allowed_special="all", **given)
+        assert run("a b", **given)
+    ids = [list(r.prompt_ids if call == "generate" else r.ids) for r in (plain, special)]
+    assert len(ids[0]) == 9 and ids[1] == [64, lm.tokenizer.eos_token_id]

@@ -230,15 +230,6 @@ class TestTexts:
         )
         assert len(result.alternatives) == 3 and scored == [result.prompt_ids]
 
-    def test_a_batch_with_and_without_beams(self, lm):
-        prompts, per_prompt = (
-            ["Once upon a time", "The king"],
-            [{"num_beams": 3}, {"temperature": 0}],
-        )
-        result = lm.generate_batch(prompts, per_prompt, max_new_tokens=12, seed=1)
-        for prompt, options, completion in zip(prompts, per_prompt, result, strict=True):
-            assert completion.ids == lm.generate(prompt, **options, max_new_tokens=12).ids
-
     def test_not_as_a_stream(self, lm):
         with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search cannot stream"):
             lm.stream("x", num_beams=2)

@@ -9,6 +9,7 @@ import pytest
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.errors import BatchError
 from gpt2np.generation.callbacks import GeneratedToken
+from gpt2np.generation.complete import complete
 from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import start_sequence
@@ -295,12 +296,11 @@ def test_processors_come_before_temperature_and_filters(lm):
     assert all(token.logprob < math.log(0.5) for token in result.logprobs)  # of the model's logits
 
 
-def test_each_prompt_of_a_batch_can_have_its_own_callbacks(lm):
+def test_each_request_of_a_batch_can_have_its_own_callbacks(lm):
     hook = zero("blocks.0.attn.out")
-    options = {"max_new_tokens": 8, "temperature": 0.0}  # the seeds differ, the ids don't
-    ablated, plain = lm.generate_batch(
-        ["The fox", "The fox"], [{"interventions": hook}, {}], **options
-    )
+    options = {"max_new_tokens": 8, "temperature": 0.0}
+    requests = [lm.request("The fox", interventions=each, **options) for each in (hook, None)]
+    ablated, plain = complete(lm.model, requests)
     assert ablated.ids == lm.generate("The fox", interventions=[hook], **options).ids
     assert plain.ids == lm.generate("The fox", **options).ids
     assert ablated.ids != plain.ids
