@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.tokenizer.training.report import report_training
     from gpt2np.tokenizer.training.train import train
 
-    written = [args.out / name for name in (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)]
+    written = [args.out / name for name in (*VOCABULARY_FILES, *VOCABULARY_EXTRAS)]
     _check_out(args.out, [] if args.force else written)
     # Without the output: a second run must not train on the vocabulary of the first run.
     files = find_files(map(spool_stdin, args.files), written, print_stderr)

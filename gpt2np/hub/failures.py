@@ -1,68 +1,52 @@
-"""Error messages for failed downloads: what failed, why, and what to do next.
-
-The exceptions of huggingface_hub have many types, which differ between its versions. These
-functions turn them into `ModelNotFoundError`.
-"""
+"""Error messages for failed downloads: what failed, why, and what to do next."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+import json
+from collections.abc import Iterator
+
+from huggingface_hub import constants, errors, get_token
 
 from gpt2np.errors import ModelNotFoundError
-from gpt2np.hub.model_files import WEIGHTS, FileSet, conversion_advice, find_pickles
+from gpt2np.hub.model_files import missing_files
 from gpt2np.hub.repository import HubId, cache_folder, missing_in_cache
 
-if TYPE_CHECKING:
-    from huggingface_hub.errors import HfHubHTTPError
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+# The classes of HTTP errors differ between the versions of huggingface_hub.
+_HTTP_LIBRARIES = {"httpcore", "httpcore2", "httpx", "httpx2", "huggingface_hub", "requests"}
 
 
-class Interrupted(Exception):
-    """A download has ended before the end of the file. `__cause__` is the reason."""
-
-    def __init__(self, name: str, done: int, size: int) -> None:
-        super().__init__(f"{name} after {megabytes(done)} of {megabytes(size)}")
-
-
-def unreachable(model: HubId, files: FileSet, error: Exception) -> ModelNotFoundError:
-    """Return the error for a model whose files could not be listed."""
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-
-    problem = None if HF_HUB_OFFLINE else _disk_problem(error) or _http_problem(model, error)
-    return ModelNotFoundError(problem or _no_network(model, files, error))
+def is_failure(error: Exception) -> bool:
+    """Tell whether the Hub, the network or the disk has caused an error, not a bug."""
+    modules = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    is_network = isinstance(error, (OSError, json.JSONDecodeError)) or modules & _HTTP_LIBRARIES
+    return bool(is_network) or type(error) is RuntimeError  # hf_xet raises RuntimeError
 
 
-def interrupted(model: HubId, error: Exception) -> ModelNotFoundError:
-    """Return the error for a download that ended early."""
-    if message := _disk_problem(error) or _http_problem(model, error):
-        return ModelNotFoundError(message)
-    position = f" in {error}" if isinstance(error, Interrupted) else ""
-    return ModelNotFoundError(
-        f"the download of {model} from {endpoint()} was interrupted{position} "
-        f"({root_cause(error)}); try again to resume it"
-    )
-
-
-def incomplete(
-    model: HubId, missing: Collection[str], listing: Collection[str]
-) -> ModelNotFoundError:
-    """Return the error for a repository whose `listing` of files lacks the `missing` files."""
-    pickles = find_pickles(name for name in listing if "/" not in name)
-    if WEIGHTS.label in missing and pickles:
-        advice = conversion_advice(model.repository, model.revision)
-        return ModelNotFoundError(
-            f"{model} on {endpoint()} has no {WEIGHTS.label}, only {pickles[0]}, a pickle; gpt2np "
-            f"never downloads pickles, because they can run code; {advice}"
+def translate(model: HubId, error: Exception, *, weights: bool) -> ModelNotFoundError:
+    """Return the error that says in one line why `model` was not downloaded."""
+    chain = list(_causes(error))
+    http_errors = [cause for cause in chain if isinstance(cause, errors.HfHubHTTPError)]
+    answered = next((cause for cause in http_errors if cause.response is not None), None)
+    disk_error = next((e for e in chain if isinstance(e, OSError) and _is_of_disk(e)), None)
+    if isinstance(error, errors.HFValidationError) and not isinstance(error, OSError):
+        message = (
+            f"there is no folder {model}, and the name is not a valid id on the Hub; expected a "
+            "folder, owner/name or owner/name@REVISION"
         )
-    return ModelNotFoundError(
-        f"{model} on {endpoint()} has no {', '.join(missing)}, which gpt2np requires; choose "
-        "another model or revision"
-    )
+    elif constants.HF_HUB_OFFLINE:
+        message = _not_cached(model, weights, "HF_HUB_OFFLINE is set; unset it, or")
+    elif disk_error:
+        message = (
+            f"cannot read or write {disk_error.filename or cache_folder()} ({disk_error.strerror})"
+            "; free or unlock it, or set HF_HOME to a writable folder"
+        )
+    elif answered:
+        message = _http_problem(model, answered)
+    else:
+        problem = f"the download from {constants.ENDPOINT} failed ({root_cause(error)})"
+        message = _not_cached(model, weights, f"{problem}; try again; without a network,")
+    return ModelNotFoundError(message)
 
 
 def root_cause(error: BaseException) -> str:
@@ -73,8 +57,7 @@ def root_cause(error: BaseException) -> str:
     """
     chain = list(_causes(error))
     system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]
-    with_message = [e for e in chain if str(e).strip() and not isinstance(e, Interrupted)]
-    cause = (system_errors or with_message[:1] or [error])[-1]
+    cause = (system_errors or [e for e in chain if str(e).strip()][:1] or [error])[-1]
     return str(cause).strip().split("\n")[0] or type(cause).__name__
 
 
@@ -86,115 +69,58 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
-def _disk_problem(error: Exception) -> str | None:
-    """Return an error message if the cache's folder or disk caused the error, else None."""
-    for cause in _causes(error):
-        if not isinstance(cause, OSError):
-            continue
-        if cause.errno in _DISK_FULL:
-            return (
-                f"the disk of the cache {cache_folder()} is full; free some space, or set HF_HOME "
-                "to a folder on another disk"
-            )
-        if cause.errno and cause.filename:
-            is_in_cache = str(cause.filename).startswith(str(cache_folder()))
-            if isinstance(cause, (PermissionError, IsADirectoryError)) and not is_in_cache:
-                return f"cannot read {cause.filename} ({cause.strerror}); make it a readable file"
-            return (
-                f"cannot write to the cache folder {cache_folder()} ({cause.strerror}: "
-                f"{cause.filename}); set HF_HOME to a writable folder"
-            )
-    return None
+def _is_of_disk(error: OSError) -> bool:
+    return bool(error.errno) and bool(
+        error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    )
 
 
-def _http_problem(model: HubId, error: Exception) -> str | None:
-    """Return an error message if the Hub answered with an HTTP error, else None."""
-    from huggingface_hub import errors, get_token
-
-    http_errors = [cause for cause in _causes(error) if isinstance(cause, errors.HfHubHTTPError)]
-    http_error = next((cause for cause in http_errors if cause.response is not None), None)
-    if http_error is None:
-        return None
-    if isinstance(http_error, errors.GatedRepoError):
-        return (
-            f"{model} is gated: request access on {endpoint()}/{model.repository}, and set "
-            "HF_TOKEN to a token of the account that has access"
-        )
-    if isinstance(http_error, errors.RevisionNotFoundError):
-        return (
-            f"{model.repository} on {endpoint()} has no revision {model.revision!r}; expected a "
-            f"branch, tag or commit, see {endpoint()}/{model.repository}/commits/main"
-        )
-    if isinstance(http_error, errors.RepositoryNotFoundError):
-        advice = (
-            "the current token cannot read it: set HF_TOKEN to one that can"
-            if get_token()
-            else "set HF_TOKEN to a token that can read it"
-        )
-        return (
-            f"there is no folder {model} and no model of that name on {endpoint()}; check the "
-            f"name; if it is private, {advice}"
-        )
-    return _http_status(model, http_error)
-
-
-def _http_status(model: HubId, error: HfHubHTTPError) -> str:
-    response = error.response
-    status = response.status_code
+def _http_problem(model: HubId, error: errors.HfHubHTTPError) -> str:
+    """Return the error message for an answer of the Hub with an HTTP status."""
+    hub, response = constants.ENDPOINT, error.response
     details = response.headers.get("X-Error-Message") or response.headers.get("X-Error-Code")
-    reason = f"{status}: {details}" if details else f"{status}"
-    if status == 401:
+    reason = f"{response.status_code}: {details}" if details else f"{response.status_code}"
+    if isinstance(error, errors.GatedRepoError):
         return (
-            f"{endpoint()} does not accept the token ({reason}); set HF_TOKEN to a valid one, see "
-            f"{endpoint()}/settings/tokens, or unset it and log out with: hf auth logout"
+            f"{model} is gated: request access on {hub}/{model.repository}, and set HF_TOKEN to a "
+            "token of the account that has access"
         )
-    if status == 403:
+    if isinstance(error, errors.RevisionNotFoundError):
         return (
-            f"{endpoint()} denies access to {model} ({reason}); set HF_TOKEN to a token with "
-            "permission to read it"
+            f"{model.repository} on {hub} has no revision {model.revision!r}; expected a branch, "
+            f"tag or commit, see {hub}/{model.repository}/commits/main"
         )
-    return f"{endpoint()} cannot serve {model} right now ({reason}); try again later"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        known = "the current token cannot read it: set HF_TOKEN to one that can"
+        advice = known if get_token() else "set HF_TOKEN to a token that can read it"
+        return (
+            f"there is no folder {model} and no model of that name on {hub}; check the name; if it "
+            f"is private, {advice}"
+        )
+    if response.status_code == 401:
+        return (
+            f"{hub} does not accept the token ({reason}); set HF_TOKEN to a valid one, see "
+            f"{hub}/settings/tokens, or unset it and log out with: hf auth logout"
+        )
+    if response.status_code == 403:
+        return (
+            f"{hub} denies access to {model} ({reason}); set HF_TOKEN to a token with permission "
+            "to read it"
+        )
+    return f"{hub} cannot serve {model} right now ({reason}); try again later"
 
 
-def _no_network(model: HubId, files: FileSet, error: Exception) -> str:
-    from huggingface_hub import constants
-
-    missing = missing_in_cache(model, files)
+def _not_cached(model: HubId, weights: bool, problem: str) -> str:
+    """Return the error message for a model that is not in the cache, and what to do instead."""
+    missing = missing_in_cache(model, weights=weights)
     state = (
         f"is in the cache {cache_folder()} without {', '.join(missing)}"
         if missing
         else f"is neither a folder nor in the cache {cache_folder()}"
     )
-    required = ", ".join(files.missing(lambda _: False))
-    advice = (
-        f"put {required} into a folder, such as ./{model.repository.rpartition('/')[2]}, and name "
-        "that folder as the model, or use the model 'bundled'"
-    )
-    if constants.HF_HUB_OFFLINE:
-        return f"{model} {state}, and HF_HUB_OFFLINE is set; unset it, or {advice}"
+    required = ", ".join(missing_files(lambda _: False, weights=weights))
     return (
-        f"{model} {state}, and cannot be downloaded from {endpoint()} "
-        f"({_proxy()}{root_cause(error)}); without a network, {advice}"
+        f"{model} {state}, and {problem} put {required} into a folder, such as "
+        f"./{model.repository.rpartition('/')[2]}, and name that folder as the model, or use the "
+        "model 'bundled'"
     )
-
-
-def _proxy() -> str:
-    """Return a phrase with the address of the proxy, without its password, or "" without proxy."""
-    hub, proxies = urlsplit(endpoint()), getproxies()
-    proxy = proxies.get(hub.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass(hub.hostname or ""):
-        return ""
-    address = urlsplit(proxy if "//" in proxy else f"//{proxy}")
-    return f"through the proxy {address.netloc.rpartition('@')[2]}: "
-
-
-def endpoint() -> str:
-    """Return the address of the Hub."""
-    from huggingface_hub import constants
-
-    return constants.ENDPOINT
-
-
-def megabytes(count: int) -> str:
-    """Format a number of bytes."""
-    return f"{count / 1e6:,.1f} MB"

@@ -1,7 +1,6 @@
 """Search for a model in this order: a folder, the bundled model, the cache, the Hub."""
 
 import os
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +15,10 @@ from gpt2np.errors import (
 )
 from gpt2np.hub.model_files import (
     INDEX_FILE,
-    MODEL_FILES,
     UNSUPPORTED_SUFFIXES,
-    VOCABULARY_FILES,
     WEIGHTS_FILE,
-    FileSet,
 )
-from gpt2np.hub.repository import FULL_NAMES, HubId, check_hub_variables, find_cached, parse_hub_id
+from gpt2np.hub.repository import FULL_NAMES, HubId, find_cached, parse_hub_id
 
 BUNDLED = "bundled"
 DEFAULT_MODEL = HubId("openai-community/gpt2")
@@ -57,7 +53,7 @@ def find_model(model: str | Path | None = None) -> ModelSource:
         ModelNotFoundError: there is no such model, or the download fails.
         CheckpointError: the index of the model's weights is damaged.
     """
-    return _find(_model_name(model), MODEL_FILES)
+    return _find(_model_name(model), weights=True)
 
 
 def find_vocabulary(model: str | Path | None = None) -> ModelSource:
@@ -75,7 +71,7 @@ def find_vocabulary(model: str | Path | None = None) -> ModelSource:
         return ModelSource(printable(name), path)
     if name and path is None and Path(name).suffix == ".json":
         raise ModelNotFoundError(f"there is no file {name}")
-    return _find(name, VOCABULARY_FILES)
+    return _find(name, weights=False)
 
 
 def _model_name(model: str | Path | None) -> str | None:
@@ -86,20 +82,16 @@ def _model_name(model: str | Path | None) -> str | None:
     return os.fsdecode(model)
 
 
-def _find(name: str | None, files: FileSet) -> ModelSource:
+def _find(name: str | None, *, weights: bool) -> ModelSource:
     if name is None:
-        return _find_default(files)
+        return _find_default(weights)
     if folder := _local_folder(name):
         return ModelSource(printable(name), folder)
     if name == BUNDLED:
         return ModelSource(BUNDLED, _bundled_folder())
     hub_id = parse_hub_id(name)
-    if folder := find_cached(hub_id, files):
-        return ModelSource(name, folder, hub_id=hub_id)
-    from gpt2np.hub.download import download  # slow to import
-
     try:
-        return ModelSource(name, download(hub_id, files), hub_id=hub_id)
+        return ModelSource(name, _from_hub(hub_id, weights), hub_id=hub_id)
     except ModelNotFoundError as error:
         known = (BUNDLED, *FULL_NAMES, *FULL_NAMES.values())
         hint = "" if name in known else did_you_mean(name, known)
@@ -150,45 +142,18 @@ def _bundled_folder() -> Path:
     raise ModelNotFoundError("this installation of gpt2np has no bundled model; name another model")
 
 
-def _find_default(files: FileSet) -> ModelSource:
-    check_hub_variables()
-    name = str(DEFAULT_MODEL)
-    if folder := find_cached(DEFAULT_MODEL, files):
-        return ModelSource(name, folder, hub_id=DEFAULT_MODEL)
-    from gpt2np.hub.download import download
-
+def _find_default(weights: bool) -> ModelSource:
+    name, timeout = str(DEFAULT_MODEL), DEFAULT_MODEL_TIMEOUT_S
     try:
-        listing = _list_files_in_time(DEFAULT_MODEL)
-        folder = download(DEFAULT_MODEL, files, listing)
+        return ModelSource(name, _from_hub(DEFAULT_MODEL, weights, timeout), hub_id=DEFAULT_MODEL)
     except ModelNotFoundError as error:
         return ModelSource(BUNDLED, _bundled_folder(), fallback_reason=str(error))
-    return ModelSource(name, folder, hub_id=DEFAULT_MODEL)
 
 
-def _list_files_in_time(model: HubId) -> frozenset[str]:
-    """List a model's files on the Hub; ModelNotFoundError after DEFAULT_MODEL_TIMEOUT_S seconds."""
-    from huggingface_hub import constants
+def _from_hub(model: HubId, weights: bool, timeout: float | None = None) -> Path:
+    """Return the folder of a model in the cache; download the model if necessary."""
+    if folder := find_cached(model, weights=weights):
+        return folder
+    from gpt2np.hub.download import download  # slow to import
 
-    from gpt2np.hub.download import list_files
-    from gpt2np.hub.failures import root_cause
-
-    if constants.HF_HUB_OFFLINE:
-        raise ModelNotFoundError(f"{model} is not cached and HF_HUB_OFFLINE is set")
-    timeout = DEFAULT_MODEL_TIMEOUT_S
-    outcome: list[frozenset[str] | str] = []
-
-    def request() -> None:
-        try:
-            outcome.append(list_files(model, timeout))
-        except Exception as error:  # any failure means the bundled model
-            outcome.append(f"{constants.ENDPOINT} did not list its files ({root_cause(error)})")
-
-    # A daemon thread, because name look-ups and retries can exceed the timeout.
-    thread = threading.Thread(target=request, daemon=True)
-    thread.start()
-    thread.join(timeout)
-    late = f"{constants.ENDPOINT} did not answer within {timeout:g} seconds"
-    result = outcome[0] if outcome else late
-    if isinstance(result, str):
-        raise ModelNotFoundError(f"{model} is not cached and {result}")
-    return result
+    return download(model, weights=weights, timeout=timeout)

@@ -8,8 +8,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gpt2np.data.files import read_json_object
@@ -31,91 +30,48 @@ _FRONT_MATTER = re.compile(r"---\n(.*?)\n---", re.DOTALL)
 _LICENSE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Alternatives:
-    """Alternative groups of files (vocabulary formats, say); the first complete group is used."""
-
-    label: str  # the name in error messages, if every group is incomplete
-    groups: tuple[tuple[str, ...], ...]  # the file names of each group
-
-    def select(self, exists: Callable[[str], bool]) -> tuple[str, ...]:
-        """Return the first group of file names that all exist, or () if there is none."""
-        return next((names for names in self.groups if all(map(exists, names))), ())
-
-
-WEIGHTS = Alternatives(WEIGHTS_FILE, ((WEIGHTS_FILE,), (INDEX_FILE,)))  # an index needs its shards
-VOCABULARY = Alternatives(
-    "vocabulary (tokenizer.json or vocab.json + merges.txt)",
-    (("tokenizer.json",), ("vocab.json", "merges.txt")),
-)
+VOCABULARY_FORMATS = (("tokenizer.json",), ("vocab.json", "merges.txt"))
+"""The files of each vocabulary format; a model needs all files of one format."""
 VOCABULARY_EXTRAS = ("added_tokens.json", "tokenizer_config.json", "special_tokens_map.json")
-
-
-@dataclass(frozen=True)
-class FileSet:
-    """The required, alternative and optional files of a model or a vocabulary."""
-
-    required: tuple[str, ...] = ()
-    alternatives: tuple[Alternatives, ...] = (VOCABULARY,)
-    optional: tuple[str, ...] = VOCABULARY_EXTRAS
-
-    @property
-    def names(self) -> set[str]:
-        """The names of all required and alternative files, without shards."""
-        groups = (group for alternatives in self.alternatives for group in alternatives.groups)
-        return {*self.required, *(name for group in groups for name in group)}
-
-    def missing(self, exists: Callable[[str], bool]) -> list[str]:
-        """Return the names of missing required files, and of alternatives like the vocabulary."""
-        required = [name for name in self.required if not exists(name)]
-        return required + [a.label for a in self.alternatives if not a.select(exists)]
-
-    def missing_in(self, folder: Path) -> list[str]:
-        """Return the names of the required files, alternatives and shards that `folder` lacks.
-
-        Raises CheckpointError if the index of the shards is damaged.
-        """
-        missing = self.missing(lambda name: (folder / name).is_file())
-        if WEIGHTS.label in missing:
-            return missing
-        return missing + [name for name in self._weights(folder) if not (folder / name).exists()]
-
-    def download_steps(self, listing: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return the files to download: first optional, then required files, without weights.
-
-        The required files come last: a cache that has them counts as complete.
-        """
-        unused = {WEIGHTS_FILE, INDEX_FILE} if WEIGHTS_FILE in listing else {WEIGHTS_FILE}
-        required = [name for name in sorted(self.names - unused) if name in listing]
-        return [name for name in self.optional if name in listing], required
-
-    def existing_in(self, folder: Path) -> list[str]:
-        """Return the names of the files of this set that exist in `folder`, sorted."""
-        names = {*self.required, *self.optional, *self._weights(folder)}
-        names |= {name for group in VOCABULARY.groups for name in group}
-        return sorted(name for name in names if (folder / name).is_file())
-
-    def _weights(self, folder: Path) -> list[str]:
-        return list_weight_files(folder) if WEIGHTS in self.alternatives else []
-
-
-MODEL_FILES = FileSet(
-    required=("config.json",),
-    alternatives=(WEIGHTS, VOCABULARY),
-    optional=(
-        "generation_config.json",
-        *VOCABULARY_EXTRAS,
-        CHAT_TEMPLATE_FILE,
-        CARD_FILE,
-        NGRAM_TABLE_FILE,
-    ),
+VOCABULARY_FILES = tuple(name for names in VOCABULARY_FORMATS for name in names)
+OPTIONAL_FILES = (
+    "generation_config.json",
+    *VOCABULARY_EXTRAS,
+    CHAT_TEMPLATE_FILE,
+    CARD_FILE,
+    NGRAM_TABLE_FILE,
 )
-# config.json has the model type.
-VOCABULARY_FILES = FileSet(optional=("config.json", *VOCABULARY_EXTRAS))
+
+
+def missing_files(exists: Callable[[str], bool], *, weights: bool) -> list[str]:
+    """Return the missing files of a model or, without `weights`, of a vocabulary; no shards."""
+    missing = ["config.json"] if weights and not exists("config.json") else []
+    if weights and not (exists(WEIGHTS_FILE) or exists(INDEX_FILE)):
+        missing.append(WEIGHTS_FILE)
+    if not any(all(map(exists, names)) for names in VOCABULARY_FORMATS):
+        missing.append("vocabulary (tokenizer.json or vocab.json + merges.txt)")
+    return missing
+
+
+def missing_in(folder: Path, *, weights: bool = True) -> list[str]:
+    """Return the required files and shards that `folder` lacks; see `missing_files`.
+
+    Raises CheckpointError if the index of the shards is damaged.
+    """
+    missing = missing_files(lambda name: (folder / name).is_file(), weights=weights)
+    shards = list_weight_files(folder) if weights else []
+    return missing + [name for name in shards if not (folder / name).exists()]
+
+
+def existing_in(folder: Path) -> list[str]:
+    """Return the names of the model's files that exist in `folder`, sorted."""
+    names = {"config.json", *VOCABULARY_FILES, *OPTIONAL_FILES, *list_weight_files(folder)}
+    return sorted(name for name in names if (folder / name).is_file())
+
 
 COMPANIONS = (
-    *(name for group in VOCABULARY.groups for name in group),
-    *MODEL_FILES.optional,
+    *VOCABULARY_FILES,
+    *OPTIONAL_FILES,
     "encoder.json",
     "vocab.bpe",
     "LICENSE*",
@@ -124,14 +80,14 @@ COMPANIONS = (
 
 
 def list_weight_files(folder: Path) -> list[str]:
-    """Return the names of the weight files: a single file, or an index and its shards.
+    """Return the names of the weight files: a single file, or an index and its shards; or [].
 
     Raises CheckpointError if the index is damaged.
     """
-    group = WEIGHTS.select(lambda name: (folder / name).is_file())
-    if group != (INDEX_FILE,):
-        return list(group)
-    return [INDEX_FILE, *sorted(set(read_index(folder / INDEX_FILE).values()))]
+    if (folder / WEIGHTS_FILE).is_file():
+        return [WEIGHTS_FILE]
+    index = folder / INDEX_FILE
+    return [INDEX_FILE, *sorted(set(read_index(index).values()))] if index.is_file() else []
 
 
 def read_index(path: Path) -> dict[str, str]:

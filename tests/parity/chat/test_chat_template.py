@@ -7,7 +7,7 @@ from helpers.chat_models import CHATML, LLAMA_2, TEMPLATES, chat_model
 
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
 from gpt2np.chat import ChatTemplate, read_chat_template
-from gpt2np.hub.model_files import COMPANIONS, MODEL_FILES
+from gpt2np.hub.model_files import COMPANIONS, OPTIONAL_FILES
 
 
 def message(role, content):
@@ -174,5 +174,5 @@ class TestWhereItComesFrom:
             read_chat_template(tmp_path)
 
     def test_it_is_fetched_with_the_model_and_kept_with_a_copy(self):
-        assert "chat_template.jinja" in MODEL_FILES.optional
+        assert "chat_template.jinja" in OPTIONAL_FILES
         assert COMPANIONS.count("chat_template.jinja") == 1

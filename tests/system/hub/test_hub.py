@@ -24,7 +24,7 @@ from gpt2np.checkpoint.convert import ConversionOptions, convert
 from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.errors import ModelNotFoundError
 from gpt2np.hub import find_model, find_vocabulary
-from gpt2np.hub.model_files import MODEL_FILES, NGRAM_TABLE_FILE, VOCABULARY_FILES
+from gpt2np.hub.model_files import NGRAM_TABLE_FILE, missing_files
 from gpt2np.hub.repository import HubId, parse_hub_id
 
 FILES = ("config.json", "generation_config.json", "model.safetensors", "vocab.json", "merges.txt")
@@ -757,13 +757,13 @@ class TestVocabularyAlone:
 
 
 def test_what_is_missing():
-    there = {"vocab.json"}.__contains__
-    assert VOCABULARY_FILES.missing({"vocab.json", "merges.txt"}.__contains__) == []
-    assert VOCABULARY_FILES.missing({"tokenizer.json"}.__contains__) == []
-    assert VOCABULARY_FILES.missing(there) != []
-    model = {"config.json", "tokenizer.json"}
-    assert MODEL_FILES.missing(model.__contains__) == [WEIGHTS]
-    assert MODEL_FILES.missing((model | {INDEX}).__contains__) == []
+    def missing(weights, *names):
+        return missing_files(names.__contains__, weights=weights)
+
+    assert missing(False, "vocab.json", "merges.txt") == missing(False, "tokenizer.json") == []
+    assert missing(False, "vocab.json") != []
+    assert missing(True, "config.json", "tokenizer.json") == [WEIGHTS]
+    assert missing(True, "config.json", "tokenizer.json", INDEX) == []
 
 
 def test_a_folder_of_that_name_comes_before_the_bundled_model(tmp_path, monkeypatch):
@@ -772,44 +772,7 @@ def test_a_folder_of_that_name_comes_before_the_bundled_model(tmp_path, monkeypa
     assert find_model("bundled").path == Path("bundled")
 
 
-class TestHostileAnswers:
-    @pytest.mark.parametrize("header", ["ETag", "X-Repo-Commit"])
-    @pytest.mark.parametrize("value", ["../../../../escaped", "a/b", "..", "a" * 4000])
-    def test_names_that_are_paths(self, hub, command, tmp_path, header, value):
-        hub.trouble = Trouble(headers={header: value})
-        result = command(hub.url, "download", "gpt2")
-        fails(result, "announces", "which gpt2np does not use in the cache")
-        assert not list(tmp_path.rglob("*escaped*"))
-
-    def test_more_bytes_than_announced(self, hub, command, home):
-        hub.trouble = Trouble(extra=bytes(50_000_000))
-        fails(command(hub.url, "download", "gpt2"), "sends more than", "it announced")
-        assert sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) < 1_000_000
-
-    def test_a_compressed_answer(self, hub, command, home):
-        """100 MB of zeros, sent as 100 kB."""
-        hub.trouble = Trouble(extra=bytes(100_000_000), gzip=True)
-        fails(command(hub.url, "download", "gpt2"), "sends more than", "it announced")
-        assert sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) < 1_000_000
-
-    def test_an_answer_without_end(self, hub, command, home):
-        hub.trouble = Trouble(endless=True)
-        fails(command(hub.url, "download", "gpt2"), "sends more than", "it announced")
-        assert sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) < 1_000_000
-
-    def test_files_above_the_limit(self, hub, process):
-        result = process(hub.url, "download", "gpt2", GPT2NP_MAX_HUB_WEIGHTS_BYTES="1000")
-        fails(result, "11.8 MB, more than 0.0 MB", "set GPT2NP_MAX_HUB_WEIGHTS_BYTES")
-
-    @pytest.mark.parametrize(
-        "address", ["nonsense", "http://[::1", "http://x:port", "ftp://x", "//"]
-    )
-    def test_an_endpoint_that_is_no_address(self, process, address):
-        result = process(address, "download", "gpt2")
-        assert (result.returncode, result.stdout) == (2, "")
-        (line,) = result.stderr.splitlines()
-        assert "HF_ENDPOINT is" in line and "expected an address" in line
-
+class TestDamage:
     def test_a_binary_reference(self, hub, command, home):
         refs = home / "hub/models--openai-community--gpt2/refs"
         refs.mkdir(parents=True)
