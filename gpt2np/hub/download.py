@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +56,25 @@ def download(model: HubId, *, weights: bool, timeout: float | None = None) -> Pa
         listing = {file.rfilename for file in info.siblings or ()}
         if missing := missing_files(listing.__contains__, weights=weights):
             raise _incomplete(model, missing, listing)
-        return _download(model, listing, weights)
+        with _attempts_unreported():
+            return _download(model, listing, weights)
     except Exception as error:
         if not is_failure(error):
             raise
         raise translate(model, error, weights=weights) from error
+
+
+@contextmanager
+def _attempts_unreported() -> Iterator[None]:
+    """Silence huggingface_hub's log of failed attempts, unless HF_HUB_VERBOSITY is set."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    if "HF_HUB_VERBOSITY" not in os.environ:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _download(model: HubId, listing: Collection[str], weights: bool) -> Path:

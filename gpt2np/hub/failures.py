@@ -38,8 +38,8 @@ def translate(model: HubId, error: Exception, *, weights: bool) -> ModelNotFound
         message = _not_cached(model, weights, "HF_HUB_OFFLINE is set; unset it, or")
     elif disk_error:
         message = (
-            f"cannot read or write {disk_error.filename or cache_folder()} ({disk_error.strerror})"
-            "; free or unlock it, or set HF_HOME to a writable folder"
+            f"cannot read or write {disk_error.filename or cache_folder()} "
+            f"({disk_error.strerror}); set HF_HOME to a writable folder with enough free space"
         )
     elif answered:
         message = _http_problem(model, answered)

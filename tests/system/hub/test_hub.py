@@ -20,7 +20,7 @@ from helpers.hub_server import Hub, Repository, Trouble
 from helpers.paths import CHECKOUT
 
 from gpt2np import Tokenizer
-from gpt2np.checkpoint.convert import ConversionOptions, convert
+from gpt2np.checkpoint.convert import convert
 from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.errors import ModelNotFoundError
 from gpt2np.hub import find_model, find_vocabulary
@@ -54,7 +54,7 @@ def saved_by_transformers_5(files, bundled, tmp_path_factory):
 def sharded(files, bundled, tmp_path_factory):
     """The bundled model in two shards."""
     folder = tmp_path_factory.mktemp("sharded") / "model"
-    convert(read_checkpoint(bundled), folder, ConversionOptions(max_shard_size=6_500_000))
+    convert(read_checkpoint(bundled), folder, max_shard_size=6_500_000)
     written = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert {INDEX, *SHARDS} <= written.keys()
     return {name: data for name, data in files.items() if name != WEIGHTS} | written
@@ -219,7 +219,8 @@ class TestDefaultModel:
         result = generate(url)
         assert result.returncode == 0
         line = result.stderr.splitlines()[0]
-        assert line.startswith(f"model: bundled ({GPT2} is not cached and {url}")
+        assert line.startswith(f"model: bundled ({GPT2} is neither a folder nor in the cache")
+        assert f"the download from {url} failed" in line
         assert "choose another with --model" in line
 
     def test_offline_mode_means_the_bundled_model_and_says_so(self, hub, generate):
@@ -232,9 +233,8 @@ class TestDefaultModel:
         result = generate(hub.url, patch=NO_PAUSES)
         assert result.returncode == 0 and "Traceback" not in result.stderr
         line = result.stderr.splitlines()[0]
-        assert line.startswith(
-            f"model: bundled (the download of {GPT2} from {hub.url} was interrupted"
-        )
+        assert line.startswith(f"model: bundled ({GPT2} is in the cache")
+        assert f"without {WEIGHTS}" in line and f"the download from {hub.url} failed" in line
 
     def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, process):
         with socket.socket() as silent:  # accepts connections, but never answers
@@ -248,7 +248,7 @@ class TestDefaultModel:
             start = time.monotonic()
             process(*command, HF_HUB_OFFLINE="1")  # the same work without the wait
             seconds -= time.monotonic() - start
-        assert "model: bundled" in result.stderr and "within 3 seconds" in result.stderr
+        assert "model: bundled" in result.stderr and "timed out" in result.stderr
         assert seconds < 8  # huggingface_hub's limit is 10
 
     def test_the_variable_names_another(self, hub, generate):
@@ -264,15 +264,6 @@ class TestNames:
         assert parse_hub_id("a/b@v1.0") == HubId("a/b", "v1.0")
         assert HubId(GPT2).cache_names == [GPT2, "gpt2"] and HubId("a/b").cache_names == ["a/b"]
         assert str(HubId("a/b")) == "a/b" and str(HubId("a/b", "c")) == "a/b@c"
-
-    @pytest.mark.parametrize(
-        "revision", ["", "..", "a/../b", "/x", "-x", "a b", "a\n", "a^", "a:b"]
-    )
-    def test_no_revisions(self, revision):
-        with pytest.raises(
-            ModelNotFoundError, match="is not a valid revision; expected a/b@REVISION"
-        ):
-            parse_hub_id(f"a/b@{revision}")
 
     @pytest.mark.parametrize("name", ["a/b/c", "../x", "what is this?", "-x-/", "a/b/c@main"])
     def test_impossible(self, name, tmp_path, monkeypatch):
@@ -377,7 +368,7 @@ class TestDownloadCommand:
         fails(download(hub.url, str(tmp_path)), "has no config.json, model.safetensors, vocab")
         assert not hub.requests
 
-    def test_a_terminal_sees_how_far_the_weights_are_and_no_more(self, hub, start):
+    def test_terminal_shows_progress_bars(self, hub, start):
         fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
         terminal, stderr = os.openpty()
         fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
@@ -389,11 +380,7 @@ class TestDownloadCommand:
                 shown += piece
         shown = shown.decode()
         assert process.communicate(timeout=60)[0].count("\n") == 1
-        assert shown.startswith("\rmodel.safetensors:   0%|") and "100%|" in shown
-        assert {line.split(":")[0] for line in shown.split() if line.endswith(":")} == {
-            "model.safetensors",
-            "model",
-        }
+        assert "Fetching" in shown and "100%|" in shown
 
     def test_finding_a_local_model_and_help_import_no_numpy(self, hub, start):
         code = (
@@ -543,9 +530,7 @@ class TestRefusals:
     def test_a_part_in_the_cache_does_not_hide_that_the_network_is_gone(self, hub, download):
         (folder_of(download(hub.url, "gpt2")) / WEIGHTS).unlink()
         url = nowhere()
-        fails(
-            download(url, "gpt2"), "without model.safetensors", f"cannot be downloaded from {url}"
-        )
+        fails(download(url, "gpt2"), "without model.safetensors", f"the download from {url} failed")
 
     def test_with_tokenizer_json_instead_of_vocab_json(self, hub, generate):
         result = generate(hub.url, "--model", "some/new")
@@ -565,14 +550,13 @@ def test_an_n_gram_table_comes_with_its_model(hub, download):
 
 
 class TestInterruptions:
-    """Large files resume, in the same and in the next process, and arrive complete."""
+    """Files that are complete are kept; a broken connection continues in the same process."""
 
-    def check(self, folder, files, home):
+    def check(self, folder, files):
         assert sha256((folder / WEIGHTS).read_bytes()) == sha256(files[WEIGHTS])
-        assert not leftovers(home)
         assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
 
-    def test_killed_and_continued(self, hub, start, download, files, home):
+    def test_killed_and_run_again(self, hub, start, download, files, home):
         hub.trouble = Trouble(stall=10_600_000, times=1)
         process = start(hub.url, "download", "gpt2")
         deadline = time.monotonic() + 120
@@ -581,48 +565,26 @@ class TestInterruptions:
             time.sleep(0.05)
         process.kill()
         process.communicate()
-        done = Path(leftovers(home)[0]).stat().st_size
-        hub.forget()
-        self.check(folder_of(download(hub.url, "gpt2")), files, home)
-        assert 0 < done < len(files[WEIGHTS])
-        assert hub.large_requests() == [f"bytes={done}-"]
+        self.check(folder_of(download(hub.url, "gpt2")), files)
 
-    def test_broken_off_and_continued(self, hub, download, files, home):
+    def test_connection_that_always_breaks_is_an_error(self, hub, download, files, home):
         hub.trouble = Trouble(cut=5000)
         result = download(hub.url, "gpt2", patch=NO_PAUSES)
-        fails(result, "was interrupted in model.safetensors after", "try again")
+        fails(result, "without model.safetensors", "the download from", "failed", "try again")
         hub.trouble = Trouble()
-        self.check(folder_of(download(hub.url, "gpt2")), files, home)
-
-    def test_what_was_there_is_no_part_of_it(self, hub, download, files, home):
-        blobs = home / "hub" / "models--openai-community--gpt2" / "blobs"
-        blobs.mkdir(parents=True)
-        for content in (b"x" * 1000, b"x" * 20_000_000, b"x" * len(files[WEIGHTS])):
-            (blobs / f"{sha256(files[WEIGHTS])}.incomplete").write_bytes(content)
-            folder = folder_of(download(hub.url, "gpt2"))
-            self.check(folder, files, home)
-            (blobs / sha256(files[WEIGHTS])).unlink()
-            (folder / WEIGHTS).unlink()
-
-    def test_a_server_that_knows_no_ranges(self, hub, download, files, home):
-        hub.trouble = Trouble(ranges=False)
-        blobs = home / "hub" / "models--openai-community--gpt2" / "blobs"
-        blobs.mkdir(parents=True)
-        (blobs / f"{sha256(files[WEIGHTS])}.incomplete").write_bytes(files[WEIGHTS][:1000])
-        self.check(folder_of(download(hub.url, "gpt2")), files, home)
-
-    def test_damaged_on_the_way(self, hub, download, files, home):
-        hub.trouble = Trouble(damage=True)
-        fails(download(hub.url, "gpt2"), "model.safetensors of openai-community/gpt2", "SHA-256")
+        self.check(folder_of(download(hub.url, "gpt2")), files)
         assert not leftovers(home)
-        hub.trouble = Trouble()
-        self.check(folder_of(download(hub.url, "gpt2")), files, home)
+
+    def test_connection_that_breaks_twice_is_tried_again(self, hub, download, files, home):
+        hub.trouble = Trouble(cut=5_000_000, times=2)
+        self.check(folder_of(download(hub.url, "gpt2", patch=NO_PAUSES)), files)
+        assert len(hub.large_requests()) == 3
 
     def test_a_slow_server(self, hub, download, files, home):
         hub.trouble = Trouble(stall=10_600_000, times=1, delay=0.1)
         result = download(hub.url, "gpt2", patch=NO_PAUSES, HF_HUB_DOWNLOAD_TIMEOUT="1")
         folder = folder_of(result)
-        self.check(folder, files, home)
+        self.check(folder, files)
 
     def test_two_processes_at_once(self, hub, start, files, home):
         hub.trouble = Trouble(delay=0.2)
@@ -630,7 +592,7 @@ class TestInterruptions:
         results = [process.communicate(timeout=120) for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0], results
         (folder,) = {stdout for stdout, _ in results}
-        self.check(Path(folder.strip()), files, home)
+        self.check(Path(folder.strip()), files)
         assert hub.large_requests() == [None]  # once
 
 
@@ -640,34 +602,31 @@ class TestDisk:
         (tmp_path / "file").touch()
         home = tmp_path / place
         result = download(hub.url, "gpt2", HF_HOME=str(home))
-        fails(result, f"cannot write to the cache folder {home / 'hub'}", "set HF_HOME")
+        fails(result, f"cannot read or write {home}", "set HF_HOME")
 
     @pytest.mark.parametrize("offline", [True, False])
     def test_a_token_that_cannot_be_read(self, hub, download, home, offline):
         (home / "token").mkdir(parents=True)
         result = download(hub.url, "gpt2", HF_HUB_OFFLINE=str(int(offline)))
-        fails(result, "HF_HUB_OFFLINE is set" if offline else f"cannot read {home / 'token'} (Is a")
+        fails(result, "HF_HUB_OFFLINE is set" if offline else f"{home / 'token'} (Is a")
 
     def test_no_space_left(self, hub, command, home):
-        patch = "import shutil; shutil.disk_usage = lambda _: shutil._ntuple_diskusage(9, 9, 5)"
-        result = command(hub.url, "download", "gpt2", patch=patch)
-        words = (
-            "not enough disk space for model.safetensors",
-            "needs 11.8 MB",
-            "0.0 MB free",
-            "set HF_HOME",
-        )
-        fails(result, *words, str(home / "hub"))
-        assert not hub.large_requests()
-
-    def test_no_space_left_while_it_comes(self, hub, command, home):
         patch = (
             "import errno, huggingface_hub.file_download as there\n"
             "def http_get(*_, **__): raise OSError(errno.ENOSPC, 'No space left on device')\n"
             "there.http_get = http_get\n"
         )
         result = command(hub.url, "download", "gpt2", patch=patch)
-        fails(result, f"the disk of the cache {home / 'hub'} is full; free some space")
+        fails(result, f"{home / 'hub'} (No space left on device)", "free space")
+
+    def test_bug_in_a_download_is_no_interruption(self, hub, command):
+        patch = (
+            "import huggingface_hub.file_download as there\n"
+            "def http_get(*_, **__): raise TypeError('unexpected keyword argument')\n"
+            "there.http_get = http_get\n"
+        )
+        result = command(hub.url, "download", "gpt2", patch=patch)
+        assert "TypeError: unexpected keyword argument" in result.stderr
 
 
 class TestProxy:
@@ -699,11 +658,20 @@ class TestProxy:
         folder_of(download("http://hub.test", GPT2, HTTP_PROXY=address))
         assert set(proxied) == {"hub.test", "localhost"}
 
-    def test_that_does_not_answer_is_named_without_its_password(self, download):
+    def test_that_does_not_answer_does_not_show_its_password(self, download):
         address = nowhere().removeprefix("http://")
         result = download("http://hub.test", "gpt2", HTTP_PROXY=f"http://me:secret@{address}")
-        fails(result, f"cannot be downloaded from http://hub.test (through the proxy {address}: ")
+        fails(result, "the download from http://hub.test failed")
         assert "secret" not in result.stderr
+
+
+def test_cached_model_is_found_without_importing_an_http_client(hub, download, start):
+    folder_of(download(hub.url, "gpt2"))
+    code = (
+        "import sys; from gpt2np.hub import find_model; find_model('gpt2')\n"
+        "print([m for m in sys.modules if m.split('.')[0] in ('httpx', 'httpx2', 'requests')])"
+    )
+    assert start(hub.url, code=code).communicate()[0] == "[]\n"
 
 
 class TestVocabularyAlone:
