@@ -128,24 +128,26 @@ def _train(args: argparse.Namespace, options: TrainerOptions) -> None:
 
 
 def _take_steps(trainer: "Trainer", max_steps: int, save_steps: int, logging_steps: int) -> None:
-    """Train to the end of the run; Ctrl-C takes effect only between two steps."""
+    """Train to the end of the run; Ctrl-C takes effect between two steps or in an evaluation."""
     if trainer.step:
         print_stderr(f"resuming at step {trainer.step:,} of {max_steps:,}")
     logged, since = trainer.step, time.monotonic()
     with progress(total=max_steps, desc="training", unit="step") as bar:
         bar.update(trainer.step)
         while not trainer.is_done:
+            if trainer.evaluation_is_due:  # the state is saved, so Ctrl-C may interrupt
+                print_stderr(f"step {trainer.step:,}: evaluation {trainer.evaluate():.4f}")
+                continue
             with held_signals([signal.SIGINT], may_hang=True):
-                n_evaluations = len(trainer.evaluations)
                 trainer.take_step()
-                if trainer.step % save_steps == 0 or trainer.is_done:
+                is_last = trainer.step == max_steps
+                if trainer.step % save_steps == 0 or trainer.evaluation_is_due or is_last:
                     trainer.save()
             bar.update(1)
-            if trainer.step % logging_steps == 0 or trainer.is_done:
+            if trainer.step % logging_steps == 0 or is_last:
                 losses, now = trainer.losses[logged:], time.monotonic()
-                speed = len(losses) * trainer.tokens_per_step / (now - since)
+                seconds = max(now - since, 1e-9)  # some clocks are coarse
+                speed = len(losses) * trainer.tokens_per_step / seconds
                 mean = sum(losses) / len(losses)
                 print_stderr(f"step {trainer.step:,}: {speed:,.0f} tokens/s, loss {mean:.4f}")
                 logged, since = trainer.step, now
-            if len(trainer.evaluations) > n_evaluations:
-                print_stderr(f"step {trainer.step:,}: evaluation {trainer.evaluations[-1][1]:.4f}")

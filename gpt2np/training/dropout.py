@@ -11,6 +11,15 @@ from gpt2np.kernels.array import Array
 from gpt2np.training.options import TrainerOptions
 
 
+def dropout_rates(options: TrainerOptions) -> dict[str, float]:
+    """Return the probability of dropout by the last part of the hook point's name."""
+    return {
+        "embed": options.embd_pdrop,
+        "pattern": options.attn_pdrop,
+        "out": options.resid_pdrop,
+    }
+
+
 class Dropout:
     """A hook that sets random values to zero, and scales the others so that the mean stays.
 
@@ -19,8 +28,12 @@ class Dropout:
     """
 
     def __init__(self, options: TrainerOptions, seed: list[int], n_texts: int) -> None:
-        self._options, self._seed, self._n_texts = options, seed, n_texts
+        self._rates, self._seed, self._n_texts = dropout_rates(options), seed, n_texts
         self._calls: Counter[tuple[str, str]] = Counter()
+
+    def edits(self, name: str) -> bool:
+        """Tell whether the array of this name has dropout."""
+        return self._rates.get(name.rpartition(".")[2], 0.0) > 0
 
     def __call__(self, name: str, array: Array) -> Array:
         """Return the array times its mask."""
@@ -31,12 +44,9 @@ class Dropout:
         return self._masked("backward", name, d)
 
     def _masked(self, direction: str, name: str, array: Array) -> Array:
-        options = self._options
-        rates = {"embed": options.embd_pdrop, "pattern": options.attn_pdrop,
-                 "out": options.resid_pdrop}  # fmt: skip
-        rate = rates.get(name.rpartition(".")[2], 0.0)
-        if not rate:
+        if not self.edits(name):
             return array
+        rate = self._rates[name.rpartition(".")[2]]
         text = 0
         if name.endswith("pattern"):  # each pass shows the texts in order
             text = self._calls[direction, name] % self._n_texts

@@ -32,7 +32,7 @@ from gpt2np.model.recording import RecordingContext
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.training.adamw import AdamW, learning_rate
 from gpt2np.training.curve import loss_curve
-from gpt2np.training.dropout import Dropout
+from gpt2np.training.dropout import Dropout, dropout_rates
 from gpt2np.training.options import ARCHITECTURE, TrainerOptions
 
 
@@ -125,11 +125,11 @@ class Trainer:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are taken, or evaluations have not improved for too long."""
+        """Whether all steps and evaluations are done, or evaluations no longer improve."""
         patience, losses = self._options.early_stopping_patience, [e[1] for e in self.evaluations]
         if patience and losses and len(losses) - 1 - losses.index(min(losses)) >= patience:
             return True
-        return self.step >= self._options.max_steps
+        return self.step >= self._options.max_steps and not self.evaluation_is_due
 
     def _read(self, corpus: Path) -> NDArray[Any]:
         ids = read_corpus(corpus, self._config.vocab_size)
@@ -140,18 +140,14 @@ class Trainer:
 
     @np.errstate(all="ignore")  # the loss shows infinity and NaN
     def take_step(self) -> float:
-        """Take one training step. Returns the loss before the step, in nats per token.
-
-        Evaluates after every `eval_steps` steps and after the last step, and keeps the weights with
-        the lowest such loss.
-        """
+        """Take one training step. Returns the loss before the step, in nats per token."""
         options, step = self._options, self.step
         size = options.per_device_train_batch_size
         count = size * options.gradient_accumulation_steps
         rows = draw_sequences(self._ids, count, self._length, [options.seed, step])
         gradients: dict[str, Array] = {}
         loss = 0.0
-        has_dropout = options.embd_pdrop or options.attn_pdrop or options.resid_pdrop
+        has_dropout = any(dropout_rates(options).values())
         with single_threaded_blas():
             w: Any = arrange_arrays(self._config, self.weights)
             for start in range(0, count, size):
@@ -169,13 +165,28 @@ class Trainer:
             self._optimizer.update(gradients, learning_rate(step, options), options)
         if not math.isfinite(loss):
             raise GPT2NPError(f"the loss of step {step + 1:,} is {loss}; lower the learning rate")
-        is_last = self.step >= options.max_steps
-        for ids in self._eval_ids if is_last or self.step % options.eval_steps == 0 else ():
-            evaluation = evaluate(self._config, self.weights, ids, self._length, size)
-            if all(evaluation < before for _, before in self.evaluations):
-                self._best = {name: array.copy() for name, array in self.weights.items()}
-            self.evaluations.append((self.step, evaluation))
         self.losses.append(loss)
+        return loss
+
+    @property
+    def evaluation_is_due(self) -> bool:
+        """Whether `evaluate` should run: after every `eval_steps` steps, and after the last one."""
+        is_last = self.step == self._options.max_steps
+        is_due = self.step > 0 and (is_last or self.step % self._options.eval_steps == 0)
+        evaluated = bool(self.evaluations) and self.evaluations[-1][0] == self.step
+        return bool(self._eval_ids) and is_due and not evaluated
+
+    def evaluate(self) -> float:
+        """Return the loss on the evaluation corpus; keep the weights with the lowest such loss.
+
+        An exception, such as of Ctrl-C, changes nothing.
+        """
+        size = self._options.per_device_train_batch_size
+        (ids,) = self._eval_ids
+        loss = evaluate(self._config, self.weights, ids, self._length, size)
+        if all(loss < before for _, before in self.evaluations):
+            self._best = {name: array.copy() for name, array in self.weights.items()}
+        self.evaluations.append((self.step, loss))
         return loss
 
     def save(self) -> None:

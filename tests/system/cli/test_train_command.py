@@ -16,6 +16,7 @@ from helpers.paths import CHECKOUT
 from transformers import AutoModelForCausalLM
 
 import gpt2np
+import gpt2np.training.trainer as trainer_module
 from gpt2np.cli.main import run
 from gpt2np.data.resumable import work_folder
 from gpt2np.errors import GPT2NPError
@@ -157,6 +158,40 @@ def test_a_step_that_a_second_interrupt_cuts_off_is_taken_again(
     assert contents(tmp_path / "m") == contents(trained)
 
 
+def test_interrupt_in_the_last_evaluation_loses_no_step(corpus, tmp_path, monkeypatch, capsys):
+    options = ("--eval-corpus", str(corpus), "--eval-steps", "15")
+    assert train(corpus, tmp_path / "expected", *options) == 0
+    monkeypatch.setattr(trainer_module, "evaluate", lambda *_: signal.raise_signal(signal.SIGINT))
+    for step in (15, 15):  # the evaluation of step 15 is not skipped when the run resumes
+        with pytest.raises(SystemExit, match="130"):
+            train(corpus, tmp_path / "m", *options)
+        with np.load(tmp_path / "m.partial" / "state.npz") as file:
+            assert len(file["losses"]) == step and not file["evaluations"].size
+    monkeypatch.undo()
+    capsys.readouterr()
+    assert train(corpus, tmp_path / "m", *options) == 0
+    assert "step 15: evaluation" in capsys.readouterr().err
+    assert contents(tmp_path / "m") == contents(tmp_path / "expected")
+
+
+def test_state_is_saved_before_an_evaluation_begins(corpus, tmp_path, monkeypatch):
+    saved = []
+
+    def evaluate(*_):
+        with np.load(tmp_path / "m.partial" / "state.npz") as file:
+            saved.append(len(file["losses"]))
+        return 1.0
+
+    monkeypatch.setattr(trainer_module, "evaluate", evaluate)
+    assert train(corpus, tmp_path / "m", "--eval-corpus", str(corpus), "--eval-steps", "30") == 0
+    assert saved == [30, 40]
+
+
+def test_coarse_clock_does_not_divide_by_zero(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("gpt2np.cli.train.time.monotonic", lambda: 1.0)
+    assert train(corpus, tmp_path / "m", "--logging-steps", "1") == 0
+
+
 def test_force_starts_over(corpus, tmp_path, capsys):
     folder = kill_training(corpus, tmp_path / "m", [*OPTIONS, "--save-steps", "1"])
     (folder / "state.npz").write_bytes(b"damaged")
@@ -191,6 +226,7 @@ def test_a_state_of_other_arrays_is_damaged(corpus, tmp_path, change):
     with work_folder(tmp_path / "m") as folder:
         trainer = Trainer(corpus, folder, tokenizer, options, eval_corpus=corpus)
         trainer.take_step()
+        trainer.evaluate()
         trainer.save()
         again = Trainer(corpus, folder, tokenizer, options, eval_corpus=corpus)
         assert again.step == 1
