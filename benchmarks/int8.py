@@ -31,7 +31,7 @@ from tqdm import tqdm
 
 from gpt2np import GPT2, GPT2Config, LanguageModel
 from gpt2np.benchmark.machine import peak_memory, time_runs
-from gpt2np.checkpoint.convert import ConversionOptions, convert
+from gpt2np.checkpoint.convert import convert
 from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.checkpoint.safetensors_file import CHUNK_SIZE, DTYPES, write_safetensors
@@ -64,7 +64,7 @@ def gpt2np_forms(folder: Path, temporary: Path) -> dict[str, Logits]:
     """Return the logits functions of a model folder's forms by name; float32 comes first."""
     forms = {"float32": folder, "int8": folder}
     for dtype in ("float16", "bfloat16"):
-        convert(read_checkpoint(folder), temporary / dtype, ConversionOptions(dtype))
+        convert(read_checkpoint(folder), temporary / dtype, dtype=dtype)
         forms[dtype] = temporary / dtype
 
     def logits(model: GPT2, ids: list[int]) -> Array:

@@ -16,87 +16,67 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE, GPT2Config
-from gpt2np.checkpoint.load import Checkpoint, read_checkpoint
+from gpt2np.checkpoint.load import Checkpoint
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.checkpoint.safetensors_file import DTYPES, NUMPY_DTYPES, write_safetensors
 from gpt2np.data.files import errors_name, read_json_object
 from gpt2np.data.resumable import output_folder, work_folder, write_task
-from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
 from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE
 from gpt2np.limits import limits
 
 ProgressCallback = Callable[[int], object]
 
-# Largest rounding errors of each dtype: the relative error of normal numbers (half a unit in the
-# last place), and the absolute error of subnormal numbers.
-_ROUNDING_ERRORS = {
-    "F64": (0.0, 0.0),
-    "F32": (2.0**-24, 2.0**-150),
-    "F16": (2.0**-11, 2.0**-25),
-    "BF16": (2.0**-8 * (1 + 2.0**-8), 2.0**-134),  # float64 is rounded twice, through float32
-}
-
-
-@dataclass(frozen=True)
-class ConversionOptions:
-    """Options for writing a checkpoint, such as the dtype and the maximum size of a weight file.
-
-    Raises InvalidArgumentError if an option is invalid.
-    """
-
-    dtype: str | None = None  # a key of DTYPES; None keeps the embedding's dtype
-    max_shard_size: int | None = None  # bytes; larger tensors have their own shards; None: one file
-    keep_head: bool = False  # store the unembedding even if it equals the embedding
-
-    def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise InvalidArgumentError(
-                f"dtype is {self.dtype!r}, expected one of {', '.join(DTYPES)}"
-            )
-        if self.max_shard_size is not None and self.max_shard_size < 1:
-            raise InvalidArgumentError(
-                f"max_shard_size is {self.max_shard_size}, expected at least 1"
-            )
-
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """The weight files that `convert` has written, and how rounding changed the weights."""
+    """The weight files that `convert` has written."""
 
     files: list[str]  # names of the weight files, without the index
     nbytes: int  # total size of the tensors in bytes
     dtype: str  # stored dtype: "float16", …
     tied: bool  # whether the unembedding equals the embedding
-    largest_change: float  # largest |written - read| of any weight, due to rounding
-    not_finite: list[str]  # names of the weights with NaN or infinite values
 
 
 def convert(
     checkpoint: Checkpoint,
     target: Path,
-    options: ConversionOptions | None = None,
     *,
+    dtype: str | None = None,
+    max_shard_size: int | None = None,
+    keep_head: bool = False,
     companions: Iterable[str] = (),
     on_progress: ProgressCallback = lambda _: None,
 ) -> ConversionReport:
     """Write `checkpoint` to the new or empty folder `target` in the format of `transformers`.
 
-    Every weight is read back, and must equal the source after rounding to the dtype. The files
-    appear in `target` only after all are verified. Memory holds one chunk of a matrix at a time, or
+    The folder appears when all files are written. Memory holds one chunk of a matrix at a time, or
     two copies of a matrix that must be transposed.
 
-    `companions` lists names or patterns of further files to copy, such as the vocabulary.
-    `on_progress` gets the number of values written or verified since its last call.
+    Args:
+        checkpoint: the model to convert.
+        target: the folder to write.
+        dtype: the dtype of the stored weights, a key of `DTYPES`; by default, the embedding's.
+        max_shard_size: the maximum bytes of a weight file; larger tensors have files of their own.
+        keep_head: whether to store the unembedding even if it equals the embedding.
+        companions: names or patterns of further files to copy, such as the vocabulary.
+        on_progress: called with the number of values written since its last call.
 
     Raises:
         CheckpointError: the weights do not match the config, cannot be read, or contain values too
             large for the dtype.
-        InvalidArgumentError: `target` exists and is not an empty folder.
+        InvalidArgumentError: `target` exists and is not an empty folder, or an option is invalid.
         OSError: the folder cannot be written.
     """
+    check_argument(dtype in (None, *DTYPES), "dtype", dtype, f"one of {', '.join(DTYPES)}")
+    is_size = max_shard_size is None or max_shard_size >= 1
+    check_argument(is_size, "max_shard_size", max_shard_size, "at least 1")
     checkpoint.validate()
     with _new_folder(target) as temporary:
-        report = _write(checkpoint, temporary, options or ConversionOptions(), on_progress)
+        dtype = dtype or next(
+            name for name, stored in DTYPES.items() if stored == checkpoint.tensors[WTE].dtype
+        )
+        report = _write(checkpoint, temporary, dtype, max_shard_size, keep_head, on_progress)
         for file in _find_companions(checkpoint.folder, companions):
             shutil.copyfile(file, temporary / file.name)
     return report
@@ -160,18 +140,20 @@ def _new_folder(target: Path) -> Iterator[Path]:
 
 
 def _write(
-    checkpoint: Checkpoint, folder: Path, options: ConversionOptions, on_progress: ProgressCallback
+    checkpoint: Checkpoint,
+    folder: Path,
+    dtype: str,
+    max_shard_size: int | None,
+    keep_head: bool,
+    on_progress: ProgressCallback,
 ) -> ConversionReport:
-    dtype = options.dtype or next(
-        name for name, stored in DTYPES.items() if stored == checkpoint.tensors[WTE].dtype
-    )
     tied = checkpoint.is_tied()
     shapes = weight_shapes(checkpoint.config)
-    if options.keep_head or not tied:
+    if keep_head or not tied:
         shapes[LM_HEAD] = shapes[WTE]
     itemsize = np.dtype(NUMPY_DTYPES[DTYPES[dtype]]).itemsize
     sizes = {name: math.prod(shape) * itemsize for name, shape in shapes.items()}
-    shards = plan_shards(sizes, options.max_shard_size)
+    shards = plan_shards(sizes, max_shard_size)
     for file, names in shards.items():
         tensors = {
             _prefixed_name(name): (shapes[name], _read_values(checkpoint, name, on_progress))
@@ -186,8 +168,7 @@ def _write(
         index = {"metadata": {"total_size": nbytes}, "weight_map": weight_map}
         _write_json(folder / INDEX_FILE, index)
     _write_config(checkpoint, folder, dtype, tied)
-    change, not_finite = _verify(checkpoint, read_checkpoint(folder), shapes, on_progress)
-    return ConversionReport(list(shards), nbytes, dtype, tied, change, not_finite)
+    return ConversionReport(list(shards), nbytes, dtype, tied)
 
 
 def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
@@ -238,43 +219,6 @@ def _config_entries(config: GPT2Config, dtype: str, tied: bool) -> dict[str, Any
     del known["eos_token_ids"]
     kind = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "dtype": dtype}
     return {**known, **kind, "tie_word_embeddings": tied}
-
-
-def _verify(
-    source: Checkpoint, written: Checkpoint, names: Iterable[str], on_progress: ProgressCallback
-) -> tuple[float, list[str]]:
-    """Compare `written` with `source`; return the largest error and the non-finite weights."""
-    written.validate()
-    largest_change, not_finite = 0.0, []
-    for name in names:
-        finite = True
-        chunks = zip(
-            _read_values(source, name, on_progress), written.read_values(name), strict=True
-        )
-        for before, after in chunks:
-            change = _rounding_error(before, after, written.tensors[name].dtype)
-            if change is None:
-                raise CheckpointError(
-                    f"{name} differs from its source when read back; check the disk and try again"
-                )
-            largest_change = max(largest_change, change)
-            finite &= bool(np.isfinite(before).all())
-        if not finite:
-            not_finite.append(name)
-    return largest_change, not_finite
-
-
-def _rounding_error(before: NDArray[Any], after: NDArray[Any], dtype: str) -> float | None:
-    """Return the largest |after - before|, or None if it exceeds rounding to `dtype`."""
-    finite = np.isfinite(before)
-    if not np.array_equal(before[~finite], after[~finite].astype(before.dtype), equal_nan=True):
-        return None
-    a, b = before[finite].astype(np.float64), after[finite].astype(np.float64)
-    error = np.abs(a - b)
-    relative, absolute = _ROUNDING_ERRORS[dtype]
-    if not (error <= np.maximum(relative * np.abs(a), absolute)).all():
-        return None
-    return float(error.max(initial=0))
 
 
 def _read_values(

@@ -3,8 +3,7 @@
 SRC must contain safetensors files. The new folder DST works with gpt2np and
 transformers: tensors have the names and the layout of GPT2LMHeadModel. The
 vocabulary, the model card and the generation config are copied. All files are
-first written to a temporary folder and verified; then the folder is renamed to
-DST.
+first written to a temporary folder; then the folder is renamed to DST.
 """
 
 import argparse
@@ -54,20 +53,25 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"{reason}; name a folder, or {SEE_MISSING_FEATURES}")
     check_not_hidden(args.target, [] if Path(args.source).exists() else [args.source])
     limit = None if args.max_shard_size is None else _parse_size(args.max_shard_size)
-    from gpt2np.checkpoint.convert import ConversionOptions, convert
+    from gpt2np.checkpoint.convert import convert
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 
-    options = ConversionOptions(args.dtype, limit, args.keep_head)
     # Like Ctrl-C, SIGTERM raises an exception, so that `convert` removes the temporary folder.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     source = find_model(args.source).path
     checkpoint = read_checkpoint(source)
-    total = 2 * checkpoint.n_parameters  # every parameter is written and read back
+    total = checkpoint.n_parameters
     showing = progress(total=total, desc="converting", unit_scale=True, delay=0.5)
     with write_errors(args.target, check_filename=True), showing as bar:
         converted = convert(
-            checkpoint, args.target, options, companions=COMPANIONS, on_progress=bar.update
+            checkpoint,
+            args.target,
+            dtype=args.dtype,
+            max_shard_size=limit,
+            keep_head=args.keep_head,
+            companions=COMPANIONS,
+            on_progress=bar.update,
         )
     if args.json:
         print(json.dumps({"folder": str(args.target), **asdict(converted)}, ensure_ascii=False))
@@ -76,12 +80,8 @@ def run(args: argparse.Namespace) -> int:
         names = converted.files
         files = names[0] if len(names) == 1 else f"{len(names)} files"
         tied = "tied unembedding" if converted.tied else "separate unembedding"
-        print_stderr(
-            f"{files}, {converted.nbytes / 1e6:,.1f} MB in {converted.dtype}, {tied}; "
-            f"largest change of a weight: {converted.largest_change:.2g}"
-        )
-    if converted.not_finite:
-        print_stderr(f"warning: NaN or infinity in {', '.join(converted.not_finite)}")
+        size = f"{converted.nbytes / 1e6:,.1f} MB in {converted.dtype}"
+        print_stderr(f"{files}, {size}, {tied}")
     for problem in _companion_problems(source, args.target):
         print_stderr(f"warning: {problem}")
     return 0

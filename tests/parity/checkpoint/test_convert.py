@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from gpt2np import GPT2, CheckpointError, InvalidArgumentError
 from gpt2np.checkpoint import convert as conversion
-from gpt2np.checkpoint.convert import ConversionOptions, convert, plan_shards
+from gpt2np.checkpoint.convert import convert, plan_shards
 from gpt2np.checkpoint.load import read_checkpoint
 
 SHAPE = {"vocab_size": 211, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_head": 3}
@@ -20,7 +20,7 @@ IDS = np.random.default_rng(5).integers(0, 211, 40)
 
 
 def converted(folder, target, **options):
-    return convert(read_checkpoint(folder), target, ConversionOptions(**options))
+    return convert(read_checkpoint(folder), target, **options)
 
 
 def change_tensors(folder, change):
@@ -114,7 +114,7 @@ def test_numbers_too_large_are_refused_and_nothing_stays(tiny, tmp_path, dtype, 
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_numbers_that_are_not_finite_are_kept_and_told(tiny, tmp_path):
+def test_numbers_that_are_not_finite_are_kept(tiny, tmp_path):
     folder = tmp_path / "a"
     shutil.copytree(tiny[0], folder)
 
@@ -124,8 +124,7 @@ def test_numbers_that_are_not_finite_are_kept_and_told(tiny, tmp_path):
 
     change_tensors(folder, spoil)
     for dtype in ("bfloat16", "float16", "float64"):
-        report = converted(folder, tmp_path / dtype, dtype=dtype)
-        assert report.not_finite == ["wpe.weight", "ln_f.bias"]
+        converted(folder, tmp_path / dtype, dtype=dtype)
         after = load_file(tmp_path / dtype / "model.safetensors")
         assert after["transformer.ln_f.bias"][3].isnan()
         assert after["transformer.wpe.weight"][2, 5] == -float("inf")
@@ -196,9 +195,9 @@ def test_companions_but_none_from_elsewhere(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"dtype": "int8"}, {"max_shard_size": 0}])
-def test_impossible_options(options):
+def test_impossible_options(tiny, tmp_path, options):
     with pytest.raises(InvalidArgumentError, match=next(iter(options))):
-        ConversionOptions(**options)
+        converted(tiny[0], tmp_path / "b", **options)
 
 
 def test_shards_are_filled_in_order():
@@ -223,6 +222,6 @@ def test_no_more_than_a_matrix_is_in_memory(tmp_path):
     )
     checkpoint = read_checkpoint(folder)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    convert(checkpoint, tmp_path / "b", ConversionOptions("float16"))
+    convert(checkpoint, tmp_path / "b", dtype="float16")
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     assert grown < 100e6

@@ -20,7 +20,6 @@ def test_a_converted_model_writes_the_same_text(tmp_path):
     result = run("convert", "bundled", tmp_path / "b", "--dtype", "float32")
     assert (result.returncode, result.stdout) == (0, f"{tmp_path / 'b'}\n")
     assert "model.safetensors, 23.7 MB in float32, tied unembedding" in result.stderr
-    assert "largest change of a weight: 0\n" in result.stderr
     prompt = ("generate", "The fox", "-n", "40", "--greedy", "--no-echo", "--model")
     assert run(*prompt, tmp_path / "b").stdout == run(*prompt, "bundled").stdout
 
@@ -30,7 +29,7 @@ def test_shards_and_what_belongs_to_a_model(tmp_path, bundled):
     result = run("convert", "bundled", target, "--max-shard-size", "4MB", "--json")
     report = json.loads(result.stdout)
     assert report["folder"] == str(target) and report["dtype"] == "float16"
-    assert len(report["files"]) == 4 and report["largest_change"] == 0
+    assert len(report["files"]) == 4
     for name in ("vocab.json", "merges.txt", "generation_config.json"):
         assert (target / name).read_bytes() == (bundled / name).read_bytes()
     assert json.loads(run("info", target, "--json").stdout)["parameters"] == 5_918_720

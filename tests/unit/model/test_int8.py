@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import gpt2np
 from gpt2np import GPT2, InvalidArgumentError
-from gpt2np.checkpoint.convert import ConversionOptions, convert
+from gpt2np.checkpoint.convert import convert
 from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, plain_weights
@@ -126,7 +126,7 @@ def test_copies_and_saved_models_have_the_same_bits(model, tmp_path, is_changed)
 def test_of_files_with_another_dtype(float_model, tmp_path, dtype):
     """Each matrix is converted when it is quantized; the result is that of the converted file."""
     float_model.save(tmp_path / "a")
-    convert(read_checkpoint(tmp_path / "a"), tmp_path / "b", ConversionOptions(dtype))
+    convert(read_checkpoint(tmp_path / "a"), tmp_path / "b", dtype=dtype)
     converted = GPT2.from_folder(tmp_path / "b")
     expected = GPT2(converted.config, converted.weights, weight_dtype="int8").forward([IDS])
     loaded = GPT2.from_folder(tmp_path / "b", weights="int8")
@@ -137,7 +137,7 @@ def test_of_files_with_another_dtype(float_model, tmp_path, dtype):
 def test_memory_never_holds_all_matrices_as_floats(tmp_path, dtype, monkeypatch):
     monkeypatch.setattr("gpt2np.model.model.raise_mmap_threshold", lambda: None)  # takes 32 MB
     random_model(**SHAPE | {"n_layer": 30, "n_embd": 48}).save(tmp_path / "a")
-    convert(read_checkpoint(tmp_path / "a"), tmp_path / "b", ConversionOptions(dtype))
+    convert(read_checkpoint(tmp_path / "a"), tmp_path / "b", dtype=dtype)
     tracemalloc.start()
     model = GPT2.from_folder(tmp_path / "b", weights="int8")
     _, peak = tracemalloc.get_traced_memory()
