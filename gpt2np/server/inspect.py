@@ -11,8 +11,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.explain import explain
-from gpt2np.explain.run import MAX_TOKENS
+from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import Target, direction, hook_points_nbytes, saliency, trace
 from gpt2np.interp.description import array_json, describe_pass, record_pass
 from gpt2np.interp.weights import nearest_tokens, submatrix
@@ -238,9 +237,7 @@ def _direction(lm: LanguageModel, body: DirectionRequest, hook: Hook) -> Json:
 
 def _explain(lm: LanguageModel, body: ExplainRequest, _: Hook) -> str:
     """Return the page; `explain` takes no hook, so the call runs to its end."""
-    arguments = body.model_dump(exclude={"model", "prompt"})
-    arguments["window"] = slice(*body.window) if body.window else None
-    return explain(lm, body.prompt, **arguments).html
+    return explain(lm, body.prompt).html
 
 
 def _describe(lm: LanguageModel) -> Json:

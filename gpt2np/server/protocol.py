@@ -536,18 +536,10 @@ class MergesRequest(_ClosedRequest):
 
 
 class ExplainRequest(_ClosedRequest):
-    """The body of POST /api/explain: the arguments of `gpt2np.explain.explain`."""
+    """The body of POST /api/explain."""
 
     model: AnyText | None = None
     prompt: AnyText | List[TokenId] = Field(description="A text or token ids.")
-    window: List[int] | None = Field(
-        None, min_length=2, max_length=2, description="The first token, and one past the last."
-    )
-    layer: int | None = None
-    head: int | None = None
-    position: int | None = None
-    steps: int = Field(8, ge=1, le=20)
-    float64: bool = False
 
 
 def _only(ids: list[int]) -> LogitsProcessor:

@@ -7,8 +7,7 @@ stage.js    the picture on a canvas
 zoom.js     zooms into the picture, down to single numbers
 scenes.js   the pictures of the parts that zoom.js opens
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
-details.js  the sections of the explain page
-sampler.js  the sampler, step by step
+merges.js   the merges of the tokens
 view.js     helpers for elements and numbers
 embedded.js starts the Machine on a page that contains the description of a pass
 index.html, playground.css, app.js, api.js, inside.js, compare.js, share.js, card.js, sheet.js,
@@ -39,9 +38,9 @@ MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 _MODULES = (
     *("view.js", "pass.js", "numbers.js", "draw.js", "stage.js", "scenes.js"),
-    *("zoom.js", "machine.js", "sampler.js", "details.js", "embedded.js"),
+    *("zoom.js", "machine.js", "merges.js", "embedded.js"),
 )
-_STYLES = ("colors.css", "style.css", "machine.css", "numbers.css")
+_STYLES = ("colors.css", "style.css", "machine.css")
 
 
 def web_files() -> dict[str, bytes]:

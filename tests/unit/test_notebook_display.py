@@ -53,18 +53,17 @@ def shown(lm):
     return {
         "LanguageModel": lm,
         "GPT2": lm.model,
-        "KVCache": cache,
         "TextStream": stream,
         "Completion": lm.generate(f"Once {HOSTILE}", **options),
         "TextScore": lm.score(f"Once {HOSTILE} 🦊"),
         "Trace": traced,
         "LensTable": lens_table(lm, traced, 2),
-        "Page": explain(lm, f"Once {HOSTILE}", steps=1, float64=False),
+        "Page": explain(lm, f"Once {HOSTILE}"),
     }
 
 
 WITH_HTML = (
-    *("LanguageModel", "GPT2", "KVCache", "TextStream", "Completion", "TextScore", "Trace"),
+    *("LanguageModel", "GPT2", "TextStream", "Completion", "TextScore", "Trace"),
     *("LensTable", "Page"),
 )
 
@@ -83,7 +82,6 @@ def test_html_is_escaped_and_balanced(shown, name):
     [
         ("LanguageModel", ["LanguageModel", "6 blocks", "million parameters", "float32"]),
         ("GPT2", ["GPT2", "6 blocks", "256 channels"]),
-        ("KVCache", ["KVCache of 3 tokens", "6 blocks", "36,864 bytes"]),
         ("TextStream", ["TextStream of ", "running", "Once "]),
         ("TextScore", ["TextScore of ", "perplexity"]),
         ("Trace", ["Trace of ", "81 arrays"]),

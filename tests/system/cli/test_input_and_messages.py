@@ -105,11 +105,6 @@ def test_large_word_perplexity_is_readable(tmp_path):
     assert len(value) < 10
 
 
-def test_errors_name_options_not_arguments(tmp_path):
-    result = run("explain", "fox " * 99, "-o", str(tmp_path / "page.html"))
-    assert "select a part, for example with --window 37:101 for the last 64" in result.stderr
-
-
 def test_install_hint_is_true_in_a_checkout():
     assert install_hint("chat").endswith("in a checkout: pip install '.[chat]'")
 

@@ -75,7 +75,7 @@ def test_the_prompt_is_not_replaced(tmp_path, command):
         "encode t.txt out.bin",
         "batch t.txt -n 1 --out out.jsonl",
         "trace Hi --npz out.npz",
-        "explain Hi --steps 1 --no-float64 -o out.html",
+        "explain Hi -o out.html",
         "train-draft t.txt --out out.safetensors",
     ],
 )

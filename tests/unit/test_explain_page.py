@@ -1,0 +1,104 @@
+"""The page of a prompt without a browser: its data, escaping, and errors."""
+
+import base64
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from helpers.explain_pages import LONG, MARKUP, PROMPT, SIGNS
+
+from gpt2np import GPT2, CheckpointError, ContextLengthError, InvalidArgumentError, load
+from gpt2np.explain import MAX_TOKENS, explain
+from gpt2np.interp import trace
+from gpt2np.view import script_json
+
+
+def content(page):
+    """The description in the page's data element."""
+    [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.html)
+    return json.loads(data)["pass"]
+
+
+def test_nothing_is_loaded_from_anywhere(lm):
+    page = explain(lm, PROMPT)
+    markup = re.sub(r"<(script|style).*?</\1>", "", page.html, flags=re.DOTALL)
+    links = re.findall(r'(?:src|href)="(.*?)"', markup)
+    assert links and all(link.startswith("data:") for link in links)
+    assert not re.search(r"https?://|@import|url\(|fetch\(|XMLHttp", page.html)
+
+
+def test_the_points_of_a_score_are_those_of_the_pass(lm):
+    found, traced = content(explain(lm, PROMPT)), trace(lm, PROMPT)
+    assert found["ids"] == traced.ids.tolist()
+    for name, array in found["points"].items():
+        data = np.frombuffer(base64.b64decode(array["base64"]), "<f4").reshape(array["shape"])
+        np.testing.assert_array_equal(data, traced[name])
+    assert len(found["points"]) == 4 * 6
+
+
+def test_large_points_are_left_out(lm, monkeypatch):
+    monkeypatch.setattr("gpt2np.explain._MAX_SCORE_BYTES", 0)
+    assert "points" not in content(explain(lm, PROMPT))
+
+
+def test_the_merges_are_those_of_the_tokenizer(lm):
+    pieces = content(explain(lm, PROMPT))["pieces"]
+    assert [i for piece in pieces for i in piece["ids"]] == lm.tokenizer.encode(PROMPT)
+    for piece, expected in zip(pieces, lm.tokenizer.trace_merges(PROMPT), strict=True):
+        assert [s["ranks"] for s in piece["steps"]] == [list(s.ranks) for s in expected.steps]
+
+
+@pytest.mark.parametrize("prompt", [MARKUP, SIGNS], ids=["markup", "signs"])
+def test_a_hostile_prompt_is_text_and_nothing_else(lm, prompt):
+    page = explain(lm, prompt)
+    assert page.html.count("<script") == page.html.count("</script>") == 2
+    assert "<img" not in page.html
+    pieces = b"".join(base64.b64decode(piece["bytes"]) for piece in content(page)["pieces"])
+    assert pieces == prompt.encode()
+    for raw in ("\u202e", "\x00", "\x1b", "\u2028"):
+        assert raw not in page.html
+
+
+def test_a_hostile_name_is_escaped(bundled, tmp_path):
+    folder = tmp_path / "<img src=x onerror=alert(1)>&amp;"
+    shutil.copytree(bundled, folder)
+    page = explain(load(folder), "The little fox")
+    assert page.html.count("<script") == 2 and "<img" not in page.html
+    assert content(page)["model"] == folder.name
+
+
+@pytest.mark.parametrize("prompt", ["", "a", "\n", "🦊", [5, 6, 7]])
+def test_short_prompts_and_ids_have_a_page(lm, prompt):
+    found = content(explain(lm, prompt))
+    assert found["ids"] == (lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt)
+
+
+def test_a_prompt_that_is_too_long_names_the_limit(lm):
+    n = len(lm.tokenizer.encode(LONG * 6))
+    with pytest.raises(ContextLengthError, match=f"has {n} tokens, .* at most {MAX_TOKENS}"):
+        explain(lm, LONG * 6)
+    with pytest.raises(InvalidArgumentError, match="the prompt is empty"):
+        explain(lm, [])
+
+
+def test_damaged_weights_are_named(bundled):
+    lm = load(bundled)
+    weights = {**lm.model.weights, "ln_f.bias": np.full(256, np.inf)}
+    lm.model = GPT2(lm.model.config, weights)
+    with pytest.raises(CheckpointError, match=r"stored in ln_f\.bias"):
+        explain(lm, "fox")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_model_of_zeros_has_a_page(bundled):
+    lm = load(bundled)
+    weights = {name: np.zeros_like(array) for name, array in lm.model.weights.items()}
+    lm.model = GPT2(lm.model.config, weights)
+    page = explain(lm, "The little fox")
+    assert "NaN" not in page.html.partition('id="data">')[2].partition("</script>")[0]
+
+
+def test_the_data_cannot_end_its_element():
+    assert script_json({"a": "</script>&"}) == '{"a":"\\u003c/script\\u003e\\u0026"}'
