@@ -106,6 +106,12 @@ def test_a_scored_text_without_its_space(lm, given, texts, told, recwarn):
     assert [str(warning.message)[: len(told or "")] for warning in recwarn] == [told] * bool(told)
 
 
+def test_str_of_a_completion_is_its_text(lm):
+    completion = lm.generate("Once upon a time", max_new_tokens=5, seed=1)
+    assert str(completion) == completion.text != ""
+    assert repr(completion).startswith("Completion(prompt='Once upon a time'")
+
+
 def test_a_special_token_is_no_bad_word(lm):
     with pytest.raises(gpt2np.InvalidArgumentError) as error:
         lm.generate("Once", bad_words=["fox", "<|endoftext|>"])
