@@ -97,7 +97,7 @@ def prepare_request(lm: Model, prompt: Prompt, call: Call, n_before: int = 0) ->
         from gpt2np.generation.token_healing import heal
 
         ids, healing = heal(lm.tokenizer, ids, lm.bos_token_id, lm.model.config.vocab_size)
-        constraint, n_healed = healing, len(healing.remaining) if healing else 0
+        constraint, n_healed = healing, len(healing.text) if healing else 0
     has_draft = options.draft == "auto" and options.max_new_tokens > 1
     return Request(
         ids,

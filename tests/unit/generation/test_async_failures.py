@@ -227,6 +227,10 @@ def test_random_failures_hang_nobody(lm, count, monkeypatch):
             thread.join(2 + SECONDS)
             assert not thread.is_alive()
     gc.collect()
+    end = time.monotonic() + SECONDS
+    while engine_of(lm.model)._thread:  # texts that nobody reads end, too
+        assert time.monotonic() < end
+        time.sleep(0.01)
     check_works(lm)
 
 
