@@ -8,13 +8,10 @@ import warnings
 
 def main() -> int:
     """Run the command that sys.argv names and return the exit code."""
-    from gpt2np.cli.output import handle_interrupt, print_warning
-
-    signal.signal(signal.SIGINT, handle_interrupt)
-    from gpt2np.cli.main import run
-
-    warnings.showwarning = print_warning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
+        from gpt2np.cli.main import run
+
         return run(sys.argv[1:])
     except KeyboardInterrupt:
         return 130

@@ -31,24 +31,22 @@ from gpt2np.cli.output import print_stderr, report_rows, running_job
 from gpt2np.cli.text_input import spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import GPT2NPError
-from gpt2np.kernels.threads import set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     file = "Prompts to continue (.txt, .jsonl or .parquet), or '-' for lines of standard input"
     parser.add_argument("prompts", type=Path, metavar="FILE", help=file)
-    output = add_generation_arguments(parser)["Output"]
     out = "File for the results: .jsonl or .parquet"
-    output.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
     force = "Overwrite the --out file; discard partial results that no longer apply"
-    output.add_argument("--force", action="store_true", help=force)
-    add_option(output, DatasetOptions, "max_rows_per_file")
+    parser.add_argument("--force", action="store_true", help=force)
+    add_generation_arguments(parser)
+    add_option(parser, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     add_ray_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    set_threads(args.threads)  # must come before NumPy is imported
     options = generation_options(args)
     prompts = spool_stdin(args.prompts)
     from gpt2np.data.rows import check_rows_output

@@ -9,9 +9,10 @@ the results.
 import argparse
 import json
 
-from gpt2np.cli.model_options import MODEL_OR_DEFAULT, add_performance_arguments
-from gpt2np.cli.output import print_stderr, step_bar
-from gpt2np.kernels.threads import set_threads, thread_count
+from gpt2np.benchmark.suite import report, run_benchmark
+from gpt2np.cli.model_options import MODEL_OR_DEFAULT, add_performance_arguments, load_model
+from gpt2np.cli.output import step_bar
+from gpt2np.kernels.threads import thread_count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,20 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    set_threads(args.threads)
-    from gpt2np.benchmark.suite import report, run_benchmark
-    from gpt2np.hub import find_model
-    from gpt2np.model import GPT2
-
-    source = find_model(args.model)
-    if source.fallback_reason:
-        print_stderr(f"model: {source.name} ({source.fallback_reason}; choose another with MODEL)")
-    model = GPT2.from_folder(source.path, args.dtype or "float32", args.weights)
-    model.processes = args.processes
-    with step_bar(6, width=28) as start_step:
-        results = run_benchmark(model, thread_count(), 0.25 if args.quick else 1.0, start_step)
+    lm = load_model(args)
+    with step_bar(6) as start_step:
+        results = run_benchmark(lm.model, thread_count(), 0.25 if args.quick else 1.0, start_step)
     if args.json:
-        print(json.dumps({"model": source.name, **results}, ensure_ascii=False))
+        print(json.dumps({"model": lm.name, **results}, ensure_ascii=False))
     else:
-        print(report(f"{source.name}: {model.summary}", results))
+        print(report(f"{lm.name}: {lm.model.summary}", results))
     return 0

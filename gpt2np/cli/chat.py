@@ -14,23 +14,19 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpt2np.chat import ChatSession, read_chat_template
+from gpt2np.chat.commands import QUIT, RETRY, ChatInput, read_input, run_command
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
-from gpt2np.cli.model_options import add_model_arguments, load_quietly
+from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
-from gpt2np.cli.text_input import decode_argument, strip_newline
-from gpt2np.data.text import decode_utf8
 from gpt2np.errors import GPT2NPError
 from gpt2np.generation.options import ONE_TEXT_ONLY
-from gpt2np.kernels.threads import set_threads
-
-if TYPE_CHECKING:
-    from gpt2np.chat import ChatSession
-    from gpt2np.chat.commands import ChatInput, ReadLine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "gpt2np chat [options]"
     add = parser.add_argument
     add("--system", metavar="TEXT", help="System message; needs a chat template")
     template = "Jinja file to use instead of the model's chat template"
@@ -40,61 +36,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    set_threads(args.threads)  # must come before NumPy is imported
-    options = generation_options(args)
-    session = _create_session(args, options)
-    if not sys.stdin.isatty():
-        return _chat(session, _read_piped_line)
-    with contextlib.suppress(ImportError):  # not available on Windows
-        import readline  # noqa: F401 (adds line editing and history to input())
-    # Drafts are imported before the first answer: Ctrl-C during an import ends the program.
-    import gpt2np.generation.speculation  # noqa: F401
-
-    _chat(session, _read_terminal_line)
-    return 0
-
-
-def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
-    lm, messages = load_quietly(args)
-    assert lm.folder is not None
-    from gpt2np.chat import ChatSession, read_chat_template
-
-    roles = lm.tokenizer.vocabulary.special_tokens_map
-    template = read_chat_template(lm.folder, roles, file=args.chat_template)
-    system = None if args.system is None else decode_argument(args.system, "--system")
-    session = ChatSession(lm, template, system=system, options=options)
-    for message in messages:
-        print_stderr(message)
-    if template is None:
-        print_stderr("base model: it continues your text; /help lists the commands")
-    else:
-        print_stderr(f"chat template: {template.origin}; /help lists the commands")
-    return session
-
-
-def _chat(session: "ChatSession", read_line: "ReadLine") -> int:
-    """Process messages and commands until /quit or EOF; return 1 after an error, else 0."""
-    from gpt2np.chat.commands import read_input
-
+    """Process messages and commands until /quit or EOF; return 1 after an error in a pipe."""
+    session = _create_session(args, generation_options(args))
+    if is_terminal := sys.stdin.isatty():
+        with contextlib.suppress(ImportError):  # not available on Windows
+            import readline  # noqa: F401 (adds line editing and history to input())
     exit_code, is_open = 0, True
     while is_open:
         try:
-            chat_input = read_input(read_line)
+            chat_input = read_input(_read_line)
             is_open = chat_input is not None and _process(session, chat_input)
         except KeyboardInterrupt:
-            if read_line is _read_piped_line:
+            if not is_terminal:
                 raise
             print_stderr("\n(press Ctrl-D or type /quit to exit)")
         except GPT2NPError as error:
             print_stderr(f"error: {error}")
-            exit_code = 1
+            exit_code = 0 if is_terminal else 1
     return exit_code
 
 
-def _process(session: "ChatSession", chat_input: "ChatInput") -> bool:
-    """Answer a message or run a slash command. Returns False for /quit, else True."""
-    from gpt2np.chat.commands import QUIT, RETRY, run_command
+def _create_session(args: argparse.Namespace, options: dict[str, Any]) -> ChatSession:
+    lm = load_model(args)
+    assert lm.folder is not None
+    roles = lm.tokenizer.vocabulary.special_tokens_map
+    template = read_chat_template(lm.folder, roles, file=args.chat_template)
+    session = ChatSession(lm, template, system=args.system, options=options)
+    kind = f"chat template: {template.origin}" if template else "base model: it continues your text"
+    print_stderr(f"{kind}; /help lists the commands")
+    return session
 
+
+def _process(session: ChatSession, chat_input: ChatInput) -> bool:
+    """Answer a message or run a slash command. Returns False for /quit, else True."""
     if not chat_input.is_command:
         if chat_input.text or session.template is None:
             _write_answer(session, session.say(chat_input.text))
@@ -107,7 +81,7 @@ def _process(session: "ChatSession", chat_input: "ChatInput") -> bool:
     return result != QUIT
 
 
-def _write_answer(session: "ChatSession", pieces: "Iterator[str]") -> None:
+def _write_answer(session: ChatSession, pieces: Iterator[str]) -> None:
     """Write an answer to stdout while the model generates it; Ctrl-C ends the answer early."""
     with contextlib.closing(pieces):  # type: ignore[type-var]  # a generator
         try:
@@ -124,20 +98,13 @@ def _write_answer(session: "ChatSession", pieces: "Iterator[str]") -> None:
         print_stderr("(the answer reached the token limit; /set max_new_tokens N raises it)")
 
 
-def _read_terminal_line(is_continuation: bool) -> str | None:
+def _read_line(is_continuation: bool) -> str | None:
+    """Read a line of the input; None at its end. The prompt never goes into redirected answers."""
     prompt = "... " if is_continuation else ">>> "
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print(prompt if sys.stdin.isatty() else "", end="", file=sys.stderr, flush=True)
+        prompt = ""
     try:
-        if sys.stdout.isatty():
-            return decode_argument(input(prompt), "the line")
-        sys.stderr.write(prompt)  # input() would write the prompt to stdout, among the answers
-        sys.stderr.flush()
-        line = sys.stdin.readline()
-        return decode_argument(strip_newline(line), "the line") if line else None
+        return input(prompt)
     except EOFError:
-        print_stderr("")
         return None
-
-
-def _read_piped_line(is_continuation: bool) -> str | None:
-    line = sys.stdin.buffer.readline()
-    return strip_newline(decode_utf8(line, "standard input")) if line else None

@@ -7,6 +7,9 @@ from typing import Any
 from gpt2np.errors import Notation
 from gpt2np.options import Option, help_text, options_of
 
+FLAGS: dict[str, str] = {}
+"""The names on the command line of the options that were added, by their Python names."""
+
 
 class FlagNotation(Notation):
     """Arguments in messages as on the command line: `--top-k`, `--force`, `--window 0:5`."""
@@ -24,19 +27,6 @@ class FlagNotation(Notation):
             return self._flags[argument].replace("--", "--no-", 1)
         text = f"{value.start}:{value.stop}" if isinstance(value, slice) else f"{value}"
         return self._flags[argument] if value is True else f"{self._flags[argument]} {text}"
-
-
-def parser_flags(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """Return the flag of each argument of a parser and its commands; each alias is a key, too."""
-    flags: dict[str, str] = {}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                flags |= parser_flags(command)
-        long = [flag for flag in action.option_strings if flag.startswith("--")]
-        aliases = [flag[2:].replace("-", "_") for flag in long]
-        flags |= dict.fromkeys([action.dest, *aliases], long[0]) if long else {}
-    return flags
 
 
 def flags_of(option: Option, name: str) -> tuple[str, ...]:
@@ -57,6 +47,7 @@ def add_option(group: Any, declaration: type, name: str, **changes: Any) -> None
     declared = options_of(declaration)
     flags = {other: long_flag(option, other) for other, option in declared.items()}
     option = declared[name]
+    FLAGS[name] = flags[name]
     keywords = {"dest": name, **_value_keywords(option)}
     text = help_text(declaration, option.help, flags)
     text += "" if changes.get("required") else _default_text(option)

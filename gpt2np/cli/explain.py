@@ -8,11 +8,12 @@ shows at most 64 tokens.
 import argparse
 from pathlib import Path
 
-from gpt2np.cli.model_options import add_model_arguments, load_quietly
+from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import atomic_write_text, check_output_file
 from gpt2np.errors import InvalidArgumentError, check_argument, counted
+from gpt2np.explain import explain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,12 +34,7 @@ def run(args: argparse.Namespace) -> int:
         check_output_file(args.output, overwrite=args.force, inputs=[args.file])
         is_html = args.output.suffix.lower() in (".html", ".htm")
         check_argument(is_html, "output", f"{args.output}", "a name that ends in .html, or -")
-    lm, messages = load_quietly(args)
-    from gpt2np.explain import explain
-
-    page = explain(lm, prompt)
-    for message in messages:
-        print_stderr(message)
+    page = explain(load_model(args), prompt)
     if not is_stdout:
         with write_errors(args.output):
             atomic_write_text(args.output, page.html)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.model_options import add_model_or_option, model_argument
 from gpt2np.errors import CheckpointError, printable
 from gpt2np.runtime.options import MODEL_HELP
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model_or_option(parser, MODEL_HELP)
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     check = "Read the weights; report NaN and infinity, and whether lm_head and wte differ"
     parser.add_argument("--check", action="store_true", help=check)
     output = parser.add_argument_group("Output").add_argument
@@ -34,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.checkpoint.names import LM_HEAD
     from gpt2np.hub import find_model
 
-    source = find_model(model_argument(args, required=True))
+    source = find_model(args.model)
     checkpoint = read_checkpoint(source.path)
     content = _as_json(source, checkpoint)
     if args.check and not content["problems"]:

@@ -1,19 +1,18 @@
 """Options for the model, its dtype and threads; loading of a model or tokenizer."""
 
 import argparse
-import warnings
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.output import print_stderr
 from gpt2np.distributed.cluster import Cluster
-from gpt2np.errors import InvalidArgumentError
-from gpt2np.kernels.threads import set_threads
+from gpt2np.errors import InvalidArgumentError, ModelNotFoundError
 from gpt2np.options import options_of
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
 if TYPE_CHECKING:
     from gpt2np.distributed.jobs import ModelArguments
+    from gpt2np.hub import ModelSource
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer import Tokenizer
 
@@ -35,40 +34,42 @@ def add_performance_arguments(
     """Declare --threads and options of `ModelOptions` in the group "Performance"; return it."""
     group = parser.add_argument_group("Performance")
     threads = "Maximum number of CPU cores to use (default: all)"
-    group.add_argument("--threads", type=int, metavar="N", help=threads)
+    group.add_argument("--threads", type=_threads, metavar="N", help=threads)
     for name in names:
         changes = {"type": _processes, "default": "auto"} if name == "processes" else {}
         add_option(group, ModelOptions, name, **changes)
     return group
 
 
-def load_model(args: argparse.Namespace) -> "LanguageModel":
-    """Load the model that the command line specifies, and print its name and warnings."""
-    lm, messages = load_quietly(args)
-    for message in messages:
-        print_stderr(message)
+def load_model(args: argparse.Namespace, *, may_fall_back: bool = True) -> "LanguageModel":
+    """Load the model that the command line specifies, and print its name.
+
+    Raises:
+        ModelNotFoundError: the model is not available, and the bundled model may not replace it.
+    """
+    from gpt2np.hub import find_model
+    from gpt2np.language_model import LanguageModel
+
+    options = given_options(args, ModelOptions)
+    ModelOptions(**options)  # raises an error that names the option, such as an empty --draft
+    if not may_fall_back:
+        _check_source(find_model(args.model))
+    lm = LanguageModel.load(**options)
+    print_stderr(f"model: {lm.name}")
     return lm
 
 
-def load_quietly(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
-    """Load the model that the command line specifies.
+def _check_source(source: "ModelSource") -> "ModelSource":
+    """Raise ModelNotFoundError if the bundled model replaces the default model."""
+    if source.fallback_reason:
+        raise ModelNotFoundError(f"{source.fallback_reason}; name a model, as in --model bundled")
+    return source
 
-    Returns the model and the messages to print: the model's name, then warnings.
-    """
-    set_threads(args.threads)
-    from gpt2np.language_model import LanguageModel
 
-    given = given_options(args, ModelOptions)
-    ModelOptions(**given)  # raises an error that names the option, such as an empty --draft
-    if given.get("exact") and given.get("dtype") == "float32":
-        raise InvalidArgumentError("--exact computes in float64; omit --dtype float32")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        lm = LanguageModel.load(**given)
-    reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
-    # The fallback reason is also a warning; the first message already contains it.
-    other_messages = (message for message in messages if not reason or reason not in message)
-    return lm, [source_message("model", lm.name, reason), *other_messages]
+def _threads(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
 
 
 def _processes(text: str) -> int | str:
@@ -82,7 +83,7 @@ def load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str
     from gpt2np.data.resumable import input_digests
     from gpt2np.hub.model_files import COMPANIONS, list_weight_files
 
-    lm = load_model(args)
+    lm = load_model(args, may_fall_back=False)
     assert lm.folder is not None
     patterns = ("config.json", *list_weight_files(lm.folder), *COMPANIONS)
     files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
@@ -118,28 +119,6 @@ def ray_cluster(args: argparse.Namespace) -> "Cluster | None":
     return cluster
 
 
-def source_message(kind: str, name: str, fallback_reason: str | None) -> str:
-    """Return a message with the name of a model or vocabulary, and the reason for a fallback."""
-    suffix = f" ({fallback_reason}; choose another with --model)" if fallback_reason else ""
-    return f"{kind}: {name}{suffix}"
-
-
-def add_model_or_option(parser: argparse.ArgumentParser, help_text: str) -> None:
-    """Declare MODEL, and --model as in other commands; `model_argument` reads both."""
-    parser.add_argument("positional_model", nargs="?", metavar="MODEL", help=help_text)
-    parser.add_argument("--model", metavar="MODEL", help="The same as the argument MODEL")
-
-
-def model_argument(args: argparse.Namespace, *, required: bool = False) -> str | None:
-    """Return the argument MODEL, or else the value of the option --model."""
-    given = [model for model in (args.positional_model, args.model) if model is not None]
-    if len(given) > 1:
-        raise InvalidArgumentError("give either MODEL or --model, not both")
-    if required and not given:
-        raise InvalidArgumentError("no model; give MODEL, for example bundled")
-    return given[0] if given else None
-
-
 def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:
     """Declare --model for a command that needs a vocabulary but no weights."""
     text = "Vocabulary file (tokenizer.json), or model whose vocabulary to use"
@@ -152,6 +131,5 @@ def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":
     from gpt2np.hub import find_vocabulary
     from gpt2np.tokenizer import Tokenizer
 
-    source = find_vocabulary(model)
-    message = source_message("vocabulary", source.name, source.fallback_reason)
-    return Tokenizer.load(source.path), message
+    source = _check_source(find_vocabulary(model))
+    return Tokenizer.load(source.path), f"vocabulary: {source.name}"

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import time
 
 from gpt2np.errors import counted
-from gpt2np.interrupts import held_signals
 
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
-    from types import FrameType
-    from typing import Any, TextIO
+    from typing import Any
 
     from tqdm import tqdm
 
@@ -63,18 +60,6 @@ def print_skipped(problem: object) -> None:
     print_stderr(f"skipped: {problem}")
 
 
-def print_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Print a warning in one line. This function replaces `warnings.showwarning`."""
-    print_stderr(f"warning: {message}")
-
-
 @contextlib.contextmanager
 def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
     """Convert an OSError in the `with` block to a GPT2NPError that names `path`.
@@ -110,19 +95,13 @@ def check_not_hidden(target: Path, names: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar of `total` steps.
-
-    Yields a function that takes the name of the next step and advances the bar. `width` is the
-    maximum length of a name.
-    """
-    layout = f"{{desc:<{width}}}{{bar:20}} {{n_fmt}} of {{total_fmt}}, {{elapsed}}"
-    with progress(total=total, bar_format=layout) as bar:
+def step_bar(total: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar of `total` steps; yields a function that takes the name of the next step."""
+    with progress(total=total, bar_format="{desc}: {n_fmt} of {total_fmt}, {elapsed}") as bar:
 
         def start_step(name: str) -> None:
-            bar.set_description(name, refresh=False)
-            bar.n += 1
-            bar.refresh()
+            bar.set_description_str(name, refresh=False)
+            bar.update(1)
 
         yield start_step
 
@@ -148,16 +127,14 @@ def running_job(
 ) -> Iterator[JobCallbacks]:
     """Show a job that writes `out` in a tqdm bar with `options`; Ctrl-C exits with code 130.
 
-    `position` formats the progress. Without a terminal, a line each minute replaces the bar.
+    `position` formats the progress. Without a terminal, the bar is a line each minute.
     """
     from gpt2np.data.resumable import JobCallbacks, partial_folder
 
-    with (
-        write_errors(out, check_filename=True),
-        exit_on_interrupt(partial_folder(out)),
-        progress(**options) as bar,
-    ):
-        started = logged = time.monotonic()
+    interval = 0.1 if sys.stderr.isatty() else _LOG_INTERVAL
+    options |= {"disable": False, "mininterval": interval, "delay": interval}
+    with exit_on_interrupt(partial_folder(out)), progress(**options) as bar:
+        started = time.monotonic()
 
         def write(message: object) -> None:
             bar.write(f"{message}", file=sys.stderr)
@@ -167,12 +144,8 @@ def running_job(
             bar.initial = bar.n = done
 
         def on_progress(done: int, n_tokens: int) -> None:
-            nonlocal logged
-            now = time.monotonic()
-            speed = f"{n_tokens / (now - started):,.0f} tokens/s" if now > started else ""
-            if bar.disable and now - logged >= _LOG_INTERVAL:
-                logged = now
-                write(f"at {position(done)}, {speed}")
+            seconds = time.monotonic() - started
+            speed = f"{n_tokens / seconds:,.0f} tokens/s" if seconds else ""
             bar.set_postfix_str(speed, refresh=False)
             bar.update(done - bar.n)
 
@@ -223,30 +196,8 @@ def report_rows(out: Path, written: tuple[int, str], skipped: tuple[int, str]) -
     return 1 if skipped[0] else 0
 
 
-def handle_interrupt(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt: the SIGINT handler of the commands.
-
-    During an import, the exception could surface as another one, so the process exits at once.
-    Python ignores exceptions of finalizers, so during one the handler calls itself again soon.
-    """
-    caller = frame
-    while caller:
-        if caller.f_code.co_filename == "<frozen importlib._bootstrap>":
-            os._exit(130)
-        if caller.f_globals.get("__name__") in ("weakref", "_weakrefset"):
-            from _thread import interrupt_main
-            from threading import Timer
-
-            Timer(0.01, interrupt_main).start()
-            return
-        caller = caller.f_back
-    signal.default_int_handler(number, frame)
-
-
 def write_stream(stream: TextStream) -> None:
-    """Generate a text, and write each step's text to stdout immediately.
-
-    Ctrl-C never cuts a write in half. A second Ctrl-C does, because the reader may hang.
+    """Generate a text, and write each piece to stdout immediately.
 
     Raises:
         KeyboardInterrupt: Ctrl-C canceled the stream; the text so far is written.
@@ -255,16 +206,9 @@ def write_stream(stream: TextStream) -> None:
     try:
         while stream.running:
             stream.step()
-            _write_new_text(stream)
+            print(stream.new_text(), end="", flush=True)
     except KeyboardInterrupt:
-        stream.sequence.end("cancelled")
-        _write_new_text(stream)
+        print(stream.cancel(), end="", flush=True)
         raise
     if stream.sequence.error:
         raise stream.sequence.error
-
-
-def _write_new_text(stream: TextStream) -> None:
-    with held_signals([signal.SIGINT], may_hang=True):
-        sys.stdout.write(stream.new_text())
-        sys.stdout.flush()

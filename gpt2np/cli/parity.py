@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_performance_arguments, load_model
 from gpt2np.cli.output import write_errors
-from gpt2np.cli.text_input import decode_argument
 from gpt2np.data.files import check_output_file, read_json_object
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.kernels.threads import set_threads
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
 if TYPE_CHECKING:
@@ -80,7 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    set_threads(args.threads)
     if args.action == "record":
         return _record(args)
     from gpt2np.parity import check, check_texts, read_candidate, read_golden
@@ -120,8 +117,7 @@ def _record(args: argparse.Namespace) -> int:
     if args.golden.suffix != ".safetensors":
         raise InvalidArgumentError(f"{args.golden}: the file's name must end in .safetensors")
     check_output_file(args.golden, overwrite=args.force)
-    texts = [decode_argument(text, "--prompt") for text in args.prompt or []]
-    prompts = {f"prompt{i}": text for i, text in enumerate(texts)} or None
+    prompts = {f"prompt{i}": text for i, text in enumerate(args.prompt or [])} or None
     golden = record(load_model(args), prompts, args.points or "*", args.max_new_tokens)
     with write_errors(args.golden):
         write_golden(golden, args.golden)

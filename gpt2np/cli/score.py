@@ -53,7 +53,6 @@ from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.evaluation.options import ScoreOptions
-from gpt2np.kernels.threads import set_threads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score the documents and return the exit code: 1 if a document was skipped."""
-    set_threads(args.threads)  # must come before NumPy is imported
     from gpt2np.data.corpus import find_files
     from gpt2np.data.resumable import partial_folder
     from gpt2np.data.rows import check_rows_output

@@ -20,7 +20,6 @@ from gpt2np.cli.declared_options import add_groups, add_option, given_options
 from gpt2np.cli.model_options import add_performance_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
-from gpt2np.kernels.threads import set_threads
 from gpt2np.options import options_of
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 from gpt2np.server.options import ServerOptions
@@ -46,8 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; return the exit code."""
-    set_threads(args.threads)  # must come before NumPy is imported
     options = _server_options(args)
+    if args.tokenizer and len(args.model or []) > 1:
+        raise InvalidArgumentError("--tokenizer is for one model; give one --model")
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401

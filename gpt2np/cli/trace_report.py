@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
-from gpt2np.interp.compare import Difference, worst_per_layer
-from gpt2np.interp.gradients import Saliency
 from gpt2np.interp.summary import ArraySummary, AttentionWeight, Overview
 from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_token, token_rows
 from gpt2np.tokenizer.vocabulary import token_bytes
@@ -19,7 +15,6 @@ _CELL = _TOKEN + 6  # a token and its probability, " 100% "
 _POSITION = 12  # a token and its position, "token@17"
 _HEAD_CELL = 3 + _POSITION + 7  # "12→" before the position, " 100%  " after it
 _BAR = 40
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def as_text(overview: Overview, table: Mapping[int, bytes], width: int, style: Style) -> str:
@@ -32,17 +27,6 @@ def as_text(overview: Overview, table: Mapping[int, bytes], width: int, style: S
         _next_token_lines(overview, table, style),
     )
     return "\n\n".join("\n".join(part) for part in parts)
-
-
-def saliency_lines(saliency: Saliency, table: Mapping[int, bytes], style: Style) -> str:
-    """Format the contribution of each token, a line per token."""
-    lines = [style.bold("contributions to the log probability of the next token")]
-    largest = max(np.abs(saliency.values).max(), 1e-9)
-    tokens = token_bytes(saliency.ids.tolist(), table)
-    for token, value in zip(tokens, saliency.values, strict=True):
-        bar = ("█" if value > 0 else "░") * round(30 * abs(value) / largest)
-        lines.append(f"{_fit(token, _CELL)} {value:+8.3f} {bar}".rstrip())
-    return "\n".join(lines)
 
 
 def lens_columns(width: int) -> int:
@@ -93,8 +77,7 @@ def _next_token_lines(
     yield style.bold("next token")
     ids, probabilities = overview.next_ids, overview.next_probabilities
     for token, p in zip(token_bytes(ids, table), probabilities, strict=True):
-        whole, part = divmod(round(p / probabilities[0] * _BAR * 8), 8)
-        bar = _EIGHTHS[-1] * whole + _EIGHTHS[part].strip()
+        bar = "█" * round(p / probabilities[0] * _BAR)
         yield f"{_fit(token, 2 * _TOKEN)}{p:6.1%} {bar}".rstrip()
     n_rest = overview.vocab_size - len(ids)
     rest = max(0.0, 1 - sum(probabilities))
@@ -110,18 +93,6 @@ def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
         for n in numbers
     ]
     return "\n".join([style.bold("activations"), style.dim(head), *lines])
-
-
-def difference_table(differences: Sequence[Difference], style: Style) -> str:
-    """Format a table of each layer's hook point that differs most from transformers."""
-    title = "difference from transformers: the point of each layer with the largest difference"
-    head = f"{'layer':<{_LABEL}}{'point':<26}{'maximum':>10}{'mean':>10}{'largest value':>18}"
-    lines = [
-        f"{_layer_label(d.point):<{_LABEL}}{d.point:<26}"
-        f"{d.largest:>10.1e}{d.mean:>10.1e}{d.size:>18.4g}"
-        for d in worst_per_layer(differences)
-    ]
-    return "\n".join([style.bold(title), style.dim(head), *lines])
 
 
 def _layer_label(point: str) -> str:

@@ -19,7 +19,7 @@ from helpers.random_models import random_model
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import generate as generate_command
 from gpt2np.cli import main
-from gpt2np.cli.declared_options import parser_flags
+from gpt2np.cli.declared_options import FlagNotation, parser_flags
 from gpt2np.kernels.threads import THREAD_VARIABLES
 from gpt2np.runtime.ranks import max_processes
 
@@ -327,37 +327,27 @@ class TestBadInput:
             (["--threads", "0"], ["--threads is 0"]),
             (["--stop", ""], ["--stop is ['']"]),
             (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
-            (
-                ["--temperature", "0", "--top-p", "0.9"],
-                ["--top-p is 0.9, which has no effect"],
-            ),
+            (["--temperature", "0", "--top-p", "0.9"], ["--temperature 0 and --top-p contradict"]),
             (["-"], ["unrecognized argument '-'; quote a prompt"]),
             (
                 ["--choice", "a", "--regex", "b"],
-                ["--choice=('a',) and regex='b' contradict each other"],
+                ["--choice, --regex and --json-schema contradict each other"],
             ),
-            (
-                ["--greedy", "--top-p", "0.9"],
-                ["--top-p is 0.9, which has no effect"],
-            ),
-            (
-                ["--num-beams", "2", "--top-k", "4"],
-                ["--top-k is 4, which has no effect"],
-            ),
-            (
-                ["--length-penalty", "2"],
-                ["--length-penalty is 2.0, which has no effect"],
-            ),
-            (["--early-stopping", "true"], ["--early-stopping is True, which has no effect"]),
-            (["--num-beams", "1", "--length-penalty", "0"], ["--length-penalty is 0.0, which"]),
+            (["--greedy", "--top-p", "0.9"], ["--greedy and --top-p contradict each other"]),
+            (["--num-beams", "2", "--top-k", "4"], ["--num-beams and --top-k contradict"]),
+            (["--num-beams", "2", "--seed", "1"], ["--num-beams and --seed contradict"]),
+            (["--num-beams", "2", "--draft", "bundled"], ["--num-beams and --draft contradict"]),
+            (["--length-penalty", "2"], ["--length-penalty is for beam search", "--num-beams"]),
+            (["--early-stopping", "false"], ["--early-stopping is for beam search"]),
+            (["--num-beams", "1", "--length-penalty", "0"], ["--length-penalty is for beam"]),
             (
                 ["--num-beams", "2", "--temperature", "1"],
-                ["--num-beams=2 and temperature=1.0"],
+                ["--num-beams is 2 and --temperature 1.0"],
             ),
-            (["--greedy", "--samples", "2"], ["--samples=2 and temperature=0.0"]),
+            (["--greedy", "--samples", "2"], ["--samples is 2 and --temperature 0"]),
             (["--min-p", "2"], ["--min-p is 2.0"]),
             (["--repetition-penalty", "0"], ["--repetition-penalty is 0.0"]),
-            (["--min-new-tokens", "300"], ["--min-new-tokens=300 and max_new_tokens=200"]),
+            (["--min-new-tokens", "300"], ["--min-new-tokens is 300", "--max-new-tokens, 200"]),
             (["--logit-bias", "5"], ["--logit-bias is '5'", "50256=-5"]),
             (["--logit-bias", "9999=1"], ["--logit-bias: id 9999"]),
             (["--bad-word", ""], ["--bad-word is ['']"]),
@@ -366,6 +356,7 @@ class TestBadInput:
             (["--window", "513"], ["--window is 513", "context of 512"]),
             (["--early-stopping", "soon"], ["--early-stopping", "soon"]),
             (["--logprobs", "2"], ["need --json"]),
+            (["--draft", "bundled", "--num-beams", "2"], ["--num-beams and --draft contradict"]),
             (["--file", "no-such-file"], ["either PROMPT or --file"]),
         ],
     )
@@ -586,12 +577,12 @@ def test_every_option_has_the_name_that_its_errors_give(capsys):
     with contextlib.suppress(SystemExit):
         main.run(["generate", "--help"])
     described = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-    parser = main._create_parser({"generate": generate_command})
-    flags = parser_flags(parser)
+    parser = main.create_parser({"generate": generate_command})
+    notation = FlagNotation(parser_flags(parser))
     for option in dataclasses.fields(GenerationOptions):
         with pytest.raises(InvalidArgumentError) as caught:
             GenerationOptions(**{option.name: {"a"}})
-        name = caught.value.renamed(flags).partition(" is ")[0]
+        name = caught.value.text(notation).partition(" is ")[0]
         if option.name == "bad_words_ids":  # only a model's file sets this option
             assert name == option.name
             continue

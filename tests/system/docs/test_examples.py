@@ -72,7 +72,7 @@ def gpt2np_commands(code):
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_shown_exist(page, capsys):
     modules = {name: import_module(f"gpt2np.cli.{name.replace('-', '_')}") for name in cli.COMMANDS}
-    parser = cli._create_parser(modules)
+    parser = cli.create_parser(modules)
     for block in blocks(page):
         if block.language == "sh":
             for arguments in gpt2np_commands(block.code):

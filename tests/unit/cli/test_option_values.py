@@ -6,7 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from gpt2np.cli.main import COMMANDS, _create_parser, run
+from gpt2np.cli.main import COMMANDS, create_parser, run
 
 MODULES = {name: import_module(f"gpt2np.cli.{name.replace('-', '_')}") for name in COMMANDS}
 NAMES = {module.__name__ for module in MODULES.values()}
@@ -21,7 +21,7 @@ def parsers(parser, path=()):
                 yield from parsers(child, (*path, name))
 
 
-PARSERS = dict(parsers(_create_parser(MODULES)))
+PARSERS = dict(parsers(create_parser(MODULES)))
 CASES = [
     (path, option)
     for path, parser in PARSERS.items()
@@ -51,7 +51,7 @@ def test_two_dashes_are_a_value_or_a_wrong_value(path, option, capsys):
 
 
 def test_two_dashes_can_stop_a_text():
-    args = _create_parser(MODULES).parse_args(["generate", "The", "--stop=--", "--stop", "x"])
+    args = create_parser(MODULES).parse_args(["generate", "The", "--stop=--", "--stop", "x"])
     assert args.stop == ["--", "x"]
 
 
