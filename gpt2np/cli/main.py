@@ -7,6 +7,7 @@ import argparse
 import errno
 import gc
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -39,11 +40,11 @@ GROUPS = {
     },
     "Look inside": {
         "trace": "Show the logit lens, attention and next token of a prompt",
-        "explain": "Write an HTML page that shows how a model processes a prompt",
+        "explain": "Write an HTML page that shows how a model reads a prompt",
         "parity": "Compare another engine's results with exact results",
     },
     "Measure": {
-        "score": "Score each document of a corpus: log probability, perplexity",
+        "score": "Measure the perplexity of texts, or score each document",
         "bench": "Measure a model's speed and memory on this machine",
         "info": "Show a model's config, tensors, parameters and memory",
     },
@@ -53,7 +54,7 @@ GROUPS = {
         "train-draft": "Build an n-gram table that provides draft tokens",
     },
     "Models": {
-        "serve": "Serve models over HTTP: an OpenAI-compatible API, a playground",
+        "serve": "Serve models over HTTP, as OpenAI's API, with a playground",
         "download": "Download a model into the Hugging Face cache",
         "convert": "Change the dtype or the number of a model's weight files",
     },
@@ -153,11 +154,14 @@ def import_command(name: str) -> ModuleType:
 
 
 def _message(error: GPT2NPError, parser: Parser | None) -> str:
-    """Return the message of an error; the flag replaces the argument's name that it begins with."""
-    from gpt2np.cli.declared_options import FLAGS  # slow to import
+    """Return the message of an error, with flags in place of the names of arguments."""
+    from gpt2np.cli.declared_options import FLAGS, FlagNotation  # slow to import
 
-    message, name = str(error), error.param or ""
-    flag = FLAGS.get(name, f"--{name.replace('_', '-')}")
-    if parser and name and message.startswith(f"{name} ") and flag in parser.option_names():
-        return flag + message.removeprefix(name)
+    options = parser.option_names() if parser else set()
+    flags = {option[2:].replace("-", "_"): option for option in options}
+    flags |= {name: flag for name, flag in FLAGS.items() if flag in options}
+    message = error.text(FlagNotation(flags))
+    if error.param in flags:
+        names = rf"^{error.param}\b|\b{error.param}=True\b"
+        return re.sub(names, flags[error.param], message)
     return message

@@ -132,7 +132,8 @@ def running_job(
     from gpt2np.data.resumable import JobCallbacks, partial_folder
 
     interval = 0.1 if sys.stderr.isatty() else _LOG_INTERVAL
-    options |= {"disable": False, "mininterval": interval, "delay": interval}
+    options |= {"disable": False, "mininterval": interval}
+    options["delay"] = 0 if sys.stderr.isatty() else interval
     with exit_on_interrupt(partial_folder(out)), progress(**options) as bar:
         started = time.monotonic()
 

@@ -12,7 +12,6 @@ from subprocess import CompletedProcess
 from unittest import mock
 
 from gpt2np.cli.main import run
-from gpt2np.cli.output import print_warning
 
 
 def run_here(
@@ -41,7 +40,7 @@ def run_here(
             stack.callback(wrapper.detach)
         stack.enter_context(mock.patch.dict(os.environ, variables))
         stack.enter_context(warnings.catch_warnings())
-        warnings.showwarning = print_warning
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
         stack.callback(os.chdir, before)
         stack.callback(gc.set_threshold, *thresholds)
         stack.callback(signal.signal, signal.SIGINT, handler)

@@ -8,15 +8,14 @@ import sys
 
 _MAIN = "from gpt2np.__main__ import main\nraise SystemExit(main())\n"
 
-_REPORT_HANDLER = """
-import signal, sys
-install = signal.signal
-def installing(*args):
-    before = install(*args)
-    signal.signal = install
+_REPORT_START = """
+import sys
+import gpt2np.cli.main as cli
+run = cli.run
+def reporting(arguments):
     print("ready", file=sys.stderr, flush=True)
-    return before
-signal.signal = installing
+    return run(arguments)
+cli.run = reporting
 """
 
 _SLOW_MODEL = """
@@ -98,9 +97,9 @@ def patched_cli(code: str) -> list[str]:
     return [sys.executable, "-c", code + _MAIN]
 
 
-def report_handler() -> list[str]:
-    """Write "ready" to stderr after the command line has installed its SIGINT handler."""
-    return patched_cli(_REPORT_HANDLER)
+def report_start() -> list[str]:
+    """Write "ready" to stderr before the command line imports the command."""
+    return patched_cli(_REPORT_START)
 
 
 def slow_model() -> list[str]:

@@ -52,12 +52,6 @@ def test_messages(lm):
         gpt2np.load("bundled", device="cuda")
 
 
-def test_help_and_version_are_commands():
-    assert run_here("version").stdout == f"gpt2np {gpt2np.__version__}\n"
-    assert run_here("help").stdout == run_here("--help").stdout
-    assert run_here("help", "score").stdout == run_here("score", "--help").stdout != ""
-
-
 def test_a_prompt_that_ends_in_a_space(lm):
     assert lm.generate("Once upon a", max_new_tokens=1).notice is None
     assert "ends in a space" in lm.generate("Once upon a ", max_new_tokens=1).notice

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from helpers.command_line import run_here
-from helpers.patched_cli import report_handler
+from helpers.patched_cli import report_start
 
 from gpt2np.kernels.cpus import usable_cpus
 from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count
@@ -25,7 +25,7 @@ def measured_once(monkeypatch):
 
 def test_bench_prints_twelve_lines_or_one_json_object():
     result = run_here("bench", "bundled", "--quick", "--threads", "1")
-    assert (result.returncode, result.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "model: bundled\n")
     lines = result.stdout.splitlines()
     assert len(lines) == 12 and lines[0].startswith("model    bundled: 6 blocks, ")
     assert lines[3].endswith("1 thread")
@@ -39,7 +39,7 @@ def test_bench_prints_twelve_lines_or_one_json_object():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bundled", "--threads", "0"], "--threads is 0; it must be at least 1"),
+        (["bundled", "--threads", "0"], "argument --threads: '0' is not a number from 1 on"),
         (["bundled", "--dtype", "float16"], "invalid choice: 'float16'"),
         (["bundled", "other"], "unrecognized argument"),
         (["bundled", "--processes=0"], "'0' is neither auto nor a number from 1 on"),
@@ -55,12 +55,13 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments, message):
 @pytest.mark.skipif(os.name == "nt", reason="signals work otherwise there")
 @pytest.mark.parametrize("delay", [0.0, 0.6])
 def test_ctrl_c_leaves_no_traceback(delay):
-    command = [*report_handler(), "bench", "bundled"]
+    command = [*report_start(), "bench", "bundled"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr.readline() == b"ready\n"
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60) == (b"", b"") and process.returncode == 130
+    out, messages = process.communicate(timeout=60)
+    assert out == b"" and b"Traceback" not in messages and process.returncode == 130
 
 
 @pytest.mark.parametrize(

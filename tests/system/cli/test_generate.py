@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import run_here
-from helpers.patched_cli import kill_ranks, report_generation, report_handler, wait_for_stdin
+from helpers.patched_cli import kill_ranks, report_generation, report_start, wait_for_stdin
 from helpers.random_models import random_model
 
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
@@ -488,7 +488,7 @@ class TestInterruption:
 
     @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.4])
     def test_ctrl_c_at_the_start_leaves_no_traceback(self, delay):
-        process = self.start(command=report_handler())
+        process = self.start(command=report_start())
         assert process.stderr.readline() == b"ready\n"
         time.sleep(delay)
         process.send_signal(signal.SIGINT)

@@ -77,19 +77,6 @@ def test_utf_16_is_recognized_and_refused(tmp_path, mark, command):
     assert "U+FFFD" not in result.stderr
 
 
-def test_info_and_bench_take_the_option_model():
-    by_option, by_argument = run("info", "--model", "bundled"), run("info", "bundled")
-    assert by_option.returncode == 0
-    assert by_option.stdout == by_argument.stdout
-    for command in ("info", "bench"):
-        both = run(command, "bundled", "--model", "bundled")
-        assert both.returncode == 2
-        assert "give either MODEL or --model, not both" in both.stderr
-    neither = run("info")
-    assert neither.returncode == 2
-    assert "no model; give MODEL" in neither.stderr
-
-
 @pytest.mark.parametrize("greedy", [["--greedy"], ["--temperature", "0"]])
 def test_greedy_tells_no_seed(greedy):
     assert "seed" not in run("generate", "Hi", "-n", "2", *greedy).stderr

@@ -28,16 +28,6 @@ def test_generate(int8):
     assert json.loads(result.stdout)["text"] == int8.generate("The fox", **GREEDY).text
 
 
-def test_eval(int8, lm, tmp_path):
-    (tmp_path / "a.txt").write_text(STORY)
-    result = run_here("eval", "perplexity", tmp_path / "a.txt", *INT8, "--json")
-    assert result.returncode == 0, result.stderr
-    found = -json.loads(result.stdout)["log_probability"]
-    rounded, exact = (-model.score(STORY, from_end_of_text=False).total for model in (int8, lm))
-    assert found == pytest.approx(rounded, rel=1e-6)
-    assert rounded != exact and rounded == pytest.approx(exact, rel=0.01)
-
-
 def test_score(int8, tmp_path):
     (tmp_path / "a.txt").write_text(STORY)
     result = run_here("score", tmp_path / "a.txt", "--out", tmp_path / "o.jsonl", *INT8)

@@ -1,0 +1,63 @@
+"""The list of commands, and the parser's errors."""
+
+import sys
+
+import pytest
+
+from gpt2np.cli.main import COMMANDS, import_command, run
+
+MODULES = {name: import_command(name) for name in COMMANDS}
+NAMES = {module.__name__ for module in MODULES.values()}
+
+
+def test_the_list_of_commands_imports_none_of_them(capsys):
+    before = {name: sys.modules.pop(name) for name in [*sys.modules] if name in NAMES}
+    try:
+        with pytest.raises(SystemExit):
+            run(["--help"])
+        assert not NAMES & sys.modules.keys()
+    finally:
+        sys.modules.update(before)
+    listed = capsys.readouterr().out
+    assert max(map(len, listed.splitlines())) <= 80
+    for name, summary in COMMANDS.items():
+        assert f"  {name:<17}{summary}\n" in listed
+
+
+def test_an_unknown_command_suggests_the_most_similar(capsys):
+    for name, hint in (("generat", "; did you mean 'generate'?"), ("nope", "")):
+        with pytest.raises(SystemExit) as end:
+            run([name, "x"])
+        message = f"gpt2np: error: there is no command '{name}'{hint} (try gpt2np --help)\n"
+        assert (end.value.code, capsys.readouterr().err) == (2, message)
+
+
+@pytest.mark.parametrize(
+    ("command", "program", "message"),
+    [
+        ("generate a --top-q 3", "generate", "option '--top-q'; did you mean '--top-p'?"),
+        ("parity record a --prompts x", "parity record", "option '--prompts'; did you mean '--pro"),
+        ("score x --contxt=5", "score", "option '--contxt=5'; did you mean '--context'?"),
+        ("generate one two", "generate", "argument 'two'; quote a text of several words"),
+    ],
+)
+def test_an_unknown_option_suggests_one_of_its_command(capsys, command, program, message):
+    with pytest.raises(SystemExit) as end:
+        run(command.split())
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and error.count("\n") == 1
+    assert error.startswith(f"gpt2np {program}: error: unrecognized {message}")
+    assert error.endswith(f"(try gpt2np {program} --help)\n")
+
+
+def test_help_shows_common_options_and_help_all_shows_all(capsys):
+    texts = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as end:
+            run(["generate", option])
+        assert end.value.code == 0
+        texts.append(capsys.readouterr().out)
+    common, all_options = texts
+    assert "--temperature X" in common and "--typical-p" not in common
+    assert common.splitlines()[-1] == "gpt2np generate --help-all shows all options."
+    assert "--temperature X" in all_options and "--typical-p" in all_options
