@@ -25,6 +25,7 @@ from gpt2np.errors import (
     error_reason,
     printable,
     short_repr,
+    shortened,
 )
 
 GROUPS = {
@@ -93,9 +94,7 @@ def run(arguments: Sequence[str]) -> int:
         # Windows reports a closed pipe as EINVAL, other systems as EPIPE.
         if isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL):
             return 0
-        name = error.filename
-        place = printable(os.fsdecode(name)) if name is not None else "standard output"
-        print_stderr(f"{program}: error: cannot access {place}: {error_reason(error)}")
+        print_stderr(f"{program}: error: {_describe(error)}")
         return 1
 
 
@@ -151,6 +150,16 @@ def create_parser(modules: Mapping[str, ModuleType]) -> Parser:
 def import_command(name: str) -> ModuleType:
     """Import the module of a command."""
     return import_module(f"gpt2np.cli.{name.replace('-', '_')}")
+
+
+def _describe(error: OSError) -> str:
+    """Describe an OSError in one line; an error without a file name comes from stdout."""
+    if error.errno == errno.EBADF:
+        return "standard output is closed"
+    if error.filename is None:
+        return f"cannot write standard output: {error_reason(error)}"
+    name = printable(shortened(os.fsdecode(error.filename)))
+    return f"cannot access {name}: {error_reason(error)}"
 
 
 def _message(error: GPT2NPError, parser: Parser | None) -> str:

@@ -205,11 +205,8 @@ def write_stream(stream: TextStream) -> None:
         InvalidArgumentError: the constraints exclude every next token; the text so far is written.
     """
     try:
-        while stream.running:
-            stream.step()
-            print(stream.new_text(), end="", flush=True)
+        for piece in stream:
+            print(piece, end="", flush=True)
     except KeyboardInterrupt:
         print(stream.cancel(), end="", flush=True)
         raise
-    if stream.sequence.error:
-        raise stream.sequence.error

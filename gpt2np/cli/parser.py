@@ -32,9 +32,9 @@ class Parser(argparse.ArgumentParser):
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
             word = unknown[0]
-            if word.startswith("-"):
+            if word.startswith("-") and word != "-":
                 name = word.partition("=")[0].replace("_", "-")
-                hint = did_you_mean(name, self.option_names() - {name})
+                hint = did_you_mean(name, self.option_names() - {word})
                 self.error(f"unrecognized option {word!r}{hint}")
             self.error(f"unrecognized argument {word!r}; quote a text of several words")
         return namespace, []

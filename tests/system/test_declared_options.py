@@ -12,7 +12,7 @@ import pytest
 from helpers.paths import CHECKOUT
 
 from gpt2np.cli import generate, main
-from gpt2np.cli.declared_options import flags_of, parser_flags
+from gpt2np.cli.declared_options import FLAGS, flags_of
 from gpt2np.cli.generation_options import _WITHOUT_FLAG
 from gpt2np.data.options import DatasetOptions
 from gpt2np.distributed.cluster import Cluster
@@ -61,12 +61,11 @@ def test_the_docstring_has_the_options():
 def test_the_command_line(name):
     parser = argparse.ArgumentParser()
     generate.add_arguments(parser)
-    flags = parser_flags(parser)
     assert set(_WITHOUT_FLAG) == {"bad_words_ids", "draft"}
     if name == "bad_words_ids":
-        assert name not in flags and "bad_words" in flags
+        assert name not in FLAGS and "bad_words" in FLAGS
         return
-    [action] = [a for a in parser._actions if flags[name] in a.option_strings]
+    [action] = [a for a in parser._actions if FLAGS[name] in a.option_strings]
     assert action.help and action.default is None
 
 
@@ -113,12 +112,11 @@ def test_the_plugin():
 def test_the_other_families_on_the_command_line(command):
     parser = argparse.ArgumentParser()
     import_module(f"gpt2np.cli.{command.replace('-', '_')}").add_arguments(parser)
-    flags = parser_flags(parser)
     for declaration in COMMANDS[command]:
         for name, declared in options_of(declaration).items():
             if (command, name) in NOT_IN_COMMAND:
                 continue
-            [action] = [a for a in parser._actions if flags[name] in a.option_strings]
+            [action] = [a for a in parser._actions if FLAGS[name] in a.option_strings]
             assert action.dest == name and set(flags_of(declared, name)) <= {*action.option_strings}
             words = (action.help or "").split()
             assert words[0] == declared.help.split()[0]

@@ -19,7 +19,6 @@ from helpers.random_models import random_model
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import generate as generate_command
 from gpt2np.cli import main
-from gpt2np.cli.declared_options import FlagNotation, parser_flags
 from gpt2np.kernels.threads import THREAD_VARIABLES
 from gpt2np.runtime.ranks import max_processes
 
@@ -575,14 +574,13 @@ OTHER_NAMES = {
 
 def test_every_option_has_the_name_that_its_errors_give(capsys):
     with contextlib.suppress(SystemExit):
-        main.run(["generate", "--help"])
+        main.run(["generate", "--help-all"])
     described = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-    parser = main.create_parser({"generate": generate_command})
-    notation = FlagNotation(parser_flags(parser))
+    parser = main.create_parser({"generate": generate_command}).parse_args(["generate"]).parser
     for option in dataclasses.fields(GenerationOptions):
         with pytest.raises(InvalidArgumentError) as caught:
             GenerationOptions(**{option.name: {"a"}})
-        name = caught.value.text(notation).partition(" is ")[0]
+        name = main._message(caught.value, parser).partition(" is ")[0]
         if option.name == "bad_words_ids":  # only a model's file sets this option
             assert name == option.name
             continue

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from helpers.command_line import run_here
 
-from gpt2np.cli.main import run
-
 posix = pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
 
 

@@ -294,15 +294,13 @@ class TestBadInput:
         assert b"x.npz: File too large" in result.stderr.splitlines()[-1]
         assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
 
-    def test_help_fits_80_columns_and_does_without_numpy(self, tmp_path):
-        (tmp_path / "numpy.py").write_text("raise ImportError")
-        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    def test_help_fits_80_columns(self):
         text = subprocess.run(
             [sys.executable, "-m", "gpt2np", "trace", "--help"],
             capture_output=True,
             check=True,
             encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": path, "COLUMNS": "80"},
+            env=os.environ | {"COLUMNS": "80"},
         ).stdout
         assert max(map(len, text.splitlines())) <= 80
 
@@ -334,7 +332,3 @@ def test_a_model_whose_logits_are_no_numbers(bundled, tmp_path, name, value, arg
 def test_saliency_shows_a_contribution_per_token():
     content = json.loads(output("The king said that", "--saliency", "--json"))
     assert len(content["saliency"]) == 4
-    shown = output("The king said that", "--saliency")
-    lines = shown[shown.index("contributions to the log probability") :].splitlines()[1:]
-    found = [float(line[14:].split()[0]) for line in lines if line]
-    np.testing.assert_allclose(found, content["saliency"], atol=6e-4)
