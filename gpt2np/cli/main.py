@@ -7,7 +7,6 @@ import argparse
 import errno
 import gc
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -119,8 +118,8 @@ def _run_command(
         parser.error(f"there is no command {short_repr(arguments[0])}{hint}")
     try:
         parser.parse_args(arguments, args)
-        if args.command is None:
-            parser.print_help()
+        if args.command is None or args.version:
+            print(f"gpt2np {__version__}" if args.version else parser.format_help().rstrip())
             return 0
         exit_code: int = modules[args.command].run(args)
         return exit_code
@@ -140,7 +139,7 @@ def create_parser(modules: Mapping[str, ModuleType]) -> Parser:
         description="Run GPT-2 with NumPy.",
         epilog="\n\n".join(groups) + "\n" + _EXAMPLE,
     )
-    parser.add_argument("--version", action="version", version=f"gpt2np {__version__}")
+    parser.add_argument("--version", action="store_true", help="show the version and exit")
     commands = parser.add_subparsers(dest="command", prog="gpt2np", help=argparse.SUPPRESS)
     for name, module in modules.items():
         module.add_arguments(commands.add_parser(name, description=module.__doc__))
@@ -167,10 +166,6 @@ def _message(error: GPT2NPError, parser: Parser | None) -> str:
     from gpt2np.cli.declared_options import FLAGS, FlagNotation  # slow to import
 
     options = parser.option_names() if parser else set()
-    flags = {option[2:].replace("-", "_"): option for option in options}
+    flags = {option[2:].replace("-", "_"): option for option in options if option[:2] == "--"}
     flags |= {name: flag for name, flag in FLAGS.items() if flag in options}
-    message = error.text(FlagNotation(flags))
-    if error.param in flags:
-        names = rf"^{error.param}\b|\b{error.param}=True\b"
-        return re.sub(names, flags[error.param], message)
-    return message
+    return error.text(FlagNotation(flags)) if error.arguments else error.renamed(flags)

@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
             word = unknown[0]
             if word.startswith("-") and word != "-":
                 name = word.partition("=")[0].replace("_", "-")
-                hint = did_you_mean(name, self.option_names() - {word})
+                hint = did_you_mean(name, sorted(self.option_names() - {word}))
                 self.error(f"unrecognized option {word!r}{hint}")
             self.error(f"unrecognized argument {word!r}; quote a text of several words")
         return namespace, []
@@ -47,6 +47,10 @@ class Parser(argparse.ArgumentParser):
         """Return the help up to the group MORE_OPTIONS."""
         first, is_cut, _ = self.full_help().partition(f"\n{MORE_OPTIONS}:")
         return f"{first}\n{self.prog} --help-all shows all options.\n" if is_cut else first
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help. A failure to write is an error here, which argparse would ignore."""
+        print(self.format_help(), end="", file=file, flush=True)
 
     def full_help(self) -> str:
         """Return the help with all options."""

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import struct
@@ -122,19 +121,6 @@ def test_progress_at_a_terminal(tmp_path):
     bars = [line for line in seen.decode().split("\r") if line.startswith("generating: ")]
     assert bars[0].split("|")[-1].startswith(" 0/100 [00:00<")  # and the time that is left
     assert any("tokens/s]" in bar for bar in bars)
-
-
-def test_progress_in_a_log_file(tmp_path, monkeypatch):
-    texts = short_prompts(tmp_path / "p.txt", 20)
-    arguments = (tmp_path / "p.txt", "-n", "2", "--out")
-    quick = batch(*arguments, tmp_path / "a.jsonl")
-    assert not re.search(r"at line \d+", quick.stderr)  # only once a minute
-    monkeypatch.setattr("gpt2np.cli.output._LOG_INTERVAL", 0.0)
-    found = re.findall(
-        r"^at line (\d+), [\d,]+ tokens/s$", batch(*arguments, tmp_path / "b.jsonl").stderr, re.M
-    )
-    numbers = [int(number) for number in found]
-    assert numbers == sorted(numbers) and numbers[-1] == len(texts) + 1
 
 
 def test_every_file_of_the_model_counts(bundled, tmp_path):

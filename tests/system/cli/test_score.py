@@ -116,7 +116,7 @@ def test_a_full_disk(texts):
     limited = ["bash", "-c", 'ulimit -f 12; exec "$0" -B "$@"', *COMMAND]  # no .pyc is cut off
     result = score(texts, "--out", texts.parent / "o.jsonl", command=limited)
     assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert "cannot write" in result.stderr.splitlines()[-1]
+    assert "File too large" in result.stderr.splitlines()[-1]
     assert not (texts.parent / "o.jsonl").exists()
 
 
