@@ -27,6 +27,12 @@ from gpt2np.server.threads import (
     run_on,
 )
 
+_MAX_OPTION_ENTRIES = 1000  # of a list of texts or ids, such as `stop` or `logit_bias`
+_MAX_OPTION_CHARACTERS = 50_000
+_MAX_TOP_LOGPROBS = 20
+_MAX_RESPONSE_LOGPROBS = 2_000_000  # in all choices together
+
+
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
 
 
@@ -108,9 +114,9 @@ def _check_sizes(arguments: GenerateArguments) -> None:
     for name, value in arguments.items():
         entries = value if isinstance(value, (list, tuple, Mapping)) else [value]
         n, n_characters = len(entries), sum(len(x) for x in entries if isinstance(x, str))
-        check_limit("max_option_entries", n, f"{name} has {{}} entries", "give fewer")
+        check_limit(_MAX_OPTION_ENTRIES, n, f"{name} has {{}} entries", "give fewer")
         check_limit(
-            "max_option_characters", n_characters, f"{name} has {{}} characters", "give fewer"
+            _MAX_OPTION_CHARACTERS, n_characters, f"{name} has {{}} characters", "give fewer"
         )
 
 
@@ -119,7 +125,7 @@ def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions:
     n_new_top, n_prompt_top = arguments.get("logprobs"), arguments.get("prompt_logprobs")
     n_top = max(n_new_top or 0, n_prompt_top or 0)
     message = "logprobs asks for {} tokens at each position"
-    check_limit("max_top_logprobs", n_top, message, "ask for fewer")
+    check_limit(_MAX_TOP_LOGPROBS, n_top, message, "ask for fewer")
     n_numbers = 0
     if n_new_top is not None:
         n_tokens = min(arguments.get("max_new_tokens", n_positions), n_positions)
@@ -127,7 +133,7 @@ def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions:
     if n_prompt_top is not None:
         n_numbers += n_sequences * n_positions * (n_prompt_top + 1)
     message = "logprobs and n ask for up to {} log probabilities"
-    check_limit("max_response_logprobs", n_numbers, message, "send several requests")
+    check_limit(_MAX_RESPONSE_LOGPROBS, n_numbers, message, "send several requests")
 
 
 async def respond(running: RunningRequest, reply: AnyReply) -> bytes:

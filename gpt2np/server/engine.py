@@ -15,9 +15,9 @@ from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
-from gpt2np.limits import limits
 from gpt2np.server.metrics import Metrics
 from gpt2np.server.options import ServerOptions
+from gpt2np.server.protocol import MAX_STEERED_SEQUENCES
 
 
 class QueueFullError(GPT2NPError):
@@ -132,7 +132,7 @@ class Engine:
                 f"prompt and n ask for {n_sequences} sequences at a time, more than the server's "
                 f"{self._max_sequences} places; send several requests"
             )
-        most = limits().max_steered_sequences
+        most = MAX_STEERED_SEQUENCES
         n_steered = sum(running.n_sequences for running in self._running if running.is_steered)
         if is_steered and n_steered + n_sequences > most:
             raise QueueFullError(

@@ -17,7 +17,6 @@ from gpt2np.interp.description import array_json, describe_pass, record_pass
 from gpt2np.interp.weights import nearest_tokens, submatrix
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
-from gpt2np.limits import limits
 from gpt2np.model.hook_points import select_hook_points
 from gpt2np.runtime.arguments import check_prompt_length
 from gpt2np.runtime.hooked_context import Hook
@@ -43,6 +42,10 @@ from gpt2np.server.threads import (
 from gpt2np.tokenizer.pre_tokenizer import make_pre_tokenizer
 from gpt2np.tokenizer.training import TrainingOptions, train
 from gpt2np.tokenizer.vocabulary import chars_to_bytes, token_bytes
+
+_MAX_BYTES = 16 << 20  # of the activations of a reply
+_MAX_SALIENCY_TOKENS = 256  # the pass of GPT-2 small then takes half a gigabyte
+
 
 B = TypeVar("B")  # the body of a request
 T = TypeVar("T")
@@ -211,15 +214,15 @@ def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
         return
     size = hook_points_nbytes(config, len(ids), body.points, lm.model.dtype)
     size = size * min(body.n_rows or len(ids), len(ids)) // len(ids)
-    if size > limits().max_inspected_bytes:
+    if size > _MAX_BYTES:
         raise InvalidArgumentError(
             f"points: these activations have {size:,} bytes, more than the limit of "
-            f"{limits().max_inspected_bytes:,}; select fewer points, or use gpt2np.trace"
+            f"{_MAX_BYTES:,}; select fewer points, or use gpt2np.trace"
         )
 
 
 def _saliency(lm: LanguageModel, body: SaliencyRequest, hook: Hook) -> Json:
-    most = limits().max_saliency_tokens
+    most = _MAX_SALIENCY_TOKENS
     if not 0 < len(body.prompt) <= most:
         raise InvalidArgumentError(
             f"prompt has {len(body.prompt):,} tokens; saliency needs 1 to {most:,}"

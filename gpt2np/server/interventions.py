@@ -11,7 +11,15 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.interp import Intervention, add, scale
 from gpt2np.model.hook_points import hook_point_shape, select_hook_points
-from gpt2np.server.protocol import EditRequest, InterventionRequest, check_limit
+from gpt2np.server.protocol import (
+    MAX_STEERED_SEQUENCES,
+    EditRequest,
+    InterventionRequest,
+    check_limit,
+)
+
+_MAX_STEERED_TOKENS = 500
+_MAX_STEERED_POINTS = 300  # an edited hook point costs 0.1 ms in each pass
 
 
 def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervention]:
@@ -25,7 +33,7 @@ def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervent
     hooks = [hook.for_layers(config.n_layer) for hook in hooks]  # once, not in each pass
     n_points = sum(len(hook.points) for hook in hooks)
     edited = "the interventions edit {} hook points"
-    check_limit("max_steered_points", n_points, edited, "name fewer")
+    check_limit(_MAX_STEERED_POINTS, n_points, edited, "name fewer")
     return hooks
 
 
@@ -56,5 +64,5 @@ def check_steered(arguments: GenerateArguments, n_sequences: int) -> None:
     """
     message = "a request with interventions asks for {}"
     n_tokens = arguments.get("max_new_tokens", 0)
-    check_limit("max_steered_sequences", n_sequences, f"{message} sequences", "ask for fewer")
-    check_limit("max_steered_tokens", n_tokens, f"{message} tokens", "ask for fewer")
+    check_limit(MAX_STEERED_SEQUENCES, n_sequences, f"{message} sequences", "ask for fewer")
+    check_limit(_MAX_STEERED_TOKENS, n_tokens, f"{message} tokens", "ask for fewer")

@@ -26,10 +26,11 @@ from gpt2np.errors import InvalidArgumentError, Notation
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
 from gpt2np.kernels.array import Array
-from gpt2np.limits import how_to_raise, limits
 from gpt2np.option_types import MAX_ENTRIES, AnyText, List, Text, TokenId, Whole, option_type
 from gpt2np.options import help_text, options_of
 from gpt2np.server.fields import IGNORED, REFUSED, is_meant
+
+MAX_STEERED_SEQUENCES = 8  # of a server; each runs in a pass of its own
 
 
 def _check_n_prompts(value: object) -> object:
@@ -462,14 +463,10 @@ class DetokenizeRequest(_Request):
     tokens: List[TokenId]
 
 
-def check_limit(name: str, number: int, problem: str, advice: str) -> None:
+def check_limit(most: int, number: int, problem: str, advice: str) -> None:
     """Raise InvalidArgumentError if a request's number exceeds a limit; `problem` has a {}."""
-    most: int = getattr(limits(), name)
     if number > most:
-        raise InvalidArgumentError(
-            f"{problem.format(f'{number:,}')}, more than {most:,}; {advice}, or "
-            f"{how_to_raise(name)} for the server"
-        )
+        raise InvalidArgumentError(f"{problem.format(f'{number:,}')}, more than {most:,}; {advice}")
 
 
 class InterventionRequest(EditRequest):

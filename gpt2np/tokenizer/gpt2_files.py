@@ -9,7 +9,7 @@ from zlib import crc32
 
 from gpt2np.data.files import atomic_write_text, read_bytes, read_json_object
 from gpt2np.errors import TokenizerError, short_repr
-from gpt2np.limits import limits
+from gpt2np.limits import MAX_VOCABULARY_BYTES
 from gpt2np.tokenizer.vocabulary import (
     BYTE_TO_CHAR,
     CHAR_TO_BYTE,
@@ -41,7 +41,7 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
 
     Raises TokenizerError if a file can't be read or parsed, or the files don't match.
     """
-    max_bytes = limits().max_vocabulary_bytes
+    max_bytes = MAX_VOCABULARY_BYTES
     contents = [
         read_bytes(f, TokenizerError, max_bytes=max_bytes) for f in (vocab_file, merges_file)
     ]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpt2np.data.files import atomic_write_text, read_json_object
 from gpt2np.errors import InvalidArgumentError, TokenizerError, short_repr
-from gpt2np.limits import limits
+from gpt2np.limits import MAX_VOCABULARY_BYTES
 from gpt2np.tokenizer.pre_tokenizer import (
     GPT2_PATTERN,
     HF_GPT2_PATTERN,
@@ -64,7 +64,7 @@ def read_tokenizer_json(path: Path, config: TokenizerConfig | None = None) -> Vo
 
     Raises TokenizerError if the file is damaged, or needs a feature that gpt2np lacks.
     """
-    content = read_json_object(path, TokenizerError, max_bytes=limits().max_vocabulary_bytes)
+    content = read_json_object(path, TokenizerError, max_bytes=MAX_VOCABULARY_BYTES)
     if not isinstance(content.get("model"), dict):
         raise TokenizerError(
             f'{path} is not a tokenizer.json: it has no "model" with a vocabulary; name the folder '
