@@ -236,8 +236,8 @@ class LanguageModel:
             table = read_ngram_table(as_path(draft))
             if not table.matches(self.tokenizer.vocabulary.token_bytes):
                 raise InvalidArgumentError(
-                    f"the n-gram table {draft} has another vocabulary than {self.name}; train one "
-                    f"with gpt2np train-draft and this model"
+                    f"the n-gram table {draft} has another vocabulary than {self.name}; make one "
+                    "with examples/make_ngram_table.py and this model"
                 )
             self.draft = table
         else:

@@ -51,7 +51,6 @@ GROUPS = {
     "Train": {
         "train": "Train a small model, or fine-tune one",
         "train-tokenizer": "Train a vocabulary on text",
-        "train-draft": "Build an n-gram table that provides draft tokens",
     },
     "Models": {
         "serve": "Serve models over HTTP, as OpenAI's API, with a playground",

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from gpt2np.data.files import atomic_path
 from gpt2np.errors import CheckpointError
 from gpt2np.hub.model_files import NGRAM_TABLE_FILE
 
@@ -29,11 +28,10 @@ _GPT2_TABLE = Path(__file__).parent / "gpt2_ngram_draft" / NGRAM_TABLE_FILE
 MAX_CONTEXT = 3
 """Largest number of ids in a context."""
 
-_METADATA_KEY = "gpt2np_ngram_table"
+METADATA_KEY = "gpt2np_ngram_table"
 _VERSION = 1
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: multiplicative hashing
 _LENGTH_SEED = 0xD6E8FEB86659FD93  # contexts of different lengths get different hashes
-_HEADER_BYTES = 1024  # at most
 
 
 @dataclass(frozen=True)
@@ -91,21 +89,6 @@ class NgramTable:
                 return next_ids[index], probabilities[index]
         return None
 
-    def save(self, path: Path) -> None:
-        """Write the table to a file, atomically; an existing file is replaced."""
-        from safetensors.numpy import save
-
-        description = {
-            "version": _VERSION,
-            "vocab_size": self.vocab_size,
-            "vocabulary_sha256": self.fingerprint,
-        }
-        # A single key, because the package writes several in random order.
-        metadata = {_METADATA_KEY: json.dumps(description)}
-        tensors = {name: getattr(self, name) for name in _TENSORS}
-        with atomic_path(path) as temporary:
-            temporary.write_bytes(save(tensors, metadata))
-
 
 _TENSORS: Mapping[str, tuple[str, ...]] = {
     "hashes": ("uint32",),
@@ -114,19 +97,8 @@ _TENSORS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def id_dtype(vocab_size: int) -> type[np.unsignedinteger[Any]]:
-    """Return the dtype of token ids in a table, as small as the vocabulary allows."""
-    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
-
-
-def max_entries(max_bytes: int, vocab_size: int) -> int:
-    """Return how many contexts fit in a file of `max_bytes` bytes."""
-    entry_bytes = 4 + np.dtype(id_dtype(vocab_size)).itemsize + 1
-    return max(0, max_bytes - _HEADER_BYTES) // entry_bytes
-
-
 def hash_contexts(keys: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
-    """Hash contexts of `length` ids, each given as one integer key (see `ngram_counts`)."""
+    """Hash contexts of `length` ids, each given as one integer key (see examples/make_ngram_table.py)."""
     seed = np.uint64(length * _LENGTH_SEED & 0xFFFFFFFFFFFFFFFF)
     return (keys * np.uint64(_MULTIPLIER) + seed >> np.uint64(32)).astype(np.uint32)
 
@@ -148,7 +120,7 @@ def read_ngram_table(path: Path) -> NgramTable:
         raise CheckpointError(f"the n-gram table {path} is missing, or not a file")
     try:
         with safe_open(path, framework="numpy") as file:
-            description = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
+            description = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
             if not isinstance(description, dict) or "version" not in description:
                 raise _damaged(path, "it holds something else")
             if description["version"] != _VERSION:
@@ -185,5 +157,5 @@ def find_ngram_table(folder: Path | None, token_bytes: Mapping[int, bytes]) -> N
 
 def _damaged(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} is damaged or not an n-gram table ({reason}); train one with gpt2np train-draft"
+        f"{path} is damaged or not an n-gram table ({reason}); make one with examples/make_ngram_table.py"
     )

@@ -19,7 +19,6 @@ COMMANDS = {  # {} is the input
     "score": "score {}",
     "encode": "encode {} out.npy",
     "train-tokenizer": "train-tokenizer {} --vocab-size 260 --out vocabulary",
-    "train-draft": "train-draft {} --out draft.safetensors",
     "prompts": "batch {} --out out.jsonl --greedy -n 3",
     "generate": "generate --file {} --greedy -n 3",
     "tokenize": "tokenize --file {}",

@@ -74,7 +74,6 @@ def test_the_prompt_is_not_replaced(tmp_path, command):
         "batch t.txt -n 1 --out out.jsonl",
         "trace Hi --npz out.npz",
         "explain Hi -o out.html",
-        "train-draft t.txt --out out.safetensors",
     ],
 )
 def test_an_output_that_is_a_link_or_a_pipe(tmp_path, command):

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from make_ngram_table import build_table, count_ngrams, max_entries, save_table
 from safetensors.numpy import load_file, save_file
 
 from gpt2np import CheckpointError, InvalidArgumentError, LanguageModel, Tokenizer
-from gpt2np.generation.ngram_counts import NgramCounts, build_table
 from gpt2np.generation.ngram_table import (
     find_ngram_table,
     hash_contexts,
-    max_entries,
     read_ngram_table,
     vocabulary_fingerprint,
 )
@@ -25,10 +24,8 @@ TOKENS = {i: bytes([i]) for i in range(VOCAB_SIZE)}
 FINGERPRINT = vocabulary_fingerprint(TOKENS, VOCAB_SIZE)
 
 
-def counted(ids, **options):
-    counts = NgramCounts(VOCAB_SIZE, **options)
-    counts.add(ids)
-    return counts
+def made(ids, n_entries=1000, vocab_size=VOCAB_SIZE, fingerprint=FINGERPRINT):
+    return build_table(count_ngrams(ids, vocab_size), vocab_size, fingerprint, n_entries)
 
 
 def random_ids(number, seed=0):
@@ -42,59 +39,36 @@ def random_ids(number, seed=0):
 
 @pytest.fixture
 def table():
-    return build_table(counted(random_ids(5000)), FINGERPRINT, 1000)
+    return made(random_ids(5000))
 
 
 class TestCounts:
-    def test_as_counted_one_by_one(self, monkeypatch):
-        monkeypatch.setattr("gpt2np.generation.ngram_counts._CHUNK", 700)
-        counts, ids = NgramCounts(VOCAB_SIZE), random_ids(3000)
-        pieces = [ids[start : start + 100] for start in range(0, len(ids), 100)]
-        chunks = [ids[start : start + 700] for start in range(0, len(ids), 700)]
-        for piece in pieces:
-            counts.add(piece)
-        for n, (keys, found) in enumerate(counts.by_order(), 1):
-            expected = Counter()
-            for chunk in chunks:
-                expected.update(zip(*(chunk[i:] for i in range(n)), strict=False))
+    def test_as_counted_one_by_one(self):
+        ids = random_ids(3000)
+        for n, (keys, found) in enumerate(count_ngrams(ids, VOCAB_SIZE), 1):
+            expected = Counter(zip(*(ids[i:] for i in range(n)), strict=False))
             ngrams = [
                 tuple(int(k) // VOCAB_SIZE**i % VOCAB_SIZE for i in range(n))[::-1] for k in keys
             ]
             assert dict(zip(ngrams, found.tolist(), strict=True)) == expected
-        assert counts.n_ids == len(ids)
-
-    def test_the_rarest_are_dropped(self):
-        ids = random_ids(20000)
-        everything, bounded = counted(ids), counted(ids, max_ngrams=3000)
-        assert sum(len(keys) for keys, _ in everything.by_order()) > 20000
-        assert sum(len(keys) for keys, _ in bounded.by_order()) <= 3000
-        for (keys, counts), (kept, kept_counts) in zip(
-            everything.by_order(), bounded.by_order(), strict=True
-        ):
-            exact = dict(zip(keys.tolist(), counts.tolist(), strict=True))
-            assert all(
-                exact[k] == c for k, c in zip(kept.tolist(), kept_counts.tolist(), strict=True)
-            )
-        build_table(bounded, FINGERPRINT, 100)
 
     def test_few_ids(self):
         for ids in ([1], [1, 2], [1, 2, 3]):
-            assert build_table(counted(ids), FINGERPRINT, 9).lookup([]) is not None
+            assert made(ids, 9).lookup([]) is not None
         with pytest.raises(ValueError, match="no n-gram"):
-            build_table(counted([]), FINGERPRINT, 9)
+            made([], 9)
 
     def test_a_large_vocabulary(self):
-        counts = NgramCounts(100_000)
-        counts.add([99_999, 5, 99_998] * 100)
-        table = build_table(counts, "", 100)
-        assert len(counts.by_order()) == 3 and table.next_ids.dtype == np.uint32
+        ids = [99_999, 5, 99_998] * 100
+        table = made(ids, 100, 100_000)
+        assert len(count_ngrams(ids, 100_000)) == 3 and table.next_ids.dtype == np.uint32
         assert table.lookup([99_999, 5])[0] == 99_998
 
 
 class TestTable:
     def test_the_longest_known_context(self, table):
         ids = [*[1, 2, 3, 4] * 50, *[9, 2, 3, 5] * 60]
-        table = build_table(counted(ids), FINGERPRINT, 1000)
+        table = made(ids)
         assert table.lookup([3])[0] == 5 and table.lookup([2, 3])[0] == 5
         assert table.lookup([1, 2, 3])[0] == 4
         assert table.lookup([8, 8, 8, 2, 3])[0] == 5
@@ -112,28 +86,26 @@ class TestTable:
 
     def test_contexts_that_predict_no_better_are_dropped(self, table):
         assert len(table.hashes) < 200  # 50 contexts of one id say it all
-        assert len(build_table(counted(random_ids(5000)), FINGERPRINT, 10).hashes) == 10
+        assert len(made(random_ids(5000), 10).hashes) == 10
 
     def test_hashes_as_in_lookup(self):
         """Python's integers and NumPy's give the same hash."""
-        counts = NgramCounts(50257)
-        counts.add([50256, 50255, 50254, 50253] * 20 + [50255, 7] * 30 + [50254, 8] * 30)
-        table = build_table(counts, "", 100)
+        ids = [50256, 50255, 50254, 50253] * 20 + [50255, 7] * 30 + [50254, 8] * 30
+        table = made(ids, 100, 50257)
         assert table.lookup([50256, 50255, 50254])[0] == 50253
         assert hash_contexts(np.array([0], np.uint64), 0)[0] in table.hashes
 
     def test_size_of_the_file(self, tmp_path):
-        counts = NgramCounts(1000)
-        counts.add(np.random.default_rng(0).integers(0, 1000, 900).tolist() * 5)
+        ids = np.random.default_rng(0).integers(0, 1000, 900).tolist() * 5
         for max_bytes in (2000, 5000):
-            table = build_table(counts, FINGERPRINT, max_entries(max_bytes, 1000))
-            table.save(tmp_path / "t.safetensors")
+            table = made(ids, max_entries(max_bytes, 1000), 1000)
+            save_table(table, tmp_path / "t.safetensors")
             assert max_bytes - 1500 < (tmp_path / "t.safetensors").stat().st_size <= max_bytes
 
 
 class TestFile:
     def test_read_as_saved(self, table, tmp_path):
-        table.save(tmp_path / "t.safetensors")
+        save_table(table, tmp_path / "t.safetensors")
         result = read_ngram_table(tmp_path / "t.safetensors")
         assert [p.name for p in tmp_path.iterdir()] == ["t.safetensors"]
         assert (result.vocab_size, result.fingerprint) == (VOCAB_SIZE, FINGERPRINT)
@@ -160,7 +132,7 @@ class TestFile:
     )
     def test_damaged(self, table, tmp_path, change, reason):
         path = tmp_path / "t.safetensors"
-        table.save(path)
+        save_table(table, path)
         description = {"version": 1, "vocab_size": VOCAB_SIZE, "vocabulary_sha256": FINGERPRINT}
         arrays = load_file(path)
         for name, value in change.items():
@@ -171,12 +143,14 @@ class TestFile:
         description = {name: value for name, value in description.items() if value is not None}
         metadata = {"gpt2np_ngram_table": json.dumps(description)}
         save_file({n: a for n, a in arrays.items() if a is not None}, path, metadata)
-        with pytest.raises(CheckpointError, match=f"not an n-gram table .*{reason}.*train-draft"):
+        with pytest.raises(
+            CheckpointError, match=f"not an n-gram table .*{reason}.*make_ngram_table"
+        ):
             read_ngram_table(path)
 
     def test_hostile_metadata(self, table, tmp_path):
         path = tmp_path / "t.safetensors"
-        replace(table, vocab_size=10**10).save(path)
+        save_table(replace(table, vocab_size=10**10), path)
         assert not read_ngram_table(path).matches(TOKENS)  # builds no list of that length
         save_file(load_file(path), path, {"gpt2np_ngram_table": "[" * 10**6})
         with pytest.raises(CheckpointError, match="not an n-gram table"):
@@ -195,7 +169,7 @@ class TestFile:
 
 class TestOfAModel:
     def test_in_its_folder(self, table, tmp_path):
-        table.save(tmp_path / NGRAM_TABLE_FILE)
+        save_table(table, tmp_path / NGRAM_TABLE_FILE)
         assert find_ngram_table(tmp_path, TOKENS).lookup([1]) == table.lookup([1])
         assert find_ngram_table(tmp_path, {0: b"a"}) is None
         assert find_ngram_table(None, TOKENS) is None
@@ -213,7 +187,7 @@ class TestOfAModel:
 
     def test_in_its_folder_of_another_vocabulary(self, table, tmp_path, gpt2_vocabulary):
         """As for a model that is loaded with another tokenizer."""
-        table.save(tmp_path / NGRAM_TABLE_FILE)
+        save_table(table, tmp_path / NGRAM_TABLE_FILE)
         tokens = Tokenizer.load(gpt2_vocabulary).vocabulary.token_bytes
         assert find_ngram_table(tmp_path, tokens).vocab_size == 50257
 
@@ -224,6 +198,6 @@ class TestOfAModel:
         assert lm.tokenizer.decode([next_id]) == " time"
 
     def test_a_table_of_another_vocabulary(self, bundled, table, tmp_path):
-        table.save(tmp_path / "t.safetensors")
+        save_table(table, tmp_path / "t.safetensors")
         with pytest.raises(InvalidArgumentError, match=r"t.safetensors has another vocabulary"):
             LanguageModel.load(bundled, draft=tmp_path / "t.safetensors")

@@ -1,4 +1,10 @@
-"""N-gram counts of a corpus of token ids, from which an n-gram table is built.
+"""Build the n-gram table that provides draft tokens for texts like yours.
+
+    python examples/make_ngram_table.py texts/*.txt --model gpt2 --out table.safetensors
+    gpt2np generate "Once upon a time" --model gpt2 --draft table.safetensors
+
+Texts that the model itself has generated make the best table. In the model's folder, under the
+name ngram_draft.safetensors, it is used by default. A table changes only the speed.
 
 An n-gram's key (uint64) is a number in base V, the vocabulary size, whose digits are the n-gram's
 ids, first id highest. The key modulo V^(n - 1) is the key of the last n - 1 ids.
@@ -9,84 +15,49 @@ subtracted from each count, and the probability mass removed goes to the next sh
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import save
 
-from gpt2np.generation.ngram_table import MAX_CONTEXT, NgramTable, hash_contexts, id_dtype
+from gpt2np.cli.model_options import load_tokenizer
+from gpt2np.generation.ngram_table import (
+    MAX_CONTEXT,
+    METADATA_KEY,
+    NgramTable,
+    hash_contexts,
+    vocabulary_fingerprint,
+)
 
 Keys = NDArray[np.uint64]
 Floats = NDArray[np.float64]
 
-_CHUNK = 1 << 21  # ids whose n-grams are sorted at once
 _DISCOUNT = 0.75  # subtracted from each count
 _MIN_GAIN = 1.0  # tokens of the corpus
+_HEADER_BYTES = 1024  # of a table, at most
 
 
-class NgramCounts:
-    """Counts of the n-grams of a corpus, for n from 1 to 4 (3 if vocab_size exceeds 65,536).
-
-    Attributes:
-        vocab_size: number of token ids.
-        n_ids: number of ids counted.
-    """
-
-    def __init__(self, vocab_size: int, max_ngrams: int = 1 << 24) -> None:
-        """Keep at most `max_ngrams` different n-grams, in about 50 bytes each.
-
-        The rarest n-grams are dropped (lossy counting, Manku and Motwani 2002).
-        """
-        self.vocab_size = vocab_size
-        self.n_ids = 0
-        # Four ids of a larger vocabulary exceed 64 bits.
-        max_order = MAX_CONTEXT + 1 if vocab_size <= 1 << 16 else MAX_CONTEXT
-        self._counts = [(np.empty(0, np.uint64), np.empty(0, np.uint32)) for _ in range(max_order)]
-        self._max_ngrams = max_ngrams
-        self._pending: list[NDArray[np.uint64]] = []
-        self._n_pending = 0
-
-    def add(self, ids: Sequence[int]) -> None:
-        """Count the n-grams of the next ids of the corpus."""
-        self._pending.append(np.array(ids, np.uint64))
-        self._n_pending += len(ids)
-        self.n_ids += len(ids)
-        if self._n_pending >= _CHUNK:
-            self._count_pending()
-
-    def by_order(self) -> list[tuple[Keys, NDArray[np.uint32]]]:
-        """Return, for n = 1, 2, …, the n-grams as sorted integer keys, and their counts."""
-        self._count_pending()
-        return self._counts
-
-    def _count_pending(self) -> None:
-        ids = np.concatenate([np.empty(0, np.uint64), *self._pending])
-        keys = np.zeros(len(ids) + 1, np.uint64)
-        for n in range(1, len(self._counts) + 1):
-            keys = keys[:-1] * np.uint64(self.vocab_size) + ids[n - 1 :]
-            self._counts[n - 1] = _merge(*self._counts[n - 1], np.sort(keys))
-            if not len(keys):
-                break
-        self._pending, self._n_pending = [], 0
-        rarest = 1
-        while sum(len(keys) for keys, _ in self._counts) > self._max_ngrams:
-            self._counts = [(k[c > rarest], c[c > rarest]) for k, c in self._counts]
-            rarest *= 2
+Counts = list[tuple[Keys, NDArray[np.uint32]]]
+"""For n = 1, 2, …: the n-grams as sorted integer keys, and their counts."""
 
 
-def _merge(keys: Keys, counts: NDArray[np.uint32], new: Keys) -> tuple[Keys, NDArray[np.uint32]]:
-    """Count the sorted n-gram keys `new`, and merge the counts into sorted `keys` and `counts`."""
-    if not len(new):
-        return keys, counts
-    starts = _run_starts(new)
-    new_counts = np.diff(starts, append=len(new)).astype(np.uint32)
-    keys, counts = np.concatenate([keys, new[starts]]), np.concatenate([counts, new_counts])
-    order = np.argsort(keys, kind="stable")  # merges the two sorted halves
-    keys, counts = keys[order], counts[order]
-    starts = _run_starts(keys)
-    return keys[starts], np.add.reduceat(counts, starts, dtype=np.uint32)
+def count_ngrams(ids: Sequence[int], vocab_size: int) -> Counts:
+    """Count the n-grams of a corpus, for n from 1 to 4 (3 if vocab_size exceeds 65,536)."""
+    # Four ids of a larger vocabulary exceed 64 bits.
+    max_order = MAX_CONTEXT + 1 if vocab_size <= 1 << 16 else MAX_CONTEXT
+    last = np.asarray(ids, np.uint64)
+    keys, counts = np.zeros(len(last) + 1, np.uint64), []
+    for n in range(1, min(max_order, len(last)) + 1):
+        keys = keys[:-1] * np.uint64(vocab_size) + last[n - 1 :]
+        distinct, n_times = np.unique(keys, return_counts=True)
+        counts.append((distinct, n_times.astype(np.uint32)))
+    return counts
 
 
 def _run_starts(values: NDArray[Any]) -> NDArray[np.intp]:
@@ -106,7 +77,7 @@ class _Order:
     gains: Floats  # of each context; see `build_table`
 
 
-def build_table(counts: NgramCounts, fingerprint: str, max_entries: int) -> NgramTable:
+def build_table(counts: Counts, vocab_size: int, fingerprint: str, max_entries: int) -> NgramTable:
     """Build a table of the contexts with the highest gain, at most `max_entries`.
 
     A context's gain is the expected number of corpus tokens that the context predicts, minus the
@@ -114,10 +85,9 @@ def build_table(counts: NgramCounts, fingerprint: str, max_entries: int) -> Ngra
     `fingerprint` identifies the vocabulary.
     """
     orders: list[_Order] = []
-    for keys, key_counts in counts.by_order():
-        if len(keys):
-            shorter = orders[-1] if orders else None
-            orders.append(_predict(keys, key_counts, counts.vocab_size, len(orders), shorter))
+    for keys, key_counts in counts:
+        shorter = orders[-1] if orders else None
+        orders.append(_predict(keys, key_counts, vocab_size, len(orders), shorter))
     if not orders:
         raise ValueError("no n-gram has been counted")
     orders[0].gains[:] = np.inf  # the most frequent id is the last resort
@@ -131,10 +101,10 @@ def build_table(counts: NgramCounts, fingerprint: str, max_entries: int) -> Ngra
     next_ids = np.concatenate([order.best_ids for order in orders])[kept]
     probabilities = np.concatenate([order.best_probabilities for order in orders])[kept]
     return NgramTable(
-        counts.vocab_size,
+        vocab_size,
         fingerprint,
         kept_hashes,
-        next_ids.astype(id_dtype(counts.vocab_size)),
+        next_ids.astype(id_dtype(vocab_size)),
         np.minimum(probabilities * 256, 255).astype(np.uint8),
     )
 
@@ -170,3 +140,51 @@ def _predict(
         unseen = left_over * shorter.best_probabilities[suffixes]
         gains -= totals * np.where(keys[index] == alternatives, probabilities[index], unseen)
     return _Order(keys, probabilities, contexts, best_ids, highest, gains)
+
+
+def id_dtype(vocab_size: int) -> type[np.unsignedinteger[Any]]:
+    """Return the dtype of token ids in a table, as small as the vocabulary allows."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
+
+
+def max_entries(max_bytes: int, vocab_size: int) -> int:
+    """Return how many contexts fit in a file of `max_bytes` bytes."""
+    entry_bytes = 4 + np.dtype(id_dtype(vocab_size)).itemsize + 1
+    return max(0, max_bytes - _HEADER_BYTES) // entry_bytes
+
+
+def save_table(table: NgramTable, path: Path) -> None:
+    """Write a table to a file; an existing file is replaced."""
+    description = {
+        "version": 1,
+        "vocab_size": table.vocab_size,
+        "vocabulary_sha256": table.fingerprint,
+    }
+    names = ("hashes", "next_ids", "probabilities")
+    # A single key, because the package safetensors writes several in random order.
+    metadata = {METADATA_KEY: json.dumps(description)}
+    path.write_bytes(save({name: getattr(table, name) for name in names}, metadata))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", nargs="+", type=Path, help="text files")
+    parser.add_argument("--model", required=True, help="the model, or a folder with its vocabulary")
+    parser.add_argument("--out", type=Path, required=True, help="table to write (.safetensors)")
+    parser.add_argument("--max-bytes", type=int, default=4_000_000, help="size (default: 4000000)")
+    args = parser.parse_args()
+    tokenizer, _ = load_tokenizer(args.model)
+    eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    ids: list[int] = []
+    for file in args.files:
+        ids += tokenizer.encode(file.read_text(encoding="utf-8"), disallowed_special=()) + eos
+    size = tokenizer.vocab_size
+    fingerprint = vocabulary_fingerprint(tokenizer.vocabulary.token_bytes, size)
+    counts = count_ngrams(ids, size)
+    table = build_table(counts, size, fingerprint, max_entries(args.max_bytes, size))
+    save_table(table, args.out)
+    print(f"{len(table.hashes):,} contexts of {len(ids):,} tokens: {args.out}")
+
+
+if __name__ == "__main__":
+    main()
