@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.kernels import exact
-from gpt2np.kernels.array import Array, BoolArray, IntArray
+from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2, KVCache
 from gpt2np.model.ops import softmax
 
@@ -66,11 +65,9 @@ _BANS = [
 ]
 
 
-@dataclass
+@dataclass(frozen=True)
 class TokenHistory:
-    """The token ids so far, with the counts and n-gram index that penalties and bans need.
-
-    Each id is counted and indexed once.
+    """The token ids so far, which penalties and bans read.
 
     Attributes:
         prompt: the ids of the prompt.
@@ -81,53 +78,33 @@ class TokenHistory:
     prompt: Sequence[int]
     generated: Sequence[int]
     draft: Sequence[int] = ()
-    _counted: tuple[int, IntArray] | None = None  # number of ids, and their counts (V,)
-    _is_in_prompt: BoolArray | None = None  # (V,)
-    _n_indexed: int = 0
-    _followers: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
 
     @property
     def n_generated(self) -> int:
         """Number of ids after the prompt, draft tokens included."""
         return len(self.generated) + len(self.draft)
 
-    def last(self, n: int) -> list[int]:
-        """Return the last `n` token ids so far, draft tokens included; fewer in a short text."""
-        return _last(n, self.prompt, self.generated, self.draft)
+    @property
+    def ids(self) -> list[int]:
+        """All token ids so far, draft tokens included."""
+        return [*self.prompt, *self.generated, *self.draft]
 
     def counts(self, vocab_size: int) -> IntArray:
         """Return how often each token id occurs after the prompt, (V,)."""
-        n, counts = self._counted or (0, np.zeros(vocab_size, np.int64))
-        counts = counts + _bincount(self.generated[n:], vocab_size)
-        self._counted = len(self.generated), counts
-        return counts + _bincount(self.draft, vocab_size)
-
-    def is_used(self, vocab_size: int) -> BoolArray:
-        """Return a mask (V,) of the token ids that occur in the prompt or after the prompt."""
-        if self._is_in_prompt is None:
-            self._is_in_prompt = _bincount(self.prompt, vocab_size) > 0
-        return self._is_in_prompt | (self.counts(vocab_size) > 0)
-
-    def followers(self, n: int) -> set[int]:
-        """Return the ids that have followed the last `n` ids before; `draft` is not searched."""
-        length = len(self.prompt) + len(self.generated)
-        ids = _last(length - max(0, self._n_indexed - n), self.prompt, self.generated)
-        for i in range(n, len(ids)):
-            self._followers.setdefault(tuple(ids[i - n : i]), set()).add(ids[i])
-        self._n_indexed = length
-        return self._followers.get(tuple(self.last(n)), set())
+        ids = np.array([*self.generated, *self.draft], np.int64)
+        return np.bincount(ids, minlength=vocab_size)
 
 
-def _last(n: int, *parts: Sequence[int]) -> list[int]:
-    """Return the last `n` ids of the joined parts, without a copy of the rest."""
-    ids: list[int] = []
-    for part in reversed(parts):
-        ids[:0] = part[max(0, len(part) + len(ids) - n) :]
-    return ids
-
-
-def _bincount(ids: Sequence[int], vocab_size: int) -> IntArray:
-    return np.bincount(np.asarray(ids, np.int64), minlength=vocab_size)
+def repeated_ngram_ids(ids: Sequence[int], n: int) -> list[int]:
+    """Return the ids that have followed the last `n` of `ids` before."""
+    array = np.asarray(ids, np.int64)
+    if len(array) <= n:
+        return []
+    is_start = np.ones(len(array) - n, bool)
+    for i in range(n):
+        is_start &= array[i : len(array) - n + i] == array[len(array) - n + i]
+    following: list[int] = array[n:][is_start].tolist()
+    return following
 
 
 @np.errstate(all="ignore")  # the maximum is checked at the end
@@ -150,14 +127,14 @@ def process_logits(
     if options.logit_bias:
         logits = add_logit_bias(logits, options.logit_bias)
     if options.repetition_penalty != 1:
-        used = np.flatnonzero(history.is_used(len(logits)))
+        used = np.unique(history.ids)
         logits = repetition_penalty(logits, used, options.repetition_penalty)
     presence, frequency = options.presence_penalty, options.frequency_penalty
     if presence or frequency:
         counts = history.counts(len(logits))
         logits = presence_and_frequency_penalty(logits, counts, presence, frequency)
     if options.no_repeat_ngram_size:
-        logits = ban(logits, history.followers(options.no_repeat_ngram_size - 1))
+        logits = ban(logits, repeated_ngram_ids(history.ids, options.no_repeat_ngram_size - 1))
     if options.bad_words_ids:
         logits = ban_words(logits, history, options.bad_words_ids)
     if options.ignore_eos or history.n_generated < options.min_new_tokens:
@@ -205,18 +182,9 @@ def presence_and_frequency_penalty(
 
 def ban_words(logits: Array, history: TokenHistory, words: Collection[Sequence[int]]) -> Array:
     """Forbid each next id that would complete one of `words`, which are sequences of ids."""
-    starts = _last_ids(tuple(words))
-    lasts = (starts[n].get(tuple(history.last(n)), ()) for n in starts)
-    return ban(logits, [token_id for ids in lasts for token_id in ids])
-
-
-@lru_cache(64)
-def _last_ids(words: tuple[tuple[int, ...], ...]) -> dict[int, dict[tuple[int, ...], list[int]]]:
-    """Map the length of a word's start, and then the start itself, to the ids that complete it."""
-    starts: dict[int, dict[tuple[int, ...], list[int]]] = {}
-    for *start, last in words:
-        starts.setdefault(len(start), {}).setdefault(tuple(start), []).append(last)
-    return starts
+    tail = history.ids[-max(map(len, words)) :]
+    starts = {n: tuple(tail[len(tail) - n :]) for n in range(len(tail) + 1)}
+    return ban(logits, [last for *start, last in words if starts.get(len(start)) == tuple(start)])
 
 
 def apply_constraint(logits: Array, constraint: Constraint) -> Array:

@@ -12,15 +12,15 @@ from gpt2np.model import GPT2
 
 _MIN_SPEEDUP = 1.1  # drafts pay off above this ratio of the speeds with and without drafts
 _DECAY = 0.85  # each draft multiplies the weight of earlier drafts in the acceptance rate by this
-_SHORT_CONTEXT = 8  # context in tokens of a draft model whose drafts do not pay off
+_MAX_TRIES = 32  # drafts
 
 
 class ModelDraft:
     """A draft model for one sequence; also decides how many draft tokens to propose.
 
     The recent acceptance rate and the cost of a draft token determine the best draft length. If no
-    length pays off, a single draft token is tried after a pause of several steps. Each rejected
-    draft token lengthens the pause.
+    length pays off, single draft tokens are tried. If that is still so after _MAX_TRIES drafts, the
+    sequence gets no more drafts.
 
     The draft model's context may start later than the target model's.
     """
@@ -30,11 +30,9 @@ class ModelDraft:
         self.model = draft
         self.cache = draft.new_cache()
         self.start = 0  # index, in prompt + ids, of the first id in the context
-        self.pays_off = True  # whether the last draft was expected to pay off
-        self._has_full_context = False
         self._cost = draft.weights.parameters / model.weights.parameters
         self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums; the start is a prior
-        self._pause = self._n_paused = 2
+        self._n_drafts, self._is_off = 0, False
 
     def draft_length(self, pass_costs: Sequence[float]) -> int:
         """Return the number of draft tokens to propose for the next forward pass.
@@ -43,11 +41,8 @@ class ModelDraft:
         """
         rate = round(self._n_accepted / self._n_tried, 2)
         best = best_length(rate, tuple(pass_costs), round(self._cost, 3))
-        self.pays_off = best > 0
-        if not self.pays_off:
-            self._n_paused += 1
-            return int(self._n_paused > self._pause)
-        return best
+        self._is_off |= best == 0 and self._n_drafts >= _MAX_TRIES
+        return 0 if self._is_off else max(best, 1)
 
     def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
         """Compare a draft with the ids then generated; update the acceptance rate."""
@@ -56,31 +51,18 @@ class ModelDraft:
         n_accepted = common_length(draft, new_ids)
         self._n_accepted = self._n_accepted * _DECAY + n_accepted
         self._n_tried = self._n_tried * _DECAY + n_accepted + (n_accepted < len(draft))
-        if not self.pays_off:
-            self._pause = min(256, 4 * self._pause + 4) if n_accepted == 0 else self._pause // 4
-            self._n_paused = 0
+        self._n_drafts += 1
 
-    def prepare(self, length: int, draft_length: int, full_context: bool) -> None:
+    def prepare(self, length: int, draft_length: int) -> None:
         """Prepare the KV cache for a draft of `draft_length` tokens after the first `length` ids.
 
-        Drops rejected draft tokens, and shortens the context if the draft does not fit. Without
-        `full_context`, the model reads only the last few ids: the draft is unlikely to pay off.
+        Drops rejected draft tokens; restarts from half a context if the draft does not fit.
         """
         n_positions = self.model.config.n_positions
         self.cache.truncate(min(self.cache.length, max(0, length - 1 - self.start)))
-        n_pending = length - self.start - self.cache.length
-        if full_context and not self._has_full_context:
-            self._restart(length - (n_positions - draft_length))
-            self._has_full_context = True
-        elif not full_context and n_pending > _SHORT_CONTEXT:
-            self._restart(length - min(_SHORT_CONTEXT, n_positions - draft_length))
-            self._has_full_context = False
         if length - self.start + draft_length > n_positions:
-            self._restart(length - n_positions // 2)
-
-    def _restart(self, start: int) -> None:
-        self.cache.truncate(0)
-        self.start = max(0, start)
+            self.cache.truncate(0)
+            self.start = length - n_positions // 2
 
 
 @lru_cache

@@ -98,7 +98,7 @@ _TENSORS: Mapping[str, tuple[str, ...]] = {
 
 
 def hash_contexts(keys: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
-    """Hash contexts of `length` ids, each given as one integer key (see examples/make_ngram_table.py)."""
+    """Hash contexts of `length` ids, each given as one integer in base `vocab_size`."""
     seed = np.uint64(length * _LENGTH_SEED & 0xFFFFFFFFFFFFFFFF)
     return (keys * np.uint64(_MULTIPLIER) + seed >> np.uint64(32)).astype(np.uint32)
 
@@ -157,5 +157,6 @@ def find_ngram_table(folder: Path | None, token_bytes: Mapping[int, bytes]) -> N
 
 def _damaged(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} is damaged or not an n-gram table ({reason}); make one with examples/make_ngram_table.py"
+        f"{path} is damaged or not an n-gram table ({reason}); make one with "
+        "examples/make_ngram_table.py"
     )

@@ -78,7 +78,7 @@ def _drafts_of_models(batch: Sequence[RunningSequence]) -> list[list[int]]:
         # The other half of the draft model's context precedes the draft.
         length = min(length, source.model.config.n_positions // 2)
         if length > 0:
-            source.prepare(sequence.length, length, full_context=source.pays_off)
+            source.prepare(sequence.length, length)
             unfinished.append(_Drafting(sequence, source, length, draft))
     while unfinished:
         unfinished = _extend_drafts(unfinished)

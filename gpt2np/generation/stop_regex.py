@@ -4,8 +4,6 @@ This is a separate module because importing `regex` takes 9 ms, and few generati
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from time import process_time
 from typing import Any
 
 import regex
@@ -16,7 +14,6 @@ from gpt2np.errors import InvalidArgumentError, short_repr
 # Trial characters after the text: every anchor, such as \b and $, matches before one of them and
 # fails before another.
 _NEXT = ("x", " ", "\n")
-_MAX_LOOKAHEADS = 20
 
 
 class StopPatterns:
@@ -24,9 +21,8 @@ class StopPatterns:
 
     Text that may be the start of a match is held back. Patterns are searched in the whole text,
     so that `^` and look-behind keep their meaning. If the next character may undo a match, as with
-    `cat\\b` or `$`, the match counts after this character or at the end. A match of
-    `foo(?!bar)` counts as soon as "bar" can't follow. Atomic groups, possessive quantifiers and
-    nested negative look-aheads are evaluated on the text so far.
+    `cat\\b` or `$`, the match counts after this character or at the end. Atomic groups and
+    possessive quantifiers are evaluated on the text so far.
 
     Attributes:
         stop_text: the text that matched; None before a match.
@@ -35,7 +31,6 @@ class StopPatterns:
     def __init__(self, stops: Sequence[str], patterns: Sequence[str]) -> None:
         self._patterns = [regex.compile(regex.escape(stop)) for stop in stops]
         self._patterns += [compile_stop_regex(pattern) for pattern in patterns]
-        self._vetoes = {pattern: _veto_patterns(pattern) for pattern in patterns}
         self._text = ""
         self._n_passed = 0  # characters
         self.stop_text: str | None = None
@@ -46,7 +41,6 @@ class StopPatterns:
         Raises:
             InvalidArgumentError: a search takes too long. Afterwards the patterns are ignored.
         """
-        self._set_deadline()
         self._text += piece
         matches = self._matches()
         final = [match for match in matches if self._is_final(match)]
@@ -63,7 +57,6 @@ class StopPatterns:
 
     def finish(self) -> str:
         """End the text; return the text held back, up to the first match."""
-        self._set_deadline()
         if matches := self._matches():
             return self._stop_at(matches)
         return self._pass_until(len(self._text))
@@ -81,29 +74,19 @@ class StopPatterns:
         """Whether no further text can undo the match."""
         start = match.start()
         texts = (self._text + character for character in _NEXT)
-        if not all(self._call(match.re.match, text, start) for text in texts):
-            return False
-        vetoes = self._vetoes.get(match.re.pattern, [])
-        begun = (self._call(veto.match, self._text, start, partial=True) for veto in vetoes)
-        return not any(veto and veto.partial for veto in begun)
+        return all(self._call(match.re.match, text, start) for text in texts)
 
     def _search(
         self, pattern: regex.Pattern[str], text: str, partial: bool = False
     ) -> regex.Match[str] | None:
         return self._call(pattern.search, text, self._n_passed, partial=partial)
 
-    def _set_deadline(self) -> None:
-        self._deadline = process_time() + search_seconds(len(self._text))
-
     def _call(
         self, search: Callable[..., regex.Match[str] | None], *args: Any, **kwargs: Any
     ) -> regex.Match[str] | None:
-        """Call a search function; all searches after one piece of text share a time limit."""
+        """Call a search function with a time limit."""
         try:
-            timeout = self._deadline - process_time()
-            if timeout <= 0:
-                raise TimeoutError
-            return search(*args, **kwargs, timeout=timeout)
+            return search(*args, **kwargs, timeout=search_seconds(len(self._text)))
         except (TimeoutError, MemoryError) as error:
             listed = ", ".join(short_repr(pattern.pattern) for pattern in self._patterns)
             self._patterns.clear()  # also those of copies
@@ -114,50 +97,18 @@ class StopPatterns:
         return self._text[start:end]
 
 
-def _veto_patterns(pattern: str) -> list[regex.Pattern[str]]:
-    """Return regexes whose partial match means that further text may undo a match of `pattern`.
-
-    In each copy of `pattern`, `(?=(?:X)(?!))` replaces one negative look-ahead `(?!X)`; in the last
-    copy, all. The replacement matches only partially: as long as further text may complete X.
-    """
-    lookaheads = _negative_lookaheads(pattern)
-    selections = [[lookahead] for lookahead in lookaheads]
-    selections += [lookaheads] if len(lookaheads) > 1 else []
-    patterns = []
-    for selection in selections:
-        characters = list(pattern)
-        for start, end in selection:
-            characters[start + len("(?")], characters[end] = "=(?:", ")(?!))"
-        with suppress(regex.error, RecursionError):  # a bracket was inside a comment
-            patterns.append(regex.compile("".join(characters)))
-    return patterns
-
-
-def _negative_lookaheads(pattern: str) -> list[tuple[int, int]]:
-    """Return the offsets of the opening and closing bracket of each negative look-ahead."""
-    lookaheads: list[tuple[int, int]] = []
-    opened: list[tuple[int, str]] = []
-    for bracket in regex.finditer(BRACKETS, pattern):
-        if bracket["mark"] == ")" and opened:
-            start, mark = opened.pop()
-            lookaheads += [(start, bracket.start())] if mark == "(?!" else []
-        elif bracket["mark"]:
-            opened.append((bracket.start(), bracket["mark"]))
-    return lookaheads
-
-
 def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
     """Compile a stop regex.
 
     Raises:
-        InvalidArgumentError: the pattern is not a regular expression, is too large, or matches the
-            empty text, which would end every generation at once.
+        InvalidArgumentError: the pattern is not a regular expression, is too large, has a negative
+            look-ahead, which later text may undo, or matches the empty text.
     """
-    if pattern.count("(?!") > _MAX_LOOKAHEADS:
+    if any(match["mark"] == "(?!" for match in regex.finditer(BRACKETS, pattern)):
         raise InvalidArgumentError(
-            f"{{stop_regex}} {{stop_regex.value}} is too large: more than {_MAX_LOOKAHEADS} "
-            "negative look-aheads",
-            stop_regex=pattern,
+            f"stop_regex {short_repr(pattern)} has a negative look-ahead, (?!…), which later text "
+            "may undo; match the next character instead, as in foo[^b]",
+            param="stop_regex",
         )
     compiled = compile_pattern(pattern, "stop_regex")
     try:
@@ -166,8 +117,8 @@ def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
         raise too_slow("stop_regex", short_repr(pattern), 0) from error
     if matches_empty:
         raise InvalidArgumentError(
-            "{stop_regex} {stop_regex.value} matches the empty text, which would end the "
+            f"stop_regex {short_repr(pattern)} matches the empty text, which would end the "
             "generation at once; let it match at least one character",
-            stop_regex=pattern,
+            param="stop_regex",
         )
     return compiled

@@ -59,8 +59,8 @@ class ModelOptions:
         "Source of guesses for speculative decoding, which is faster and gives the same text: "
         "several tokens are guessed cheaply, and one pass checks the guesses. 'auto' uses built-in "
         "n-grams and the text so far; FILE is an n-gram table that "
-        "examples/make_ngram_table.py built; MODEL is a smaller model with the same vocabulary; 'none' disables "
-        "guessing",
+        "examples/make_ngram_table.py built; MODEL is a smaller model with the same vocabulary; "
+        "'none' disables guessing",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )

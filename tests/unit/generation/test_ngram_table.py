@@ -143,9 +143,7 @@ class TestFile:
         description = {name: value for name, value in description.items() if value is not None}
         metadata = {"gpt2np_ngram_table": json.dumps(description)}
         save_file({n: a for n, a in arrays.items() if a is not None}, path, metadata)
-        with pytest.raises(
-            CheckpointError, match=f"not an n-gram table .*{reason}.*make_ngram_table"
-        ):
+        with pytest.raises(CheckpointError, match=f"not an n-gram table .*{reason}"):
             read_ngram_table(path)
 
     def test_hostile_metadata(self, table, tmp_path):

@@ -41,18 +41,6 @@ def run(pattern, pieces):
         ("foo(?=bar)", ["foo", "ba", "r"], ("", "foo", 3)),
         (r"[.!?]", ["Yes.", " No"], ("Yes", ".", 1)),
         (r"\d+", ["1", "2"], ("", "1", 1)),
-        ("foo(?!bar)", ["a foo", "ba", "r!"], ("a foobar!", None, None)),
-        ("foo(?!bar)", ["a foo", "ba", "z"], ("a ", "foo", 3)),
-        ("foo(?!bar)", ["a foo"], ("a ", "foo", None)),
-        ("foo(?!bar)", ["a foox"], ("a ", "foo", 1)),
-        ("foo(?!bar)", ["a foobar fo", "o", "t"], ("a foobar ", "foo", 3)),
-        (r"\n(?!\n)", ["a\n", "\n", "b"], ("a\n", "\n", 3)),
-        (r"[.](?!\s*and|[)])", ["a.", "  a", "n", "d b."], ("a.  and b", ".", None)),
-        ("a{1,3}(?!a)", [*"baaaab"], ("ba", "aaa", 6)),
-        ("(?!.*z)a", ["ab", "c\n", "z"], ("", "a", 2)),
-        ("x(?!y)(?!zz)", ["x", "z", "z"], ("xzz", None, None)),
-        ("(?!foo)[f]o", ["f", "oo", "fot"], ("foo", "fo", 3)),
-        (r"[(?!b]a\(?!", ["b(a", "(!"], ("b", "(a(!", 2)),
     ],
 )
 def test_by_hand(pattern, pieces, expected):
@@ -68,8 +56,6 @@ def test_by_hand(pattern, pieces, expected):
         "(?m)cat$",
         r"t\b.?c",
         r"\w+\Z",
-        "cat(?!eg)",
-        "(?!cats)c|a(?!t, c)",
     ],
 )
 @pytest.mark.parametrize("text", ["a category", "cat\ncat", "the cat\n", "cats, cat", "a cat c"])
@@ -85,7 +71,6 @@ def test_results_do_not_depend_on_the_pieces(pattern, text):
     [
         "(" * 3000 + "a" + ")" * 3000,
         "a{99999999999999999999999}",
-        "a" + "(?!b)" * 21,
         "(?:(?:(?:a?){1000}){1000}){1000}x",  # fills the memory if compiled
         r"(?:[])]{500}|\({500}){1000}x",
         "a{" + "9" * 5000 + "}",
@@ -125,19 +110,17 @@ def test_many_patterns_are_as_large_as_one():
     assert time.process_time() - started < 5
 
 
-def test_many_slow_patterns_share_a_time_limit(monkeypatch):
-    set_seconds(monkeypatch, 0.05)
-    patterns, started = StopPatterns([], [f"(a|aa)+$b{i}" for i in range(400)]), time.process_time()
-    with pytest.raises(InvalidArgumentError, match="took more than"):
-        patterns.push("a" * 24)
-    assert time.process_time() - started < 5
+def test_negative_look_ahead_is_refused():
+    compile_stop_regex(r"[(?!b]a\(?!")  # no look-ahead
+    with pytest.raises(InvalidArgumentError, match="has a negative look-ahead"):
+        compile_stop_regex("foo(?!bar)")
 
 
 def test_too_slow_for_the_empty_text(monkeypatch):
     """Refused before the first token."""
     set_seconds(monkeypatch, 0.05)
     with pytest.raises(InvalidArgumentError, match=r"took more than 0.05 s .* in a text of 0 char"):
-        GenerationOptions(stop_regex=[r"(?:(?:a?|b?)(?:|c?)){40}\B$(?!)"])
+        GenerationOptions(stop_regex=[r"(?:(?:a?|b?)(?:|c?)){40}\B$(?<=x)"])
 
 
 def test_a_search_without_end(monkeypatch):
