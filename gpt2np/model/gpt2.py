@@ -7,8 +7,8 @@
     logits = ln_f(x)·wteᵀ                                            unembedding
 
 `ctx` runs these steps on one thread or several, with or without a KV cache. However `ctx` splits
-the work, only rounding differs; a hook alone changes the result. The simplest `ctx` is
-`gpt2np.model.plain.PlainContext`.
+the work, only rounding differs; a hook alone changes the result. Its type is
+`gpt2np.model.context.ModelContext`; the simplest `ctx` is `gpt2np.model.plain.PlainContext`.
 
     ctx.token_ids, ctx.positions   (N,) each; positions count from the start of each text
     ctx.linear(x, w, then=f)       f(x @ w.weight + w.bias); f is elementwise except for its hooks
@@ -44,10 +44,13 @@ time; D = C / H channels of a head; F = n_inner; V = vocab_size. A hook sees who
 """
 
 from gpt2np.kernels.array import Array, BoolArray
+from gpt2np.kernels.linear import PackedHeads
+from gpt2np.kernels.packed_matrix import PackedMatrix
+from gpt2np.model.context import KV, ModelContext
 from gpt2np.model.ops import causal_softmax
 from gpt2np.model.weights import BlockWeights, ModelWeights
-from gpt2np.runtime.context import Context
-from gpt2np.runtime.kv_view import KVView
+
+Context = ModelContext[PackedMatrix, PackedHeads]
 
 
 def gpt2(ctx: Context, w: ModelWeights) -> Array:
@@ -77,7 +80,7 @@ def transformer_block(ctx: Context, w: BlockWeights, x: Array) -> Array:
 def attention(ctx: Context, w: BlockWeights, x: Array) -> Array:
     """Return the joined heads of causal self-attention: (N, C) → (N, C)."""
 
-    def attend(q: Array, kv: KVView, mask: BoolArray) -> Array:  # (h, n, D) → (h, n, D)
+    def attend(q: Array, kv: KV, mask: BoolArray) -> Array:  # (h, n, D) → (h, n, D)
         scores = kv.scores(q * w.attention_scale)  # q·kᵀ / √D, (h, n, T)
         pattern = ctx.hook("attn.pattern", causal_softmax(scores, mask), w.layer)  # (h, n, T)
         return ctx.hook("attn.z", kv.weighted_values(pattern), w.layer)  # (h, n, D)

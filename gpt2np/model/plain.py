@@ -18,14 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.kernels.linear import by_rows
+from gpt2np.model.context import KV, ModelContext
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import causal_mask, layer_norm
 from gpt2np.model.weights import ModelWeights, arrange_blocks
@@ -130,7 +131,7 @@ class PlainContext:
         return function(*arrays)
 
     def attention(
-        self, attend: Callable[..., Array], x: Array, w: PlainLinear, layer: int
+        self, attend: Callable[[Array, KV, BoolArray], Array], x: Array, w: PlainLinear, layer: int
     ) -> Array:
         """Compute q, k and v of all heads, then z = attend(q, kv, mask); join the heads."""
         n, c = x.shape
@@ -149,3 +150,7 @@ class PlainContext:
         if self._hook is not None:
             apply_hook(self._hook, name, x, layer)
         return x
+
+
+if TYPE_CHECKING:
+    _fulfils: type[ModelContext[PlainLinear, PlainLinear]] = PlainContext

@@ -20,6 +20,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, BoolArray, IntArray
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
+from gpt2np.model.context import KV
 from gpt2np.model.derivatives import DERIVATIVES, cross_entropy, layer_norm_backward
 from gpt2np.model.gpt2 import transformer_block
 from gpt2np.model.ops import causal_mask
@@ -126,7 +127,7 @@ class RecordingContext(PlainContext):
         return self._matmul(x, w.weight)
 
     def attention(
-        self, attend: Callable[..., Array], x: Array, w: PlainLinear, layer: int
+        self, attend: Callable[[Array, KV, BoolArray], Array], x: Array, w: PlainLinear, layer: int
     ) -> Array:
         """Compute q, k and v; then z = attend(q, kv, mask) for heads and queries of each text."""
         qkv = self._by_head(self.linear(x, w), 3)  # (3, H, N, D)
