@@ -27,7 +27,7 @@ from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.hook_points import get_hook_point, select_hook_points
 from gpt2np.model.ops import softmax
 from gpt2np.model.plain import plain_weights
-from gpt2np.model.recording import RecordingContext
+from gpt2np.model.tape import Tape
 from gpt2np.model.weights import ModelWeights
 from gpt2np.runtime.arguments import check_prompt_length, check_sequences
 from gpt2np.runtime.hooked_context import Hook, as_chain
@@ -143,7 +143,7 @@ def _run(model: GPT2, w: ModelWeights, ids: Sequence[int], target: Target, hook:
     """Run the forward and the backward pass with a hook. Returns the target's value."""
     _check_target(target)
     with single_threaded_blas():
-        context: Any = RecordingContext(model.config, [ids], hook=hook)
+        context: Any = Tape(model.config, [ids], hook=hook)
         value, d_logits = target.value_and_gradient(gpt2(context, w))
         gpt2_backward(context, w, d_logits)
     return value

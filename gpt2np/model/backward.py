@@ -9,15 +9,15 @@ the gradient of a scalar loss with respect to x, in the shape of x. The chain ru
     p = softmax(s), z = p @ v     d_v = pᵀ @ d_z, d_p = d_z @ vᵀ, d_s = p · (d_p - Σ p · d_p)
     x = wte[id]                   d_wte[id] = sum of d_x over the tokens with this id
 
-`ctx` is the `gpt2np.model.recording.RecordingContext` that has run the forward pass:
+`ctx` is the `gpt2np.model.tape.Tape` that has run the forward pass:
 
     d: dict[str, Array] = {}
-    ctx = RecordingContext(config, [ids], weight_gradients=d)
+    ctx = Tape(config, [ids], weight_gradients=d)
     logits = gpt2(ctx, w)                      w from gpt2np.model.plain.plain_weights
     gpt2_backward(ctx, w, d_logits)            then d["wte.weight"], …
 
     ctx.saved(name, i)             the array of a hook point in the forward pass
-    ctx.restore(w)                 runs a block again if the forward pass did not keep its arrays
+    ctx.recompute(w)               runs a block again if the forward pass did not keep its arrays
     ctx.gradient(name, d, i)       shows d, the gradient at a hook point, to the caller; returns the
                                    gradient of the array before the caller's hook edited it
     ctx.hook(name, x, i)           x as the caller's hook edited it in the forward pass
@@ -33,11 +33,11 @@ Shape letters as in `gpt2np.model.gpt2`. All N tokens have logits, so R = N.
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.model.derivatives import softmax_backward
 from gpt2np.model.ops import causal_softmax
-from gpt2np.model.recording import RecordingContext
+from gpt2np.model.tape import Tape
 from gpt2np.model.weights import BlockWeights, ModelWeights
 
 
-def gpt2_backward(ctx: RecordingContext, w: ModelWeights, d_logits: Array) -> None:
+def gpt2_backward(ctx: Tape, w: ModelWeights, d_logits: Array) -> None:
     """Compute all gradients from the gradient of the logits (N, V)."""
     d_logits = ctx.gradient("logits", d_logits)  # (N, V)
     d = ctx.gradient("ln_f", ctx.unembed_backward(d_logits, ctx.saved("ln_f"), w.lm_head))  # (N, C)
@@ -50,9 +50,9 @@ def gpt2_backward(ctx: RecordingContext, w: ModelWeights, d_logits: Array) -> No
     ctx.add_rows("wpe.weight", ctx.positions, d)
 
 
-def transformer_block_backward(ctx: RecordingContext, w: BlockWeights, d: Array) -> Array:
+def transformer_block_backward(ctx: Tape, w: BlockWeights, d: Array) -> Array:
     """Return the gradient of a block's input from the gradient of its output: (N, C) → (N, C)."""
-    ctx.restore(w)
+    ctx.recompute(w)
     d = ctx.gradient("resid", d, w.layer)  # (N, C)
     d_normed = mlp_backward(ctx, w, ctx.gradient("mlp.out", d, w.layer))  # (N, C)
     d_normed = ctx.gradient("ln_2", d_normed, w.layer)  # (N, C)
@@ -64,7 +64,7 @@ def transformer_block_backward(ctx: RecordingContext, w: BlockWeights, d: Array)
     return d + ctx.layer_norm_backward(d_normed, ctx.resid_before(w.layer), w.ln_1)  # (N, C)
 
 
-def attention_backward(ctx: RecordingContext, w: BlockWeights, d_z: Array) -> Array:
+def attention_backward(ctx: Tape, w: BlockWeights, d_z: Array) -> Array:
     """Return the gradient of attention's input from the gradient of its heads: (N, C) → (N, C)."""
 
     def attend_backward(
@@ -82,7 +82,7 @@ def attention_backward(ctx: RecordingContext, w: BlockWeights, d_z: Array) -> Ar
     return ctx.attention_backward(attend_backward, d_z, w.c_attn, w.layer)
 
 
-def mlp_backward(ctx: RecordingContext, w: BlockWeights, d: Array) -> Array:
+def mlp_backward(ctx: Tape, w: BlockWeights, d: Array) -> Array:
     """Return the gradient of the MLP's input from that of its output: (N, C) → (N, C)."""
     d_act = ctx.linear_backward(d, ctx.saved("mlp.act", w.layer), w.mlp_c_proj)  # (N, F)
     d_act = ctx.gradient("mlp.act", d_act, w.layer)  # (N, F)

@@ -28,7 +28,7 @@ from gpt2np.model.fingerprint import model_fingerprint
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.model import GPT2
 from gpt2np.model.plain import arrange_arrays
-from gpt2np.model.recording import RecordingContext
+from gpt2np.model.tape import Tape
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.training.adamw import AdamW, learning_rate
 from gpt2np.training.curve import loss_curve
@@ -152,7 +152,7 @@ class Trainer:
             w: Any = arrange_arrays(self._config, self.weights)
             for start in range(0, count, size):
                 dropout = Dropout(options, [options.seed, step, start], size)
-                context: Any = RecordingContext(
+                context: Any = Tape(
                     self._config,
                     list(rows[start : start + size, :-1]),
                     hook=dropout if has_dropout else None,
@@ -280,7 +280,7 @@ def evaluate(
     with single_threaded_blas():
         for first in range(0, len(starts), batch_size):
             rows = _sequences(ids, starts[first : first + batch_size], length)
-            context: Any = RecordingContext(config, list(rows[:, :-1]), max_bytes=0)
+            context: Any = Tape(config, list(rows[:, :-1]), max_bytes=0)
             losses += [context.cross_entropy(gpt2(context, w), rows[:, 1:].reshape(-1))]
     return float(np.concatenate(losses).mean(dtype=np.float64))
 

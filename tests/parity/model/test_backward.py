@@ -16,7 +16,7 @@ from gpt2np.model.derivatives import cross_entropy
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.hook_points import hook_point_names
 from gpt2np.model.plain import arrange_arrays, plain_weights
-from gpt2np.model.recording import RecordingContext
+from gpt2np.model.tape import Tape
 
 
 def random_config(seed):
@@ -46,9 +46,7 @@ def random_texts(config, seed, lengths=None):
 def weight_gradients(model, texts, dtype, **options):
     """Return the mean loss and the gradients of the weights, by the page."""
     gradients = {}
-    context = RecordingContext(
-        model.config, [ids[:-1] for ids in texts], weight_gradients=gradients, **options
-    )
+    context = Tape(model.config, [ids[:-1] for ids in texts], weight_gradients=gradients, **options)
     arrays = {name: array.astype(dtype) for name, array in model.weights.items()}
     w = arrange_arrays(model.config, arrays)
     logits = gpt2(context, w)
@@ -144,7 +142,7 @@ def test_hook_points_and_weights_against_central_differences(seed):
     [ids] = random_texts(model.config, seed, [5])
     v = rng.normal(size=(len(ids), model.config.vocab_size))  # the loss is v · logits
     probe, weights = GradientProbe(), {}
-    context = RecordingContext(model.config, [ids], hook=probe, weight_gradients=weights)
+    context = Tape(model.config, [ids], hook=probe, weight_gradients=weights)
     w = plain_weights(model)
     loss = np.abs(v * gpt2(context, w)).sum()
     gpt2_backward(context, w, v.copy())
@@ -172,7 +170,7 @@ def test_hook_points_and_weights_against_central_differences(seed):
 
         def loss_at(step, name=name):
             changed = arrange_arrays(model.config, arrays | {name: arrays[name] + step})
-            return np.sum(v * gpt2(RecordingContext(model.config, [ids]), changed))
+            return np.sum(v * gpt2(Tape(model.config, [ids]), changed))
 
         check(gradient, loss_at)
 
@@ -196,7 +194,7 @@ def test_gradients_pass_through_interventions():
 
     def embed_gradient(hook):
         probe = GradientProbe()
-        context = RecordingContext(model.config, [ids], hook=chain(hook, probe), max_bytes=0)
+        context = Tape(model.config, [ids], hook=chain(hook, probe), max_bytes=0)
         w = plain_weights(model)
         gpt2(context, w)
         gpt2_backward(context, w, v.copy())

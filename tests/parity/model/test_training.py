@@ -11,7 +11,7 @@ from gpt2np.model import GPT2
 from gpt2np.model.backward import gpt2_backward
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import plain_weights
-from gpt2np.model.recording import RecordingContext
+from gpt2np.model.tape import Tape
 from gpt2np.training.adamw import AdamW, learning_rate
 from gpt2np.training.dropout import Dropout
 from gpt2np.training.options import TrainerOptions
@@ -121,14 +121,12 @@ def test_dropout_has_the_gradient_of_its_forward_pass(max_bytes):
     v = np.random.default_rng(0).normal(size=(7, 9))
 
     def value(weights):
-        context = RecordingContext(model.config, texts, hook=Dropout(options, [0], 2))
+        context = Tape(model.config, texts, hook=Dropout(options, [0], 2))
         return np.sum(v * gpt2(context, plain_weights(GPT2(model.config, weights))))
 
     found = {}
     hook = Dropout(options, [0], 2)
-    context = RecordingContext(
-        model.config, texts, hook=hook, weight_gradients=found, max_bytes=max_bytes
-    )
+    context = Tape(model.config, texts, hook=hook, weight_gradients=found, max_bytes=max_bytes)
     gpt2(context, w)
     gpt2_backward(context, w, v.copy())
     arrays = dict(model.weights)

@@ -1,11 +1,12 @@
-"""A context that runs GPT-2 forward, keeps what the backward pass reads, and runs it backward.
+"""A tape: it runs GPT-2 forward, keeps what the backward pass reads, and runs GPT-2 backward.
 
 `gpt2np.model.gpt2` and `gpt2np.model.backward` say what each operation computes. Matrix products
 and elementwise functions run on several threads. Without hooks, attention skips the keys that
 follow a block of queries.
 
 Memory: if the arrays of all blocks fit in `max_bytes`, the forward pass keeps them. Otherwise it
-keeps only the output of each block, and the backward pass runs each block again (Chen et al. 2016).
+keeps only the output of each block, and the backward pass runs each block again: activation
+checkpointing (Chen et al. 2016).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _IN_ATTENTION = ("attn.q", "attn.k", "attn.v", "attn.pattern", "attn.z")
 _KEPT = ("ln_1", "attn.qkv", "attn.z", "resid_mid", "ln_2", "mlp.pre", "mlp.act", "resid")
 
 
-class RecordingContext(PlainContext):
+class Tape(PlainContext):
     """One forward pass over packed texts, and the operations of its backward pass.
 
     Attributes:
@@ -179,7 +180,7 @@ class RecordingContext(PlainContext):
         """Return the residual stream (N, C) before a block, or before ln_f for n_layer."""
         return self.saved("resid", layer - 1) if layer else self.saved("embed")
 
-    def restore(self, w: BlockWeights) -> None:
+    def recompute(self, w: BlockWeights) -> None:
         """Run a block again if the forward pass did not keep the block's arrays."""
         for name in _KEPT:
             self._saved.pop(_full_name(name, w.layer + 1), None)
