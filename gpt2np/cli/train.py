@@ -80,12 +80,12 @@ def run(args: argparse.Namespace) -> int:
     if args.from_model is not None:
         given = [name for name in [*ARCHITECTURE, "model"] if getattr(args, name) is not None]
         if given:
-            message = f"{{{given[0]}}} cannot be combined with --from, which sets it; omit one"
-            raise InvalidArgumentError(message, **{given[0]: getattr(args, given[0])})
+            message = f"{given[0]} cannot be combined with --from, which sets it; omit one"
+            raise InvalidArgumentError(message, param=given[0])
     for name in ("eval_steps", "early_stopping_patience"):
         if getattr(args, name) is not None and not args.eval_corpus:
-            message = f"{{{name}}} has no effect without --eval-corpus; add it or omit the option"
-            raise InvalidArgumentError(message, **{name: getattr(args, name)})
+            message = f"{name} has no effect without --eval-corpus; add it or omit the option"
+            raise InvalidArgumentError(message, param=name)
     _train(args, options)
     print(args.out)
     return 0

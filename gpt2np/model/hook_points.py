@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -122,6 +123,7 @@ def all_names(name: str, n_layer: int | None = None) -> list[str]:
     return [name, *(alias.format(i=i, next=i + 1) for alias in aliases)]
 
 
+@lru_cache(maxsize=1 << 14)
 def matches(name: str, pattern: str, n_layer: int | None = None) -> bool:
     """Tell whether a pattern matches the name or an alias of a hook point."""
     expression = ".*".join(map(re.escape, re.split(r"\*+", pattern)))

@@ -84,9 +84,8 @@ class TrainerOptions:
         check_options(self)
         if self.n_embd % self.n_head:
             raise InvalidArgumentError(
-                "{n_embd} is {n_embd.value}; it must be a multiple of {n_head}, {n_head.value}",
-                n_embd=self.n_embd,
-                n_head=self.n_head,
+                f"n_embd is {self.n_embd}; it must be a multiple of n_head, {self.n_head}",
+                param="n_embd",
             )
 
 

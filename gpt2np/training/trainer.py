@@ -83,8 +83,9 @@ class Trainer:
         self._config = model.config if model else _new_config(tokenizer, options)
         self._length = options.block_size or self._config.n_positions
         if self._length > self._config.n_positions:
-            message = "{block_size} is {block_size.value}; the context has {0:,} tokens"
-            raise InvalidArgumentError(message, self._config.n_positions, block_size=self._length)
+            n_positions = self._config.n_positions
+            message = f"block_size is {self._length}; the context has {n_positions:,} tokens"
+            raise InvalidArgumentError(message, param="block_size")
         files = [corpus, *([eval_corpus] if eval_corpus else [])]
         self._ids, *self._eval_ids = [self._read(file) for file in files]
         if force:
@@ -221,10 +222,7 @@ class Trainer:
                                 raise ValueError(name)
         except (ValueError, KeyError, EOFError, BadZipFile) as error:
             raise GPT2NPError(
-                "{0} is damaged ({1}); give {force.setting} to start over",
-                self._state_file,
-                type(error).__name__,
-                force=True,
+                f"{self._state_file} is damaged ({type(error).__name__}); force starts over"
             ) from error
         self._optimizer.step = len(self.losses)
 
