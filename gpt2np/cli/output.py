@@ -73,7 +73,8 @@ def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
         yield
     except OSError as error:
         name = "" if error.filename is None else os.fsdecode(error.filename)
-        is_foreign = isinstance(error, BrokenPipeError) or (name and not name.startswith(str(path)))
+        is_own = not name or name.startswith((str(path), str(path.resolve())))
+        is_foreign = isinstance(error, BrokenPipeError) or not is_own
         if check_filename and is_foreign:
             raise
         raise GPT2NPError(f"cannot write {path}: {error_reason(error)}") from error

@@ -99,6 +99,12 @@ def test_openais_names_of_the_vocabulary(tmp_path, bundled):
     assert run(*prompt, tmp_path / "b").stdout == run(*prompt, "bundled").stdout
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that root cannot write")
+def test_relative_target_in_a_read_only_folder_cannot_be_written():
+    result = run("convert", "bundled", "b", cwd="/proc")
+    assert result.returncode == 1 and "error: cannot write b: " in result.stderr
+
+
 def test_pickles_are_not_read(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
