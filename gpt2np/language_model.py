@@ -508,10 +508,18 @@ class LanguageModel:
         return prepare_request(self, prompt, call)
 
 
+def language_model_fingerprint(lm: LanguageModel) -> str:
+    """Return a digest of the contents of a model and its vocabulary."""
+    from gpt2np.model.fingerprint import model_fingerprint
+
+    return model_fingerprint(lm.model) + lm.tokenizer.fingerprint
+
+
 def model_settings(lm: LanguageModel) -> dict[str, Any]:
-    """Return what a model's results depend on, apart from the contents of its files."""
+    """Return what a model's results depend on; rows show the name, so it counts, too."""
     return {
         "model": lm.name,
+        "the model": language_model_fingerprint(lm),
         "dtype": str(lm.model.dtype),
         "exact": lm.model.exact,
         "weights": lm.model.weight_dtype,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,8 +18,7 @@ from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE, GPT2Config
 from gpt2np.checkpoint.load import Checkpoint
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.checkpoint.safetensors_file import DTYPES, NUMPY_DTYPES, write_safetensors
-from gpt2np.data.files import errors_name, read_json_object
-from gpt2np.data.resumable import output_folder, work_folder, write_task
+from gpt2np.data.files import atomic_folder, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
 from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE
 from gpt2np.limits import limits
@@ -120,23 +118,10 @@ def check_new_folder(target: Path) -> None:
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which is renamed to `target` at the end.
-
-    The folder is in `target`.partial: after a kill, the next run removes its files.
-    """
+    """Yield a temporary folder, which is renamed to `target` at the end."""
     check_new_folder(target)
-    with work_folder(target.resolve()) as folder:
-        try:
-            write_task(folder, {"target": f"{target}"}, {})
-            yield (temporary := output_folder(folder))
-            if target.exists():
-                target.rmdir()
-            temporary.rename(target.resolve())
-        except OSError as error:
-            if error.filename and not Path(os.fsdecode(error.filename)).is_relative_to(folder):
-                raise  # of a file that is read
-            with errors_name(target):
-                raise
+    with atomic_folder(target.resolve()) as temporary:
+        yield temporary
 
 
 def _write(

@@ -1,10 +1,12 @@
 """Continue each prompt of a file.
 
-FILE is .txt (a prompt per line), .jsonl (each line is a string, or an object
-with a prompt and options, such as {"prompt": "...", "seed": 5}) or .parquet
-(each row has a prompt and options in columns). The results go to --out (JSON
-Lines or Parquet) in the order of the prompts. Each result includes a seed; a
-separate run with this seed and the same options gives the same text.
+FILE is .txt (a prompt per line), .jsonl (each line is a string or an object),
+or a table with a row per prompt (.csv, .tsv or .parquet). In an object or row,
+the field --field is the prompt; fields named like options apply to this prompt
+alone, as in {"prompt": "...", "seed": 5}. All other fields are copied to the
+results, which go to --out (JSON Lines, CSV or Parquet) in the order of the
+prompts. Each result includes a seed; a separate run with this seed and the same
+options gives the same text.
 
 Run an interrupted command again to resume. The resumed command also processes
 prompts that were added at the end of the file. If the model, an option or a
@@ -18,30 +20,29 @@ Until all prompts are done, the results are in a folder with the suffix
 import argparse
 from pathlib import Path
 
-from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
 from gpt2np.cli.model_options import (
     add_model_arguments,
     add_ray_arguments,
-    load_with_fingerprint,
+    load_model,
     model_source,
     ray_cluster,
 )
 from gpt2np.cli.output import print_stderr, report_rows, running_job
 from gpt2np.cli.text_input import spool_stdin
-from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import GPT2NPError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    file = "Prompts to continue (.txt, .jsonl or .parquet), or '-' for lines of standard input"
+    file = "Prompts to continue (.txt, .jsonl, .csv, .parquet), or '-' for lines of standard input"
     parser.add_argument("prompts", type=Path, metavar="FILE", help=file)
-    out = "File for the results: .jsonl or .parquet"
+    field = "Field or column with the prompt in .jsonl, .csv and .parquet files (default: prompt)"
+    parser.add_argument("--field", default="prompt", metavar="FIELD", help=field)
+    out = "File for the results: .jsonl, .csv or .parquet"
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
     force = "Overwrite the --out file; discard partial results that no longer apply"
     parser.add_argument("--force", action="store_true", help=force)
     add_generation_arguments(parser)
-    add_option(parser, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     add_ray_arguments(parser)
 
@@ -49,14 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     options = generation_options(args)
     prompts = spool_stdin(args.prompts)
-    from gpt2np.data.rows import check_rows_output
+    from gpt2np.data.rows import check_rows_target
     from gpt2np.prompts.job import continue_file, job_seed
     from gpt2np.prompts.prompt_file import count_lines
 
-    check_rows_output(args.out, overwrite=args.force, inputs=[prompts])
+    check_rows_target(args.out, force=args.force, inputs=[prompts])
     cluster = ray_cluster(args)
     n_lines = count_lines(prompts)
-    lm, fingerprint = load_with_fingerprint(args)
+    lm = load_model(args, may_fall_back=False)
     options = {**options, "seed": job_seed(args.out, options.get("seed"))}
     print_stderr(f"seed: {options['seed']}")
     run_elsewhere = None
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
         source = model_source(args, lm)
         run_elsewhere = continue_on_ray(source, prompts, options, cluster)
-    rest = fingerprint, args.force, run_elsewhere, args.max_rows_per_file
+    rest = args.force, args.field, run_elsewhere
     bar = {"total": n_lines, "desc": "generating", "unit": "line"}
     with running_job(args.out, lambda done: f"line {done + 1:,}", **bar) as callbacks:
         n_written, n_skipped, _ = continue_file(lm, prompts, args.out, options, callbacks, *rest)

@@ -23,6 +23,7 @@ change. With --force, the command discards the affected results instead.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
@@ -43,11 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     out = "File to write: .bin, .npy, .npz or .parquet"
     parser.add_argument("out", type=Path, metavar="OUT", help=out)
     add_vocabulary_argument(parser)
-    add_options(parser, DatasetOptions, ("field", "skip_errors"))
+    add_options(parser, DatasetOptions, ("field", "skip_errors", "special"))
     output = parser.add_argument_group("Output")
     force = "Overwrite OUT; discard partial results that no longer apply"
     output.add_argument("--force", action="store_true", help=force)
-    add_options(output, DatasetOptions, ("combine", "max_rows_per_file"))
+    add_options(output, DatasetOptions, ("combine",))
     add_option(parser.add_argument_group("Performance"), DatasetOptions, "processes")
     add_ray_arguments(parser)
 
@@ -57,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.data.resumable import partial_folder
     from gpt2np.tokenizer.dataset import check_output, encode_dataset
 
-    check_output(args.out, overwrite=args.force)
-    if args.combine is not None and args.out.suffix != ".npz":
+    check_output(args.out, force=args.force)
+    if args.combine is not None and args.out.suffix.lower() != ".npz":
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     options = DatasetOptions(**given_options(args, DatasetOptions))
     written = [args.out, partial_folder(args.out)]
@@ -66,14 +67,14 @@ def run(args: argparse.Namespace) -> int:
     check_field(options.field, files)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
-    run_elsewhere = None
+    elsewhere = None
     if cluster := ray_cluster(args):
-        from gpt2np.distributed.jobs import encode_on_ray
+        from gpt2np.distributed.workers import map_on_cluster
 
-        run_elsewhere = encode_on_ray(tokenizer, options, cluster)
+        elsewhere = partial(map_on_cluster, cluster=cluster)
     with running_corpus_job(args.out, files, "encoding") as callbacks:
         dataset = encode_dataset(
-            files, args.out, tokenizer, options, callbacks, force=args.force, run=run_elsewhere
+            files, args.out, tokenizer, options, callbacks, force=args.force, map_items=elsewhere
         )
     documents, ids = counted(dataset.documents, "document"), counted(dataset.ids, "id")
     print_stderr(f"{documents}, {ids} ({dataset.dtype}) in {args.out}")

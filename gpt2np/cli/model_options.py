@@ -78,22 +78,10 @@ def _processes(text: str) -> int | str:
     return text if text == "auto" else int(text)
 
 
-def load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
-    """Return the model and a digest of its files; see `load_model`."""
-    from gpt2np.data.resumable import input_digests
-    from gpt2np.hub.model_files import COMPANIONS, list_weight_files
-
-    lm = load_model(args, may_fall_back=False)
-    assert lm.folder is not None
-    patterns = ("config.json", *list_weight_files(lm.folder), *COMPANIONS)
-    files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
-    vocabulary = lm.tokenizer.fingerprint if args.tokenizer else ""
-    return lm, vocabulary + input_digests(sorted(files))[-1]
-
-
 def model_source(args: argparse.Namespace, lm: "LanguageModel") -> "ModelArguments":
     """Return what the workers of a cluster need to load the model `lm`, which `args` specify."""
-    from gpt2np.distributed.jobs import ModelArguments, language_model_fingerprint
+    from gpt2np.distributed.jobs import ModelArguments
+    from gpt2np.language_model import language_model_fingerprint
 
     fingerprint = language_model_fingerprint(lm)
     options = given_options(args, ModelOptions) | {"draft": "auto", "processes": 1}

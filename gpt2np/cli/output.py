@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from tqdm import tqdm
 
-    from gpt2np.data.corpus import TextPart
     from gpt2np.data.resumable import JobCallbacks
     from gpt2np.generation.streaming import TextStream
     from gpt2np.tokenizer.display import Style
@@ -114,12 +113,12 @@ def progress(**options: Any) -> tqdm[Any]:
     return tqdm(**{"leave": False, "disable": None, **options})
 
 
-def with_character_bar(parts: Iterable[TextPart], description: str) -> Iterator[TextPart]:
-    """Yield parts of documents, with a progress bar that counts their characters."""
+def with_character_bar(texts: Iterable[str], description: str) -> Iterator[str]:
+    """Yield texts, with a progress bar that counts their characters."""
     with progress(desc=description, unit=" characters", unit_scale=True, leave=True) as bar:
-        for part in parts:
-            yield part
-            bar.update(len(part.text))
+        for text in texts:
+            yield text
+            bar.update(len(text))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_performance_arguments, load_model
 from gpt2np.cli.output import write_errors
-from gpt2np.data.files import check_output_file, read_json_object
+from gpt2np.data.files import check_target, read_json_object
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
@@ -116,7 +116,7 @@ def _record(args: argparse.Namespace) -> int:
 
     if args.golden.suffix != ".safetensors":
         raise InvalidArgumentError(f"{args.golden}: the file's name must end in .safetensors")
-    check_output_file(args.golden, overwrite=args.force)
+    check_target(args.golden, force=args.force)
     prompts = {f"prompt{i}": text for i, text in enumerate(args.prompt or [])} or None
     golden = record(load_model(args), prompts, args.points or "*", args.max_new_tokens)
     with write_errors(args.golden):

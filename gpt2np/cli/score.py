@@ -6,7 +6,8 @@ In a text file, <|endoftext|> separates documents, so a document can have
 several lines. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
 
 The command prints the perplexity of all documents together. With --out, it also
-writes a row for each document, in the order of the documents:
+writes a row for each document, in the order of the documents, with the columns
+of the input and then:
 
 file                  the name of the file; - is standard input
 document              the number of the line, row or document in the file
@@ -39,18 +40,18 @@ or a scored file has changed, the command fails and names the change. With
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.model_options import (
     add_model_arguments,
     add_ray_arguments,
-    load_with_fingerprint,
+    load_model,
     model_source,
     ray_cluster,
 )
 from gpt2np.cli.output import print_stderr, running_corpus_job
 from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
-from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.evaluation.options import ScoreOptions
 
@@ -59,14 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_files_argument(parser, "files", "FILE")
     add_options(parser, ScoreOptions, ("field", "context", "stride", "from_end_of_text"))
     output = parser.add_argument_group("Output")
-    out = "File for a row of each document: .jsonl or .parquet"
+    out = "File for a row of each document: .jsonl, .csv or .parquet"
     output.add_argument("--out", type=Path, metavar="FILE", help=out)
     add_option(output, ScoreOptions, "tokens")
     force = "Overwrite the --out file; discard partial results that no longer apply"
     output.add_argument("--force", action="store_true", help=force)
     json_help = "Print the perplexity of all documents as one JSON object"
     output.add_argument("--json", action="store_true", help=json_help)
-    add_option(output, DatasetOptions, "max_rows_per_file")
     add_model_arguments(parser, "dtype", "exact", "weights", "processes")
     add_ray_arguments(parser)
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     """Score the documents and return the exit code: 1 if a document was skipped."""
     from gpt2np.data.corpus import find_files
     from gpt2np.data.resumable import partial_folder
-    from gpt2np.data.rows import check_rows_output
+    from gpt2np.data.rows import check_rows_target
     from gpt2np.evaluation.corpus import perplexity_of_files, score_corpus
     from gpt2np.evaluation.perplexity import check_scored
 
@@ -83,20 +83,21 @@ def run(args: argparse.Namespace) -> int:
     files = find_files(map(spool_stdin, args.files), written, print_stderr)
     options = ScoreOptions(**given_options(args, ScoreOptions))
     if args.out:
-        check_rows_output(args.out, overwrite=args.force)
+        check_rows_target(args.out, force=args.force)
     elif args.tokens or args.address is not None:
         raise InvalidArgumentError("--tokens and --ray need --out")
     check_field(options.field, files)
-    cluster, run_elsewhere = ray_cluster(args), None
-    lm, fingerprint = load_with_fingerprint(args)
+    cluster, elsewhere = ray_cluster(args), dict[str, Any]()
+    lm = load_model(args, may_fall_back=False)
     if cluster:
         from gpt2np.distributed.jobs import score_on_ray
 
-        run_elsewhere = score_on_ray(model_source(args, lm), options, cluster)
-    rest = fingerprint, args.force, run_elsewhere, args.max_rows_per_file
+        elsewhere = score_on_ray(model_source(args, lm), options, files, cluster)
     with running_corpus_job(args.out or Path("-"), files, "scoring") as callbacks:
         if args.out:
-            outcome = score_corpus(lm, files, args.out, options, callbacks, *rest)
+            outcome = score_corpus(
+                lm, files, args.out, options, callbacks, force=args.force, **elsewhere
+            )
         else:
             outcome = perplexity_of_files(lm, files, options, callbacks)
     total = outcome.result

@@ -23,7 +23,7 @@ from gpt2np.cli import trace_report as report
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr, progress, terminal_style, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
-from gpt2np.data.files import check_output_file
+from gpt2np.data.files import check_target
 from gpt2np.errors import InvalidArgumentError, check_argument, counted
 from gpt2np.interp import Target, Trace, logit_lens, saliency
 from gpt2np.interp.summary import OVERVIEW_POINTS, overview, overview_as_json, summarize_arrays
@@ -84,7 +84,7 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.saliency and not args.json:
         raise InvalidArgumentError("--saliency needs --json")
     if args.npz:
-        check_output_file(args.npz, overwrite=args.force, inputs=[args.file])
+        check_target(args.npz, force=args.force, inputs=[args.file])
         is_npz = args.npz.suffix == ".npz"
         check_argument(is_npz, "npz", str(args.npz), "the name of a .npz file")
 

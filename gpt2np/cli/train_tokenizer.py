@@ -12,7 +12,7 @@ text.
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,10 +55,9 @@ def run(args: argparse.Namespace) -> int:
     if options.alphabet != "bytes":
         options = replace(options, special_tokens=(*options.special_tokens, UNK_TOKEN))
     from gpt2np.data import END_OF_TEXT
-    from gpt2np.data.corpus import CorpusOptions, find_files, read_parts
+    from gpt2np.data.corpus import find_files, read_corpus_texts
     from gpt2np.hub.model_files import VOCABULARY_EXTRAS, VOCABULARY_FILES
     from gpt2np.tokenizer.formats import write_vocabulary
-    from gpt2np.tokenizer.pre_tokenizer import WHITESPACE_SPLITTING_PATTERNS
     from gpt2np.tokenizer.training.report import report_training
     from gpt2np.tokenizer.training.train import train
 
@@ -68,12 +67,9 @@ def run(args: argparse.Namespace) -> int:
     files = find_files(map(spool_stdin, args.files), written, print_stderr)
     check_field(args.field, files)
     separators = (END_OF_TEXT, *options.special_tokens)
-    splits_long_documents = options.pattern in WHITESPACE_SPLITTING_PATTERNS
-    corpus = CorpusOptions(separators, args.field, splits_long_documents)
-    parts = read_parts(files, corpus, print_skipped if args.skip_errors else None)
-    parts = with_character_bar(parts, "reading")
+    on_skip: Callable[[object], object] | None = print_skipped if args.skip_errors else None
+    texts = with_character_bar(read_corpus_texts(files, args.field, separators, on_skip), "reading")
     with progress(desc="learning", unit=" tokens", leave=True, total=options.vocab_size) as bar:
-        texts = (part.text for part in parts)
         trained = train(texts, options, lambda n_tokens, _: bar.update(n_tokens - bar.n))
     if not trained.piece_counts:
         raise InvalidArgumentError("the files have no text; nothing can be learned")

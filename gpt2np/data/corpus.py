@@ -2,8 +2,8 @@
 
 A text file holds documents with separators between them. Each line of a .jsonl file holds a
 document in one field of a JSON object. Each row of a .csv, .tsv or .parquet file holds a
-document in one column. All but .parquet files may be compressed (.gz). Files are read lazily, and a
-long document can be read in parts, so memory does not grow with the size of a file.
+document in one column. All but .parquet files may be compressed (.gz). Files are read lazily, a
+document at a time.
 """
 
 import codecs
@@ -11,23 +11,22 @@ import csv
 import glob
 import gzip
 import json
-import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from gpt2np.data import END_OF_TEXT
 from gpt2np.data.files import bounded_lines, file_name
-from gpt2np.data.parquet import NO_COLUMN, read_rows
+from gpt2np.data.parquet import column_names, read_rows
 from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text, is_utf16
 from gpt2np.errors import InvalidArgumentError, error_reason, short_repr
-from gpt2np.limits import check_expansion, how_to_raise, limits
+from gpt2np.limits import how_to_raise, limits
 
-_READ_SIZE = 1 << 20  # bytes to read at once; minimum characters in a part of a document
+_READ_SIZE = 1 << 20  # bytes to read at once
 
 _N_SNIFFED_BYTES = 8000  # a zero byte among these marks a binary file, as in git
 
@@ -40,37 +39,22 @@ _TABLE_SUFFIXES = (".csv", ".tsv")
 _TEXT_SUFFIXES = ("", ".txt", ".jsonl", *_TABLE_SUFFIXES)
 _FOLDER_SUFFIXES = {*_TEXT_SUFFIXES, *(f"{s}.gz" for s in _TEXT_SUFFIXES), ".parquet", ".npz"}
 
-# A document may be cut before a space or newline that follows a visible character.
-_up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match
 
+class Record(NamedTuple):
+    """A line, row or document of a file, or the reason why it can't be read."""
 
-@dataclass(frozen=True)
-class CorpusOptions:
-    """Options for reading documents from files.
-
-    With `split_long_documents`, documents of more than about a million characters are read in
-    parts. A later part begins at a space or newline that follows a visible character. GPT-2's
-    pre-tokenizer always splits a text there.
-    """
-
-    separators: tuple[str, ...] = (END_OF_TEXT,)  # texts between documents
-    field: str = "text"  # field of a .jsonl line, or column, that holds the document
-    split_long_documents: bool = False
-
-
-class TextPart(NamedTuple):
-    """A document, or a part of a long document."""
-
-    text: str
-    ends_document: bool  # whether this is the last part of its document
+    number: int  # line, row, or document of a text file, from 1
+    value: Any = None  # a text, what a line of JSON holds, or a dict of a row's values
+    problem: str | None = None  # error message; the value is then None
 
 
 class Document(NamedTuple):
-    """A whole document, or the reason why it can't be read."""
+    """A document, or the reason why it can't be read."""
 
     text: str
     number: int  # position in the file, from 1: line of a .jsonl file, row, or document of a text
     problem: str | None = None  # error message; the text is then empty
+    columns: Mapping[str, Any] = MappingProxyType({})  # all values of a row or JSON object
 
 
 class UnreadableFileError(InvalidArgumentError):
@@ -104,9 +88,9 @@ def find_files(
         named |= set() if Path(path).is_dir() else found.keys()
     excluded = {output.resolve() for output in outputs}
     inputs = [p for p in files if excluded.isdisjoint([p, *p.parents])]
-    skipped = [p for p in inputs if p not in named and _suffix(p) not in _FOLDER_SUFFIXES]
+    skipped = [p for p in inputs if p not in named and kind_of(p) not in _FOLDER_SUFFIXES]
     if skipped:
-        counts = Counter(map(_suffix, skipped)).most_common()
+        counts = Counter(map(kind_of, skipped)).most_common()
         kinds = ", ".join(f"{n:,} × {suffix}" for suffix, n in counts[:_MAX_KINDS])
         kinds += ", …" if len(counts) > _MAX_KINDS else ""
         message = f"files of unknown kinds in folders: {kinds}; name files, or give patterns"
@@ -123,18 +107,17 @@ def find_files(
 
 def plain_text_notice(files: Sequence[Path]) -> str | None:
     """Return a notice of the files that are read as plain text despite a suffix of JSON."""
-    kinds = (".json", ".ndjson")
-    plain = [f for f in files if _suffix(f).startswith(kinds) and not _has_records(f)]
+    plain = [f for f in files if kind_of(f).removesuffix(".gz") in (".json", ".ndjson")]
     if not plain:
         return None
     more = f" and {len(plain) - 1:,} more" if plain[1:] else ""
     return f"read as plain text: {plain[0]}{more}; fields need the suffix .jsonl"
 
 
-def _suffix(file: Path) -> str:
-    """Return a suffix such as ".txt", or with compression ".txt.gz"."""
-    is_compressed = file.suffix == ".gz"
-    return f"{file.with_suffix('').suffix}.gz" if is_compressed else file.suffix
+def kind_of(file: Path) -> str:
+    """Return a file's suffix in lower case, such as ".txt", or with compression ".txt.gz"."""
+    kind = file.suffix.lower()
+    return f"{file.with_suffix('').suffix.lower()}.gz" if kind == ".gz" else kind
 
 
 def _expand(path: str) -> list[Path]:
@@ -149,7 +132,7 @@ def _expand(path: str) -> list[Path]:
             raise InvalidArgumentError(f"the folder {path} has no files to read")
         return files
     if Path(path).is_file():
-        if Path(path).suffix in _ARRAY_SUFFIXES:
+        if kind_of(Path(path)) in _ARRAY_SUFFIXES:
             raise InvalidArgumentError(f"{path} holds arrays, not text; leave it out")
         return [Path(path)]
     if Path(path).exists():
@@ -163,209 +146,237 @@ def _expand(path: str) -> list[Path]:
     return files
 
 
-def read_parts(
+def read_corpus_texts(
     files: Iterable[Path],
-    options: CorpusOptions,
+    field: str = "text",
+    separators: Sequence[str] = (END_OF_TEXT,),
     on_skip: Callable[[UnreadableFileError], object] | None = None,
-) -> Iterator[TextPart]:
-    """Yield the documents of `files` in order; `options` may split long documents into parts.
+) -> Iterator[str]:
+    """Yield the documents of `files` that are not empty, split at separators.
 
-    Empty documents are skipped. In a text file, line ends at the start and end of each document are
-    removed. If a file can't be read, `on_skip` is called with the error, and reading continues with
-    the next file. The parts before the error have then already been yielded.
+    If a file can't be read, `on_skip` is called with the error, and reading continues with the next
+    file. The documents before the error have then already been yielded.
 
     Raises:
         UnreadableFileError: there is no `on_skip`, and a file can't be read: for example, it is not
             UTF-8, a .gz file is damaged, or a .jsonl line lacks the field.
     """
+    pattern = any_literal(frozenset(separators))
     for file in files:
-        ends_document = True
-        try:
-            for text, ends_document in _read_file(file, options):
-                yield TextPart(text, ends_document)
-        except UnreadableFileError as error:
+        for document in read_documents(file, field, separators, all_columns=False):
+            if document.problem is None:
+                yield from filter(None, pattern.split(document.text))
+                continue
+            error = UnreadableFileError(document.problem)
             if on_skip is None:
-                raise
+                raise error
             on_skip(error)
-            if not ends_document:
-                yield TextPart("", True)
+            break
 
 
-def read_numbered_documents(file: Path, options: CorpusOptions) -> Iterator[Document]:
-    """Yield the whole documents of a file; a broken document or file yields its problem.
+def read_documents(
+    file: Path,
+    field: str = "text",
+    separators: Sequence[str] = (END_OF_TEXT,),
+    *,
+    all_columns: bool = True,
+) -> Iterator[Document]:
+    """Yield the documents of a file; a broken document or file yields its problem.
 
-    A row or line whose text is empty is a document, too. Reading goes on after a broken document,
-    and ends if the file itself is broken. As in `gpt2np eval`, only text files are
-    split at separators, and line ends next to a separator are removed.
+    A row or line whose text is empty is a document, too. Only text files are split at separators;
+    line ends at the start and end of their documents are removed, and empty documents are skipped.
+    Reading goes on after a broken document, and ends if the file itself is broken. `all_columns`
+    reads all columns of a table, not only `field`.
     """
-    number = 0
+    number, text = 0, ""
     try:
-        with _opened(file) as stream:
-            if not _has_records(file):
-                texts = _between_separators(_decode(stream, file, "surrogateescape"), options, file)
-                for number, text in enumerate(texts, 1):
-                    problem = None if is_unicode_text(text) else _not_utf8(text, file, number)
-                    yield Document("" if problem else text, number, problem)
-                return
-            for number, location, record in _records(file, stream, options.field):
-                try:
-                    text = text_field(record, options.field, location)
-                except UnreadableFileError as error:
-                    yield Document("", number, str(error))
-                else:
-                    yield Document(text, number)
+        for record in read_records(file, field, separators, all_columns=all_columns):
+            number, text, problem = record
+            if problem is None and not isinstance(text, str):
+                text, problem = _text_field(text, field, f"{_place(file)} {number}")
+            columns = record.value if isinstance(record.value, dict) else {}
+            yield Document("" if problem else text, number, problem, columns)
     except UnreadableFileError as error:
-        yield Document("", number + 1, str(error))
+        yield Document("", number + 1, f"{error}")
 
 
-def _has_records(file: Path) -> bool:
-    suffixes = (".jsonl", *_TABLE_SUFFIXES)
-    return file.suffix == ".parquet" or file.name.removesuffix(".gz").endswith(suffixes)
+def read_records(
+    file: Path,
+    field: str,
+    separators: Sequence[str] | None = (END_OF_TEXT,),
+    *,
+    all_columns: bool = True,
+) -> Iterator[Record]:
+    """Yield the records of a file, which the reader of its suffix reads.
+
+    With `separators` None, each line of a text file is a record. A table needs the column `field`.
+
+    Raises UnreadableFileError if the file, not only a record of it, can't be read.
+    """
+    with _opened(file) as stream:
+        yield from _read(file, stream, field, separators, all_columns)
 
 
-def _records(
-    file: Path, stream: BinaryIO, field: str
-) -> Iterator[tuple[int, str, bytes | dict[str, Any]]]:
-    """Yield (number, location, record) for each row, or non-blank line of JSON."""
-    if file.name.removesuffix(".gz").endswith(".jsonl"):
-        for number, line in enumerate(bounded_lines(stream, file), 1):
-            if line.strip():
-                yield number, f"{file}, line {number}", line
-        return
-    read = read_rows if file.suffix == ".parquet" else _read_csv
-    for number, row in enumerate(read(stream, file, field), 1):
-        yield number, f"{file}, row {number}", row
+def _read(
+    file: Path,
+    stream: BinaryIO,
+    field: str,
+    separators: Sequence[str] | None,
+    all_columns: bool,
+) -> Iterator[Record]:
+    kind = kind_of(file).removesuffix(".gz")
+    if kind == ".jsonl":
+        return _read_json_lines(file, stream)
+    if kind in _TABLE_SUFFIXES:
+        return _read_csv(file, stream, field, "\t" if kind == ".tsv" else ",")
+    if kind == ".parquet":
+        _check_columns(file, column_names(stream, file_name(file)), field)
+        rows = read_rows(stream, file_name(file), None if all_columns else [field])
+        return (Record(number, row) for number, row in enumerate(rows, 1))
+    return _read_lines(file, stream) if separators is None else _read_text(file, stream, separators)
 
 
-def _read_csv(stream: BinaryIO, file: Path, column: str) -> Iterator[dict[str, str]]:
+def _place(file: Path) -> str:
+    return f"{file_name(file)}, {'line' if kind_of(file).startswith('.jsonl') else 'row'}"
+
+
+def _check_columns(file: Path, names: Sequence[str], field: str) -> None:
+    if field not in names:
+        raise UnreadableFileError(
+            f"{file_name(file)} has no column {field!r}; set field to one of its columns, "
+            f"{short_repr([*names])}"
+        )
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise UnreadableFileError(
+                f"{file_name(file)} has {count} columns of the name {name!r}; rename them"
+            )
+
+
+def _read_json_lines(file: Path, stream: BinaryIO) -> Iterator[Record]:
+    """Yield the JSON value of each line that is not blank."""
+    for number, line in enumerate(bounded_lines(stream, file_name(file)), 1):
+        place = f"{_place(file)} {number}"
+        try:
+            if text := line.decode("utf-8-sig").strip():
+                yield Record(number, json.loads(text))
+        except UnicodeDecodeError as error:
+            yield Record(number, None, describe_decode_error(place, error))
+        except (ValueError, RecursionError) as error:
+            yield Record(number, None, f"{place}: not JSON ({error})")
+
+
+def _read_csv(file: Path, stream: BinaryIO, field: str, delimiter: str) -> Iterator[Record]:
     """Yield the rows of a .csv or .tsv file with a header, as `pandas.read_csv` splits them.
 
     A blank line is not a row. In a short row, the missing values are empty texts.
     """
     csv.field_size_limit(limits().max_line_bytes)
-    delimiter = "\t" if file.name.removesuffix(".gz").endswith(".tsv") else ","
-    lines = codecs.iterdecode(bounded_lines(stream, file), "utf-8-sig")
+    name = file_name(file)
+    lines = codecs.iterdecode(bounded_lines(stream, name), "utf-8-sig")
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
-        names = next(filter(None, rows), [])
-        if column not in names:
-            raise UnreadableFileError(NO_COLUMN, file, column, short_repr(names), field=column)
-        index = names.index(column)
-        for row in filter(None, rows):
-            if len(row) > len(names):
+        header = next(filter(None, rows), [])
+        _check_columns(file, header, field)
+        for number, row in enumerate(filter(None, rows), 1):
+            if len(row) > len(header):
                 raise UnreadableFileError(
-                    f"{file}, line {rows.line_num}: {len(row)} values for {len(names)} columns"
+                    f"{name}, line {rows.line_num}: {len(row)} values for {len(header)} columns"
                 )
-            yield {column: row[index] if index < len(row) else ""}
+            missing = [""] * (len(header) - len(row))
+            yield Record(number, dict(zip(header, [*row, *missing], strict=True)))
     except UnicodeDecodeError as error:
         line = "" if is_utf16(error.object) else f" of line {rows.line_num + 1}"
-        raise UnreadableFileError(f"{describe_decode_error(file, error)}{line}") from error
+        raise UnreadableFileError(f"{describe_decode_error(name, error)}{line}") from error
     except csv.Error as error:
-        raise UnreadableFileError(f"{file}, line {rows.line_num}: {error}") from error
+        raise UnreadableFileError(f"{name}, line {rows.line_num}: {error}") from error
 
 
-def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
-    with _opened(file) as stream:
-        if _has_records(file):
-            for _, location, record in _records(file, stream, options.field):
-                text = text_field(record, options.field, location)
-                yield from _join(_split_at_separators([text], options), options, "", file)
-        else:
-            segments = _split_at_separators(_decode(stream, file), options)
-            yield from _join(segments, options, "\r\n", file)
+def _read_lines(file: Path, stream: BinaryIO) -> Iterator[Record]:
+    """Yield the lines of a text file that are not blank."""
+    for number, line in enumerate(bounded_lines(stream, file_name(file)), 1):
+        if number == 1 and is_utf16(line):
+            raise UnreadableFileError(f"{file_name(file)} is UTF-16 text; save it as UTF-8")
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8", "surrogateescape")
+        text = text.removesuffix("\n").removesuffix("\r")
+        if text.strip():
+            yield _checked(number, text, f"{file_name(file)}, line {number}")
+
+
+def _read_text(file: Path, stream: BinaryIO, separators: Sequence[str]) -> Iterator[Record]:
+    """Yield the documents of a text file that are not empty, without line ends around them."""
+    name, number, pending, length = file_name(file), 0, list[str](), 0
+    for text, is_whole in _split_at_separators(_decode(stream, name), separators):
+        pending.append(text)
+        length += len(text)
+        _check_length(length, file)
+        if is_whole:
+            if document := "".join(pending).strip("\r\n"):
+                number += 1
+                yield _checked(number, document, f"{name}, document {number}")
+            pending, length = [], 0
+
+
+def _checked(number: int, text: str, place: str) -> Record:
+    """Return a text that was decoded with surrogateescape, or its first invalid byte."""
+    if is_unicode_text(text):
+        return Record(number, text)
+    index = next(i for i, c in enumerate(text) if "\udc80" <= c <= "\udcff")
+    byte, offset = ord(text[index]) - 0xDC00, len(text[:index].encode())
+    return Record(number, None, f"{place} is not UTF-8 text: byte 0x{byte:02x} at offset {offset}")
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[BinaryIO]:
     """Open a file; decompress .gz. Each error of reading it becomes an UnreadableFileError."""
     try:
-        with _GzipFile(file) if file.suffix == ".gz" else file.open("rb") as stream:
+        with gzip.open(file) if kind_of(file).endswith(".gz") else file.open("rb") as stream:
             yield cast("BinaryIO", stream)
     except UnreadableFileError:
         raise
     except InvalidArgumentError as error:
-        raise UnreadableFileError(*error.args, **error.arguments) from error
+        raise UnreadableFileError(f"{error}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise UnreadableFileError(f"cannot read {file}: {error_reason(error)}") from error
 
 
-class _GzipFile(gzip.GzipFile):
-    """A .gz file whose growth is limited by `Limits.max_compression_ratio`."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        return self._checked(super().read(size))
-
-    def readline(self, size: int | None = -1) -> bytes:
-        return self._checked(super().readline(size))
-
-    def _checked(self, data: bytes) -> bytes:
-        n_read = self.myfileobj.tell() if self.myfileobj else 0  # None after `close`
-        check_expansion(self.name, n_read, self.tell())
-        return data
-
-
-def _decode(stream: BinaryIO, file: Path, errors: str = "strict") -> Iterator[str]:
-    """Decode a UTF-8 stream, and yield the text in consecutive strings of limited length."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")(errors)
-    offset = 0
-    while True:
+def _decode(stream: BinaryIO, name: str) -> Iterator[str]:
+    """Decode a UTF-8 stream in strings of limited length; invalid bytes become surrogates."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
+    data = stream.read(_READ_SIZE)
+    if is_utf16(data):
+        raise UnreadableFileError(f"{name} is UTF-16 text, not UTF-8; convert it to UTF-8 first")
+    if b"\0" in data[:_N_SNIFFED_BYTES]:
+        raise UnreadableFileError(f"{name} is a binary file, not text; leave it out")
+    while data:
+        yield decoder.decode(data)
         data = stream.read(_READ_SIZE)
-        start = data[: max(0, _N_SNIFFED_BYTES - offset)]
-        if b"\0" in start and not is_utf16(data):
-            raise UnreadableFileError(f"{file_name(file)} is a binary file, not text; leave it out")
-        n_buffered = len(decoder.getstate()[0])
-        try:
-            text = decoder.decode(data, final=not data)
-        except UnicodeDecodeError as error:
-            raise UnreadableFileError(
-                f"{describe_decode_error(file, error, offset - n_buffered)}; convert the file, or "
-                "leave it out"
-            ) from error
-        yield text
-        if not data:
-            return
-        offset += len(data)
+    yield decoder.decode(b"", final=True)
 
 
-def parse_record(line: str | bytes, location: str) -> dict[str, Any]:
-    """Parse a JSON object, or raise UnreadableFileError with the `location`."""
-    try:
-        record = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise UnreadableFileError(describe_decode_error(location, error)) from error
-    except (ValueError, RecursionError) as error:
-        raise UnreadableFileError(f"{location}: not JSON ({error})") from error
-    if not isinstance(record, dict):
-        kind = short_repr(record)
-        raise UnreadableFileError(f"{location}: expected a JSON object, got {kind}")
-    return record
-
-
-def text_field(record: bytes | dict[str, Any], field: str, location: str) -> str:
-    """Return the text in a field of a record; error messages show `location`.
-
-    Raises:
-        UnreadableFileError: the bytes of the record are not a JSON object; or the field is missing,
-            not a string, or has a lone surrogate.
-    """
-    record = record if isinstance(record, dict) else parse_record(record, location)
-    text = record.get(field)
+def _text_field(value: Any, field: str, place: str) -> tuple[str, str | None]:
+    """Return the text in a field of a record, and the problem if there is no valid text."""
+    if not isinstance(value, dict):
+        return "", f"{place}: expected a JSON object, got {short_repr(value)}"
+    text = value.get(field)
     if not isinstance(text, str):
-        message = "{0}: expected a string in the field {1!r}"
-        if field not in record:
-            message += "; the fields are {2}; choose one with the option {field}"
-        raise UnreadableFileError(message, location, field, short_repr(list(record)), field=field)
+        advice = f"; set field to one of its fields, {short_repr([*value])}"
+        problem = f"{place}: expected a string in the field {field!r}"
+        return "", f"{problem}{'' if field in value else advice}"
     if not is_unicode_text(text):
-        raise UnreadableFileError(
-            f"{location}: the field {field!r} is not valid Unicode: it has a lone surrogate"
-        )
-    return text
+        return "", f"{place}: the field {field!r} is not valid Unicode: it has a lone surrogate"
+    return text, None
 
 
-def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterator[TextPart]:
-    """Split the concatenation of `texts` at separators, which may span several strings."""
-    separator = any_literal(frozenset(options.separators))
-    reach = max(map(len, options.separators), default=1)
+def _split_at_separators(
+    texts: Iterable[str], separators: Sequence[str]
+) -> Iterator[tuple[str, bool]]:
+    """Split the concatenation of `texts` at separators, which may span several strings.
+
+    Yields (text, whether a separator or the end follows).
+    """
+    separator = any_literal(frozenset(separators))
+    reach = max(map(len, separators), default=1)
     tail = ""
     for text in texts:
         tail += text
@@ -374,65 +385,13 @@ def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterat
         for match in separator.finditer(tail):
             if match.start() >= safe_end:
                 break
-            yield TextPart(tail[start : match.start()], True)
+            yield tail[start : match.start()], True
             start = match.end()
         safe_end = max(start, safe_end)
-        yield TextPart(tail[start:safe_end], False)
+        yield tail[start:safe_end], False
         tail = tail[safe_end:]
     for document in separator.split(tail):
-        yield TextPart(document, True)
-
-
-def _between_separators(texts: Iterable[str], options: CorpusOptions, file: Path) -> Iterator[str]:
-    """Yield the non-empty texts between separators, without line ends next to a separator."""
-    before, pending, length = "", [], 0  # the document before, not stripped at its end yet
-    margin = ""  # nothing is stripped at the start of the file
-    for text, ends_document in _split_at_separators(texts, options):
-        pending.append(text)
-        length += len(text)
-        _check_length(length, file)
-        if ends_document:
-            if stripped := before.rstrip("\r\n"):
-                yield stripped
-            before, pending, length = "".join(pending).lstrip(margin), [], 0
-            margin = "\r\n"
-    if before:
-        yield before
-
-
-def _not_utf8(text: str, file: Path, number: int) -> str:
-    """Describe the first invalid byte of a text that was decoded with surrogateescape."""
-    if number == 1 and is_utf16(text[:2].encode(errors="surrogateescape")):
-        return f"{file_name(file)} is UTF-16 text, not UTF-8; convert it to UTF-8 first"
-    byte = next(ord(c) - 0xDC00 for c in text if "\udc80" <= c <= "\udcff")
-    return f"{file_name(file)}, document {number}: not UTF-8 text: byte 0x{byte:02x}"
-
-
-def _join(
-    segments: Iterable[TextPart], options: CorpusOptions, margin: str, file: Path
-) -> Iterator[TextPart]:
-    """Join texts to documents, or parts of long ones; strip `margin` (line ends) at both ends."""
-    pending: list[str] = []
-    length, threshold = 0, _READ_SIZE
-    started = False
-    for text, ends_document in segments:
-        pending.append(text)
-        length += len(text)
-        _check_length(length, file)
-        if ends_document:
-            rest = "".join(pending).rstrip(margin)
-            rest = rest if started else rest.lstrip(margin)
-            if rest or started:
-                yield TextPart(rest, True)
-            pending, length, threshold, started = [], 0, _READ_SIZE, False
-        elif options.split_long_documents and length > threshold:
-            joined = "".join(pending)
-            if words := _up_to_last_word(joined):
-                part = words.group()
-                yield TextPart(part if started else part.lstrip(margin), False)
-                joined, started = joined[len(part) :], True
-            pending, length = [joined], len(joined)
-            threshold = max(_READ_SIZE, 2 * length)  # if no cut was found, try less often
+        yield document, True
 
 
 def _check_length(length: int, file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from gpt2np.limits import how_to_raise, limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any, BinaryIO
 
 
@@ -35,36 +36,39 @@ def as_path(path: str | Path) -> Path:
     return Path(path).expanduser()
 
 
-def check_output_file(
-    path: Path, *, overwrite: bool = True, inputs: Iterable[Path | None] = ()
+def check_target(
+    path: Path,
+    suffixes: Sequence[str] = (),
+    *,
+    force: bool = True,
+    inputs: Iterable[Path | None] = (),
 ) -> None:
     """Check that a file can be written to `path`; call this before long work.
 
-    Raises:
-        InvalidArgumentError: `path` is a folder, a device, or one of `inputs`; its folder does not
-            exist; `path` is a broken link; or the file exists and `overwrite` is false.
-        GPT2NPError: the folder of `path` is not writable.
+    Raises InvalidArgumentError if the suffix of `path` is not one of `suffixes`; `path` is a
+    folder, a device, a broken link or one of `inputs`; its folder does not exist; or the file
+    exists and `force` is false.
     """
-    from tempfile import TemporaryFile
-
     if str(path) == "-":
         raise InvalidArgumentError("- is standard output, but this result needs a file; name one")
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise InvalidArgumentError(
+            f"{path}: the suffix selects the format; use one of {', '.join(suffixes)}"
+        )
     if not path.parent.is_dir():
         raise InvalidArgumentError(f"the folder {path.parent} does not exist; create it first")
     if path.is_symlink() and not path.exists():
         raise InvalidArgumentError(f"{path} is a broken link; remove it or choose another name")
-    if path.exists():
-        if not path.is_file():
-            raise InvalidArgumentError(f"{path} is not a file; choose another name")
-        if any(file and file.exists() and path.samefile(file) for file in inputs):
-            raise InvalidArgumentError(f"the input and the output are the same file, {path}")
-        if not overwrite:
-            message = "{0} exists already; give {force.setting} to overwrite it"
-            raise InvalidArgumentError(message, path, force=True)
-    try:
-        TemporaryFile(dir=followed(path).parent).close()  # os.access would be wrong for root
-    except OSError as error:
-        raise GPT2NPError(f"cannot write {path}: {error_reason(error)}") from error
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise InvalidArgumentError(f"{path} is not a file; choose another name")
+    if any(file and file.exists() and path.samefile(file) for file in inputs):
+        raise InvalidArgumentError(f"the input and the output are the same file, {path}")
+    if not force:
+        raise InvalidArgumentError(
+            f"{path} exists already; give --force (in Python, force=True) to overwrite it"
+        )
 
 
 def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = None) -> bytes:
@@ -186,47 +190,38 @@ def atomic_path(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def move_into_place(source: Path, target: Path, *, overwrite: bool) -> None:
-    """Flush a finished file or folder to the disk, and rename it to `target`.
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside `path`; after the `with` block, rename it to `path`.
 
-    If `target` is a link, the link stays, and its target is replaced. A folder is never replaced.
+    An empty folder at `path` is replaced. If writing fails, nothing remains.
 
     Raises:
-        InvalidArgumentError: `target` exists, and `overwrite` is false.
+        OSError: writing fails, or `path` is not a new or empty folder.
     """
-    for file in source.iterdir() if source.is_dir() else [source]:
-        with file.open("rb+") as stream:
-            os.fsync(stream.fileno())
+    temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
-        if overwrite or source.is_dir():
-            source.replace(followed(target))
-        else:
-            _link(source, target)
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
-            hint = "remove it" if source.is_dir() else "give {force.setting} to overwrite it"
-            message = f"{{0}} exists already; {hint}"
-            raise InvalidArgumentError(message, target, force=True) from error
-        raise
-
-
-def _link(source: Path, target: Path) -> None:
-    """Give a file a second name, or raise FileExistsError. Rename it if links are unsupported."""
-    try:
-        target.hardlink_to(source)
-    except FileExistsError:
-        raise
-    except OSError:
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, "exists") from None
-        source.rename(target)
+        with errors_name(path, within=temporary):
+            temporary.mkdir(parents=True)
+            yield temporary
+            if path.is_dir():
+                path.rmdir()
+            temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
-def errors_name(path: Path) -> Iterator[None]:
-    """Replace the file name by `path` in every OSError that the `with` block raises."""
+def errors_name(path: Path, *, within: Path | None = None) -> Iterator[None]:
+    """Replace the file name by `path` in an OSError of the `with` block.
+
+    With `within`, errors about files outside this folder stay as they are.
+    """
     try:
         yield
     except OSError as error:
+        name = Path(os.fsdecode(error.filename or ""))
+        if within and error.filename and not name.is_relative_to(within):
+            raise
         # NumPy's error has no number, and tells only how much of an array was written.
         raise OSError(error.errno or errno.EIO, error_reason(error), str(path)) from error

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from gpt2np.options import attributes_text, check_options, option
+
+Special = Literal["error", "allow", "text"]
 
 field_option = partial(
     option,
@@ -25,18 +28,16 @@ class DatasetOptions:
 
     field: str = field_option()
     skip_errors: bool = option(False, "Skip a file if a part of the file cannot be read")
+    special: Special = option(
+        "error",
+        "If a document contains a special token other than <|endoftext|>: report an error (error), "
+        "encode the special token (allow), or encode its characters as plain text (text)",
+    )
     combine: int = option(
         50_000,
         "For .npz: join documents with <|endoftext|> until the joined text has at least N "
         "characters",
         group="Output",
-        low=1,
-    )
-    max_rows_per_file: int | None = option(
-        None,
-        "Write a folder with a manifest and files of at most N rows each, instead of one file",
-        group="Output",
-        default_text="one file",
         low=1,
     )
     processes: int = option(1, "Number of processes", group="Performance", low=1)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
-from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, error_reason, install_hint, short_repr
-from gpt2np.limits import MIN_CHECKED_EXPANSION, check_expansion
-
-NO_COLUMN = "{0} has no column {1!r}; its columns are {2}; choose one with the option {field}"
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, error_reason, install_hint
 
 _ROWS_PER_BATCH = 32  # as Python objects, which take many times the memory of a table
 _ROW_GROUP_BYTES = 16 << 20
@@ -24,39 +21,39 @@ A type is str, int, float, bool, [type] for lists, {name: type} for structs, or 
 any other kind, stored as JSON text."""
 
 
+def column_names(stream: BinaryIO, name: object) -> list[str]:
+    """Return the names of a Parquet file's columns; errors show `name`, as those of `read_rows`."""
+    with _named_errors(name) as parquet:
+        return list(parquet.ParquetFile(stream).schema_arrow.names)
+
+
+def count_rows(path: Path) -> int:
+    """Return the number of rows of a Parquet file, which its footer tells."""
+    with _named_errors(path) as parquet:
+        return int(parquet.ParquetFile(path).metadata.num_rows)
+
+
 def read_rows(
-    stream: BinaryIO, name: object, column: str | None = None
+    stream: BinaryIO, name: object, columns: list[str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a Parquet file: all columns, or only `column`. Errors show `name`.
+    """Yield the rows of a Parquet file: all columns, or only `columns`.
 
     Raises:
-        InvalidArgumentError: the file is damaged, has no such column, or expands by more than
-            `Limits.max_compression_ratio`.
+        InvalidArgumentError: the file is damaged.
         GPT2NPError: pyarrow is not installed.
     """
+    with _named_errors(name) as parquet:
+        file = parquet.ParquetFile(stream, pre_buffer=False)
+        for batch in file.iter_batches(_ROWS_PER_BATCH, columns=columns, use_threads=False):
+            yield from batch.to_pylist()
+
+
+@contextmanager
+def _named_errors(name: object) -> Iterator[Any]:
+    """Yield the module pyarrow.parquet; convert its errors to one that shows `name`."""
     arrow, parquet = import_pyarrow()
     try:
-        file = parquet.ParquetFile(stream, pre_buffer=False)
-        names = file.schema_arrow.names
-        if column is not None and column not in names:
-            raise InvalidArgumentError(NO_COLUMN, name, column, short_repr(names), field=column)
-        columns = None if column is None else [column]
-        n_compressed, n_expanded = stream.seek(0, SEEK_END), 0
-        for number in range(file.num_row_groups):
-            group = file.metadata.row_group(number)
-            chunks = [group.column(n) for n in range(group.num_columns)]
-            n_declared = sum(
-                chunk.total_uncompressed_size
-                for chunk in chunks
-                if column in (None, chunk.path_in_schema.partition(".")[0])
-            )
-            check_expansion(name, n_compressed, n_declared)
-            # Rows can repeat a value that the group stores once: few rows of large values at a time
-            n_rows = max(1, min(_ROWS_PER_BATCH, MIN_CHECKED_EXPANSION // max(1, n_declared)))
-            for batch in file.iter_batches(n_rows, [number], columns, use_threads=False):
-                n_expanded += batch.nbytes
-                check_expansion(name, n_compressed, n_expanded)
-                yield from batch.to_pylist()
+        yield parquet
     except (arrow.ArrowException, OSError) as error:
         raise InvalidArgumentError(
             f"cannot read {name} as Parquet: {error_reason(error)}"

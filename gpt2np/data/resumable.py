@@ -1,64 +1,54 @@
-"""Jobs that resume: finished parts in a folder beside the output, joined at the end.
+"""Jobs that resume: results are appended to files in a folder beside the output.
 
     out.jsonl.partial/
-        lock                     locked while a run writes here
-        task.json                what the job is: settings, and digests of model or vocabulary
-        part-00000000-9ae0daaf   results of some consecutive input; the name has their CRC-32
-        part-00000001-1d2f00c8   a later part begins where the part before it ends
-        state.npz                state of a training run, which has no parts
-        new, output              what is being written
+        lock            locked while a run writes here
+        task.json       the settings of the job
+        stream-0, …     the results, appended
+        progress.jsonl  a line for each save: position in the input, sizes of the streams
+        state.npz       state of a training run, which has no streams
 
-A run finishes a part every few seconds: the part is written to `new`, flushed to the disk, and
-renamed. A killed run therefore loses only the results since the last part. The next run goes on
-after the last part; if the settings or the input read so far have changed, an error names the
-change. At the end, the parts are joined to `output`, which is renamed to the output file.
+A save flushes the streams to the disk, and then appends a line to progress.jsonl. The next run cuts
+the streams at the sizes of the last whole line, and goes on from its position; if the settings or
+the input read so far have changed, an error names the change. At the end, the output is renamed to
+its place.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import os
-import re
-import shutil
-import stat
-import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
-from zlib import crc32
 
 from filelock import FileLock, Timeout
 
 from gpt2np.data.corpus import UnreadableFileError
-from gpt2np.data.files import check_output_file, errors_name, followed, move_into_place
+from gpt2np.data.files import atomic_write_text, check_target, errors_name, followed
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, short_repr
 
-PART_SECONDS = 5.0
-_PART_BYTES = 16 << 20  # a part is held in memory until it is finished
-_FORMAT = 2  # of the folder; version 1 had a journal
-_LOCK, _TASK, _NEW, _OUTPUT = "lock", "task.json", "new", "output"
+SAVE_SECONDS = 5.0
 STATE = "state.npz"
-_PART_NAME = re.compile(r"part-(\d{8,})-([0-9a-f]{8})")
+_LOCK, _TASK, _PROGRESS, _OUTPUT = "lock", "task.json", "progress.jsonl", "output"
 
 
 class Position(NamedTuple):
     """How much of the input has been read."""
 
-    files: int = 0  # number of input files (or lines of the only file) read to the end
-    batches: int = 0  # number of batches read from the next input file
+    inputs: int = 0  # number of input files (or lines of the only file) read to the end
+    batches: int = 0  # number of batches read from the next input
     done: int = 0  # total progress, in bytes or lines
-    digest: str = ""  # digest of the files that were started
 
     @property
-    def files_started(self) -> int:
-        """Number of input files that were read, completely or in part."""
-        return self.files + (self.batches > 0)
+    def started(self) -> int:
+        """Number of inputs that were read, completely or in part."""
+        return self.inputs + (self.batches > 0)
+
+
+START = Position()
 
 
 class Results(NamedTuple):
@@ -69,36 +59,35 @@ class Results(NamedTuple):
     n_tokens: int = 0
 
 
-ReadStream = Callable[[int], Iterator[bytes]]
-"""`read(n)` yields the contents of stream n of all parts, in order."""
+class Step(NamedTuple):
+    """Results of a job, the position after them, and the stamp of the last input they read."""
+
+    position: Position
+    stamp: Any  # a JSON value that changes when the input changes
+    results: Results
 
 
 @dataclass(frozen=True)
 class Job:
-    """A resumable job. To resume, the settings and the input read so far must be equal.
+    """A resumable job. To resume, the settings and the inputs read so far must be equal.
 
     Attributes:
-        settings: JSON values by name; an error shows the values.
-        fingerprints: digests by name, such as "the model"; an error shows only the name.
-        digests: a function that returns {n: digest of the first n input files (or lines)} for given
-            numbers n; numbers beyond the end are left out.
-        describe_input: a function (start, stop) that names the input files (or lines) from index
-            `start` to `stop` - 1 for error messages.
-        steps: a function that yields the results of the input after a position, and the position
-            after each. At the end of the input, the function raises GPT2NPError if the input has
-            changed meanwhile.
-        assemble: a function that writes the output to a path, and returns what to tell about it. It
-            writes nothing if there is no result.
-        harmless: settings, with the values to which they may change before a job is resumed.
+        settings: JSON values by name. An error shows the values, or for a name that begins with
+            "the ", only the name.
+        stamps: a function that returns today's stamps of the first n inputs.
+        describe: a function that names the input of an index in an error message.
+        steps: a function that yields the results of the input after a position.
+        assemble: a function of the streams' paths and an output path. It returns what to tell about
+            the output, and may write the output; otherwise, the first stream is the output.
+        n_streams: number of streams.
     """
 
     settings: Mapping[str, Any]
-    fingerprints: Mapping[str, str]
-    digests: Callable[[Iterable[int]], Mapping[int, str]]
-    describe_input: Callable[[int, int], str]
-    steps: Callable[[Position], Iterator[tuple[Position, Results]]]
-    assemble: Callable[[ReadStream, Path], Any]
-    harmless: Mapping[str, Any] = field(default_factory=dict)
+    stamps: Callable[[int], list[Any]]
+    describe: Callable[[int], str]
+    steps: Callable[[Position], Iterator[Step]]
+    assemble: Callable[[Sequence[Path], Path], Any]
+    n_streams: int = 1
 
 
 @dataclass(frozen=True)
@@ -129,7 +118,7 @@ class Outcome(NamedTuple):
 def run_job(
     job: Job, out: Path, callbacks: JobCallbacks | None = None, *, force: bool = False
 ) -> Outcome:
-    """Run a job, or resume it, and write the output `out`.
+    """Run a job, or resume it, and write the output `out`. No results, no output.
 
     `force` overwrites an existing file, and discards unfinished work with other settings or input.
 
@@ -140,21 +129,27 @@ def run_job(
         OSError: the files can't be written.
     """
     callbacks = callbacks or JobCallbacks()
-    check_output_file(out, overwrite=force)
     with work_folder(out) as folder:
-        check_output_file(out, overwrite=force)  # the last run with the lock may have written it
-        n_parts, n_tokens = _run(folder, job, _resume(folder, job, callbacks, force), callbacks)
-        parts, _ = _read_parts(folder)
-        if len(parts) != n_parts:
-            raise GPT2NPError(f"files in {folder} have changed meanwhile; run the job again")
-        output = output_folder(folder) / out.name
-        with errors_name(output):
-            result = job.assemble(lambda stream: (part.read(stream) for part in parts), output)
-            if output.exists():
-                move_into_place(output, out, overwrite=force)
-        for part in reversed(parts):
-            part.path.unlink()
-    return Outcome(result, sum(part.n_skipped for part in parts), n_tokens)
+        check_target(out, force=force)
+        saved = _resume(folder, job, callbacks, force)
+        paths = [folder / f"stream-{n}" for n in range(job.n_streams)]
+        with errors_name(folder), ExitStack() as stack:
+            streams = [stack.enter_context(path.open("ab")) for path in paths]
+            for stream, size in zip(streams, saved.at.sizes, strict=True):
+                stream.truncate(size)
+            n_tokens = _append(job, saved, streams, folder / _PROGRESS, callbacks)
+        if (changed := _changed_input(job, saved)) is not None:
+            raise GPT2NPError(f"{changed} has changed while it was read; run it again with --force")
+        output = folder / f"{_OUTPUT}{out.suffix}"
+        with errors_name(out):
+            result = job.assemble(paths, output)
+            source = output if output.exists() else paths[0]
+            if source.stat().st_size:
+                check_target(out, force=force)  # another program may have made it meanwhile
+                _flush(source)
+                source.replace(followed(out))
+        (folder / _PROGRESS).unlink(missing_ok=True)
+    return Outcome(result, saved.at.n_skipped, n_tokens)
 
 
 def partial_folder(out: Path) -> Path:
@@ -168,50 +163,34 @@ def partial_folder(out: Path) -> Path:
 
 def read_settings(out: Path) -> dict[str, Any]:
     """Return the settings of the unfinished job for the output `out`, or {} if there is none."""
-    task = _read_task(partial_folder(out))
-    return task["settings"] if task else {}
+    try:
+        return dict(json.loads((partial_folder(out) / _TASK).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
 
 
-def input_digests(files: Iterable[Path]) -> list[str]:
-    """Return a list whose item n is the digest of the first n of `files`.
-
-    A digest covers the paths, sizes and modification times of the files.
-    """
-    stamps = []
-    for file in files:
-        stamp: list[object] = [os.fspath(file.absolute())]
-        with suppress(FileNotFoundError):  # a file may vanish while a job runs
-            status = file.stat()
-            stamp += [status.st_size, status.st_mtime_ns]
-        stamps.append(json.dumps(stamp))
-
-    def add(digest: str, stamp: str) -> str:
-        return hashlib.sha256(f"{digest}\n{stamp}".encode()).hexdigest()
-
-    return [*accumulate(stamps, add, initial="")]
+def file_stamp(file: Path) -> list[Any]:
+    """Return a file's path, size and modification time; a changed file has another stamp."""
+    status = file.stat()
+    return [os.fspath(file.absolute()), status.st_size, status.st_mtime_ns]
 
 
 @contextmanager
 def work_folder(out: Path) -> Iterator[Path]:
-    """Create and lock the folder of unfinished work on `out`.
+    """Create and lock the folder of unfinished work on `out`; on exit, remove it if it has none.
 
-    On exit, remove the folder if it holds no results.
-
-    Raises:
-        GPT2NPError: another job uses the folder; or the folder is not one of unfinished work of
-            this version of gpt2np.
+    Raises GPT2NPError if another job uses the folder.
     """
     folder = partial_folder(out)
-    _check_folder(folder)
     lock = _lock(folder)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder / _OUTPUT, ignore_errors=True)
-        (folder / _NEW).unlink(missing_ok=True)
-        if not _part_paths(folder) and not (folder / STATE).exists():
-            (folder / _TASK).unlink(missing_ok=True)
-            if sys.platform == "win32":
+        if not any((folder / name).exists() for name in (_PROGRESS, STATE)):
+            for pattern in (_TASK, "new", f"{_OUTPUT}*", "stream-*"):
+                for path in folder.glob(pattern):
+                    path.unlink()
+            if os.name == "nt":
                 lock.release()  # Windows can't remove an open file
             with suppress(OSError):  # foreign files, or another job has started to use the folder
                 (folder / _LOCK).unlink(missing_ok=True)
@@ -219,283 +198,197 @@ def work_folder(out: Path) -> Iterator[Path]:
         lock.release()
 
 
-def output_folder(folder: Path) -> Path:
-    """Return a new folder for the output within a work folder, which must have a task."""
-    shutil.rmtree(folder / _OUTPUT, ignore_errors=True)  # of a run that was killed
-    (folder / _OUTPUT).mkdir()
-    return folder / _OUTPUT
-
-
 def _lock(folder: Path) -> FileLock:
-    lock = FileLock(folder / _LOCK)
     while True:
-        with suppress(FileExistsError):
-            folder.mkdir(parents=True)
+        lock = FileLock(folder / _LOCK)
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(blocking=False)
         except Timeout:
             raise GPT2NPError(
                 f"another process is writing to {folder}, or another thread of this process; "
                 "wait for it to end, or choose another output file"
             ) from None
-        except (FileNotFoundError, FileExistsError):  # another job has removed the folder meanwhile
-            continue
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # a file system without locks
+        except (FileNotFoundError, FileExistsError):
+            if folder.is_file() or not folder.parent.is_dir():
                 raise
-        return lock
+            continue  # another job has removed the folder meanwhile
+        if (folder / _LOCK).exists():
+            return lock
+        lock.release()
 
 
-def _check_folder(folder: Path) -> None:
-    """Raise GPT2NPError if the folder may have another purpose, or another version's work."""
-    try:
-        is_folder = stat.S_ISDIR(folder.lstat().st_mode)
-        paths = [*folder.iterdir()] if is_folder else []
-    except FileNotFoundError:
-        return
-    if not is_folder:
-        raise GPT2NPError(
-            f"{folder}, where unfinished work is kept, is a link or not a folder; move it elsewhere"
-        )
-    has_task = any(path.name == _TASK for path in paths)
-    for path in paths:
-        if _is_foreign(path, has_task):
-            raise GPT2NPError(
-                f"{folder}, where unfinished work is kept, has a foreign file or link, "
-                f"{path.name}; move it away"
-            )
-    if _read_task(folder) is None and (folder / _TASK).exists():
-        raise GPT2NPError(
-            f"{folder} has unfinished work that this version of gpt2np cannot read; finish it with "
-            "the version that began it, or remove the folder"
-        )
+def begin_task(folder: Path, settings: Mapping[str, Any], *, has_work: bool, force: bool) -> None:
+    """Write task.json, the settings of the job in a folder that may already have work.
 
-
-def _is_foreign(path: Path, has_task: bool) -> bool:
-    """Return whether a file prevents the use of its folder, which may have a task."""
-    if path.name.startswith(".filelock-probe-"):  # a test of the library filelock, in another job
-        return False
-    is_file = path.name in (_LOCK, _NEW, _TASK, STATE) or bool(_PART_NAME.fullmatch(path.name))
-    if not has_task and path.name not in (_LOCK, _NEW):
-        return True
-    try:
-        status = path.lstat()
-    except FileNotFoundError:  # removed by another job
-        return False
-    if is_file:
-        return not stat.S_ISREG(status.st_mode) or status.st_nlink > 1
-    return path.name == _OUTPUT and not stat.S_ISDIR(status.st_mode)
-
-
-def _resume(folder: Path, job: Job, callbacks: JobCallbacks, force: bool) -> Sequence[_Part]:
-    """Return the parts that are valid for `job`, and remove the others.
-
-    Raises InvalidArgumentError if parts are of another task, and `force` is false.
+    Raises InvalidArgumentError if the work belongs to other settings, and `force` is false.
     """
-    task = _read_task(folder)
-    parts, damaged = _read_parts(folder)
-    changes: list[str] = []
-    if task and parts:
-        changes += _changes(task, job.settings, job.fingerprints, job.harmless.items())
-    digests = {} if changes else job.digests([part.position.files_started for part in parts])
-    valid: list[_Part] = []
-    last = Position()
-    for part in () if changes else parts:
-        started = part.position.files_started
-        if part.position.digest != digests.get(started):
-            changes = [f"{_escape(job.describe_input(last.files, started))} has changed"]
-            break
-        valid.append(part)
-        last = part.position
-    names = {**task["settings"], **job.settings} if task else job.settings
-    if changes and not force:
-        raise _changed_error(folder, changes, names)
-    if damaged:
-        changes.append(f"{damaged[0].name} is damaged, or the part before it is missing")
-    for path in reversed(_part_paths(folder)[len(valid) :]):
-        path.unlink()
-    write_task(folder, job.settings, job.fingerprints)
-    if changes:
-        plain = {name: name for name in names}
-        callbacks.on_restart([change.format(**plain) for change in changes])
-    if last.done:
-        callbacks.on_resume(last.done)
-    return valid
+    if has_work and not force and (changes := [*_changes(folder, settings)]):
+        raise _changed_error(folder, changes)
+    atomic_write_text(folder / _TASK, json.dumps(settings, default=repr))
 
 
-def begin_task(folder: Path, settings: Mapping[str, Any], fingerprints: Mapping[str, str]) -> None:
-    """Write task.json in a work folder for a job with a state instead of parts.
-
-    Raises InvalidArgumentError if the saved state belongs to another task.
-    """
-    task = _read_task(folder)
-    if task and (folder / STATE).exists():
-        changes = [*_changes(task, settings, fingerprints)]
-        if changes:
-            raise _changed_error(folder, changes, {**task["settings"], **settings})
-    write_task(folder, settings, fingerprints)
+def _changed_error(folder: Path, changes: Sequence[str]) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{folder} has the results of an unfinished job, but {'; '.join(changes)}; undo the change "
+        "to go on, or start over with --force (in Python, force=True)"
+    )
 
 
-def _changed_error(
-    folder: Path, changes: Iterable[str], settings: Mapping[str, Any]
-) -> InvalidArgumentError:
-    message = f"{{0}} has the results of an unfinished job, but {'; '.join(changes)}; "
-    message += "undo the change to go on, or give {force.setting} to start over"
-    return InvalidArgumentError(message, folder, force=True, **settings)
-
-
-def write_task(folder: Path, settings: Mapping[str, Any], fingerprints: Mapping[str, str]) -> None:
-    """Write task.json, which tells later runs that the files in the folder are gpt2np's."""
-    content = {"format": _FORMAT, "settings": settings, "fingerprints": fingerprints}
-    _write(folder / _TASK, json.dumps(content, default=repr).encode())
-
-
-def _changes(
-    task: Mapping[str, Mapping[str, Any]],
-    settings: Mapping[str, Any],
-    fingerprints: Mapping[str, str],
-    harmless: Collection[tuple[str, Any]] = (),
-) -> Iterator[str]:
-    """Describe each difference from a stored task, except settings with a new value in `harmless`.
-
-    A description is a template, in which `{name}` is the name of a setting.
-    """
-    for name in {**task["fingerprints"], **fingerprints}:
-        if task["fingerprints"].get(name) != fingerprints.get(name):
-            yield f"{name} has changed"
+def _changes(folder: Path, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Describe each difference between the settings and those in task.json."""
+    before = read_settings(folder.with_name(folder.name.removesuffix(".partial")))
     after = json.loads(json.dumps(settings, default=repr))
-    for name in {**task["settings"], **after}:
-        old, new = task["settings"].get(name), after.get(name)
-        if old != new and (name, new) not in harmless:
-            yield f"{{{name}}} was {_show(old)}, is {_show(new)}"
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        if old != new and name.startswith("the "):
+            yield f"{name} has changed"
+        elif old != new:
+            yield f"{name} was {_show(old)}, is {_show(new)}"
 
 
 def _show(value: object) -> str:
-    return "not given" if value is None else _escape(short_repr(value))
+    return "not given" if value is None else short_repr(value)
 
 
-def _escape(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
+class _Point(NamedTuple):
+    """A position in the input, and what the streams hold of the input before it."""
 
-
-def _read_task(folder: Path) -> dict[str, dict[str, Any]] | None:
-    """Return the settings and fingerprints in task.json; None if there are none of this version."""
-    try:
-        content = json.loads((folder / _TASK).read_text(encoding="utf-8"))
-        if content["format"] == _FORMAT:
-            return {name: dict(content[name]) for name in ("settings", "fingerprints")}
-    except (OSError, ValueError, TypeError, KeyError):
-        pass
-    return None
-
-
-def _run(
-    folder: Path, job: Job, parts: Sequence[_Part], callbacks: JobCallbacks
-) -> tuple[int, int]:
-    """Compute and write what follows `parts`; return the number of parts and of new tokens."""
-    unsaved, n_tokens = _UnsavedPart(len(parts)), 0
-    try:
-        for position, results in job.steps(parts[-1].position if parts else Position()):
-            unsaved.steps.append((position, results))
-            unsaved.n_bytes += sum(map(len, results.contents))
-            n_tokens += results.n_tokens
-            if unsaved.is_due():
-                unsaved.write(folder)
-                unsaved = _UnsavedPart(unsaved.number + 1)
-            for problem in results.problems:
-                callbacks.on_skip(problem)
-            callbacks.on_progress(position.done, n_tokens)
-    except UnreadableFileError:  # the file will be changed before the next run: drop its results
-        for part in reversed(_read_parts(folder)[0]):
-            if not part.position.batches:
-                break
-            part.path.unlink()
-        raise
-    except BaseException:
-        unsaved.write(folder)
-        raise
-    unsaved.write(folder)
-    return unsaved.number + bool(unsaved.steps), n_tokens
+    position: Position
+    sizes: list[int]  # of the streams, in bytes
+    n_skipped: int
 
 
 @dataclass
-class _UnsavedPart:
-    """Results in memory that will be the part with the given number."""
+class _Saved:
+    """The progress of a job. `at` is replaced as a whole, since Ctrl-C may come at any time."""
 
-    number: int
-    steps: list[tuple[Position, Results]] = field(default_factory=list)
-    n_bytes: int = 0
-    started: float = field(default_factory=time.monotonic)
+    at: _Point
+    whole: _Point  # the last one at the end of an input
+    stamps: list[Any] = field(default_factory=list)  # of the inputs that were started
+    n_stamps_saved: int = 0  # of them, those in progress.jsonl
+    length: int = 0  # of progress.jsonl
 
-    def is_due(self) -> bool:
-        """Return whether the part is large or old enough to be written."""
-        return self.n_bytes >= _PART_BYTES or time.monotonic() >= self.started + PART_SECONDS
-
-    def write(self, folder: Path) -> None:
-        """Write the part, unless it is empty. After an interruption, the call can be repeated."""
-        if not self.steps:
-            return
-        contents = (results.contents for _, results in self.steps)
-        streams = [*map(b"".join, zip(*contents, strict=True))]
-        header = {
-            **self.steps[-1][0]._asdict(),
-            "n_skipped": sum(len(results.problems) for _, results in self.steps),
-            "sizes": [*map(len, streams)],
-        }
-        content = b"".join([json.dumps(header).encode(), b"\n", *streams])
-        _write(folder / _part_name(self.number, content), content)
+    def save(self, streams: Sequence[BinaryIO], progress: Path) -> None:
+        """Flush the streams to the disk, then append a line to progress.jsonl."""
+        for stream in streams:
+            stream.flush()
+            os.fsync(stream.fileno())
+        n_stamps = self.at.position.started
+        line = json.dumps([*self.at, self.stamps[self.n_stamps_saved : n_stamps]]).encode() + b"\n"
+        with progress.open("ab") as file:
+            file.truncate(self.length)  # drops half a line of a failed save
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self.n_stamps_saved, self.length = n_stamps, self.length + len(line)
 
 
-class _Part(NamedTuple):
-    """A finished part on the disk: a line of JSON, then the streams."""
-
-    path: Path
-    position: Position  # at its end
-    n_skipped: int
-    sizes: list[int]  # of the streams, in bytes
-
-    def read(self, stream: int) -> bytes:
-        with self.path.open("rb") as file:
-            file.readline()
-            file.seek(sum(self.sizes[:stream]), os.SEEK_CUR)
-            return file.read(self.sizes[stream])
+def _nothing_saved(n_streams: int) -> _Saved:
+    point = _Point(START, [0] * n_streams, 0)
+    return _Saved(point, point)
 
 
-def _read_parts(folder: Path) -> tuple[list[_Part], list[Path]]:
-    """Return the parts before the first gap or damaged part, and the paths of the other parts."""
-    parts: list[_Part] = []
-    paths = _part_paths(folder)
-    for path in paths:
-        content = path.read_bytes()
-        if path.name != _part_name(len(parts), content):
-            break
-        header = json.loads(content[: content.index(b"\n")])
-        n_skipped, sizes = header.pop("n_skipped"), header.pop("sizes")
-        parts.append(_Part(path, Position(**header), n_skipped, sizes))
-    return parts, paths[len(parts) :]
+def _resume(folder: Path, job: Job, callbacks: JobCallbacks, force: bool) -> _Saved:
+    """Return the progress that is valid for `job`, and write the job's settings.
+
+    Raises InvalidArgumentError if there is progress of another job, and `force` is false.
+    """
+    saved = _read_progress(folder, job.n_streams)
+    changes = [*_changes(folder, job.settings)] if saved.length else []
+    if not changes and (changed := _changed_input(job, saved)) is not None:
+        changes = [f"{changed} has changed"]
+    if changes and not force:
+        raise _changed_error(folder, changes)
+    if changes:
+        callbacks.on_restart(changes)
+        (folder / _PROGRESS).unlink()
+        saved = _nothing_saved(job.n_streams)
+    begin_task(folder, job.settings, has_work=False, force=force)
+    if saved.at.position.done:
+        callbacks.on_resume(saved.at.position.done)
+    return saved
 
 
-def _part_name(number: int, content: bytes) -> str:
-    return f"part-{number:08}-{crc32(content):08x}"
+def _read_progress(folder: Path, n_streams: int) -> _Saved:
+    """Return the progress of the last whole line that fits the streams."""
+    path = folder / _PROGRESS
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    entries = [json.loads(line) for line in lines if line.endswith(b"\n")]
+    streams = [folder / f"stream-{n}" for n in range(n_streams)]
+    actual = [stream.stat().st_size if stream.exists() else 0 for stream in streams]
+    while entries and any(map(int.__gt__, entries[-1][1], actual)):
+        entries.pop()  # the results were lost, for example in a power failure
+    saved = _nothing_saved(n_streams)
+    for position, sizes, n_skipped, stamps in entries:
+        saved.at = _Point(Position(*position), sizes, n_skipped)
+        saved.whole = saved.whole if saved.at.position.batches else saved.at
+        del saved.stamps[saved.at.position.started - len(stamps) :]
+        saved.stamps += stamps
+    saved.n_stamps_saved = len(saved.stamps)
+    saved.length = sum(map(len, lines[: len(entries)]))
+    return saved
 
 
-def _part_paths(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if _PART_NAME.fullmatch(path.name))
+def _changed_input(job: Job, saved: _Saved) -> str | None:
+    """Return the name of the first input that has changed since it was read."""
+    today = job.stamps(len(saved.stamps))
+    for index, stamp in enumerate(saved.stamps):
+        if index >= len(today) or today[index] != stamp:
+            return job.describe(index)
+    return None
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file of a work folder to the disk; see `new_file`."""
-    with new_file(path) as file:
-        file.write(content)
+def _append(
+    job: Job,
+    saved: _Saved,
+    streams: Sequence[BinaryIO],
+    progress: Path,
+    callbacks: JobCallbacks,
+) -> int:
+    """Append the results after the saved position; return the number of new tokens.
+
+    If a file can't be read, the results of that file are not kept: it will be changed.
+    """
+    n_tokens, last_save, last_saved = 0, time.monotonic(), saved.at
+    try:
+        for position, stamp, results in job.steps(saved.at.position):
+            for stream, content in zip(streams, results.contents, strict=True):
+                stream.write(content)
+            saved.stamps += [stamp] * (position.started - len(saved.stamps))
+            n_skipped = saved.at.n_skipped + len(results.problems)
+            saved.at = _Point(position, [stream.tell() for stream in streams], n_skipped)
+            saved.whole = saved.whole if position.batches else saved.at
+            if time.monotonic() >= last_save + SAVE_SECONDS:
+                saved.save(streams, progress)
+                last_save, last_saved = time.monotonic(), saved.at
+            n_tokens += results.n_tokens
+            for problem in results.problems:
+                callbacks.on_skip(problem)
+            callbacks.on_progress(position.done, n_tokens)
+    except UnreadableFileError:
+        saved.at = saved.whole if saved.length else last_saved
+        del saved.stamps[saved.at.position.started :]
+        saved.n_stamps_saved = min(saved.n_stamps_saved, len(saved.stamps))
+        raise
+    finally:
+        if saved.at != last_saved:
+            saved.save(streams, progress)
+    return n_tokens
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write under another name; then flush it to the disk, and rename it."""
-    new = path.with_name(_NEW)
+    new = path.with_name("new")
     with errors_name(path):
         with new.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())

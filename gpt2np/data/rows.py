@@ -1,87 +1,91 @@
-"""Outputs of rows: JSON Lines or Parquet, in one file or a folder of files."""
+"""Outputs of rows: JSON Lines, CSV or Parquet."""
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.files import check_output_file
+from gpt2np.data.corpus import kind_of
+from gpt2np.data.files import check_target
 from gpt2np.data.parquet import Columns, import_pyarrow, write_rows
-from gpt2np.data.resumable import ReadStream
-from gpt2np.errors import InvalidArgumentError, check_argument
 
-ROW_SUFFIXES = (".jsonl", ".parquet")
+ROW_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:
-    """Return a row as a line of a .jsonl file.
+    """Return a row as a line of a .jsonl file; values that JSON lacks become texts.
 
     JSON escapes a lone surrogate: a byte of a path that is not UTF-8 is written as `\\udcff`.
     """
-    return json.dumps(row, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+    text = json.dumps(row, ensure_ascii=False, default=str)
+    return text.encode(errors="backslashreplace") + b"\n"
 
 
-def assemble_rows(
-    read: ReadStream, out: Path, columns: Columns, max_rows_per_file: int | None = None
-) -> int:
-    """Write the rows of a job, which are JSON Lines, to `out`; return the number of rows.
+def add_columns(
+    inputs: Mapping[str, Any], results: Mapping[str, Any], columns: Columns
+) -> dict[str, Any]:
+    """Return the columns of an input row, and then its results.
 
-    `columns` and `max_rows_per_file` are those of `write_output`.
+    An input column with the name of one of the result's `columns` becomes "input_" + name.
     """
-    lines = (line for content in read(0) for line in content.splitlines(keepends=True))
-    rows = map(json.loads, lines) if out.suffix == ".parquet" else lines
-    return write_output(rows, out, columns, max_rows_per_file)
+    renamed = {f"input_{name}" if name in columns else name: inputs[name] for name in inputs}
+    return {**renamed, **results}
 
 
-def write_output(
-    rows: Iterator[Any], out: Path, columns: Columns, max_rows_per_file: int | None
-) -> int:
-    """Write rows to `out`, and return their number: lines of JSON, or Parquet with `columns`.
+def assemble_rows(streams: Sequence[Path], out: Path, columns: Columns) -> None:
+    """Write the rows of a job, lines of JSON, to `out`; a .jsonl file has the lines themselves.
 
-    If there are no rows, `out` is not written. With `max_rows_per_file`, `out` becomes a folder
-    with files of so many rows, in order, and `_manifest.json`, which lists the files. Readers of
-    Parquet folders skip names with "_".
+    `columns` are those of the results; other columns precede them, with the types of their values.
     """
-    files: list[dict[str, Any]] = []
-    n_rows = 0
-    for first in rows:
-        group = chain([first], islice(rows, max_rows_per_file and max_rows_per_file - 1))
-        if max_rows_per_file is None:
-            return _write_file(group, out, columns)
-        out.mkdir(exist_ok=True)
-        path = out / f"part-{len(files):05}{out.suffix}"
-        n_written = _write_file(group, path, columns)
-        files.append({"name": path.name, "rows": n_written, "bytes": path.stat().st_size})
-        n_rows += n_written
-    if files:
-        manifest = json.dumps({"rows": n_rows, "files": files}, indent=1)
-        (out / "_manifest.json").write_text(f"{manifest}\n", encoding="utf-8")
-    return n_rows
-
-
-def _write_file(rows: Iterable[Any], path: Path, columns: Columns) -> int:
-    if path.suffix == ".parquet":
-        return write_rows(rows, path, columns)
-    with path.open("wb") as file:
-        return sum(1 for line in rows if file.write(line))
-
-
-def check_rows_output(out: Path, *, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:
-    """Raise a GPT2NPError if `out` can't be written, or is neither .jsonl nor .parquet."""
-    if out.suffix not in ROW_SUFFIXES:
-        check_argument(False, "out", f"{out}", f"a name that ends in {' or '.join(ROW_SUFFIXES)}")
-    if out.suffix == ".parquet":
-        import_pyarrow()
-    check_output_file(out, overwrite=overwrite, inputs=inputs)
-
-
-def check_max_rows(out: Path, max_rows_per_file: int | None) -> None:
-    """Raise InvalidArgumentError if `max_rows_per_file` is invalid, or its folder `out` exists."""
-    if max_rows_per_file is None:
+    if kind_of(out) == ".jsonl" or not streams[0].stat().st_size:
         return
-    check_argument(max_rows_per_file >= 1, "max_rows_per_file", max_rows_per_file, "at least 1")
-    if out.exists() or out.is_symlink():
-        raise InvalidArgumentError(f"{out} exists already; remove it, or choose another name")
+    columns = {**_other_columns(_read(streams[0]), columns), **columns}
+    if kind_of(out) == ".parquet":
+        write_rows(_read(streams[0]), out, columns)
+        return
+    with out.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        for row in _read(streams[0]):
+            writer.writerow([_cell(row.get(name)) for name in columns])
+
+
+def _read(stream: Path) -> Iterator[dict[str, Any]]:
+    with stream.open("rb") as file:
+        yield from map(json.loads, file)
+
+
+def _cell(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _other_columns(rows: Iterable[Mapping[str, Any]], columns: Columns) -> dict[str, Any]:
+    types: dict[str, set[type]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name in columns:
+                continue
+            found = types.setdefault(name, set())
+            if value is not None:
+                is_large = isinstance(value, int) and abs(value) >> 63
+                found.add(object if is_large else type(value))
+    return {name: _common_type(found) for name, found in types.items()}
+
+
+def _common_type(types: set[type]) -> Any:
+    if types == {int, float}:
+        return float
+    kind = next(iter(types), str) if len(types) < 2 else object
+    return kind if kind in (str, int, float, bool) else object
+
+
+def check_rows_target(out: Path, *, force: bool, inputs: Iterable[Path | None] = ()) -> None:
+    """Raise a GPT2NPError if rows can't be written to `out`; see `check_target`."""
+    check_target(out, ROW_SUFFIXES, force=force, inputs=inputs)
+    if kind_of(out) == ".parquet":
+        import_pyarrow()

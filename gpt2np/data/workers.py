@@ -6,12 +6,12 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from multiprocessing import connection, parent_process
 from threading import Thread
 from typing import Any, TypeVar
 
-from gpt2np.errors import check_argument, is_integer
+from gpt2np.errors import GPT2NPError, check_argument, is_integer
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,19 +29,28 @@ def check_processes(processes: int) -> None:
     check_argument(is_valid, "processes", processes, expected)
 
 
-def map_in_order(
-    function: Callable[[Item], Result], items: Iterable[Item], processes: int
+def map_here(
+    make_function: Callable[[], Callable[[Item], Result]], items: Iterable[Item]
 ) -> Iterator[tuple[Item, Result]]:
-    """Call `function` in worker processes; yield (item, result) in the order of `items`.
+    """Call a function in this process; yield (item, result) in the order of `items`."""
+    function = make_function()
+    return ((item, function(item)) for item in items)
 
-    Only a few items are read ahead, unlike in `Executor.map`. Each process gets `function` only
-    once, so `function` may hold large data. With `processes` = 1, no worker process is started.
-    Raises concurrent.futures.BrokenExecutor if a worker process is killed.
+
+def map_in_order(
+    make_function: Callable[[], Callable[[Item], Result]], items: Iterable[Item], processes: int
+) -> Iterator[tuple[Item, Result]]:
+    """Call a function in worker processes; yield (item, result) in the order of `items`.
+
+    Only a few items are read ahead, unlike in `Executor.map`. `make_function` is called once in
+    each process. With `processes` = 1, no worker process is started.
+
+    Raises GPT2NPError if a worker process dies.
     """
     if processes == 1:
-        yield from ((item, function(item)) for item in items)
+        yield from map_here(make_function, items)
         return
-    pool = ProcessPoolExecutor(processes, initializer=_init_worker, initargs=(function,))
+    pool = ProcessPoolExecutor(processes, initializer=_init_worker, initargs=(make_function,))
     queue: deque[tuple[Item, Future[Result]]] = deque()
     try:
         for item in items:
@@ -50,13 +59,17 @@ def map_in_order(
                 first, future = queue.popleft()
                 yield first, future.result()
         yield from ((item, future.result()) for item, future in queue)
+    except BrokenExecutor as error:
+        raise GPT2NPError(
+            "a worker process died, perhaps out of memory; try fewer processes"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _init_worker(function: Callable[[Any], Any]) -> None:
+def _init_worker(make_function: Callable[[], Callable[[Any], Any]]) -> None:
     global _function
-    _function = function
+    _function = make_function()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends the worker
     Thread(target=_exit_with_parent, daemon=True).start()
 

@@ -6,17 +6,18 @@ The definitions are those of `gpt2np.evaluation.perplexity`, for each document b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.corpus import CorpusOptions, Document, read_numbered_documents
-from gpt2np.data.corpus_job import DocumentBatch, RunBatches, corpus_job, read_batches
+from gpt2np.data.corpus import Document, read_documents
+from gpt2np.data.corpus_job import DocumentBatch, MapItems, corpus_job, read_batches
 from gpt2np.data.files import file_name
-from gpt2np.data.resumable import JobCallbacks, Outcome, ReadStream, Results, run_job
-from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
+from gpt2np.data.resumable import START, JobCallbacks, Outcome, Position, Results, run_job
+from gpt2np.data.rows import add_columns, assemble_rows, json_line
+from gpt2np.data.workers import map_here
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.evaluation.perplexity import (
     PER_TEXT,
@@ -51,6 +52,8 @@ COLUMNS = {
 TOKEN_COLUMNS = {**COLUMNS, "token_scores": [_TOKEN]}
 """The columns of the results with `ScoreOptions.tokens`."""
 
+BatchScorer = Callable[[DocumentBatch[Document]], Results]
+
 
 def score_corpus(
     lm: LanguageModel,
@@ -58,17 +61,17 @@ def score_corpus(
     out: Path,
     options: ScoreOptions | None = None,
     callbacks: JobCallbacks | None = None,
-    fingerprint: str = "",
+    *,
     force: bool = False,
-    run: RunBatches | None = None,
-    max_rows_per_file: int | None = None,
+    map_items: MapItems = map_here,
+    make_scorer: Callable[[], BatchScorer] | None = None,
 ) -> Outcome:
     """Score each document of `files`; the result of the Outcome is their total Perplexity.
 
-    The rows of `out`, a .jsonl or .parquet file, have the order of the documents. A document that
-    can't be read is skipped and reported. A call resumes an interrupted call; `files` may have
-    additional files at the end. `fingerprint` is a digest of the model's files. `run` scores the
-    batches elsewhere; see `gpt2np.distributed.jobs`. `max_rows_per_file` is that of `write_output`.
+    The rows of `out`, a .jsonl, .csv or .parquet file, have the order of the documents, and begin
+    with the columns of the input row. A document that can't be read is skipped and reported. A call
+    resumes an interrupted call; `files` may have additional files at the end. `map_items` may
+    call `make_scorer` elsewhere; see `gpt2np.distributed`.
 
     Raises the errors of `run_job`, and:
         InvalidArgumentError: an option is invalid.
@@ -76,23 +79,19 @@ def score_corpus(
     """
     options = options or ScoreOptions()
     check_score_arguments(lm, options.context, options.stride, options.from_end_of_text)
-    check_max_rows(out, max_rows_per_file)
-    columns = TOKEN_COLUMNS if options.tokens else COLUMNS
+    names = [file_name(file) for file in files]
+    make_scorer = make_scorer or partial(partial, score_batch, lm, options, names)
+
+    def run(position: Position) -> Iterator[tuple[DocumentBatch[Document], Results]]:
+        return map_items(make_scorer, read_document_batches(files, options, position))
+
     job = corpus_job(
         files,
         {**model_settings(lm), **asdict(options)},
-        {"the model": fingerprint},
-        run or partial(_score_here, lm, options),
-        partial(_assemble, columns=columns, max_rows_per_file=max_rows_per_file),
+        run,
+        partial(_assemble, columns=TOKEN_COLUMNS if options.tokens else COLUMNS),
     )
     return run_job(job, out, callbacks, force=force)
-
-
-def _score_here(
-    lm: LanguageModel, options: ScoreOptions, files: Sequence[Path], start: tuple[int, int]
-) -> Iterator[tuple[DocumentBatch[Any], Results]]:
-    for batch in read_document_batches(files, options, start):
-        yield batch, score_batch(lm, batch, options, files[batch.file])
 
 
 def perplexity_of_files(
@@ -102,8 +101,10 @@ def perplexity_of_files(
 
     The result of the Outcome is the total Perplexity.
     """
+    check_score_arguments(lm, options.context, options.stride, options.from_end_of_text)
     total, n_skipped, n_tokens, n_bytes = Perplexity(), 0, 0, 0
-    for batch, results in _score_here(lm, options, files, (0, 0)):
+    for batch in read_document_batches(files, options):
+        results = score_batch(lm, options, [file_name(file) for file in files], batch)
         total += _total(results.contents[0].splitlines())
         for problem in results.problems:
             callbacks.on_skip(problem)
@@ -113,11 +114,10 @@ def perplexity_of_files(
     return Outcome(total, n_skipped, n_tokens)
 
 
-def _assemble(
-    read: ReadStream, out: Path, columns: dict[str, Any], max_rows_per_file: int | None
-) -> Perplexity:
-    assemble_rows(read, out, columns, max_rows_per_file)
-    return _total(line for content in read(0) for line in content.splitlines())
+def _assemble(streams: Sequence[Path], out: Path, columns: dict[str, Any]) -> Perplexity:
+    assemble_rows(streams, out, columns)
+    with streams[0].open("rb") as lines:
+        return _total(lines)
 
 
 def _total(lines: Iterable[bytes]) -> Perplexity:
@@ -125,26 +125,33 @@ def _total(lines: Iterable[bytes]) -> Perplexity:
 
 
 def read_document_batches(
-    files: Sequence[Path], options: ScoreOptions, start: tuple[int, int] = (0, 0)
+    files: Sequence[Path], options: ScoreOptions, start: Position = START
 ) -> Iterator[DocumentBatch[Document]]:
     """Yield the documents of `files` in batches; `start` is that of `read_batches`."""
-    read = partial(read_numbered_documents, options=CorpusOptions(field=options.field))
+
+    def read(file: Path) -> Iterator[tuple[Document, int, int]]:
+        for document in read_documents(file, options.field):
+            yield document, len(document.text), len(document.text.encode())
+
     return read_batches(files, read, BATCH_SIZE, start=start)
 
 
 def score_batch(
-    lm: LanguageModel, batch: DocumentBatch[Document], options: ScoreOptions, source: Path
+    lm: LanguageModel,
+    options: ScoreOptions,
+    names: Sequence[str],
+    batch: DocumentBatch[Document],
 ) -> Results:
-    """Score the documents of a batch; `source` is the name of their file in the results."""
+    """Score the documents of a batch; `names` are the names of the files in the results."""
     readable = [document for document in batch.items if document.problem is None]
     scores = score_documents(lm, [document.text for document in readable], options)
-    rows = (
-        {"file": file_name(source), "document": document.number, **row}
-        for document, row in zip(readable, scores, strict=True)
-    )
+    rows = []
+    for document, score in zip(readable, scores, strict=True):
+        row = {"file": names[batch.file], "document": document.number, **score}
+        rows.append(json_line(add_columns(document.columns, row, TOKEN_COLUMNS)))
     problems = [document.problem for document in batch.items if document.problem is not None]
     n_tokens = sum(row["tokens"] for row in scores)
-    return Results((b"".join(map(json_line, rows)),), problems, n_tokens)
+    return Results((b"".join(rows),), problems, n_tokens)
 
 
 def score_documents(

@@ -8,7 +8,7 @@ resumes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,19 +21,22 @@ from gpt2np.data.resumable import (
     Outcome,
     Position,
     Results,
+    Step,
     read_settings,
     run_job,
 )
-from gpt2np.data.rows import assemble_rows, check_max_rows, json_line
-from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
+from gpt2np.data.rows import add_columns, assemble_rows, json_line
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation.complete import Result, pick_best, run_groups, start
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import LanguageModel, model_settings
-from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_lines
+from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_prompts
 from gpt2np.prompts.rows import COLUMNS, completion_as_json
 from gpt2np.tokenizer import Tokenizer
+
+RunLines = Callable[[Iterable[PromptLine]], Iterator[tuple[PromptLine, Results]]]
 
 _ALIASES = {"stop_strings": "stop", "do_sample": "temperature"}
 
@@ -52,71 +55,51 @@ def continue_file(
     out: Path,
     options: Mapping[str, Any],
     callbacks: JobCallbacks | None = None,
-    fingerprint: str = "",
     force: bool = False,
-    run: Callable[[int], Iterator[tuple[PromptLine, Results]]] | None = None,
-    max_rows_per_file: int | None = None,
+    field: str = "prompt",
+    run: RunLines | None = None,
 ) -> Outcome:
-    """Continue each prompt of a file; the result of the Outcome is the number of lines written.
+    """Continue each prompt of a file; the result of the Outcome is the number of rows.
 
-    `prompts` is a prompt file, and `out` the output file, .jsonl or .parquet, which is written at
-    the end unless no line is valid. `options` are keyword arguments of `LanguageModel.generate` and
-    include a seed; options of a line take precedence. `fingerprint` is a digest of the model's
-    files. A call resumes an interrupted call; see `run_job`. `run(after)` continues the lines after
-    number `after` elsewhere; see `gpt2np.distributed.jobs`. `max_rows_per_file` is that of
-    `write_output`.
+    `prompts` is a prompt file, and `out` the output file, .jsonl, .csv or .parquet, which is
+    written at the end unless no line is valid. `options` are keyword arguments of
+    `LanguageModel.generate` and include a seed; options of a line take precedence. `field` has the
+    prompt of a row. A call resumes an interrupted call; see `run_job`. `run` continues the lines
+    elsewhere; see `gpt2np.distributed.jobs`.
 
     Raises the errors of `run_job`, and:
         InvalidArgumentError: an option is invalid.
         CheckpointError: the model's logits are not finite.
     """
-    check_max_rows(out, max_rows_per_file)
     given: Any = options
     lm.resolve_options(**given)  # raises an error before a file is written
+    run = run or partial(continue_lines, lm, options=options, source=f"{prompts}")
 
-    def run_here(after: int) -> Iterator[tuple[PromptLine, Results]]:
-        return continue_lines(lm, read_lines(prompts, after), options, f"{prompts}")
+    def steps(position: Position) -> Iterator[Step]:
+        for line, results in run(read_prompts(prompts, field, position.done)):
+            yield Step(Position(line.number, 0, line.number), line.digest, results)
 
     job = Job(
-        {**_settings(lm), **options},
-        {"the model": fingerprint},
-        partial(line_digests, prompts),
-        partial(_describe_lines, prompts),
-        partial(_steps, prompts, run or run_here),
-        partial(assemble_rows, columns=COLUMNS, max_rows_per_file=max_rows_per_file),
+        {
+            "version of gpt2np": __version__,
+            **model_settings(lm),
+            "eos_token_ids": sorted(lm.eos_token_ids),
+            **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},
+            "field": field,
+            **options,
+        },
+        partial(line_digests, prompts, field),
+        lambda index: f"line {index + 1} of {prompts}",
+        steps,
+        _assemble,
     )
     return run_job(job, out, callbacks, force=force)
 
 
-def _steps(
-    prompts: Path, run: Callable[[int], Iterator[tuple[PromptLine, Results]]], position: Position
-) -> Iterator[tuple[Position, Results]]:
-    for line, results in run(position.done):
-        position = Position(line.number, 0, line.number, line.digest)
-        yield position, results
-    n_lines = position.done
-    expected = {n_lines: position.digest} if n_lines else {}
-    if line_digests(prompts, (n_lines, n_lines + 1)) != expected:
-        raise GPT2NPError(
-            f"{prompts} has changed while its prompts were continued; run the same command again "
-            "to continue lines at the end that are new"
-        )
-
-
-def _settings(lm: LanguageModel) -> dict[str, Any]:
-    """Return what a text depends on besides prompt, options and files."""
-    return {
-        "version of gpt2np": __version__,
-        **model_settings(lm),
-        "eos_token_ids": sorted(lm.eos_token_ids),
-        **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},
-    }
-
-
-def _describe_lines(prompts: Path, start: int, stop: int) -> str:
-    if stop == start + 1:
-        return f"line {stop} of {prompts}"
-    return f"a line from {start + 1} to {stop} of {prompts}"
+def _assemble(streams: Sequence[Path], out: Path) -> int:
+    assemble_rows(streams, out, COLUMNS)
+    with streams[0].open("rb") as lines:
+        return sum(1 for _ in lines)
 
 
 def continue_lines(
@@ -173,4 +156,5 @@ def _row(line: PromptLine, completion: Completion, tokenizer: Tokenizer) -> Resu
     content = {"line": line.number, **line_id, **best}
     if alternatives:
         content["alternatives"] = alternatives
-    return Results((json_line(content),), n_tokens=sum(len(c.ids) for c in completions))
+    row = add_columns(line.columns, content, COLUMNS)
+    return Results((json_line(row),), n_tokens=sum(len(c.ids) for c in completions))

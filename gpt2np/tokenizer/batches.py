@@ -2,55 +2,55 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_parts
+from gpt2np.data.corpus import UnreadableFileError, kind_of, read_corpus_texts
 from gpt2np.data.corpus_job import DocumentBatch
+from gpt2np.data.options import Special
 from gpt2np.data.resumable import Results
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, errors_at
 from gpt2np.limits import check_expansion
+from gpt2np.tokenizer.normalizer import find_first
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
-PART_DTYPE = np.dtype(
-    [("ids", "<u4"), ("characters", "<u4"), ("ends_document", "?"), ("is_array", "?")]
-)
-"""Record of a document or a part of it: number of token ids, number of characters, and two flags.
-
-The ids include the <|endoftext|> at the end of a document. The flag `is_array` marks an array from
-an .npz input file. The records determine the arrays of an .npz output file."""
+LENGTH_DTYPE = np.dtype([("ids", "<u4"), ("characters", "<u4"), ("is_array", "?")])
+"""Record of a document: number of token ids with the <|endoftext|> at its end, number of
+characters, and whether the document is an array of an .npz input file. The records determine the
+arrays of an .npz output file."""
 
 BATCH_SIZE = 1 << 20  # in characters or, for arrays, token ids
+_find_word_end = re.compile(r"\S(?=[ \n])").search
 _NPZ_ERRORS = (  # raised by zipfile and NumPy for a file that is damaged or not an .npz
     *(OSError, ValueError, EOFError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error),
 )
 
 
-Part = tuple[str | NDArray[np.integer[Any]], bool]
-"""A document, or a part of a long document, and whether this is the last part of its document.
-
-The content is text, or the token ids of an array in an .npz file."""
+Content = str | NDArray[np.integer[Any]]
+"""A document: text, or the token ids of an array in an .npz file."""
 
 
-def read_parts_or_arrays(file: Path, tokenizer: Tokenizer, field: str = "text") -> Iterable[Part]:
-    """Yield the documents of a file: of an .npz file, each array of token ids.
+def read_contents(file: Path, vocab_size: int, field: str) -> Iterator[tuple[Content, int, int]]:
+    """Yield the documents of a file with their lengths and sizes in bytes.
 
     Raises UnreadableFileError if the file can't be read.
     """
-    if file.suffix == ".npz":
-        return _read_npz(file, tokenizer.vocab_size)
-    split_long_documents = tokenizer.splits_before_whitespace
-    return read_parts([file], CorpusOptions(field=field, split_long_documents=split_long_documents))
+    if kind_of(file) == ".npz":
+        yield from ((array, len(array), array.nbytes) for array in _read_npz(file, vocab_size))
+    else:
+        for text in read_corpus_texts([file], field):
+            yield text, len(text), len(text.encode())
 
 
-def _read_npz(file: Path, vocab_size: int) -> Iterator[Part]:
+def _read_npz(file: Path, vocab_size: int) -> Iterator[NDArray[np.integer[Any]]]:
     try:
         with zipfile.ZipFile(file) as archive:
             for info in archive.infolist():  # zipfile reads at most `file_size` bytes of a member
@@ -58,7 +58,7 @@ def _read_npz(file: Path, vocab_size: int) -> Iterator[Part]:
                 with archive.open(info) as member:
                     array = np.lib.format.read_array(member, allow_pickle=False)
                 _check_ids(array, vocab_size, f"{file}, {info.filename}")
-                yield array, True
+                yield array
     except UnreadableFileError:
         raise
     except InvalidArgumentError as error:
@@ -79,20 +79,56 @@ def _check_ids(array: Any, vocab_size: int, source: str) -> None:
         )
 
 
-def encode_batch(batch: DocumentBatch[Part], tokenizer: Tokenizer) -> Results:
-    """Encode a batch to the token ids, and to PART_DTYPE records of the documents' lengths."""
+def encode_batch(
+    tokenizer: Tokenizer, special: Special, names: Sequence[str], batch: DocumentBatch[Content]
+) -> Results:
+    """Encode a batch to the token ids, and to LENGTH_DTYPE records of the documents.
+
+    Raises InvalidArgumentError, which names the file, if `special` is "error" and a text has a
+    special token.
+    """
     ids, records = bytearray(), []
     end = np.array([tokenizer.eos_token_id], tokenizer.encode_to_numpy("").dtype)
-    for content, ends_document in batch.items:
+    for content in batch.items:
         if isinstance(content, str):
-            encoded = tokenizer.encode_to_numpy(content, disallowed_special=())
-            n_characters, is_array = len(content), False
+            with errors_at(f"{names[batch.file]}: "):
+                check_special(content, tokenizer, special)
+            encoded, n_characters = _encode(content, tokenizer, special), len(content)
         else:
-            encoded = content.astype(end.dtype)
-            n_characters, is_array = 0, True
-        ids += encoded.tobytes()
-        ids += end.tobytes() * ends_document
-        records.append((len(encoded) + ends_document, n_characters, ends_document, is_array))
-    contents = bytes(ids), np.array(records, PART_DTYPE).tobytes()
+            encoded, n_characters = content.astype(end.dtype), 0
+        ids += encoded.tobytes() + end.tobytes()
+        records.append((len(encoded) + 1, n_characters, not isinstance(content, str)))
+    contents = bytes(ids), np.array(records, LENGTH_DTYPE).tobytes()
     problems = [batch.error] if batch.error else []
     return Results(contents, problems, len(ids) // end.itemsize)
+
+
+def _encode(text: str, tokenizer: Tokenizer, special: Special) -> NDArray[Any]:
+    """Encode a text, a long one in pieces: lists of ids take many times the memory of an array."""
+    allowed: Any = "all" if special == "allow" else ()
+    pieces = _cut(text) if tokenizer.splits_before_whitespace and not allowed else [text]
+    return np.concatenate(
+        [
+            tokenizer.encode_to_numpy(piece, allowed_special=allowed, disallowed_special=())
+            for piece in pieces
+        ]
+    )
+
+
+def _cut(text: str) -> Iterator[str]:
+    """Cut a text between visible characters and white space, where pre-tokenizers cut, too."""
+    start = 0
+    while end := _find_word_end(text, start + BATCH_SIZE):
+        yield text[start : end.end()]
+        start = end.end()
+    yield text[start:]
+
+
+def check_special(text: str, tokenizer: Tokenizer, special: Special | None) -> None:
+    """Raise InvalidArgumentError if `special` is "error" and the text has a special token."""
+    if special == "error" and (found := find_first(text, frozenset(tokenizer.special_tokens))):
+        raise InvalidArgumentError(
+            f"special is 'error', and the text has the special token {found}; 'allow' encodes it "
+            "as that token, 'text' as plain text",
+            param="special",
+        )

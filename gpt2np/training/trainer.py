@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from zipfile import BadZipFile
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.convert import write_checkpoint
 from gpt2np.checkpoint.names import weight_shapes
-from gpt2np.data.files import atomic_write_text, move_into_place
-from gpt2np.data.resumable import STATE, begin_task, input_digests, new_file, output_folder
+from gpt2np.data.files import atomic_folder, atomic_write_text
+from gpt2np.data.resumable import STATE, begin_task, file_stamp, new_file
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import single_threaded_blas
@@ -91,12 +91,14 @@ class Trainer:
         if force:
             self._state_file.unlink(missing_ok=True)
         fingerprints = {
-            "the corpus": input_digests(files)[-1],
+            "the corpus": [file_stamp(file) for file in files],
             "the vocabulary": tokenizer.fingerprint,
             "the model": model_fingerprint(model) if model else "",
         }
-        begin_task(folder, asdict(options), fingerprints)
-        tokenizer.save(output_folder(folder))  # fails now rather than after training
+        has_work = self._state_file.exists()
+        begin_task(folder, asdict(options) | fingerprints, has_work=has_work, force=force)
+        with TemporaryDirectory() as temporary:
+            tokenizer.save(Path(temporary))  # fails now rather than after training
         self.weights = (
             {name: np.array(array, np.float32) for name, array in model.weights.items()}
             if model
@@ -232,15 +234,13 @@ class Trainer:
         Raises:
             GPT2NPError: the last step has made a weight infinite or NaN.
         """
-        model, weights = output_folder(self._folder) / out.name, self._best or self.weights
+        weights = self._best or self.weights
         if not all(np.isfinite(array).all() for array in weights.values()):
             raise GPT2NPError("the last step's weights are not finite; lower the learning rate")
-        write_checkpoint(self._config, weights, model)
-        self._tokenizer.save(model)
-        atomic_write_text(model / "loss.svg", loss_curve(self.losses, self.evaluations))
-        with suppress(OSError):  # not there, or not empty
-            out.rmdir()
-        move_into_place(model, out, overwrite=False)
+        with atomic_folder(out) as model:
+            write_checkpoint(self._config, weights, model)
+            self._tokenizer.save(model)
+            atomic_write_text(model / "loss.svg", loss_curve(self.losses, self.evaluations))
         self._state_file.unlink()
 
 

@@ -67,12 +67,12 @@ _SMALL_PARTS = """
 import os, time
 from gpt2np.data import resumable
 os.fsync = lambda _: None
-resumable.PART_SECONDS = 0
-write = resumable._UnsavedPart.write
+resumable.SAVE_SECONDS = 0
+write = resumable._Saved.save
 def slow(*args):
     write(*args)
     time.sleep({seconds})
-resumable._UnsavedPart.write = slow
+resumable._Saved.save = slow
 """
 
 _SMALL_BATCHES = """
@@ -123,12 +123,12 @@ def report_generation() -> list[str]:
 
 
 def small_parts(seconds: float) -> list[str]:
-    """Finish a part after every step of a job, then pause."""
+    """Save after every step of a job, then pause."""
     return patched_cli(_SMALL_PARTS.format(seconds=seconds))
 
 
 def small_steps(seconds: float) -> list[str]:
-    """Make the steps of `score` and `encode` small, finish a part after each, then pause."""
+    """Make the steps of `score` and `encode` small, save after each, then pause."""
     return patched_cli(_SMALL_BATCHES + _SMALL_PARTS.format(seconds=seconds))
 
 

@@ -5,24 +5,25 @@ import json
 import os
 import signal
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
 import tokenizers
-from helpers.parts import part_paths
+from helpers.parts import saves
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np import GPT2NPError, InvalidArgumentError, Tokenizer
 from gpt2np.data import resumable
 from gpt2np.data.corpus import UnreadableFileError, find_files
-from gpt2np.data.resumable import JobCallbacks, input_digests, partial_folder
+from gpt2np.data.resumable import JobCallbacks, partial_folder
 from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.tokenizer import batches
-from gpt2np.tokenizer.batches import PART_DTYPE
+from gpt2np.tokenizer.batches import LENGTH_DTYPE
 from gpt2np.tokenizer.dataset import (
     DatasetOptions,
-    array_bounds,
+    array_lengths,
     check_output,
     encode_dataset,
 )
@@ -142,7 +143,7 @@ class TestContent:
     ):
         encode(corpus, tmp_path / f"x{suffix}", tokenizer)
         monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
-        monkeypatch.setattr(batches, "BATCH_SIZE", 100)
+        monkeypatch.setattr(batches, "BATCH_SIZE", 20)
         encode(corpus, tmp_path / f"y{suffix}", tokenizer, processes=2)
         first, second = (tmp_path / f"{name}{suffix}" for name in "xy")
         assert first.read_bytes() == second.read_bytes()
@@ -189,12 +190,10 @@ class TestChunkBounds:
             if alone:
                 chunks += [raw] if raw else []
                 chunks.append("a" * lengths[0])
-                rows.append((lengths[0] + 1, 0, True, True))
+                rows.append((lengths[0] + 1, 0, True))
                 raw = ""
                 continue
-            for number, length in enumerate(lengths, 1):
-                ends = number == len(lengths)
-                rows.append((length + ends, length, ends, False))
+            rows.append((sum(lengths) + 1, sum(lengths), False))
             raw += "t" * sum(lengths)
             if len(raw) >= combine:
                 chunks.append(raw)
@@ -203,8 +202,8 @@ class TestChunkBounds:
                 raw += EOT
         chunks += [raw] if raw else []
         lengths = [len(chunk.removesuffix(EOT).replace(EOT, "e")) for chunk in chunks]
-        bounds = list(array_bounds(iter([np.array(rows, PART_DTYPE)]), combine))
-        assert [end - start for start, end in bounds] == lengths
+        found = array_lengths(np.array(rows, LENGTH_DTYPE), combine)
+        assert [length - 1 for length in found] == lengths
 
 
 class Interrupted(BaseException):
@@ -213,10 +212,11 @@ class Interrupted(BaseException):
 
 class TestResuming:
     @pytest.fixture(autouse=True)
-    def small_steps(self, monkeypatch):
+    def small_steps(self, corpus, monkeypatch):
+        write(corpus / "d.txt", "many words, " * 200 + EOT + EOT.join(["More."] * 80))
         monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
-        monkeypatch.setattr(batches, "BATCH_SIZE", 100)
-        monkeypatch.setattr(resumable, "PART_SECONDS", 0)
+        monkeypatch.setattr(batches, "BATCH_SIZE", 20)
+        monkeypatch.setattr(resumable, "SAVE_SECONDS", 0)
 
     def interrupt(self, corpus, out, tokenizer, after, **options):
         calls = []
@@ -262,7 +262,9 @@ class TestResuming:
     def test_what_was_not_saved_is_done_again(self, corpus, tmp_path, tokenizer):
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
-        (tmp_path / "x.bin.partial" / "new").write_bytes(b"half of a part")
+        for name in ("stream-0", "stream-1", "progress.jsonl"):
+            with (tmp_path / "x.bin.partial" / name).open("ab") as file:
+                file.write(b"half")
         resumed, _ = self.resume(corpus, tmp_path / "x.bin", tokenizer)
         assert len(resumed) == 1
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
@@ -270,26 +272,24 @@ class TestResuming:
     def test_lost_content_is_done_again(self, corpus, tmp_path, tokenizer):
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
-        first = part_paths(tmp_path / "x.bin.partial")[0]
-        os.truncate(first, 3)
-        told = [[f"{first.name} is damaged, or the part before it is missing"]]
-        assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] == told
+        partial = tmp_path / "x.bin.partial"
+        cut = saves(partial)[5][1][0] - 1
+        os.truncate(partial / "stream-0", cut)
+        done = [position[2] for position, sizes, *_ in saves(partial) if sizes[0] <= cut][-1]
+        assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] == [done]
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
-    def test_a_changed_file_is_named_and_what_comes_before_it_is_kept(
-        self, corpus, tmp_path, tokenizer
-    ):
+    def test_a_changed_file_is_named(self, corpus, tmp_path, tokenizer):
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 20)
-        write(corpus / "d.txt", "other words, " * 200)
-        parts = part_paths(tmp_path / "x.bin.partial")
+        write(corpus / "d.txt", f"other{EOT}words, " * 200)
+        before = saves(tmp_path / "x.bin.partial")
         for _ in range(2):
-            with pytest.raises(InvalidArgumentError, match=r"d\.txt has changed; .* force=True"):
+            with pytest.raises(InvalidArgumentError, match=r"d\.txt has changed; .* --force"):
                 encode(corpus, tmp_path / "x.bin", tokenizer)
-            assert part_paths(tmp_path / "x.bin.partial") == parts
+            assert saves(tmp_path / "x.bin.partial") == before
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
-        before = sum((corpus / name).stat().st_size for name in ("a.txt", "b.txt.gz", "c.jsonl"))
         resumed, _ = self.resume(corpus, tmp_path / "x.bin", tokenizer, force=True)
-        assert resumed == [[f"{corpus / 'd.txt'} has changed"], before]
+        assert resumed == [[f"{corpus / 'd.txt'} has changed"]]
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
     def test_files_at_the_end_may_be_added_and_errors_skipped(self, corpus, tmp_path, tokenizer):
@@ -305,13 +305,12 @@ class TestResuming:
         ("change", "told"),
         [
             ({"field": "body"}, "field was 'text', is 'body'"),
-            ({"skip_errors": False}, "skip_errors was True, is False"),
+            ({"special": "text"}, "special was 'error', is 'text'"),
             ("vocabulary", "the vocabulary has changed"),
         ],
     )
     def test_with_other_arguments_it_is_refused(self, corpus, tmp_path, tokenizer, change, told):
-        first = {"skip_errors": True} if "skip_errors" in change else {}
-        self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8, **first)
+        self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
         if change == "vocabulary":
             write(tmp_path / "merges.txt", "#version: 0.2\n")
             small = {token: i for token, i in tokenizer.vocabulary.ids.items() if len(token) == 1}
@@ -349,17 +348,17 @@ class TestResuming:
 
     @pytest.mark.parametrize("change", ["edit", "touch"])
     def test_a_single_file_that_changes_when_it_is_half_read(self, tmp_path, tokenizer, change):
-        file, out = write(tmp_path / "a.txt", "many words, " * 200), tmp_path / "x.bin"
+        file, out = write(tmp_path / "a.txt", f"many{EOT}words, " * 200), tmp_path / "x.bin"
         self.interrupt(file, out, tokenizer, 3)
         if change == "edit":
-            write(file, "other words, " * 200)
+            write(file, f"other{EOT}words, " * 200)
         else:
             os.utime(file, (1, 1))
-        parts = part_paths(tmp_path / "x.bin.partial")
+        before = saves(tmp_path / "x.bin.partial")
         for _ in range(2):
-            with pytest.raises(InvalidArgumentError, match=r"a\.txt has changed; .* force=True"):
+            with pytest.raises(InvalidArgumentError, match=r"a\.txt has changed; .* --force"):
                 encode(file, out, tokenizer)
-            assert part_paths(tmp_path / "x.bin.partial") == parts
+            assert saves(tmp_path / "x.bin.partial") == before
         told = self.resume(file, out, tokenizer, force=True)[0]
         assert told == [[f"{file} has changed"]]
 
@@ -390,19 +389,11 @@ class TestResuming:
         assert (tmp_path / "x.bin").is_symlink() and names_in(tmp_path / "disk") == ["y.bin"]
         assert (tmp_path / "disk" / "y.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
-    def test_digests_tell_so_many_first_files(self, tmp_path):
-        files = [write(tmp_path / name, name) for name in "abc"]
-        before = input_digests(files)
-        assert len(before) == 4 and len(set(before)) == 4
-        os.utime(files[1], ns=(0, 0))
-        after = input_digests(files)
-        assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False, False]
-
 
 class TestErrors:
     def test_unreadable_file(self, corpus, tmp_path, tokenizer):
         write(corpus / "bad.txt", b"abc\xff")
-        with pytest.raises(UnreadableFileError, match=r"bad\.txt is not UTF-8"):
+        with pytest.raises(UnreadableFileError, match=r"bad\.txt, document 1 is not UTF-8"):
             encode(corpus, tmp_path / "x.bin", tokenizer)
         assert names_in(tmp_path) == ["corpus"]
 
@@ -488,7 +479,7 @@ def test_map_in_order_takes_only_a_few_items_ahead():
             taken.append(number)
             yield number
 
-    results = map_in_order(str, items(), 2)
+    results = map_in_order(partial(partial, str), items(), 2)
     assert next(results) == (0, "0") and len(taken) < 10
     assert list(results) == [(number, str(number)) for number in range(1, 50)]
 
@@ -498,4 +489,4 @@ def _handler_of_ctrl_c(_):
 
 
 def test_ctrl_c_is_left_to_the_parent():
-    assert next(map_in_order(_handler_of_ctrl_c, [0], 2)) == (0, signal.SIG_IGN)
+    assert next(map_in_order(partial(partial, _handler_of_ctrl_c), [0], 2)) == (0, signal.SIG_IGN)

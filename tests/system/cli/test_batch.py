@@ -1,6 +1,5 @@
 """`batch` as a user runs it; killed, and run again."""
 
-import argparse
 import contextlib
 import json
 import os
@@ -14,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import run_here
-from helpers.parts import part_paths
+from helpers.parts import saves
 from helpers.patched_cli import slow_model, small_parts, wait_for_stdin
 
-from gpt2np.cli.model_options import load_with_fingerprint
+from gpt2np import GPT2, LanguageModel, load
+from gpt2np.language_model import language_model_fingerprint
 
 COMMAND = ["batch", "--model", "bundled"]
 SMALL_PARTS = [*small_parts(0.03), *COMMAND]  # here hundreds of times
@@ -123,23 +123,22 @@ def test_progress_at_a_terminal(tmp_path):
     assert any("tokens/s]" in bar for bar in bars)
 
 
-def test_every_file_of_the_model_counts(bundled, tmp_path):
-    names = [file.name for file in bundled.iterdir() if file.suffix != ".md"]
-    for name in names:
-        shutil.copy(bundled / name, tmp_path)
-    args = argparse.Namespace(model=str(tmp_path), dtype="float32")
-    vars(args).update(dict.fromkeys(("threads", "draft", "tokenizer", "weights")))
-    before = load_with_fingerprint(args)[1]
-    assert load_with_fingerprint(args)[1] == before
-    for name in names:
-        os.utime(tmp_path / name, (1, 1))
-        assert load_with_fingerprint(args)[1] != before, name
-        before = load_with_fingerprint(args)[1]
+def test_a_copied_or_touched_model_resumes_and_another_does_not(bundled, tmp_path):
+    for name in ("a", "b"):
+        shutil.copytree(bundled, tmp_path / name)
+    first, copied = (load(str(tmp_path / name)) for name in ("a", "b"))
+    os.utime(tmp_path / "a" / "model.safetensors", (1, 1))
+    fingerprint = language_model_fingerprint(first)
+    assert language_model_fingerprint(load(str(tmp_path / "a"))) == fingerprint
+    assert language_model_fingerprint(copied) == fingerprint
+    weights = {**first.model.weights, "ln_f.bias": first.model.weights["ln_f.bias"] + 1}
+    other = LanguageModel(GPT2(first.model.config, weights), first.tokenizer)
+    assert language_model_fingerprint(other) != fingerprint
 
 
-def wait_for_parts(process, folder, n_parts=1):
-    """Wait until a running job has finished `n_parts` parts in its partial folder."""
-    while len(part_paths(folder)) < n_parts:
+def wait_for_saves(process, folder, n_saves=1):
+    """Wait until a running job has finished `n_saves` parts in its partial folder."""
+    while len(saves(folder)) < n_saves:
         assert process.poll() is None
         time.sleep(0.01)
 
@@ -159,7 +158,7 @@ class TestInterruption:
             arguments = self.arguments(tmp_path, "killed.jsonl")
             process = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.DEVNULL)
             folder = tmp_path / "killed.jsonl.partial"
-            wait_for_parts(process, folder, len(part_paths(folder)) + 3)
+            wait_for_saves(process, folder, len(saves(folder)) + 3)
             time.sleep(rng.random() * 0.2)
             process.send_signal(signal.SIGKILL)
             kills += process.wait() == -signal.SIGKILL
@@ -183,21 +182,21 @@ class TestInterruption:
         short_prompts(tmp_path / "p.txt", self.COUNT)
         arguments = self.arguments(tmp_path, "o.jsonl")[:-4]  # the seed is chosen, and kept
         process = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.PIPE)
-        wait_for_parts(process, tmp_path / "o.jsonl.partial")
+        wait_for_saves(process, tmp_path / "o.jsonl.partial")
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130 and b"Traceback" not in stderr
         assert b"interrupted; run the same command again to resume from " in stderr
         seed = next(line for line in stderr.decode().splitlines() if line.startswith("seed: "))
-        parts = part_paths(tmp_path / "o.jsonl.partial")
+        parts = saves(tmp_path / "o.jsonl.partial")
         other = batch(*arguments, "-n", "3", "--top-p", "0.5")
         assert other.returncode == 2 and seed in other.stderr
-        told = "but --max-new-tokens was 2, is 3; --top-p was not given, is 0.5; undo the change"
+        told = "but max_new_tokens was 2, is 3; top_p was not given, is 0.5; undo the change"
         assert told in other.stderr.splitlines()[-1]
         (tmp_path / "p.txt").write_text("another\n")
         other = batch(*arguments)
         assert other.returncode == 2 and f"of {tmp_path / 'p.txt'} has changed" in other.stderr
-        assert part_paths(tmp_path / "o.jsonl.partial") == parts
+        assert saves(tmp_path / "o.jsonl.partial") == parts
         other = batch(*arguments, "--force")
         assert seed in other.stderr and "discarding unfinished work: " in other.stderr
         assert [line["prompt"] for line in written(tmp_path / "o.jsonl")] == ["another"]
@@ -222,7 +221,7 @@ class TestInterruption:
         arguments = self.arguments(tmp_path, "o.jsonl")
         first = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.DEVNULL)
         folder = tmp_path / "o.jsonl.partial"
-        wait_for_parts(first, folder)
+        wait_for_saves(first, folder)
         first.send_signal(signal.SIGSTOP)
         second = batch(*arguments)
         first.send_signal(signal.SIGCONT)
@@ -243,7 +242,7 @@ class TestInterruption:
     [
         (["p.txt"], "the following arguments are required: --out"),
         (["--workers", "2", "p.txt", "--out", "o.jsonl"], "--workers needs --ray"),
-        (["p.txt", "--out", "o.txt"], "must be a name that ends in .jsonl"),
+        (["p.txt", "--out", "o.txt"], "use one of .jsonl, .csv, .parquet"),
         (["p.txt", "--out", "no/o.jsonl"], "the folder no does not exist"),
         (["p.txt", "--out", "there.jsonl"], "exists already; give --force"),
         (
@@ -251,7 +250,7 @@ class TestInterruption:
             "are the same file, there.jsonl",
         ),
         (["no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
-        (["p.csv", "--out", "o.jsonl"], "convert a table with pandas"),
+        (["p.csv", "--out", "o.jsonl"], "p.csv holds no usable prompt"),
         (["empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
         (["utf16.txt", "--out", "o.jsonl"], "utf16.txt is UTF-16; save it as UTF-8"),
         (["p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),

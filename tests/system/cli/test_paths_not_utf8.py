@@ -31,7 +31,7 @@ generate --model {D} -n 3 --draft {D}/draft.safetensors --tokenizer {D}/tokenize
 batch {D}/in.txt --model {D} -n 3 --out {D}/new.jsonl
 batch {D}/p.jsonl --model {D} -n 3 --out {D}/new.parquet
 batch {D}/p.parquet --model {D} -n 3 --out {D}/new.jsonl
-batch {D}/in.txt --model {D} -n 3 --out {D}/new.jsonl --max-rows-per-file 2
+batch {D}/in.txt --model {D} -n 3 --out {D}/new.csv
 parity record --model {D} --prompt ab --points ln_f -n 1 {D}/new.safetensors
 parity check --model {D} {D}/golden.safetensors {D}/golden.safetensors --json
 chat --model {D} --chat-template {D}/t.jinja --max-new-tokens 3

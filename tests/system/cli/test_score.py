@@ -69,7 +69,7 @@ def test_bad_input(tmp_path):
     assert "skipped: " in result.stderr and "a.jsonl, line 2: expected a string" in result.stderr
     for out, told in (
         ("o.jsonl", "exists already; give --force"),
-        ("o.csv", "must be a name that ends in .jsonl or .parquet"),
+        ("o.txt", "use one of .jsonl, .csv, .parquet"),
         ("no/o.jsonl", "does not exist; create it first"),
     ):
         result = score_here(tmp_path / "a.jsonl", "--out", tmp_path / out)
@@ -89,7 +89,7 @@ def test_standard_input_has_the_name_of_the_argument(tmp_path):
     result = run_here(
         "score", "-", "--out", tmp_path / "p.jsonl", "--model", "bundled", stdin=b"A \xe9"
     )
-    assert "skipped: -, document 1: not UTF-8 text: byte 0xe9" in result.stderr
+    assert "skipped: -, document 1 is not UTF-8 text: byte 0xe9 at offset 2" in result.stderr
 
 
 @pytest.mark.parametrize(

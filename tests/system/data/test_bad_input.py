@@ -35,7 +35,7 @@ def write_inputs(folder, field):
     (folder / "field.jsonl").write_text('{"body": "x"}\n')
     (folder / "bytes.jsonl").write_bytes(f'{{"{field}": "a '.encode() + b'\xff"}\n')
     return {
-        "column.parquet": 'an object with a "prompt"' if field == "prompt" else "has no column",
+        "column.parquet": "has no column",
         "cut.parquet": "cut.parquet as Parquet: ",
         "field.jsonl": 'an object with a "prompt"' if field == "prompt" else "expected a string",
         "bytes.jsonl": "byte 0xff",
@@ -63,7 +63,7 @@ def test_an_output_that_exists(command, tmp_path):
     (tmp_path / "o.parquet").write_text("kept")
     result = run_here(*arguments(command, tmp_path / "in.parquet", tmp_path / "o.parquet"))
     assert result.returncode == 2 and result.stderr.count("\n") <= 2
-    assert "o.parquet exists already; give --force to overwrite it" in result.stderr
+    assert "o.parquet exists already; give --force" in result.stderr
     assert (tmp_path / "o.parquet").read_text() == "kept"
     assert not list(tmp_path.glob("*.partial"))
 

@@ -39,7 +39,7 @@ def arguments(data, tmp_path):
     [
         ("score", "o.jsonl", []),
         ("score", "o.parquet", []),
-        ("score", "o.parquet", ["--max-rows-per-file", "30"]),
+        ("score", "o.csv", []),
         ("encode", "o.bin", []),
         ("encode", "o.npz", []),
         ("encode", "o.parquet", []),

@@ -1,4 +1,4 @@
-"""Reading a corpus: every kind of file, parts of long documents, and damaged files."""
+"""Reading a corpus: every kind of file, and damaged files."""
 
 import gzip
 import json
@@ -11,35 +11,15 @@ from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer
 from gpt2np.data import corpus
-from gpt2np.data.corpus import (
-    CorpusOptions,
-    UnreadableFileError,
-    find_files,
-    read_numbered_documents,
-    read_parts,
-)
+from gpt2np.data.corpus import UnreadableFileError, find_files, read_corpus_texts, read_documents
 from gpt2np.limits import Limits
-from gpt2np.tokenizer.batches import read_parts_or_arrays
-from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
-from gpt2np.tokenizer.training.train import count_pieces
+from gpt2np.tokenizer.batches import read_contents
 
 EOT = "<|endoftext|>"
 
 
 def documents(*paths, **options):
-    return joined(read_parts(find_files(paths), CorpusOptions(**options)))
-
-
-def joined(parts):
-    """Return the whole documents."""
-    found, pending = [], ""
-    for text, ends_document in parts:
-        pending += text
-        if ends_document:
-            found.append(pending)
-            pending = ""
-    assert not pending
-    return found
+    return list(read_corpus_texts(find_files(paths), **options))
 
 
 def write(path, content):
@@ -144,48 +124,30 @@ class TestDocuments:
     @given(
         parts=st.lists(st.sampled_from(["<s>", "<s", "s>", "a", " ", "\n", "é", "bc d"])),
         read=st.integers(1, 9),
-        split_long_documents=st.booleans(),
     )
-    def test_read_in_parts_as_at_once(self, tmp_path_factory, parts, read, split_long_documents):
+    def test_read_in_pieces_as_at_once(self, tmp_path_factory, parts, read):
         text = "".join(parts)
         file = write(tmp_path_factory.mktemp("corpus") / "a.txt", text)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(corpus, "_READ_SIZE", read)
-            found = documents(file, separators=("<s>",), split_long_documents=split_long_documents)
+            found = documents(file, separators=("<s>",))
         assert found == [part for p in text.split("<s>") if (part := p.strip("\n"))]
-
-
-class TestBlocks:
-    @settings(deadline=None, max_examples=300)
-    @given(text=st.text("ab1.' \n\x1c\u3000", max_size=80))
-    def test_no_piece_is_cut(self, tmp_path_factory, text):
-        file = write(tmp_path_factory.mktemp("corpus") / "a.txt", text)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(corpus, "_READ_SIZE", 5)
-            parts = list(read_parts([file], CorpusOptions(split_long_documents=True)))
-        whole = text.strip("\n")
-        assert "".join(part.text for part in parts) == whole
-        assert [part.ends_document for part in parts] == [False] * (len(parts) - 1) + [True] * bool(
-            whole
-        )
-        pieces = count_pieces((part.text for part in parts), GPT2_PATTERN)
-        assert pieces == count_pieces([whole], GPT2_PATTERN)
-
-    def test_are_about_as_long_as_what_is_read_at_once(self, tmp_path, small_reads):
-        file = write(tmp_path / "a.txt", "word " * 100)
-        lengths = [
-            len(text) for text, _ in read_parts([file], CorpusOptions(split_long_documents=True))
-        ]
-        assert len(lengths) > 30 and max(lengths) < 20
-        assert len(list(read_parts([file], CorpusOptions()))) == 1
 
 
 class TestDamage:
     @pytest.mark.parametrize(
         "name, content, message",
         [
-            ("a.txt", b"0123456\xffabc", r"a\.txt is not UTF-8 text: byte 0xff at offset 7"),
-            ("a.txt", b"0123\xe4\xb8", r"a\.txt is not UTF-8 text: byte 0xe4 at offset 4"),
+            (
+                "a.txt",
+                b"0123456\xffabc",
+                r"a\.txt, document 1 is not UTF-8 .* 0xff at offset 7",
+            ),
+            (
+                "a.txt",
+                b"0123\xe4\xb8",
+                r"a\.txt, document 1 is not UTF-8 .* 0xe4 at offset 4",
+            ),
             ("a.txt.gz", b"no gzip", r"cannot read .*a\.txt\.gz: Not a gzipped file"),
             (
                 "a.gz",
@@ -197,7 +159,7 @@ class TestDamage:
             (
                 "a.jsonl",
                 b'{"body": "x"}',
-                r"line 1: expected .* field 'text'; the fields are \['body'\]; .*option field$",
+                r"line 1: expected .* field 'text'; set field to one of its fields, \['body'\]$",
             ),
             ("a.jsonl", b'{"text": 3}', "line 1: expected a string in"),
             ("a.jsonl", '{"text": "x"}'.encode("utf-16"), "line 1 is UTF-16 text, not UTF-8$"),
@@ -208,13 +170,11 @@ class TestDamage:
     def test_is_named_and_can_be_skipped(self, tmp_path, small_reads, name, content, message):
         files = [write(tmp_path / name, content), write(tmp_path / "z.txt", "next document")]
         with pytest.raises(UnreadableFileError, match=message):
-            list(read_parts(files, CorpusOptions()))
-        for split_long_documents in (True, False):
-            skipped = []
-            options = CorpusOptions(split_long_documents=split_long_documents)
-            found = joined(read_parts(files, options, skipped.append))
-            assert [type(error) for error in skipped] == [UnreadableFileError]
-            assert found[-1] == "next document"
+            list(read_corpus_texts(files))
+        skipped = []
+        found = list(read_corpus_texts(files, on_skip=skipped.append))
+        assert [type(error) for error in skipped] == [UnreadableFileError]
+        assert found[-1] == "next document"
 
     @pytest.mark.permissions
     def test_no_permission(self, tmp_path):
@@ -231,8 +191,8 @@ class TestLimits:
         monkeypatch.setattr("gpt2np.data.corpus.limits", lambda: small)
         monkeypatch.setattr("gpt2np.data.files.limits", lambda: small)
 
-    def _read(self, path, **options):
-        return list(read_parts([path], CorpusOptions(**options)))
+    def _read(self, path):
+        return list(read_corpus_texts([path]))
 
     @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
     def test_a_long_line(self, tmp_path, small, name):
@@ -243,35 +203,26 @@ class TestLimits:
         with pytest.raises(UnreadableFileError, match=told):
             self._read(path)
 
-    @pytest.mark.parametrize("split", [False, True])
-    def test_a_document_without_an_end(self, tmp_path, small, split):
+    def test_a_document_without_an_end(self, tmp_path, small):
         path = tmp_path / "x.txt"
         path.write_bytes(b"a" * 4_000_000)
         with pytest.raises(UnreadableFileError, match="more than 3,000,000 characters"):
-            self._read(path, split_long_documents=split)
-
-    def test_a_gzip_bomb(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("gpt2np.limits.MIN_CHECKED_EXPANSION", 4 << 20)
-        path = tmp_path / "x.txt.gz"
-        path.write_bytes(gzip.compress(b" \n" * (5 << 19)))
-        with pytest.raises(UnreadableFileError, match=r"set GPT2NP_MAX_COMPRESSION_RATIO"):
-            for _ in read_parts([path], CorpusOptions(split_long_documents=True)):
-                pass
+            self._read(path)
 
     def test_an_npz_bomb(self, tmp_path, monkeypatch):
         monkeypatch.setattr("gpt2np.limits.MIN_CHECKED_EXPANSION", 4 << 20)
         path, tokenizer = tmp_path / "x.npz", Tokenizer.load("bundled")
         np.savez_compressed(path, np.zeros(1 << 20, np.uint16))
-        ((ids, ends_document),) = read_parts_or_arrays(path, tokenizer)
-        assert len(ids) == 1 << 20 and ends_document
+        ((ids, size, nbytes),) = read_contents(path, tokenizer.vocab_size, "text")
+        assert len(ids) == size == nbytes // 2 == 1 << 20
         np.savez_compressed(path, np.zeros(3 << 20, np.uint16))
         with pytest.raises(UnreadableFileError, match=r"arr_0.npy: .* set GPT2NP_MAX_COMPRESSION"):
-            list(read_parts_or_arrays(path, tokenizer))
+            list(read_contents(path, tokenizer.vocab_size, "text"))
 
 
 class TestCSV:
     def _read(self, path, field="text"):
-        return [part.text for part in read_parts([path], CorpusOptions(field=field))]
+        return list(read_corpus_texts([path], field))
 
     @pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
     def test_rows_as_pandas_splits_them(self, tmp_path, suffix):
@@ -280,8 +231,8 @@ class TestCSV:
         path = write(tmp_path / f"a.{suffix}", content)
         assert self._read(path) == ['One, "two"\r\nlines é', "NA"]
         assert self._read(path, "id") == ["1", "2", "3"]
-        numbered = list(read_numbered_documents(path, CorpusOptions()))
-        assert [(text, number) for text, number, _ in numbered] == [
+        numbered = list(read_documents(path))
+        assert [document[:2] for document in numbered] == [
             ('One, "two"\r\nlines é', 1),
             ("", 2),
             ("NA", 3),
@@ -297,8 +248,8 @@ class TestCSV:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"", r"has no column 'text'; its columns are \[\]"),
-            (b"a,b\n1,2\n", r"has no column 'text'; its columns are \['a', 'b'\]; .*option field$"),
+            (b"", r"has no column 'text'; .* its columns, \[\]"),
+            (b"a,b\n1,2\n", r"has no column 'text'; set field to .*columns, \['a', 'b'\]$"),
             (b"text\none\ntwo,three\n", r"a\.csv, line 3: 2 values for 1 columns"),
             (b'text\n"one\n', r"a\.csv, line 2: unexpected end of data"),
             (b"text\none\ntw\xff\n", r"not UTF-8 text: byte 0xff at offset 2 of line 3"),
@@ -315,13 +266,39 @@ def test_a_binary_file_is_refused(tmp_path, name):
     content = b"SQLite format 3\0" + bytes(100)
     path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
     with pytest.raises(UnreadableFileError, match=f"{name} is a binary file, not text; leave it"):
-        list(read_parts([path], CorpusOptions()))
-    (document,) = read_numbered_documents(path, CorpusOptions())
+        list(read_corpus_texts([path]))
+    (document,) = read_documents(path)
     assert "is a binary file" in document.problem
 
 
 @pytest.mark.parametrize("content", [b"\xe9", b"A fox \xf0\x9f"])
 def test_an_incomplete_character_at_the_end_is_not_dropped(tmp_path, content):
     (tmp_path / "a.txt").write_bytes(content)
-    [document] = corpus.read_numbered_documents(tmp_path / "a.txt", CorpusOptions())
-    assert "document 1: not UTF-8 text: byte 0x" in document.problem
+    [document] = read_documents(tmp_path / "a.txt")
+    assert "document 1 is not UTF-8 text: byte 0x" in document.problem
+
+
+def test_a_suffix_in_capitals_selects_the_same_reader(tmp_path):
+    line = write(tmp_path / "A.JSONL", '{"text": "one"}\n')
+    row = write(tmp_path / "t.CSV", "id,text\n1,two\n")
+    zipped = write(tmp_path / "z.TXT.GZ", gzip.compress(b"zipped"))
+    assert documents(line, row, zipped) == ["one", "two", "zipped"]
+    assert set(find_files([tmp_path])) == {line, row, zipped}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_two_columns_of_one_name_are_refused(tmp_path, suffix):
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "csv":
+        write(path, "text,text\na,b\n")
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        columns = [arrow.array(["a"]), arrow.array(["b"])]
+        parquet.write_table(arrow.table(columns, names=["text", "text"]), path)
+    with pytest.raises(UnreadableFileError, match="has 2 columns of the name 'text'; rename"):
+        documents(path)
+
+
+def test_line_ends_around_a_text_are_no_part_of_it_for_any_reader(tmp_path):
+    file = write(tmp_path / "a.txt", "\n\nhello\n\n")
+    assert documents(file) == ["hello"] == [document.text for document in read_documents(file)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2np.data.files import atomic_path, atomic_write_text, check_output_file
+from gpt2np.data.files import atomic_path, atomic_write_text, check_target
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp import trace
 
@@ -43,7 +43,7 @@ def test_a_trace_that_cannot_be_saved_names_its_file(lm, tmp_path):
 def test_standard_output_is_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgumentError, match="- is standard output, but this result needs"):
-        check_output_file(Path("-"))
+        check_target(Path("-"))
 
 
 def test_a_long_name(tmp_path):
@@ -80,20 +80,20 @@ class TestLinks:
         target.parent.mkdir()
         target.write_text("old")
         link.symlink_to("disk/y.txt")
-        check_output_file(link)
+        check_target(link)
         atomic_write_text(link, "new")
         assert link.is_symlink() and target.read_text() == "new" and not target.is_symlink()
 
     def test_a_broken_link_is_refused(self, tmp_path):
         (tmp_path / "x.txt").symlink_to("no.txt")
         with pytest.raises(InvalidArgumentError, match=r"x\.txt is a broken link; remove it"):
-            check_output_file(tmp_path / "x.txt")
+            check_target(tmp_path / "x.txt")
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
     def test_a_fifo_stays_one(self, tmp_path):
         os.mkfifo(tmp_path / "x")
         with pytest.raises(InvalidArgumentError, match="x is not a file"):
-            check_output_file(tmp_path / "x")
+            check_target(tmp_path / "x")
         with pytest.raises(OSError, match="not a file"):
             atomic_write_text(tmp_path / "x", "a")
         assert (tmp_path / "x").is_fifo()

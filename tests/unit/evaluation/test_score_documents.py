@@ -9,7 +9,7 @@ import pytest
 
 from gpt2np import InvalidArgumentError, LanguageModel
 from gpt2np.data import resumable
-from gpt2np.data.corpus import CorpusOptions, read_numbered_documents
+from gpt2np.data.corpus import read_documents
 from gpt2np.data.resumable import JobCallbacks
 from gpt2np.evaluation import corpus
 from gpt2np.evaluation.corpus import score_corpus
@@ -53,7 +53,7 @@ def test_each_row_is_the_perplexity_of_its_document(lm, files, tmp_path, from_en
     places = [(row["file"], row["document"]) for row in rows]
     a, b, c = map(str, files)
     assert places == [(a, 1), (a, 2), (a, 3), (b, 1), (b, 4), (b, 5), (c, 1), (c, 3)]
-    texts = [d.text for d in read_numbered_documents(files[0], CorpusOptions())]
+    texts = [d.text for d in read_documents(files[0])]
     texts += ["The old king.", "", "A fox.", "Good.", "I."]
     assert len(texts) == len(rows)
     for row, text in zip(rows, texts, strict=True):
@@ -63,7 +63,7 @@ def test_each_row_is_the_perplexity_of_its_document(lm, files, tmp_path, from_en
         if len(lm.tokenizer.encode(text)) > 1 and not from_end_of_text:
             expected = perplexity(lm, [text], from_end_of_text=False)
         assert (row["model"], row["from_end_of_text"]) == ("bundled", from_end_of_text)
-        names = set(row) - {"file", "document", "model", "from_end_of_text"}
+        names = set(row) - {"file", "document", "model", "from_end_of_text", "text"}
         if expected is None:
             assert row["counted"] == 0 and row["perplexity"] is row["log_probability"] is None
         else:
@@ -72,7 +72,7 @@ def test_each_row_is_the_perplexity_of_its_document(lm, files, tmp_path, from_en
             assert found == pytest.approx([getattr(expected, n) for n in sorted(names)], rel=rel)
     assert told == [
         f"{b}, line 3: expected a string in the field 'text'",
-        f"{c}, document 2: not UTF-8 text: byte 0xff",
+        f"{c}, document 2 is not UTF-8 text: byte 0xff at offset 4",
     ]
     assert outcome.n_skipped == 2
 
@@ -113,7 +113,7 @@ def test_a_model_without_end_of_text(lm, files, tmp_path):
 
 
 def test_after_any_batch_the_file_is_the_same(lm, files, tmp_path, monkeypatch):
-    monkeypatch.setattr(resumable, "PART_SECONDS", 0)
+    monkeypatch.setattr(resumable, "SAVE_SECONDS", 0)
     monkeypatch.setattr(corpus, "BATCH_SIZE", 15)
     steps = []
     callbacks = JobCallbacks(on_progress=lambda *progress: steps.append(progress))
@@ -138,7 +138,7 @@ def test_after_any_batch_the_file_is_the_same(lm, files, tmp_path, monkeypatch):
 
 
 def test_changes_are_named(lm, files, tmp_path, monkeypatch):
-    monkeypatch.setattr(resumable, "PART_SECONDS", 0)
+    monkeypatch.setattr(resumable, "SAVE_SECONDS", 0)
     monkeypatch.setattr(corpus, "BATCH_SIZE", 15)
 
     def interrupt(*progress):
@@ -171,8 +171,8 @@ def test_invalid_options(lm, files, tmp_path, options):
 def test_a_damaged_file_ends_with_its_problem(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n' * 9000)[:-9])
     (tmp_path / "b.txt").write_bytes("text".encode("utf-16"))
-    *good, bad = read_numbered_documents(tmp_path / "a.jsonl.gz", CorpusOptions())
+    *good, bad = read_documents(tmp_path / "a.jsonl.gz")
     assert {document.text for document in good} <= {"a"} and bad.text == ""
     assert "a.jsonl.gz: Compressed file ended" in bad.problem
-    [bad] = read_numbered_documents(tmp_path / "b.txt", CorpusOptions())
+    [bad] = read_documents(tmp_path / "b.txt")
     assert "is UTF-16 text, not UTF-8" in bad.problem
