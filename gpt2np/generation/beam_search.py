@@ -16,14 +16,11 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.logits_processors import TokenHistory, compute_logits
-from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob, log_softmax, text_logprobs
 from gpt2np.generation.sequence import start_sequence
 from gpt2np.kernels.array import Array
-from gpt2np.limits import how_to_raise, limits
 from gpt2np.model import GPT2, KVCache, last_token_indices
-from gpt2np.runtime.kv_cache import cache_nbytes
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
@@ -65,19 +62,16 @@ class _Search:
     def is_finished(self) -> bool:
         return self.is_hopeless or (self.is_full and self.request.options.early_stopping is True)
 
-    def finish_reason(
-        self, ids: Sequence[int], constraint: Constraint | None
-    ) -> FinishReason | None:
-        if ids[-1] in self.request.eos_token_ids:
+    def finish_reason(self, beam: _Beam) -> FinishReason | None:
+        last, constraint = beam.ids[-1], beam.constraint
+        if last in self.request.eos_token_ids:
             return "eos"
-        if ids[-1] in self.request.options.stop_token_ids or (constraint and constraint.complete):
+        if last in self.request.options.stop_token_ids or (constraint and constraint.complete):
             return "stop"
-        return "length" if len(ids) == self.max_length else None
+        return "length" if len(beam.ids) == self.max_length else None
 
-    def hypothesis(
-        self, ids: list[int], total_logprob: np.float32, reason: FinishReason
-    ) -> Hypothesis:
-        return Hypothesis(ids, self.score(total_logprob, len(ids)), reason)
+    def hypothesis(self, beam: _Beam, reason: FinishReason) -> Hypothesis:
+        return Hypothesis(beam.ids, self.score(beam.total_logprob, len(beam.ids)), reason)
 
     def score(self, total_logprob: np.float32, length: int) -> float:
         return float(
@@ -99,11 +93,9 @@ def beam_search(model: GPT2, request: Request) -> list[Hypothesis]:
     the options `stop` and `stop_regex`.
 
     Raises the errors of `start_sequence`, and:
-        InvalidArgumentError: the beams' KV caches exceed `Limits.max_cache_bytes`, or no beam has
-            an allowed next token and no continuation has ended.
+        InvalidArgumentError: no beam has an allowed next token, and no continuation has ended.
     """
     prompt, options = list(request.ids), request.options
-    _check_memory(model, len(prompt), options)
     start = start_sequence(model, request)
     max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
     search = _Search(request, max_length)
@@ -113,24 +105,11 @@ def beam_search(model: GPT2, request: Request) -> list[Hypothesis]:
         logits = compute_logits(model, new, [beam.cache for beam in beams], last_token_indices(new))
         beams = _next_beams(search, beams, logits)
         if time.monotonic() >= start.deadline:
-            search.add([search.hypothesis(beam.ids, beam.total_logprob, "time") for beam in beams])
+            search.add([search.hypothesis(beam, "time") for beam in beams])
             beams = []
         if not beams or search.is_finished:
             return search.hypotheses
         new = [[beam.ids[-1]] for beam in beams]
-
-
-def _check_memory(model: GPT2, n_prompt: int, options: GenerationOptions) -> None:
-    length = min(n_prompt + options.max_new_tokens, model.config.n_positions)
-    n_bytes = options.num_beams * cache_nbytes(model.config, length, model.dtype)
-    most = limits().max_cache_bytes
-    if n_bytes > most:
-        raise InvalidArgumentError(
-            f"{options.num_beams} beams of {length} tokens need KV caches of "
-            f"{n_bytes:,} bytes, more than {most:,}; use fewer beams ({{num_beams}}), or "
-            f"{how_to_raise('max_cache_bytes')}",
-            num_beams=options.num_beams,
-        )
 
 
 def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[_Beam]:
@@ -142,13 +121,13 @@ def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[
     candidates = _candidates(search, beams, logits, max(2, 1 + n_end_ids) * options.num_beams)
     for rank, (index, token_id, total_logprob) in enumerate(candidates):
         beam = beams[index]
-        ids = [*beam.ids, token_id]
         constraint = beam.constraint.advance(token_id) if beam.constraint else None
-        reason = search.finish_reason(ids, constraint)
+        longer = _Beam([*beam.ids, token_id], total_logprob, beam.cache, constraint)
+        reason = search.finish_reason(longer)
         if reason is None:
-            running.append((index, _Beam(ids, total_logprob, beam.cache, constraint)))
+            running.append((index, longer))
         elif rank < options.num_beams:  # a worse candidate that ends is dropped
-            ended.append(search.hypothesis(ids, total_logprob, reason))
+            ended.append(search.hypothesis(longer, reason))
     search.add(ended)
     running = running[: options.num_beams]
     if running and search.is_full:  # can the best running beam still enter `hypotheses`?

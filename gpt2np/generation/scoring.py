@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +59,6 @@ class WindowScore(NamedTuple):
 
     logprobs: NDArray[np.float64]  # natural logarithms
     best: IntArray  # the most likely id at each position; ties go to the lowest id
-    best_allowed: IntArray  # the most likely id outside `excluded` of `score_windows`
     ranks: IntArray  # 1 + the number of more likely ids; empty without `details`
     entropies: NDArray[np.float64]  # of the predicted distributions, in nats; likewise
 
@@ -197,11 +195,6 @@ def _scored(text: str, start: int, stop: int, logprob: float) -> ScoredText:
     return ScoredText(text, start, stop, logprob, -logprob / math.log(2))
 
 
-def windows_of(ids: IntArray, spans: Iterable[Span]) -> Iterator[Window]:
-    """Cut a text's token ids (T,) into the windows that `spans` describe."""
-    return (Window(ids[span.start : span.stop], span.first - span.start) for span in spans)
-
-
 def strided_spans(length: int, context: int, stride: int, n_prefix: int = 0) -> Iterator[Span]:
     """Yield windows of `context` tokens that start every `stride` tokens.
 
@@ -226,14 +219,6 @@ def strided_spans(length: int, context: int, stride: int, n_prefix: int = 0) -> 
         n_seen = max(n_seen, stop)
         if stop == length:
             return
-
-
-def strided_count(length: int, context: int, stride: int, n_prefix: int = 0) -> int:
-    """Return the number of tokens that `strided_spans` scores; `n_prefix` is at most 1."""
-    if n_prefix and length - n_prefix <= context:
-        return length - n_prefix
-    n_unscored = -(-length // context) if stride == context else min(length, 1)
-    return length - n_unscored
 
 
 def score_texts(
@@ -265,8 +250,12 @@ def score_texts(
         checked = check_sequences(parts, model.config.vocab_size) if parts else []
         inputs.append(np.concatenate([np.empty(0, np.int64), *checked]).astype(np.int64))
         spans_by_text.append([*strided_spans(len(inputs[-1]), context, stride, len(prefix))])
-    windows = map(windows_of, inputs, spans_by_text)
-    scores = score_windows(model, chain.from_iterable(windows), hook=hook, details=details)
+    windows = (
+        Window(ids[span.start : span.stop], span.first - span.start)
+        for ids, spans in zip(inputs, spans_by_text, strict=True)
+        for span in spans
+    )
+    scores = score_windows(model, windows, hook=hook, details=details)
     unscored = {"logprobs": np.nan, "best": -1}
     if details:
         unscored |= {"ranks": -1, "entropies": np.nan}
@@ -300,29 +289,27 @@ def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[
 def score_windows(
     model: GPT2,
     windows: Iterable[Window],
-    excluded: Sequence[int] = (),
     hook: Hook | None = None,
     details: bool = False,
 ) -> Iterator[WindowScore]:
     """Yield the scores of each window, in order. Short windows share a forward pass.
 
-    `windows` is read lazily. `WindowScore.best_allowed` is never an id in `excluded`. With a
-    `hook`, each window has a separate forward pass. `details` adds ranks and entropies.
+    `windows` is read lazily. With a `hook`, each window has a separate forward pass. `details` adds
+    ranks and entropies.
     """
     batch: list[Window] = []
     for window in windows:
         if batch and (hook or sum(len(w.ids) for w in [*batch, window]) > _MAX_TOKENS):
-            yield from _score_batch(model, batch, excluded, hook, details)
+            yield from _score_batch(model, batch, hook, details)
             batch = []
         batch.append(window)
     if batch:
-        yield from _score_batch(model, batch, excluded, hook, details)
+        yield from _score_batch(model, batch, hook, details)
 
 
 def _score_batch(
     model: GPT2,
     windows: Sequence[Window],
-    excluded: Sequence[int],
     hook: Hook | None,
     details: bool,
 ) -> Iterator[WindowScore]:
@@ -346,7 +333,7 @@ def _score_batch(
         new, used = zip(*((ids, cache) for ids, cache in chunks if len(ids)), strict=True)
         with np.errstate(all="ignore"):  # _score_logits raises an error instead
             logits = model.forward(new, used, logits_indices=rows[n_scored:end] - start, hook=hook)
-        parts.append(_score_logits(model, logits, targets[n_scored:end], excluded, details))
+        parts.append(_score_logits(model, logits, targets[n_scored:end], details))
         n_scored = end
     joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
     ends = np.cumsum([len(rows) for rows in rows_by_window])[:-1]
@@ -367,28 +354,19 @@ def _passes(length: int, rows: IntArray) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _score_logits(
-    model: GPT2, logits: Array, targets: IntArray, excluded: Sequence[int], details: bool
-) -> WindowScore:
+def _score_logits(model: GPT2, logits: Array, targets: IntArray, details: bool) -> WindowScore:
     """Compute WindowScore's fields from logits (R, V) and actual ids (R,). Overwrites logits."""
     logprobs = np.empty(len(targets))
     best = np.empty(len(targets), np.int64)
-    best_allowed = np.empty(len(targets), np.int64)
     n_details = len(targets) if details else 0
     ranks, entropies = np.empty(n_details, np.int64), np.empty(n_details)
-    excluded_ids = np.asarray(excluded, np.int64)
     exp, row_sums = exact.functions(logits.dtype)
 
     def score_rows(rows: slice) -> None:
         chunk = logits[rows]
         index = np.arange(len(chunk))
-        best[rows] = best_allowed[rows] = chunk.argmax(-1)
+        best[rows] = chunk.argmax(-1)
         maximum, target = chunk[index, best[rows]], chunk[index, targets[rows]]
-        if len(excluded_ids):
-            saved = chunk[:, excluded_ids]
-            chunk[:, excluded_ids] = -np.inf
-            best_allowed[rows] = chunk.argmax(-1)
-            chunk[:, excluded_ids] = saved
         if details:
             ranks[rows] = 1 + (chunk > target[:, None]).sum(-1)
         chunk -= maximum[:, None]
@@ -405,4 +383,4 @@ def _score_logits(
         parallel_for(score_rows, even_slices(len(targets), python_threads()), python_threads())
     if not np.isfinite(logprobs).all():
         raise logits_error(model)
-    return WindowScore(logprobs, best, best_allowed, ranks, entropies)
+    return WindowScore(logprobs, best, ranks, entropies)
