@@ -331,18 +331,16 @@ def _check(request: Request, config: GPT2Config) -> None:
     if not prompt:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
     if len(prompt) > config.n_positions and not options.window:
-        window = ", or set {window}, which keeps its last tokens"  # but not for beam search
+        window = ", or set window, which keeps its last tokens"  # but not for beam search
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens, more than the model's context of "
             f"{config.n_positions}; shorten it to at most {config.n_positions} tokens"
-            f"{window if options.num_beams == 1 else ''}",
-            window=options.window,
+            f"{window if options.num_beams == 1 else ''}"
         )
     if options.window > config.n_positions:
         raise InvalidArgumentError(
-            f"{{window}} is {options.window}, more than the model's context of "
-            f"{config.n_positions}",
-            window=options.window,
+            f"window is {options.window}, more than the model's context of {config.n_positions}",
+            param="window",
         )
     biased = [i for i, _ in options.logit_bias]
     banned = [i for word in options.bad_words_ids for i in word]

@@ -432,9 +432,10 @@ def check_texts(
         check_argument(is_list, prompt, ids, "a list of at least one token id")
         right = golden.greedy_ids[prompt]
         if not right:
-            message = "the golden file has no continuation of prompt {0!r}; record the file with "
-            message += "{max_new_tokens} of at least 1"
-            raise InvalidArgumentError(message, prompt, max_new_tokens=1)
+            raise InvalidArgumentError(
+                f"the golden file has no continuation of prompt {prompt!r}; record the file with "
+                "max_new_tokens of at least 1"
+            )
         reports[prompt] = TextReport()
         step = common_length(right, ids)
         if step < min(len(right), len(ids)):

@@ -38,8 +38,8 @@ from gpt2np.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
-    JsonNotation,
     TokenizeRequest,
+    UnsupportedFieldError,
 )
 from gpt2np.server.replies import AnyReply, ChatReply, CompletionReply
 from gpt2np.server.responses import (
@@ -86,9 +86,7 @@ class Server:
         """Create the engines of models that have just been loaded, and compile their templates."""
         for lm in models:
             if lm.name in self.engines:
-                raise InvalidArgumentError(
-                    "{model.setting} is given twice; omit one", model=lm.name
-                )
+                raise InvalidArgumentError(f"model {lm.name} is given twice", param="model")
             roles = lm.tokenizer.vocabulary.special_tokens_map
             template = read_chat_template(lm.folder, roles) if lm.folder else None
             if template:
@@ -367,15 +365,12 @@ def _error(error: Exception) -> tuple[int, ErrorResponse]:
     if isinstance(error, RequestTimeoutError):
         return 504, error_body(str(error), "timeout_error")
     if isinstance(error, ContextLengthError):
-        text = error.text(JsonNotation())
+        text = str(error).replace("set window,", "set truncate_prompt_tokens,")
         return 400, error_body(text, _INVALID, "context_length_exceeded", "prompt")
     if isinstance(error, InvalidArgumentError):
-        notation, names = JsonNotation(), [*error.arguments]
-        param = notation.name(names[0]) if len(names) == 1 else None
-        text = error.text(notation) if names else error.renamed(JSON_NAMES)
-        if error.param and not names:
-            param = JSON_NAMES.get(error.param, error.param)
-        return 400, error_body(text, _INVALID, param=param)
+        names = {} if isinstance(error, UnsupportedFieldError) else JSON_NAMES
+        param = names.get(error.param or "", error.param)
+        return 400, error_body(error.renamed(names), _INVALID, param=param)
     if isinstance(error, GPT2NPError):
         return 500, error_body(str(error), "server_error")
     return 500, error_body(f"internal error: {type(error).__name__}", "server_error")

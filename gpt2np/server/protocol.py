@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from gpt2np.errors import InvalidArgumentError, Notation
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
 from gpt2np.kernels.array import Array
@@ -38,6 +38,10 @@ def _check_n_prompts(value: object) -> object:
     if isinstance(value, list) and len(value) > MAX_ENTRIES:
         raise ValueError(f"a list of {len(value):,} entries, more than {MAX_ENTRIES:,}")
     return value
+
+
+class UnsupportedFieldError(InvalidArgumentError):
+    """A field of a request asks for something that gpt2np lacks; `param` is the field."""
 
 
 class _Request(BaseModel):
@@ -94,19 +98,6 @@ _FIELDS = {
     and field not in {*REFUSED, *IGNORED}
 }
 """Option → the field of a request that has the same values."""
-
-
-class JsonNotation(Notation):
-    """Arguments in messages as fields of a request."""
-
-    def name(self, argument: str) -> str:
-        return JSON_NAMES.get(argument, argument)
-
-    def setting(self, argument: str, value: object) -> str:
-        """Return a field with a value; a slice of the prompt's tokens is a list of two numbers."""
-        if isinstance(value, slice):
-            return f'"{argument}": [{value.start}, {value.stop}]'
-        return f'"{self.name(argument)}": {json.dumps(value)}'
 
 
 _OTHER_TYPES = {
@@ -259,9 +250,9 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             try:
                 given = [json.loads(outputs.json_schema)]
             except (ValueError, RecursionError) as error:
-                field = {"structured_outputs.json": outputs.json_schema}
-                message = "structured_outputs.json is not JSON: {0}"
-                raise InvalidArgumentError(message, error, **field) from error
+                raise InvalidArgumentError(
+                    f"structured_outputs.json is not JSON: {error}", param="structured_outputs.json"
+                ) from error
         given += [{"type": "object"}] if outputs.json_object else []
         given += [{"type": "object"}] if form.type == "json_object" else []
         if form.type == "json_schema":
@@ -273,8 +264,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         if given and not isinstance(given[0], dict):
             raise InvalidArgumentError(
                 "the JSON Schema must be an object, as in response_format: "
-                '{{"type": "json_schema", "json_schema": {{"name": …, "schema": {{…}}}}}}{0}',
-                "",
+                '{"type": "json_schema", "json_schema": {"name": …, "schema": {…}}}'
             )
         return given[0] if given else None
 
@@ -282,7 +272,7 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         """Return the arguments of `generate` for the fields that both requests have."""
         if name := self.unsupported():
             [field] = re.findall(r"^[\w.]+", name)  # without its value or advice
-            raise InvalidArgumentError("{0} is not supported", name, **{field: None})
+            raise UnsupportedFieldError(f"{name} is not supported", param=field)
         outputs = self.structured_outputs
         given = {name: getattr(self, field) for name, field in _FIELDS.items()}
         given |= {
@@ -311,14 +301,11 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
         field = "n" if self.best_of is None else "best_of"
         n_beams, n = getattr(self, field) or 1, self.n or 1
         if max(2, n_beams) < n:
-            raise InvalidArgumentError(
-                "{best_of} is {best_of.value}, less than {n}, {n.value}", best_of=n_beams, n=n
-            )
+            raise InvalidArgumentError(f"best_of is {n_beams}, less than n, {n}", param="best_of")
         if n_beams > _MAX_BEAMS:
-            message = (
-                f"{{{field}}} is {{{field}.value}}; a beam search has at most {_MAX_BEAMS} beams"
+            raise InvalidArgumentError(
+                f"{field} is {n_beams}; a beam search has at most {_MAX_BEAMS} beams", param=field
             )
-            raise InvalidArgumentError(message, **{field: n_beams})
         return max(2, n_beams)
 
 
@@ -374,7 +361,7 @@ class CompletionRequest(GenerationRequest):
         if self.prompt is None or isinstance(self.prompt, str):
             return [self.prompt or ""]
         if not self.prompt:
-            raise InvalidArgumentError("{prompt} is an empty list; give at least one", prompt=[])
+            raise InvalidArgumentError("prompt is an empty list; give at least one", param="prompt")
         if isinstance(self.prompt[0], int):
             return [self.prompt]
         return list(self.prompt)
@@ -403,8 +390,9 @@ class ChatMessage(_Request):
     def text(self) -> str:
         """Return the content as one text; only the assistant's may be missing."""
         if self.content is None and self.role != "assistant":
-            message = "{messages}: a message of role {0} has no content"
-            raise InvalidArgumentError(message, self.role, messages=None)
+            raise InvalidArgumentError(
+                f"messages: a message of role {self.role} has no content", param="messages"
+            )
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
         return "".join(part.text for part in self.content)

@@ -110,8 +110,8 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         "unknown hook point 'nope'",
     ),
     "an array of TransformerLens only": (
-        lambda lm: zero("blocks.0.attn.hook_result"),
-        "unknown hook point 'blocks.0.attn.hook_result'; gpt2np has no such array",
+        lambda lm: lm.generate("a", interventions=zero("blocks.0.attn.hook_result")),
+        "unknown hook point 'blocks.0.attn.hook_result'",
     ),
     "a function for progress": (
         lambda lm: lm.score("a", progress=print),
