@@ -20,7 +20,7 @@ from gpt2np.constraints.distances import ByteDistances, TokenDistances
 from gpt2np.constraints.syntax import literals, parse
 from gpt2np.constraints.trie import VocabularyTrie
 from gpt2np.constraints.work import PatternTooLargeError
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, counted, short_repr
 from gpt2np.kernels.array import Array, BoolArray
 
 _T = TypeVar("_T")
@@ -131,8 +131,9 @@ class TextConstraint:
             )
         if least > max_tokens:
             raise InvalidArgumentError(
-                f"max_new_tokens and the context leave {max_tokens} tokens; a text that matches "
-                f"needs {least:.0f}; set max_new_tokens to {least:.0f}, or shorten the prompt",
+                f"max_new_tokens and the context leave {counted(max_tokens, 'token')}; the match "
+                f"with the fewest bytes needs {least:.0f}; set it to {least:.0f}, or shorten the "
+                "prompt",
                 param="max_new_tokens",
             )
         return replace(self, tokens_left=max_tokens)

@@ -144,9 +144,9 @@ def process_logits(
     if logits is not unprocessed and not math.isfinite(logits.max()):
         raise InvalidArgumentError(
             f"after {history.n_generated} tokens every token is ruled out; loosen what bans "
-            "tokens: {bad_words}, {no_repeat_ngram_size}, {min_new_tokens}, {ignore_eos}, the "
-            "constraint ({choices}, {regex}, {json_schema})",
-            **{name: getattr(options, name) for name in _BANS},
+            "tokens: bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, the constraint "
+            "(choices, regex, json_schema)",
+            param=next((name for name in _BANS if getattr(options, name)), None),
         )
     return logits
 

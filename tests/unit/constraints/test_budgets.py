@@ -65,7 +65,7 @@ def test_allowed_tokens_lead_to_a_match_by_brute_force(seed):
         try:
             state = start.within(n)
         except InvalidArgumentError as error:
-            assert "a text that matches needs" in str(error)
+            assert "the match with the fewest bytes needs" in str(error)
             continue
         assert n >= least
         allowed = np.flatnonzero(state.allowed())
@@ -145,7 +145,7 @@ def test_generated_texts_match(lm, options, budget):
     try:
         result = lm.generate("The king", regex=PATTERN, max_new_tokens=budget, **options)
     except InvalidArgumentError as error:
-        assert budget < 4 and "a text that matches needs" in str(error)
+        assert budget < 4 and "the match with the fewest bytes needs" in str(error)
         return
     for completion in [result, *result.alternatives]:
         assert regex.fullmatch(PATTERN, completion.text), completion.text
