@@ -13,8 +13,9 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -101,10 +102,11 @@ class ProcessGroup:
             if self.world_size == 1 or any(self.workers.handle(store) is None for store in stores):
                 return None
             lengths = [cache.length for cache in caches]
+            compute = partial(self._compute, sequences, caches, logits_indices)
             try:
                 if self.tuner is None:
-                    return self._run_on_ranks(self.world_size, sequences, caches, logits_indices)
-                return self._run_timed(self.tuner, sequences, caches, logits_indices)
+                    return compute(self.world_size)
+                return self._compute_timed(self.tuner, sum(map(len, sequences)), compute)
             except RankFailedError as error:
                 roll_back(caches, lengths)
                 self.world_size = 1
@@ -113,31 +115,26 @@ class ProcessGroup:
                     warnings.warn(f"the model continues on one process: {error}", stacklevel=3)
                 return None
 
-    def _run_timed(
-        self,
-        tuner: RankTuner,
-        sequences: Sequence[IntArray],
-        caches: Sequence[KVCache],
-        logits_indices: IntArray,
+    def _compute_timed(
+        self, tuner: RankTuner, n_tokens: int, compute: Callable[[int], Array | None]
     ) -> Array | None:
         """Compute a pass on as many ranks as the tuner chooses; report the time to the tuner."""
-        n_tokens, n_started = sum(map(len, sequences)), 1 + len(self.workers)
         if not splits_exactly(n_tokens):
             # The number of ranks would change bits, and so sampled texts from run to run.
-            return self._runner.run(sequences, caches, logits_indices)
-        choice = tuner.choice(n_tokens)
+            return compute(1)
+        choice, n_started = tuner.choice(n_tokens), 1 + len(self.workers)
         n_ranks, start = choice.next_ranks, time.perf_counter()
-        logits = self._run_on_ranks(n_ranks, sequences, caches, logits_indices)
+        logits = compute(n_ranks)
         if logits is not None and n_ranks <= n_started:  # a start happens once
             choice.record(n_tokens, n_ranks, time.perf_counter() - start)
         return logits
 
-    def _run_on_ranks(
+    def _compute(
         self,
-        n_ranks: int,
         sequences: Sequence[IntArray],
         caches: Sequence[KVCache],
         logits_indices: IntArray,
+        n_ranks: int,
     ) -> Array | None:
         if n_ranks == 1:
             return self._runner.run(sequences, caches, logits_indices)
