@@ -110,7 +110,7 @@ def encode_dataset(
     settings = {name: getattr(options, name) for name in ("field", "special")}
     job = corpus_job(
         files,
-        {**settings, "the vocabulary": tokenizer.fingerprint},
+        {**settings, "the vocabulary": [tokenizer.fingerprint, tokenizer.eos_token_id]},
         run,
         partial(_assemble, dtype=dtype, combine=options.combine),
         n_streams=2,
