@@ -17,6 +17,8 @@ from gpt2np.tokenizer.display import escape_spelling, escape_token
 from gpt2np.tokenizer.vocabulary import token_bytes
 from gpt2np.view import machine_page
 
+__all__ = ["Page", "explain"]
+
 MAX_TOKENS = 64
 """Maximum tokens per page: with more, patterns would be too small and files too large."""
 

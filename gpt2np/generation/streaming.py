@@ -14,7 +14,7 @@ from gpt2np.generation.scheduler import Scheduler, drive
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.model import GPT2
 
-__all__ = ["TextStream", "start_streams"]
+__all__ = ["TextStream"]
 
 
 class _Steps:
