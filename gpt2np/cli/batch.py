@@ -34,6 +34,7 @@ from gpt2np.errors import GPT2NPError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "gpt2np batch FILE --out FILE [options]"
     file = "Prompts to continue (.txt, .jsonl, .csv, .parquet), or '-' for lines of standard input"
     parser.add_argument("prompts", type=Path, metavar="FILE", help=file)
     field = "Field or column with the prompt in .jsonl, .csv and .parquet files (default: prompt)"

@@ -2,7 +2,6 @@
 
 import argparse
 import atexit
-import os
 import shutil
 import sys
 import tempfile
@@ -44,7 +43,7 @@ def read_texts(texts: list[str], file: Path | None, kind: str, argument: str) ->
     `kind` and `argument` are the names of the texts and of their argument, for messages.
 
     Raises:
-        InvalidArgumentError: there is no text, or a text and --file, or a text is not UTF-8.
+        InvalidArgumentError: there is no text, or a text and --file.
     """
     if file is not None:
         if texts:
@@ -54,15 +53,8 @@ def read_texts(texts: list[str], file: Path | None, kind: str, argument: str) ->
         raise InvalidArgumentError(
             f"no {kind}; give {argument}, --file FILE, or - for standard input"
         )
-    for text in filter(os.path.isfile, texts):
-        print_stderr(f"{text} is taken as the {kind} itself; --file {text} reads the file")
     texts = texts or ["-"]
-    return [read_stdin(kind) if t == "-" else decode_argument(t, argument) for t in texts]
-
-
-def decode_argument(text: str, name: str) -> str:
-    """Decode a command-line argument as UTF-8 in every locale; `name` is for messages."""
-    return decode_utf8(os.fsencode(text), name, keep_bom=True)
+    return [read_stdin(kind) if t == "-" else t for t in texts]
 
 
 def read_stdin(kind: str) -> str:
