@@ -131,14 +131,17 @@ def running_job(
     """
     from gpt2np.data.resumable import JobCallbacks, partial_folder
 
-    interval = 0.1 if sys.stderr.isatty() else _LOG_INTERVAL
-    options |= {"disable": False, "mininterval": interval}
-    options["delay"] = 0 if sys.stderr.isatty() else interval
+    is_terminal = sys.stderr.isatty()
+    options |= {"disable": False, "mininterval": 0.1 if is_terminal else _LOG_INTERVAL}
+    options["delay"] = 0 if is_terminal else _LOG_INTERVAL
     with exit_on_interrupt(partial_folder(out)), progress(**options) as bar:
         started = time.monotonic()
 
         def write(message: object) -> None:
-            bar.write(f"{message}", file=sys.stderr)
+            if is_terminal:
+                bar.write(f"{message}", file=sys.stderr)
+            else:
+                print_stderr(f"{message}")
 
         def on_resume(done: int) -> None:
             write(f"resuming at {position(done)}")

@@ -118,7 +118,8 @@ def _record(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"{args.golden}: the file's name must end in .safetensors")
     check_target(args.golden, force=args.force)
     prompts = {f"prompt{i}": text for i, text in enumerate(args.prompt or [])} or None
-    golden = record(load_model(args), prompts, args.points or "*", args.max_new_tokens)
+    lm = load_model(args, may_fall_back=False)
+    golden = record(lm, prompts, args.points or "*", args.max_new_tokens)
     with write_errors(args.golden):
         write_golden(golden, args.golden)
     print(args.golden)

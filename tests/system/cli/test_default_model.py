@@ -24,6 +24,7 @@ def offline(tmp_path, monkeypatch):
         "tokenize one",
         "decode 5",
         "train ids.bin out",
+        "parity record g.safetensors",
     ],
 )
 def test_a_command_that_writes_numbers_asks_for_a_model(offline, command):
