@@ -135,3 +135,17 @@ def test_dropout_has_the_gradient_of_its_forward_pass(max_bytes):
         step = 1e-6 * np.random.default_rng(1).normal(size=gradient.shape)
         up, down = (value(arrays | {name: arrays[name] + sign * step}) for sign in (1, -1))
         assert (up - down) / 2 == pytest.approx(np.sum(gradient * step), rel=1e-4, abs=1e-12)
+
+
+def test_dropout_is_called_only_where_its_rate_is_above_zero():
+    model = random_model(np.float64, n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=20)
+    names = []
+
+    class Watched(Dropout):
+        def __call__(self, name, array):
+            names.append(name)
+            return super().__call__(name, array)
+
+    dropout = Watched(TrainerOptions(resid_pdrop=0.4), [0], 1)
+    gpt2(Tape(model.config, [[1, 2, 3]], hook=dropout), plain_weights(model))
+    assert names == ["blocks.0.attn.out", "blocks.0.mlp.out"]
