@@ -12,7 +12,7 @@
     └── GenerationInterrupted  Ctrl-C or a notebook's stop button ended a generation
 
 A message is one line that names the problem, the expected value and the next step. An error about
-arguments knows their names; whoever shows the error chooses the notation: `top_k` or --top-k.
+an argument knows its name, so that the command line can show --top-k in place of `top_k`.
 """
 
 from __future__ import annotations
@@ -95,13 +95,11 @@ FOREIGN_NAMES = {
 """Names that transformers, vLLM and llama.cpp have for arguments: gpt2np's name, or advice."""
 
 
-def did_you_mean(name: str, known: Iterable[str], advice: Mapping[str, str] | None = None) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the advice on an unknown name, or else the most similar known name, or else "".
 
     `name` and `known` may be flags: --max-length is known as `max_length` in `FOREIGN_NAMES`.
     """
-    if advice and name in advice:
-        return f"; {advice[name]}"
     names = {item.lstrip("-").replace("-", "_"): item for item in known}
     foreign = FOREIGN_NAMES.get(name.lstrip("-").replace("-", "_"), "")
     if foreign in names:
@@ -128,75 +126,31 @@ def check_argument(is_valid: bool, name: str, value: object, expected: str) -> N
 
 def install_hint(extra: str) -> str:
     """Return a hint on how to install the packages of gpt2np's optional feature `extra`."""
-    return f"run: pip install 'gpt2np[{extra}]', or in a checkout: pip install '.[{extra}]'"
-
-
-class Notation:
-    """How messages write arguments: here as in Python, `top_k` and `force=True`."""
-
-    def name(self, argument: str) -> str:
-        return argument
-
-    def setting(self, argument: str, value: object) -> str:
-        return f'{argument}="{value}"' if isinstance(value, str) else f"{argument}={value!r}"
-
-
-class _Argument:
-    """An argument in a message; `str` gives the name."""
-
-    def __init__(self, name: str, value: object, notation: Notation) -> None:
-        self._name, self._value, self._notation = name, value, notation
-
-    def __str__(self) -> str:
-        return self._notation.name(self._name)
-
-    @property
-    def value(self) -> str:
-        return short_repr(self._value)
-
-    @property
-    def setting(self) -> str:
-        return self._notation.setting(self._name, self._value)
+    return f"in a checkout of gpt2np, run: pip install '.[{extra}]'"
 
 
 class GPT2NPError(Exception):
     """Base class of all errors that gpt2np raises.
 
-    With `values` or `arguments`, the message is a template for `str.format`: `{0}` is a value,
-    `{top_k}` the name of an argument, `{top_k.value}` the argument's value, and `{force.setting}`
-    the argument with its value. So each interface writes the names in its own notation.
-
     Attributes:
         param: the name of the argument that the error is about, if there is one.
-        arguments: the values of the arguments that the error is about, by name.
         place: text before the message, such as "prompt 2 of 3: ".
     """
 
-    def __init__(
-        self, message: str = "", /, *values: object, param: Any = None, **arguments: object
-    ) -> None:
-        super().__init__(message, *values)
-        self.param: str | None = param or next(iter(arguments), None)
-        self.arguments = arguments
+    def __init__(self, message: str = "", *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
         self.place = ""
 
     def __str__(self) -> str:
-        """Return the message on one line, with control characters escaped for terminals."""
-        return self.text(Notation())
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self)!r})"
-
-    def text(self, notation: Notation) -> str:
-        """Return the message as `str` does, but with the arguments written in `notation`."""
-        text, *values = self.args or ("",)
-        if values or self.arguments:
-            arguments = {n: _Argument(n, value, notation) for n, value in self.arguments.items()}
-            text = text.format(*values, **arguments)
-        text = shortened(f"{self.place}{text}")
+        """Return the message on one line, shortened, with control characters escaped."""
+        text = shortened(f"{self.place}{self.args[0]}")
         if len(text) > _MAX_LENGTH:
             text = f"{text[: _MAX_LENGTH // 2]} … {text[-_MAX_LENGTH // 2 :]}"
         return printable(text)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     def renamed(self, names: Mapping[str, str]) -> str:
         """Return the message with another interface's name of the argument, such as --top-k.
@@ -204,7 +158,7 @@ class GPT2NPError(Exception):
         The name replaces the argument's name at the start of the message, or else precedes it.
         """
         name, text = names.get(self.param or ""), str(self)
-        if not name or self.arguments:
+        if not name:
             return text
         message = text.removeprefix(self.place)
         rest = message.removeprefix(self.param or "")

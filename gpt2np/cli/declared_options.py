@@ -4,29 +4,10 @@ import argparse
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from gpt2np.errors import Notation
 from gpt2np.options import Option, help_text, options_of
 
 FLAGS: dict[str, str] = {}
 """The names on the command line of the options that were added, by their Python names."""
-
-
-class FlagNotation(Notation):
-    """Arguments in messages as on the command line: `--top-k`, `--force`, `--window 0:5`."""
-
-    def __init__(self, flags: dict[str, str]) -> None:
-        self._flags = flags
-
-    def name(self, argument: str) -> str:
-        return self._flags.get(argument, argument)
-
-    def setting(self, argument: str, value: object) -> str:
-        if argument not in self._flags:
-            return super().setting(argument, value)
-        if value is False:
-            return self._flags[argument].replace("--", "--no-", 1)
-        text = f"{value.start}:{value.stop}" if isinstance(value, slice) else f"{value}"
-        return self._flags[argument] if value is True else f"{self._flags[argument]} {text}"
 
 
 def flags_of(option: Option, name: str) -> tuple[str, ...]:

@@ -162,9 +162,9 @@ def _describe(error: OSError) -> str:
 
 def _message(error: GPT2NPError, parser: Parser | None) -> str:
     """Return the message of an error, with flags in place of the names of arguments."""
-    from gpt2np.cli.declared_options import FLAGS, FlagNotation  # slow to import
+    from gpt2np.cli.declared_options import FLAGS  # slow to import
 
     options = parser.option_names() if parser else set()
     flags = {option[2:].replace("-", "_"): option for option in options if option[:2] == "--"}
     flags |= {name: flag for name, flag in FLAGS.items() if flag in options}
-    return error.text(FlagNotation(flags)) if error.arguments else error.renamed(flags)
+    return error.renamed(flags)

@@ -100,7 +100,7 @@ def ray_cluster(args: argparse.Namespace) -> "Cluster | None":
     given = given_options(args, Cluster)
     if args.address is None:
         for name in given:
-            raise InvalidArgumentError(f"{{{name}}} needs --ray", **{name: given[name]})
+            raise InvalidArgumentError(f"{name} needs --ray", param=name)
         return None
     cluster = Cluster(**given | {"address": args.address or None})
     cluster.connect()

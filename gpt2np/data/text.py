@@ -41,8 +41,8 @@ def decode_utf8(
         problem = describe_decode_error(source, error)
         if errors is None:
             raise InvalidArgumentError(f"{problem}; convert it to UTF-8 first") from error
-        advice = "{0}; convert the file, or read such bytes as U+FFFD with {errors.setting}"
-        raise InvalidArgumentError(advice, problem, errors="replace") from error
+        advice = 'convert the file, or read such bytes as U+FFFD with errors="replace"'
+        raise InvalidArgumentError(f"{problem}; {advice}") from error
 
 
 def describe_decode_error(source: object, error: UnicodeDecodeError, offset: int = 0) -> str:
