@@ -161,7 +161,12 @@ def test_no_library_module_knows_a_flag():
             if is_flag and id(node) not in declared:
                 found.append((file.relative_to(package).as_posix(), text))
     names = {name for name, _ in found}
-    assert names <= {"benchmark/process.py", "distributed/cluster.py", *PAGES}, found
+    assert names <= {
+        "benchmark/process.py",
+        "data/resumable.py",
+        "distributed/cluster.py",
+        *PAGES,
+    }, found
 
 
 PAGES = ("explain/attention.py", "explain/figures.py", "explain/markup.py", "explain/output.py")
