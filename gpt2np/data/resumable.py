@@ -28,7 +28,7 @@ from filelock import FileLock, Timeout
 
 from gpt2np.data.corpus import UnreadableFileError
 from gpt2np.data.files import atomic_write_text, check_target, errors_name, followed
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, short_repr
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, error_reason, short_repr
 
 SAVE_SECONDS = 5.0
 STATE = "state.npz"
@@ -182,7 +182,10 @@ def work_folder(out: Path) -> Iterator[Path]:
     Raises GPT2NPError if another job uses the folder.
     """
     folder = partial_folder(out)
-    lock = _lock(folder)
+    try:
+        lock = _lock(folder)
+    except OSError as error:
+        raise GPT2NPError(f"cannot write {out}: {error_reason(error)}") from error
     try:
         yield folder
     finally:
@@ -200,19 +203,21 @@ def work_folder(out: Path) -> Iterator[Path]:
 
 def _lock(folder: Path) -> FileLock:
     while True:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if not folder.is_dir() and os.path.lexists(folder):
+                raise
         lock = FileLock(folder / _LOCK)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             lock.acquire(blocking=False)
         except Timeout:
             raise GPT2NPError(
                 f"another process is writing to {folder}, or another thread of this process; "
                 "wait for it to end, or choose another output file"
             ) from None
-        except (FileNotFoundError, FileExistsError):
-            if folder.is_file() or not folder.parent.is_dir():
-                raise
-            continue  # another job has removed the folder meanwhile
+        except (FileNotFoundError, FileExistsError):  # another job has removed the folder meanwhile
+            continue
         if (folder / _LOCK).exists():
             return lock
         lock.release()

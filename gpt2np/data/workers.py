@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from multiprocessing import connection, parent_process
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from threading import Thread
 from typing import Any, TypeVar
 
@@ -16,9 +18,7 @@ from gpt2np.errors import GPT2NPError, check_argument, is_integer
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_QUEUED_PER_PROCESS = 2  # items that keep every process busy; more would only take memory
 _MAX_PROCESSES_PER_CPU = 8
-_function: Callable[[Any], Any] | None = None  # set in worker processes only
 
 
 def check_processes(processes: int) -> None:
@@ -42,45 +42,72 @@ def map_in_order(
 ) -> Iterator[tuple[Item, Result]]:
     """Call a function in worker processes; yield (item, result) in the order of `items`.
 
-    Only a few items are read ahead, unlike in `Executor.map`. `make_function` is called once in
-    each process. With `processes` = 1, no worker process is started.
+    Each process calls `make_function` once, and has one item at a time. With `processes` = 1, no
+    worker process is started.
 
-    Raises GPT2NPError if a worker process dies.
+    Raises GPT2NPError if a worker process dies or can't be started.
     """
     if processes == 1:
         yield from map_here(make_function, items)
         return
-    pool = ProcessPoolExecutor(processes, initializer=_init_worker, initargs=(make_function,))
-    queue: deque[tuple[Item, Future[Result]]] = deque()
+    workers: list[BaseProcess] = []
+    queue: deque[tuple[Item, Connection]] = deque()
     try:
+        free = deque(_start(make_function, workers) for _ in range(processes))
         for item in items:
-            queue.append((item, pool.submit(_call, item)))
-            if len(queue) > _QUEUED_PER_PROCESS * processes:
-                first, future = queue.popleft()
-                yield first, future.result()
-        yield from ((item, future.result()) for item, future in queue)
-    except BrokenExecutor as error:
+            finished = None
+            if not free:
+                first, connection = queue.popleft()
+                finished = first, _receive(connection)
+                free.append(connection)
+            free[0].send(item)
+            queue.append((item, free.popleft()))
+            if finished:
+                yield finished
+        yield from ((item, _receive(connection)) for item, connection in queue)
+    except (EOFError, OSError, MemoryError) as error:
         raise GPT2NPError(
             "a worker process died, perhaps out of memory; try fewer processes"
         ) from error
     finally:
-        pool.shutdown(cancel_futures=True)
+        for worker in workers:
+            worker.terminate()
 
 
-def _init_worker(make_function: Callable[[], Callable[[Any], Any]]) -> None:
-    global _function
-    _function = make_function()
+def _start(make_function: Callable[[], Any], workers: list[BaseProcess]) -> Connection:
+    ours, theirs = multiprocessing.Pipe()
+    worker = multiprocessing.Process(target=_work, args=(make_function, theirs), daemon=True)
+    worker.start()
+    workers.append(worker)
+    theirs.close()
+    return ours
+
+
+def _receive(connection: Connection) -> Any:
+    result, error = connection.recv()
+    if error is not None:
+        raise error
+    return result
+
+
+def _work(make_function: Callable[[], Callable[[Any], Any]], connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends the worker
-    Thread(target=_exit_with_parent, daemon=True).start()
+    try:
+        Thread(target=_exit_with_parent, daemon=True).start()
+        function = make_function()
+    except (MemoryError, RuntimeError):  # no memory for a thread
+        return
+    while True:
+        item = connection.recv()
+        try:
+            answer: tuple[Any, Exception | None] = function(item), None
+        except Exception as error:
+            answer = None, error
+        connection.send(answer)
 
 
 def _exit_with_parent() -> None:
     """Exit when the parent process dies, because a killed parent can't end its workers."""
     if parent := parent_process():
-        connection.wait([parent.sentinel])
+        wait([parent.sentinel])
         os._exit(1)
-
-
-def _call(item: Any) -> Any:
-    assert _function is not None
-    return _function(item)
