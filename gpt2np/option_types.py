@@ -36,7 +36,7 @@ T = TypeVar("T")
 List = Annotated[list[T], Field(fail_fast=True, max_length=MAX_ENTRIES)]  # else, many errors
 AnyText = Annotated[str, AfterValidator(_check_unicode)]
 Text = Annotated[AnyText, Field(min_length=1)]
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+TokenId = Annotated[int, Field(strict=True, ge=0, lt=1 << 31)]
 Whole = BeforeValidator(lambda x: int(x) if isinstance(x, float) and x.is_integer() else x)
 LogitBias = Annotated[dict[str, float], BeforeValidator(_check_logit_bias)]
 

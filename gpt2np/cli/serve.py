@@ -2,8 +2,8 @@
 
 Clients of OpenAI's API use http://HOST:PORT/v1 as their base URL. The endpoints
 are /v1/completions, /v1/chat/completions (for models with a chat template),
-/v1/models, /tokenize, /detokenize, /health, /version and /metrics; the page
-/docs describes the endpoints. The result of a request does not depend on other
+/v1/models, /tokenize, /detokenize, /health and /metrics; the page /docs
+describes the endpoints. The result of a request does not depend on other
 requests.
 
 The playground at http://HOST:PORT/ is a page for writing with a model and for
@@ -55,17 +55,15 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         hint = install_hint("server")
         raise GPT2NPError(f"gpt2np serve needs the package {error.name}; {hint}") from error
-    from gpt2np.server.app import Server
     from gpt2np.server.run import serve
 
-    server = Server(options)
     serve(
-        server,
         lambda: [
             load_model(argparse.Namespace(**vars(args) | {"model": model}))
             for model in args.model or [None]
         ],
-        lambda url: print_stderr(f"serving {', '.join(server.engines)} at {url}"),
+        options,
+        lambda names, url: print_stderr(f"serving {', '.join(names)} at {url}"),
         host=args.host,
         port=args.port,
     )

@@ -1,17 +1,16 @@
-"""The HTTP application: endpoints, errors, loading of the models."""
+"""The HTTP application: endpoints and errors."""
 
 from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -22,6 +21,7 @@ from gpt2np.errors import (
     GPT2NPError,
     InvalidArgumentError,
     ModelNotFoundError,
+    printable,
     short_repr,
 )
 from gpt2np.language_model import LanguageModel, Prompt
@@ -38,66 +38,49 @@ from gpt2np.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
+    GenerationRequest,
     TokenizeRequest,
     UnsupportedFieldError,
 )
-from gpt2np.server.replies import AnyReply, ChatReply, CompletionReply
-from gpt2np.server.responses import (
+from gpt2np.server.replies import (
     DONE,
-    ChatCompletionResponse,
-    CompletionResponse,
-    ErrorResponse,
+    AnyReply,
+    ChatReply,
+    CompletionReply,
     Json,
     error_body,
     event,
 )
-from gpt2np.server.threads import (
-    CHAT_TEMPLATES,
-    body_schema,
-    json_response,
-    prepare,
-    read_json,
-    run_on,
-    until_disconnected,
-)
+from gpt2np.server.threads import LONG_WORK, prepare, run_on, until_disconnected
 
 _INVALID = "invalid_request_error"
 
 
-@dataclass
 class Server:
-    """The state of a server: its models, once loaded.
+    """The models of a server, with their engines and chat templates.
 
     Attributes:
         options: the options.
         metrics: the metrics of /metrics.
-        engines: the engine of each model, by name; empty until the models are loaded.
+        engines: the engine of each model, by name.
         templates: the chat template of each model that has one, by name.
-        is_ending: whether the server shuts down, and takes no new requests.
+        started: when the models were loaded, in seconds since 1970.
     """
 
-    options: ServerOptions
-    metrics: Metrics = field(default_factory=Metrics)
-    engines: dict[str, Engine] = field(default_factory=dict)
-    templates: dict[str, ChatTemplate] = field(default_factory=dict)
-    is_ending: bool = False
-
-    def add_models(self, models: Sequence[LanguageModel]) -> None:
-        """Create the engines of models that have just been loaded, and compile their templates."""
+    def __init__(self, models: Sequence[LanguageModel], options: ServerOptions) -> None:
+        self.options, self.metrics, self.started = options, Metrics(), int(time.time())
+        self.engines: dict[str, Engine] = {}
+        self.templates: dict[str, ChatTemplate] = {}
         for lm in models:
             if lm.name in self.engines:
                 raise InvalidArgumentError(f"model {lm.name} is given twice", param="model")
             roles = lm.tokenizer.vocabulary.special_tokens_map
-            template = read_chat_template(lm.folder, roles) if lm.folder else None
-            if template:
+            if lm.folder and (template := read_chat_template(lm.folder, roles)):
                 self.templates[lm.name] = template
-            self.engines[lm.name] = Engine(lm, self.metrics, self.options)
+            self.engines[lm.name] = Engine(lm, self.metrics, options)
 
     def engine(self, model: str | None) -> Engine:
         """Return the engine of a model; None means the first model."""
-        if self.is_ending or not self.engines:
-            what = "is shutting down" if self.is_ending else "is loading the model"
-            raise QueueFullError(f"the server {what}")
         if model is None:
             return next(iter(self.engines.values()))
         if model not in self.engines:
@@ -106,28 +89,11 @@ class Server:
         return self.engines[model]
 
 
-class _App(FastAPI):
-    def openapi(self) -> Json:
-        """Move definitions of `body_schema` to their place; remove FastAPI's error response."""
-        schema = super().openapi()
-        for path in schema["paths"].values():
-            for operation in path.values():
-                operation["responses"].pop("422", None)
-                for content in operation.get("requestBody", {}).get("content", {}).values():
-                    schema["components"]["schemas"] |= content["schema"].pop("$defs", {})
-        return schema
-
-
 def create_app(server: Server) -> FastAPI:
     """Create the application of a server."""
-    errors: dict[int | str, dict[str, Any]] = {
-        "4XX": {"model": ErrorResponse, "description": "The request is wrong"},
-        "5XX": {"model": ErrorResponse, "description": "The server is busy, or has failed"},
-    }
-    app = _App(
+    app = FastAPI(
         title="gpt2np",
         version=__version__,
-        responses=errors,
         redirect_slashes=False,  # a redirect would repeat the Host header
     )
     _add_error_handlers(app)
@@ -143,41 +109,27 @@ def create_app(server: Server) -> FastAPI:
             CORSMiddleware,
             allow_origins=list(options.cors_origins),
             allow_methods=["GET", "POST"],
-            allow_headers=["Authorization", "Content-Type"],
+            allow_headers=["*"],  # the openai package sends x-stainless-os and others
+            expose_headers=["X-Request-Id", "X-Ignored-Fields"],
         )
     return app
 
 
 def _add_generation(app: FastAPI, server: Server) -> None:
-    @app.post(
-        "/v1/completions",
-        responses=_success(CompletionResponse),
-        openapi_extra=body_schema(CompletionRequest),
-    )
-    async def create_completion(request: Request) -> Response:
+    @app.post("/v1/completions")
+    async def create_completion(request: Request, body: CompletionRequest) -> Response:
         """Continue one or several prompts."""
-        body = await read_json(request, CompletionRequest)
         engine = server.engine(body.model)
         reply = CompletionReply(body, engine.lm, request.scope["request_id"])
         return await _answer(request, engine, reply, body.prompts())
 
-    @app.post(
-        "/v1/chat/completions",
-        responses=_success(ChatCompletionResponse),
-        openapi_extra=body_schema(ChatCompletionRequest),
-    )
-    async def create_chat_completion(request: Request) -> Response:
+    @app.post("/v1/chat/completions")
+    async def create_chat_completion(request: Request, body: ChatCompletionRequest) -> Response:
         """Answer the messages of a conversation. The model needs a chat template."""
-        body = await read_json(request, ChatCompletionRequest)
         engine = server.engine(body.model)
         reply = ChatReply(body, engine.lm, request.scope["request_id"])
         render = partial(_chat_prompt, server, engine.lm, body)
         return await _answer(request, engine, reply, [render])
-
-
-def _success(model: type) -> dict[int | str, dict[str, Any]]:
-    """Describe the response of an endpoint that can stream."""
-    return {200: {"model": model, "content": {"text/event-stream": {}}}}
 
 
 async def _answer(
@@ -202,7 +154,10 @@ async def _answer(
         stream = events(running, reply)
         return _stream_response(await anext(stream), stream)  # an error here is a status
 
-    response = await until_disconnected(request, begin())
+    return _naming_ignored(body, await until_disconnected(request, begin()))
+
+
+def _naming_ignored(body: GenerationRequest | TokenizeRequest, response: Response) -> Response:
     if body.unknown_fields:
         response.headers["X-Ignored-Fields"] = ", ".join(body.unknown_fields)
     return response
@@ -241,31 +196,27 @@ def _chat_prompt(
 
 
 def _add_tokenizer(app: FastAPI, server: Server) -> None:
-    @app.post("/tokenize", openapi_extra=body_schema(TokenizeRequest))
-    async def tokenize(request: Request) -> Response:
+    @app.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> Response:
         """Encode a text; special tokens such as <|endoftext|> become their ids."""
-        body = await read_json(request, TokenizeRequest)
+        body.check_supported()
         lm = server.engine(body.model).lm
-        text = body.prompt if body.prompt is not None else body.content
         if body.messages is not None:
-            ids = await run_on(CHAT_TEMPLATES, _chat_prompt, server, lm, body)
-        elif text is not None:
-            ids = await prepare(lm.tokenizer.encode, text, allowed_special="all")
+            ids = await run_on(LONG_WORK, _chat_prompt, server, lm, body)
         else:
-            raise InvalidArgumentError("prompt is missing")
+            text = body.prompt or ""
+            ids = await run_on(LONG_WORK, lm.tokenizer.encode, text, allowed_special="all")
         answer = {"tokens": ids, "count": len(ids), "max_model_len": lm.model.config.n_positions}
         if body.return_token_strs:
-            answer["token_strs"] = await prepare(lm.tokenizer.token_texts, ids)
-        return await json_response(answer)
+            answer["token_strs"] = await run_on(LONG_WORK, lm.tokenizer.token_texts, ids)
+        return _naming_ignored(body, JSONResponse(answer))
 
-    @app.post("/detokenize", openapi_extra=body_schema(DetokenizeRequest))
-    async def detokenize(request: Request) -> Response:
+    @app.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> Json:
         """Decode token ids."""
-        body = await read_json(request, DetokenizeRequest)
         tokenizer = server.engine(body.model).lm.tokenizer
         check_ids("tokens", body.tokens, tokenizer.vocab_size)
-        text = await prepare(tokenizer.decode, body.tokens)
-        return await json_response({"prompt": text, "content": text})
+        return {"prompt": await prepare(tokenizer.decode, body.tokens)}
 
     @app.get("/tokenizer_info")
     async def tokenizer_info() -> Json:
@@ -286,24 +237,17 @@ def _add_status(app: FastAPI, server: Server) -> None:
     @app.get("/v1/models")
     async def list_models() -> Json:
         """List the models."""
-        server.engine(None)
-        return {"object": "list", "data": [_model(engine) for engine in server.engines.values()]}
+        return {"object": "list", "data": [_model(server, name) for name in server.engines]}
 
     @app.get("/v1/models/{name:path}")  # a name may be a path, or OWNER/NAME
     async def describe_model(name: str) -> Json:
         """Describe one model."""
-        return _model(server.engine(name))
+        return _model(server, name)
 
     @app.get("/health")
     async def health() -> Json:
-        """Return status 200 once the models are loaded, 503 before and during shutdown."""
-        server.engine(None)
+        """Return status 200."""
         return {"status": "ok"}
-
-    @app.get("/version")
-    async def version() -> Json:
-        """Return the version of gpt2np."""
-        return {"version": __version__}
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
@@ -311,13 +255,14 @@ def _add_status(app: FastAPI, server: Server) -> None:
         return PlainTextResponse(server.metrics.text())
 
 
-def _model(engine: Engine) -> Json:
+def _model(server: Server, name: str) -> Json:
+    config = server.engine(name).lm.model.config
     return {
-        "id": engine.lm.name,
+        "id": name,
         "object": "model",
-        "created": 0,
+        "created": server.started,
         "owned_by": "gpt2np",
-        "max_model_len": engine.lm.model.config.n_positions,
+        "max_model_len": config.n_positions,
     }
 
 
@@ -327,32 +272,18 @@ def _add_error_handlers(app: FastAPI) -> None:
         headers = {"Retry-After": "1"} if status == 503 else getattr(error, "headers", None)
         return JSONResponse(body, status, headers)
 
-    for kind in (ValidationError, HTTPException, GPT2NPError, Exception):
+    for kind in (RequestValidationError, HTTPException, GPT2NPError, Exception):
         app.add_exception_handler(kind, handle)
 
 
-def _is_name(part: int | str) -> bool:
-    """Return whether a part of an error's place is a field or an index, not the type of a union."""
-    is_word = re.fullmatch("[a-z0-9_]+", str(part))
-    return bool(is_word) and part not in ("str", "int", "float", "bool")
-
-
-def _position(place: Sequence[int | str]) -> tuple[list[int], int]:
-    """Return a sort key for errors: places farther into lists, or more deeply nested, come last."""
-    indices = [part for part in place if isinstance(part, int)]
-    return indices, sum(map(_is_name, place))
-
-
-def _error(error: Exception) -> tuple[int, ErrorResponse]:
+def _error(error: Exception) -> tuple[int, Json]:
     """Return the status and the body of the response to a request that has failed."""
-    if isinstance(error, ValidationError):
-        # Of a union's errors, the last in a list belongs to the type that the client meant.
-        errors = error.errors(include_url=False, include_context=False, include_input=False)
-        found = max(errors, key=lambda found: _position(found["loc"]))
-        parts = [str(part) for part in found["loc"] if _is_name(part)]
-        if found["type"] == "extra_forbidden" and not _is_name(found["loc"][-1]):
-            parts.append(str(found["loc"][-1]))  # a misspelled field
-        name, what = ".".join(parts), found["msg"].removeprefix("Value error, ")
+    if isinstance(error, RequestValidationError):
+        # Of a union's errors, the deepest belongs to the type that the client meant.
+        found = max(error.errors(), key=lambda found: len(found["loc"]))
+        name = ".".join(str(part) for part in found["loc"][1:] if not _is_type(part))
+        what = printable(found["msg"].removeprefix("Value error, "))
+        name = "" if found["type"] == "json_invalid" else printable(name)[:100]
         return 400, error_body(f"{name or 'the body'}: {what}", _INVALID, param=name or None)
     if isinstance(error, HTTPException) and error.detail == "Not Found":  # Starlette's own
         return 404, error_body("there is no such endpoint; /docs lists all endpoints", _INVALID)
@@ -374,3 +305,9 @@ def _error(error: Exception) -> tuple[int, ErrorResponse]:
     if isinstance(error, GPT2NPError):
         return 500, error_body(str(error), "server_error")
     return 500, error_body(f"internal error: {type(error).__name__}", "server_error")
+
+
+def _is_type(part: int | str) -> bool:
+    """Return whether a part of an error's place is pydantic's name of a type, not a field."""
+    is_word = isinstance(part, int) or re.fullmatch(r"[A-Za-z0-9_.-]+", part)
+    return not is_word or part in ("str", "int", "float", "bool", "constrained-str")

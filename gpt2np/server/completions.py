@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from gpt2np.generation.beam_search import beam_completion
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.complete import pick_best, start_sequences
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
@@ -14,25 +13,12 @@ from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import Prompt
 from gpt2np.runtime.arguments import check_ids
 from gpt2np.server.engine import Engine, RunningRequest
-from gpt2np.server.interventions import check_steered, hooks_of
-from gpt2np.server.protocol import GenerationRequest, check_limit
-from gpt2np.server.replies import AnyReply
-from gpt2np.server.responses import DONE, event, json_bytes
-from gpt2np.server.threads import (
-    BEAM_SEARCH,
-    CHAT_TEMPLATES,
-    CONSTRAINTS,
-    PREPARATION,
-    prepare,
-    run_on,
-)
+from gpt2np.server.interventions import hooks_of
+from gpt2np.server.protocol import GenerationRequest
+from gpt2np.server.replies import DONE, AnyReply, event, json_bytes, without_new_text
+from gpt2np.server.threads import LONG_WORK, PREPARATION, prepare, run_on
 
-_MAX_OPTION_ENTRIES = 1000  # of a list of texts or ids, such as `stop` or `logit_bias`
-_MAX_OPTION_CHARACTERS = 50_000
-_MAX_TOP_LOGPROBS = 20
 _MAX_RESPONSE_LOGPROBS = 2_000_000  # in all choices together
-
-
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
 
 
@@ -50,24 +36,19 @@ async def start_request(
     """
     arguments, config = request.arguments(), engine.lm.model.config
     n_sequences = len(prompts) * _n_per_prompt(arguments) * _n_copies(request, arguments)
-    _check_sizes(arguments)
     _check_logprobs(arguments, n_sequences, config.n_positions)
     if hooks := hooks_of(request.interventions or (), config):
-        check_steered(arguments, n_sequences)
         arguments["interventions"] = hooks
-    running = engine.start(n_sequences, is_steered=bool(hooks))
-    if request.use_beam_search:
-        processors: Any = arguments.get("logits_processor", ())
-        arguments["logits_processor"] = [*processors, running.raise_if_cancelled]
+    running = engine.start(n_sequences)
     try:
         check_ids("allowed_token_ids", request.allowed_token_ids or (), config.vocab_size)
         for prompt in prompts:
             if running.error:
                 raise running.error
             if callable(prompt):
-                prompt = await run_on(CHAT_TEMPLATES, prompt)
+                prompt = await run_on(LONG_WORK, prompt)
             has_constraint = any(arguments.get(name) for name in TEXT_CONSTRAINTS)
-            thread = CONSTRAINTS if has_constraint else PREPARATION  # compiling may take a second
+            thread = LONG_WORK if has_constraint else PREPARATION  # compiling may take a second
             await run_on(thread, _add_prompt, running, request, arguments, prompt)
     except BaseException:
         engine.end(running)
@@ -76,12 +57,8 @@ async def start_request(
 
 
 def _n_per_prompt(arguments: GenerateArguments) -> int:
-    """Return how many sequences or beams continue one copy of a prompt."""
-    return max(
-        arguments.get("num_return_sequences", 1),
-        arguments.get("best_of") or 1,
-        arguments.get("num_beams", 1),
-    )
+    """Return how many sequences continue one copy of a prompt."""
+    return max(arguments.get("num_return_sequences", 1), arguments.get("best_of") or 1)
 
 
 def _n_copies(request: GenerationRequest, arguments: GenerateArguments) -> int:
@@ -97,59 +74,44 @@ def _add_prompt(
 ) -> None:
     """Resolve a prompt's request, and create its sequences."""
     lm = running.engine.lm
-    if n_last := request.truncate_prompt_tokens:  # -1: as many as the context holds, as in vLLM
+    if n_last := request.truncate_prompt_tokens:
         ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
-        prompt = ids[-(lm.model.config.n_positions if n_last == -1 else n_last) :]
+        prompt = ids[-n_last:]
     if not isinstance(prompt, str):
         check_ids("prompt", prompt, lm.model.config.vocab_size)
     resolved = lm.request(prompt, _DEFAULTS, **arguments)
     running.prompts.append(resolved)
-    for _ in range(0 if request.use_beam_search else _n_copies(request, arguments)):
+    for _ in range(_n_copies(request, arguments)):
         copy = replace(resolved, index=len(running.all_sequences))
         running.sequences.append(start_sequences(lm.model, copy))
-
-
-def _check_sizes(arguments: GenerateArguments) -> None:
-    """Check the lengths of lists, all of which take time in each decode step."""
-    for name, value in arguments.items():
-        entries = value if isinstance(value, (list, tuple, Mapping)) else [value]
-        n, n_characters = len(entries), sum(len(x) for x in entries if isinstance(x, str))
-        check_limit(_MAX_OPTION_ENTRIES, n, f"{name} has {{}} entries", "give fewer")
-        check_limit(
-            _MAX_OPTION_CHARACTERS, n_characters, f"{name} has {{}} characters", "give fewer"
-        )
 
 
 def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions: int) -> None:
     """Check how many log probabilities a request can get."""
     n_new_top, n_prompt_top = arguments.get("logprobs"), arguments.get("prompt_logprobs")
-    n_top = max(n_new_top or 0, n_prompt_top or 0)
-    message = "logprobs asks for {} tokens at each position"
-    check_limit(_MAX_TOP_LOGPROBS, n_top, message, "ask for fewer")
-    n_numbers = 0
-    if n_new_top is not None:
-        n_tokens = min(arguments.get("max_new_tokens", n_positions), n_positions)
-        n_numbers += n_sequences * n_tokens * (n_new_top + 1)
+    n_new = min(arguments.get("max_new_tokens", n_positions), n_positions)
+    n_numbers = 0 if n_new_top is None else n_sequences * n_new * (n_new_top + 1)
     if n_prompt_top is not None:
         n_numbers += n_sequences * n_positions * (n_prompt_top + 1)
-    message = "logprobs and n ask for up to {} log probabilities"
-    check_limit(_MAX_RESPONSE_LOGPROBS, n_numbers, message, "send several requests")
+    if n_numbers > _MAX_RESPONSE_LOGPROBS:
+        raise InvalidArgumentError(
+            f"logprobs and n ask for up to {n_numbers:,} log probabilities, more than "
+            f"{_MAX_RESPONSE_LOGPROBS:,}; send several requests",
+            param="logprobs",
+        )
 
 
 async def respond(running: RunningRequest, reply: AnyReply) -> bytes:
     """Run a request to its end and return the response's JSON."""
-    lm = running.engine.lm
     try:
         async for _ in running.engine.updates(running, every_step=False):
             pass
         best = [await prepare(pick_best, sequences) for sequences in running.sequences]
-        for prompt in running.prompts:
-            if prompt.options.num_beams > 1:
-                best.append(await run_on(BEAM_SEARCH, beam_completion, lm.model, prompt))
-                running.engine.observe_beams(best[-1])
     finally:
         running.engine.end(running)
     completions = [completion for first in best for completion in (first, *first.alternatives)]
+    if reply.request.max_tokens == 0:
+        completions = [without_new_text(completion) for completion in completions]
     choices = [
         await prepare(lambda i, c: json_bytes(reply.choice(i, c)), i, c)
         for i, c in enumerate(completions)
@@ -160,6 +122,7 @@ async def respond(running: RunningRequest, reply: AnyReply) -> bytes:
 async def events(running: RunningRequest, reply: AnyReply) -> AsyncGenerator[bytes, None]:
     """Run a request and yield the server-sent events of its streams, several at a time."""
     sequences = running.all_sequences
+    has_text = reply.request.max_tokens != 0
     try:
         started = set()
         async for updates in running.engine.updates(running):
@@ -168,9 +131,10 @@ async def events(running: RunningRequest, reply: AnyReply) -> AsyncGenerator[byt
                 if update.index not in started:  # now the prompt's log probabilities are known
                     started.add(update.index)
                     data.append(await prepare(_first_event, reply, sequences[update.index]))
-                data.append(event(reply.chunk(update)))
+                shown = update if has_text else without_new_text(update)
+                data.append(event(reply.chunk(shown)))
             yield b"".join(data)
-        n_new = sum(len(sequence.ids) for sequence in sequences)
+        n_new = sum(len(sequence.ids) for sequence in sequences) if has_text else 0
         usage = reply.usage_chunk(running.n_prompt_tokens, n_new)
         yield (event(usage) if usage else b"") + DONE
     finally:

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.explain import MAX_TOKENS, explain
@@ -29,16 +29,8 @@ from gpt2np.server.protocol import (
     MergesRequest,
     SaliencyRequest,
 )
-from gpt2np.server.responses import Json
-from gpt2np.server.threads import (
-    INSPECTION,
-    body_schema,
-    json_response,
-    prepare,
-    read_json,
-    run_on,
-    until_disconnected,
-)
+from gpt2np.server.replies import Json
+from gpt2np.server.threads import LONG_WORK, prepare, run_on, until_disconnected
 from gpt2np.tokenizer.pre_tokenizer import make_pre_tokenizer
 from gpt2np.tokenizer.training import TrainingOptions, train
 from gpt2np.tokenizer.vocabulary import chars_to_bytes, token_bytes
@@ -63,36 +55,30 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
 def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
     """Add the endpoints that run passes, each of which takes a place in the engine's queue."""
 
-    @app.post("/api/inspect", openapi_extra=body_schema(InspectRequest))
-    async def inspect_text(request: Request) -> Response:
+    @app.post("/api/inspect")
+    async def inspect_text(request: Request, body: InspectRequest) -> Response:
         """Show how the model predicts the token after a text.
 
         The points of `interventions` are those of the documentation's page "Hook points".
         """
-        body = await read_json(request, InspectRequest)
         engine = get_engine(body.model)
-        return await json_response(await _run(request, engine, inspect, body))
+        return JSONResponse(await _run(request, engine, inspect, body))
 
-    @app.post("/api/saliency", openapi_extra=body_schema(SaliencyRequest))
-    async def get_saliency(request: Request) -> Response:
+    @app.post("/api/saliency")
+    async def get_saliency(request: Request, body: SaliencyRequest) -> Response:
         """Attribute a token's log probability to the tokens before it (integrated gradients)."""
-        body = await read_json(request, SaliencyRequest)
         engine = get_engine(body.model)
-        return await json_response(await _run(request, engine, _saliency, body))
+        return JSONResponse(await _run(request, engine, _saliency, body))
 
-    @app.post("/api/direction", openapi_extra=body_schema(DirectionRequest))
-    async def get_direction(request: Request) -> Response:
+    @app.post("/api/direction")
+    async def get_direction(request: Request, body: DirectionRequest) -> Response:
         """Return the direction between two lists of texts, for `interventions`."""
-        body = await read_json(request, DirectionRequest)
         engine = get_engine(body.model)
-        return await json_response(await _run(request, engine, _direction, body))
+        return JSONResponse(await _run(request, engine, _direction, body))
 
-    extra = body_schema(ExplainRequest)
-
-    @app.post("/api/explain", response_class=HTMLResponse, openapi_extra=extra)
-    async def explain_text(request: Request) -> HTMLResponse:
+    @app.post("/api/explain", response_class=HTMLResponse)
+    async def explain_text(request: Request, body: ExplainRequest) -> HTMLResponse:
         """Return the page of `gpt2np explain` for a text."""
-        body = await read_json(request, ExplainRequest)
         engine = get_engine(body.model)
         return HTMLResponse(await _run(request, engine, _explain, body))
 
@@ -114,7 +100,7 @@ async def _run(
         return function(engine.lm, body, running.raise_if_cancelled)
 
     try:
-        result = await until_disconnected(request, run_on(INSPECTION, call))
+        result = await until_disconnected(request, run_on(LONG_WORK, call))
         if running.error:
             raise running.error
         return result
@@ -128,7 +114,7 @@ def _add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> No
     @app.get("/api/model")
     async def describe_model(model: Model = None) -> Response:
         """Describe a model: its sizes, and the bytes of each token in base64."""
-        return await json_response(await prepare(_describe, get_engine(model).lm))
+        return JSONResponse(await prepare(_describe, get_engine(model).lm))
 
     @app.get("/api/weights")
     async def get_weights(
@@ -141,22 +127,21 @@ def _add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> No
         """Return part of a weight; of a part larger than `cells`, the strongest numbers."""
         part = _range(rows), _range(columns), cells
         weights = get_engine(model).lm.model.weights
-        numbers = await run_on(INSPECTION, submatrix, weights, name, *part)
+        numbers = await run_on(LONG_WORK, submatrix, weights, name, *part)
         size = np.atleast_2d(weights[name]).shape  # of the whole weight
-        return await json_response(array_json(numbers, np.float32) | {"size": list(size)})
+        return JSONResponse(array_json(numbers, np.float32) | {"size": list(size)})
 
     @app.get("/api/nearest")
     async def get_nearest(
         id: int, model: Model = None, n: Annotated[int, Query(ge=1, le=100)] = 10
     ) -> Response:
         """Return the tokens whose embeddings point in the most similar directions."""
-        return await json_response(await run_on(INSPECTION, _nearest, get_engine(model).lm, id, n))
+        return JSONResponse(await run_on(LONG_WORK, _nearest, get_engine(model).lm, id, n))
 
-    @app.post("/api/merges", openapi_extra=body_schema(MergesRequest))
-    async def get_merges(request: Request) -> Response:
+    @app.post("/api/merges")
+    async def get_merges(body: MergesRequest) -> Response:
         """Learn merges from a text, as `gpt2np train-tokenizer` does."""
-        body = await read_json(request, MergesRequest)
-        return await json_response(await prepare(_learn_merges, body.text, body.n))
+        return JSONResponse(await prepare(_learn_merges, body.text, body.n))
 
 
 def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:

@@ -8,33 +8,19 @@ import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.interp import Intervention, add, scale
 from gpt2np.model.hook_points import hook_point_shape, select_hook_points
-from gpt2np.server.protocol import (
-    MAX_STEERED_SEQUENCES,
-    EditRequest,
-    InterventionRequest,
-    check_limit,
-)
-
-_MAX_STEERED_TOKENS = 500
-_MAX_STEERED_POINTS = 300  # an edited hook point costs 0.1 ms in each pass
+from gpt2np.server.protocol import EditRequest, InterventionRequest
 
 
 def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervention]:
     """Return the hooks for a request's interventions; edits that change nothing are left out.
 
     Raises:
-        InvalidArgumentError: a hook point or a head does not exist, a vector does not fit, or there
-            are too many edits.
+        InvalidArgumentError: a hook point or a head does not exist, or a vector does not fit.
     """
     hooks = [_hook(edit, config) for edit in edits if not edit.changes_nothing]
-    hooks = [hook.for_layers(config.n_layer) for hook in hooks]  # once, not in each pass
-    n_points = sum(len(hook.points) for hook in hooks)
-    edited = "the interventions edit {} hook points"
-    check_limit(_MAX_STEERED_POINTS, n_points, edited, "name fewer")
-    return hooks
+    return [hook.for_layers(config.n_layer) for hook in hooks]  # once, not in each pass
 
 
 def _hook(edit: EditRequest, config: GPT2Config) -> Intervention:
@@ -54,15 +40,3 @@ def _hook(edit: EditRequest, config: GPT2Config) -> Intervention:
             )
     vector = np.float32(edit.strength) * np.asarray(edit.vector, np.float32)
     return add(edit.point, vector, positions=positions, heads=edit.heads)
-
-
-def check_steered(arguments: GenerateArguments, n_sequences: int) -> None:
-    """Check the limits of a request with interventions: each of its sequences runs alone.
-
-    Raises:
-        InvalidArgumentError: the request asks for too many sequences or tokens.
-    """
-    message = "a request with interventions asks for {}"
-    n_tokens = arguments.get("max_new_tokens", 0)
-    check_limit(MAX_STEERED_SEQUENCES, n_sequences, f"{message} sequences", "ask for fewer")
-    check_limit(_MAX_STEERED_TOKENS, n_tokens, f"{message} tokens", "ask for fewer")

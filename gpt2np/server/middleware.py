@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpt2np.errors import short_repr
 from gpt2np.limits import limits
-from gpt2np.server.responses import error_body
+from gpt2np.server.replies import error_body
 
 
 class Guard:

@@ -1,8 +1,7 @@
 """Requests of OpenAI's protocol, with vLLM's additional fields, and the options that they mean.
 
-A field that asks for something that gpt2np lacks is an error, and null means the default.
-The module `fields` lists fields that are refused or ignored; a header of the response names all
-others.
+Null means the default. A field that would change the text, and that gpt2np lacks, is an error; the
+response's header X-Ignored-Fields names all other unknown fields.
 """
 
 from __future__ import annotations
@@ -10,27 +9,53 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    create_model,
     model_validator,
 )
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
-from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
+from gpt2np.generation.options import GenerationOptions
 from gpt2np.kernels.array import Array
-from gpt2np.option_types import MAX_ENTRIES, AnyText, List, Text, TokenId, Whole, option_type
-from gpt2np.options import help_text, options_of
-from gpt2np.server.fields import IGNORED, REFUSED, is_meant
+from gpt2np.option_types import MAX_ENTRIES, AnyText, List, LogitBias, T, Text, TokenId
+from gpt2np.options import options_of
 
-MAX_STEERED_SEQUENCES = 8  # of a server; each runs in a pass of its own
+REFUSED = {
+    "guided_regex": "use structured_outputs.regex",
+    "guided_choice": "use structured_outputs.choice",
+    "guided_json": "use structured_outputs.json",
+    "guided_grammar": "use structured_outputs",
+    "grammar": "use structured_outputs",
+    "regex": "use structured_outputs.regex",
+    "json_schema": "use response_format or structured_outputs.json",
+    "continue_final_message": "use /v1/completions",
+    "chat_template": "the model's own template is used",
+    "functions": "",
+    "prompt_embeds": "send text or token ids",
+    "use_beam_search": "call generate with num_beams",
+    "num_beams": "call generate with num_beams",
+    "typical_p": "call generate with typical_p",
+    "no_repeat_ngram_size": "use repetition_penalty",
+    "repeat_penalty": "use repetition_penalty",
+    "max_new_tokens": "use max_tokens",
+    "stop_regex": "use stop",
+}
+"""Fields that would change the text, with advice. A false or empty value changes nothing."""
+
+_MAX_OPTION_ENTRIES = 1000  # of a list of texts or ids, which takes time in each decode step
+_MAX_OPTION_CHARACTERS = 50_000
+
+
+class UnsupportedFieldError(InvalidArgumentError):
+    """A field of a request asks for something that gpt2np lacks; `param` is the field."""
 
 
 def _check_n_prompts(value: object) -> object:
@@ -40,12 +65,26 @@ def _check_n_prompts(value: object) -> object:
     return value
 
 
-class UnsupportedFieldError(InvalidArgumentError):
-    """A field of a request asks for something that gpt2np lacks; `param` is the field."""
+def _check_characters(texts: str | list[str]) -> str | list[str]:
+    if sum(map(len, texts)) > _MAX_OPTION_CHARACTERS:
+        raise ValueError(f"more than {_MAX_OPTION_CHARACTERS:,} characters")
+    return texts
+
+
+def _check_n_biases(biases: dict[str, float]) -> dict[str, float]:
+    if len(biases) > _MAX_OPTION_ENTRIES:
+        raise ValueError(f"more than {_MAX_OPTION_ENTRIES:,} entries")
+    return biases
+
+
+Entries = Annotated[list[T], Field(fail_fast=True, max_length=_MAX_OPTION_ENTRIES)]
+Texts = Annotated[Entries[Text], AfterValidator(_check_characters)]
+Ids = Entries[TokenId]
+NTop = Annotated[int, Field(ge=0, le=20)]
 
 
 class _Request(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
 class _ClosedRequest(_Request):
@@ -65,83 +104,23 @@ class StreamOptions(_Request):
     """What a stream contains besides the text."""
 
     include_usage: bool | None = False
-    continuous_usage_stats: bool | None = False
+    continuous_usage_stats: Literal[False] | None = False
 
 
 class StructuredOutputs(_ClosedRequest):
     """A constraint on the whole continuation: a pattern, a list of texts, or a JSON Schema."""
 
-    regex: Text | None = None
-    choice: List[Text] | None = Field(None, min_length=1)
+    regex: Annotated[Text, Field(max_length=_MAX_OPTION_CHARACTERS)] | None = None
+    choice: Texts | None = Field(None, min_length=1)
     json_schema: dict[str, Any] | AnyText | None = Field(None, alias="json")
-    grammar: Any = None
     json_object: bool | None = None
-    structural_tag: Any = None
 
 
 class ResponseFormat(_ClosedRequest):
     """The form of the text: any text, a JSON object, or JSON that is valid for a schema."""
 
-    type: Literal["text", "json_object", "json_schema", "structural_tag"] = "text"
+    type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: dict[str, Any] | None = None
-
-
-_OF_ENDPOINTS = ("max_new_tokens", "logprobs")  # each endpoint has other fields for these
-_OPTIONS = options_of(GenerationOptions)
-JSON_NAMES = {name: option.json_name or name for name, option in _OPTIONS.items()}
-JSON_NAMES["window"] = "truncate_prompt_tokens"  # which keeps the last tokens, too
-_MAX_BEAMS = _OPTIONS["num_beams"].high or 1
-_FIELDS = {
-    name: field
-    for name, field in JSON_NAMES.items()
-    if name not in (*_OF_ENDPOINTS, "num_beams", "window", *TEXT_CONSTRAINTS)
-    and field not in {*REFUSED, *IGNORED}
-}
-"""Option → the field of a request that has the same values."""
-
-
-_OTHER_TYPES = {
-    "top_k": Annotated[int, Field(ge=-1), Whole],
-    "top_p": Annotated[float, Field(ge=0, le=1)],  # 0 means the most likely token
-    "seed": Annotated[int, Field(ge=-1 << 63, lt=1 << 63), Whole],
-    "stop": AnyText | List[Text],  # "" means none
-}
-
-
-_ADDED_MEANINGS = {
-    "top_k": ", like -1",  # vLLM's -1 means the same as 0
-    "best_of": ". With use_beam_search, the number of beams",
-}
-
-
-def describe(name: str) -> str:
-    """Return the description of the field for an option."""
-    text = _OPTIONS[name].help + _ADDED_MEANINGS.get(name, "")
-    return help_text(GenerationOptions, text, JSON_NAMES)
-
-
-def _option_fields(names: Iterable[str], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return pydantic's fields for options; a field without a default may be null."""
-    fields = {}
-    for name in names:
-        annotation = _OTHER_TYPES.get(name) or option_type(_OPTIONS[name])
-        default = defaults.get(name)
-        annotation = annotation | None if default is None else annotation
-        fields[_FIELDS[name]] = annotation, Field(default, description=describe(name))
-    return fields
-
-
-_GenerationFields = create_model(
-    "_GenerationFields", __base__=_Request, **_option_fields(_FIELDS, {})
-)
-_SAMPLING = {
-    name: 1.0 if name == "temperature" else option.default
-    for name, option in _OPTIONS.items()
-    if option.group == "Sampling" and name != "seed"
-} | {"top_k": 0}
-_SamplingFields = create_model(
-    "_SamplingFields", __base__=_ClosedRequest, **_option_fields(_SAMPLING, _SAMPLING)
-)
 
 
 class EditRequest(_ClosedRequest):
@@ -177,22 +156,48 @@ class EditRequest(_ClosedRequest):
 
 Edits = Annotated[list[EditRequest], Field(fail_fast=True, max_length=20)]
 
+JSON_NAMES = {
+    name: option.json_name or name for name, option in options_of(GenerationOptions).items()
+} | {"window": "truncate_prompt_tokens"}  # which keeps the last tokens, too
+"""Option → the field of a request that has the same meaning."""
 
-class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
-    """The fields that completions and chat completions have in common."""
+_SAME_VALUES = (  # of an option and its field
+    *("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "logit_bias", "bad_words", "min_new_tokens", "ignore_eos", "stop"),
+    *("stop_token_ids", "num_return_sequences", "best_of", "token_healing"),
+)
+
+
+class GenerationRequest(_Request):
+    """The fields that completions and chat completions have in common; see `GenerationOptions`."""
 
     model_config = ConfigDict(extra="allow")
 
     model: AnyText | None = None
+    n: int | None = None
+    best_of: int | None = None
+    temperature: float | None = None
+    top_k: int | None = Field(None, ge=-1, description="0 or -1 for all tokens.")
+    top_p: float | None = Field(None, description="0 for the most likely token.")
+    min_p: float | None = None
+    seed: int | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Annotated[LogitBias, AfterValidator(_check_n_biases)] | None = None
+    bad_words: Texts | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop: Annotated[AnyText, AfterValidator(_check_characters)] | Texts | None = None
+    stop_token_ids: Ids | None = None
+    token_healing: bool | None = None
     allowed_token_ids: List[TokenId] | None = Field(None, min_length=1)
     structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=-1), Whole] | None = None
-    use_beam_search: bool | None = False
-    skip_special_tokens: bool | None = True
-    include_stop_str_in_output: bool | None = False
+    truncate_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
+    skip_special_tokens: Literal[True] | None = True
+    include_stop_str_in_output: Literal[False] | None = False
     return_token_ids: bool | None = False
-    return_tokens_as_token_ids: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     interventions: Edits | None = Field(
@@ -202,40 +207,17 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
     @property
     def unknown_fields(self) -> list[str]:
         """The names of fields that have no meaning here, as far as a header may hold them."""
-        unknown = [name for name in self.model_extra or () if name not in {*REFUSED, *IGNORED}]
-        return _header_names(unknown)
+        return _header_names(name for name in self.model_extra or () if name not in REFUSED)
 
-    def unsupported(self) -> str | None:
-        """Return the name of an unsupported field, perhaps with its value, or None."""
-        outputs, form = self.structured_outputs, self.response_format
-        missing = {
-            "structured_outputs.grammar": outputs and outputs.grammar is not None,
-            "structured_outputs.structural_tag": outputs and outputs.structural_tag is not None,
-            "response_format structural_tag": form and form.type == "structural_tag",
-            "use_beam_search with stream": self.use_beam_search and self.stream,
-            "use_beam_search with temperature": (
-                self.use_beam_search
-                and "temperature" in self.model_fields_set
-                and bool(self.temperature)
-            ),
-            "use_beam_search with interventions": (
-                self.use_beam_search
-                and any(not edit.changes_nothing for edit in self.interventions or ())
-            ),
-            "best_of above n with stream": self.stream and (self.best_of or 1) > (self.n or 1),
-            "prompt_logprobs with stream": self.prompt_logprobs is not None and self.stream,
-            "skip_special_tokens=false": self.skip_special_tokens is False,
-            "include_stop_str_in_output": self.include_stop_str_in_output,
-            "stream_options without stream": self.stream_options and not self.stream,
-            "stream_options.continuous_usage_stats": (
-                self.stream_options and self.stream_options.continuous_usage_stats
-            ),
-            "truncate_prompt_tokens=0": self.truncate_prompt_tokens == 0,
-        }
+    def check_supported(self) -> None:
+        """Raise UnsupportedFieldError for a field that asks for something that gpt2np lacks."""
         for name, advice in REFUSED.items():
-            if is_meant(name, (self.model_extra or {}).get(name)):
-                return f"{name} ({advice})" if advice else name
-        return next((name for name, is_given in missing.items() if is_given), None)
+            if (self.model_extra or {}).get(name):
+                raise unsupported(name, f"is not supported; {advice}".removesuffix("; "))
+        if self.stream_options and not self.stream:
+            raise unsupported("stream_options", "is not supported without stream")
+        if self.stream and (self.best_of or 1) > (self.n or 1):
+            raise unsupported("best_of", "above n is not supported with stream")
 
     def json_schema(self) -> dict[str, Any] | None:
         """Return the JSON Schema of the text, if any.
@@ -250,31 +232,23 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             try:
                 given = [json.loads(outputs.json_schema)]
             except (ValueError, RecursionError) as error:
-                raise InvalidArgumentError(
-                    f"structured_outputs.json is not JSON: {error}", param="structured_outputs.json"
-                ) from error
-        given += [{"type": "object"}] if outputs.json_object else []
-        given += [{"type": "object"}] if form.type == "json_object" else []
+                raise unsupported("structured_outputs.json", f"is not JSON: {error}") from error
+        if outputs.json_object or form.type == "json_object":
+            given.append({"type": "object"})
         if form.type == "json_schema":
             given.append((form.json_schema or {}).get("schema"))
         if len(given) > 1:
-            raise InvalidArgumentError(
-                "response_format and structured_outputs have several schemas; give one"
-            )
+            raise unsupported("response_format", "contradicts structured_outputs; give one schema")
+        field = "structured_outputs" if form.type == "text" else "response_format"
         if given and not isinstance(given[0], dict):
-            raise InvalidArgumentError(
-                "the JSON Schema must be an object, as in response_format: "
-                '{"type": "json_schema", "json_schema": {"name": …, "schema": {…}}}'
-            )
+            raise unsupported(field, "has no JSON Schema that is an object")
         return given[0] if given else None
 
     def arguments(self) -> GenerateArguments:
         """Return the arguments of `generate` for the fields that both requests have."""
-        if name := self.unsupported():
-            [field] = re.findall(r"^[\w.]+", name)  # without its value or advice
-            raise UnsupportedFieldError(f"{name} is not supported", param=field)
+        self.check_supported()
         outputs = self.structured_outputs
-        given = {name: getattr(self, field) for name, field in _FIELDS.items()}
+        given = {name: getattr(self, JSON_NAMES[name], None) for name in _SAME_VALUES}
         given |= {
             "top_k": self.top_k and max(0, self.top_k),
             "top_p": sys.float_info.min if self.top_p == 0 else self.top_p,
@@ -285,28 +259,13 @@ class GenerationRequest(_GenerationFields):  # type: ignore[misc, valid-type]
             "json_schema": self.json_schema(),
         }
         arguments: Any = {name: value for name, value in given.items() if value is not None}
-        if self.use_beam_search:
-            arguments.pop("best_of", None)
-            arguments |= {"num_beams": self._n_beams(), "temperature": 0.0}
-        elif self.best_of is None and self.temperature == 0:
+        if self.best_of is None and self.temperature == 0:
             # Greedy copies are all the same; as in vLLM, the filters have no effect.
-            for name in ("num_return_sequences", "top_k", "top_p", "min_p", "typical_p"):
+            for name in ("num_return_sequences", "top_k", "top_p", "min_p"):
                 arguments.pop(name, None)
         if self.allowed_token_ids is not None:
             arguments["logits_processor"] = [_only(self.allowed_token_ids)]
         return cast(GenerateArguments, arguments)
-
-    def _n_beams(self) -> int:
-        """Return the number of beams of a beam search: `best_of` if given, otherwise `n`."""
-        field = "n" if self.best_of is None else "best_of"
-        n_beams, n = getattr(self, field) or 1, self.n or 1
-        if max(2, n_beams) < n:
-            raise InvalidArgumentError(f"best_of is {n_beams}, less than n, {n}", param="best_of")
-        if n_beams > _MAX_BEAMS:
-            raise InvalidArgumentError(
-                f"{field} is {n_beams}; a beam search has at most {_MAX_BEAMS} beams", param=field
-            )
-        return max(2, n_beams)
 
 
 Prompts = Annotated[list[AnyText | List[TokenId]], Field(fail_fast=True, max_length=10_000)]
@@ -323,14 +282,18 @@ class CompletionRequest(GenerationRequest):
         "",
         description="A text, a list of token ids, or a list of texts and lists of ids.",
     )
-    max_tokens: Annotated[int, Field(ge=0, le=1 << 20), Whole] | None = 16
+    max_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = 16
     echo: bool | None = False
-    logprobs: Annotated[int, Field(ge=0, le=1000), Whole] | None = None
-    suffix: AnyText | None = None
+    logprobs: NTop | None = None
+    prompt_logprobs: NTop | None = None
+    return_tokens_as_token_ids: bool | None = False
+    suffix: Literal[""] | None = None
 
-    def unsupported(self) -> str | None:
-        """Return the name of an unsupported field, perhaps with its value, or None."""
-        return "suffix" if self.suffix else super().unsupported()
+    def check_supported(self) -> None:
+        """Raise UnsupportedFieldError for a field that asks for something that gpt2np lacks."""
+        super().check_supported()
+        if self.prompt_logprobs is not None and self.stream:
+            raise unsupported("prompt_logprobs", "is not supported with stream")
 
     def arguments(self) -> GenerateArguments:
         """Return the keyword arguments; `echo` with `logprobs` needs those of the prompt.
@@ -339,29 +302,26 @@ class CompletionRequest(GenerationRequest):
         """
         arguments = super().arguments()
         arguments["max_new_tokens"] = 16 if self.max_tokens is None else max(1, self.max_tokens)
+        n_prompt_top = self.prompt_logprobs
         if self.logprobs is not None:
             arguments["logprobs"] = self.logprobs
-            if self.echo:
-                arguments["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
+            n_prompt_top = max(self.logprobs, n_prompt_top or 0) if self.echo else n_prompt_top
+        if n_prompt_top is not None:
+            arguments["prompt_logprobs"] = n_prompt_top
         return arguments
 
     def prompts(self) -> list[str | list[int]]:
         """Return the prompts, each a text or token ids.
 
         Raises:
-            InvalidArgumentError: the list of prompts is empty, or an unknown field may be the
-                prompt.
+            InvalidArgumentError: the list of prompts is empty, or the prompt is in another field.
         """
-        if "prompt" not in self.model_fields_set and self.unknown_fields:
-            unknown = self.unknown_fields[0]
-            advice = f"the field {unknown!r} has no meaning here"
-            if unknown == "messages":
-                advice = "send messages to /v1/chat/completions"
-            raise InvalidArgumentError(f"prompt is missing; {advice}")
+        if "prompt" not in self.model_fields_set and "messages" in self.unknown_fields:
+            raise unsupported("messages", "is a field of /v1/chat/completions; send a prompt")
         if self.prompt is None or isinstance(self.prompt, str):
             return [self.prompt or ""]
         if not self.prompt:
-            raise InvalidArgumentError("prompt is an empty list; give at least one", param="prompt")
+            raise unsupported("prompt", "is an empty list; give at least one")
         if isinstance(self.prompt[0], int):
             return [self.prompt]
         return list(self.prompt)
@@ -372,11 +332,6 @@ class ContentPart(_Request):
 
     type: Literal["text"]
     text: AnyText
-
-
-def _header_names(names: Iterable[str]) -> list[str]:
-    """Return the names that a response header may hold, at most 20."""
-    return [name for name in names if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
 
 
 class ChatMessage(_Request):
@@ -390,9 +345,7 @@ class ChatMessage(_Request):
     def text(self) -> str:
         """Return the content as one text; only the assistant's may be missing."""
         if self.content is None and self.role != "assistant":
-            raise InvalidArgumentError(
-                f"messages: a message of role {self.role} has no content", param="messages"
-            )
+            raise unsupported("messages", f"has a message of role {self.role} without content")
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
         return "".join(part.text for part in self.content)
@@ -402,13 +355,13 @@ class ChatCompletionRequest(GenerationRequest):
     """The body of POST /v1/chat/completions."""
 
     messages: List[ChatMessage] = Field(min_length=1)
-    max_tokens: Annotated[int, Field(ge=1, le=1 << 20), Whole] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 20), Whole] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     logprobs: bool | None = False
-    top_logprobs: Annotated[int, Field(ge=0, le=1000), Whole] | None = None
+    top_logprobs: NTop | None = None
     add_generation_prompt: bool | None = True
     tools: List[Any] | None = None
-    tool_choice: Any = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
 
     @property
     def unknown_fields(self) -> list[str]:
@@ -417,11 +370,13 @@ class ChatCompletionRequest(GenerationRequest):
         names = dict.fromkeys(f"messages.{name}" for name, value in extra if value is not None)
         return _header_names([*super().unknown_fields, *names])
 
-    def unsupported(self) -> str | None:
-        """Return the name of an unsupported field, perhaps with its value, or None."""
+    def check_supported(self) -> None:
+        """Raise UnsupportedFieldError for a field that asks for something that gpt2np lacks."""
+        super().check_supported()
         if self.top_logprobs and not self.logprobs:
-            return "top_logprobs without logprobs"
-        return "tools" if self.tools and self.tool_choice != "none" else super().unsupported()
+            raise unsupported("top_logprobs", "is not supported without logprobs")
+        if self.tools and self.tool_choice != "none":
+            raise unsupported("tools", "is not supported; use response_format for JSON")
 
     def arguments(self) -> GenerateArguments:
         """Return the keyword arguments; by default, the answer may fill the context."""
@@ -433,15 +388,28 @@ class ChatCompletionRequest(GenerationRequest):
 
 
 class TokenizeRequest(_Request):
-    """The body of POST /tokenize; `content` is llama.cpp's name of `prompt`."""
+    """The body of POST /tokenize: a prompt or messages."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: AnyText | None = None
     prompt: AnyText | None = None
-    content: AnyText | None = None
     messages: List[ChatMessage] | None = None
     add_generation_prompt: bool | None = True
-    add_special_tokens: bool | None = False
     return_token_strs: bool | None = False
+
+    @property
+    def unknown_fields(self) -> list[str]:
+        """The names of fields that have no meaning here, as far as a header may hold them."""
+        return _header_names(self.model_extra or ())
+
+    def check_supported(self) -> None:
+        """Raise UnsupportedFieldError for a field that would change the ids."""
+        for name in ("continue_final_message", "tools", "chat_template"):
+            if (self.model_extra or {}).get(name):
+                raise unsupported(name, "is not supported")
+        if self.prompt is None and self.messages is None:
+            raise unsupported("prompt", "is missing")
 
 
 class DetokenizeRequest(_Request):
@@ -449,12 +417,6 @@ class DetokenizeRequest(_Request):
 
     model: AnyText | None = None
     tokens: List[TokenId]
-
-
-def check_limit(most: int, number: int, problem: str, advice: str) -> None:
-    """Raise InvalidArgumentError if a request's number exceeds a limit; `problem` has a {}."""
-    if number > most:
-        raise InvalidArgumentError(f"{problem.format(f'{number:,}')}, more than {most:,}; {advice}")
 
 
 class InterventionRequest(EditRequest):
@@ -465,11 +427,16 @@ class InterventionRequest(EditRequest):
     )
 
 
-class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
+class InspectRequest(_ClosedRequest):
     """The body of POST /api/inspect: a text whose next token is inspected."""
 
     model: AnyText | None = None
     prompt: AnyText | List[TokenId] = Field(description="A text or token ids.")
+    temperature: float = 1.0
+    top_k: int = Field(0, ge=-1)
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
     n: int = Field(10, ge=1, le=100, description="The number of likely tokens to return.")
     tokens: List[TokenId] | None = Field(
         None,
@@ -490,8 +457,13 @@ class InspectRequest(_SamplingFields):  # type: ignore[misc, valid-type]
 
     def sampling_options(self) -> GenerationOptions:
         """Return the options that change the probabilities of the next token."""
-        options = {name: getattr(self, name) for name in _SAMPLING}
-        return GenerationOptions(**options | {"top_k": max(0, self.top_k)})
+        return GenerationOptions(
+            temperature=self.temperature,
+            top_k=max(0, self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            typical_p=self.typical_p,
+        )
 
 
 class SaliencyRequest(_ClosedRequest):
@@ -525,6 +497,16 @@ class ExplainRequest(_ClosedRequest):
 
     model: AnyText | None = None
     prompt: AnyText | List[TokenId] = Field(description="A text or token ids.")
+
+
+def unsupported(field: str, problem: str) -> UnsupportedFieldError:
+    """Return the error of a request's field."""
+    return UnsupportedFieldError(f"{field} {problem}", param=field)
+
+
+def _header_names(names: Iterable[str]) -> list[str]:
+    """Return the names that a response header may hold, at most 20."""
+    return [name for name in names if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
 
 
 def _only(ids: list[int]) -> LogitsProcessor:

@@ -1,31 +1,28 @@
-"""The two forms of a reply: completions and chat completions, whole or in chunks."""
+"""Replies of OpenAI's protocol: completions and chat completions, whole or in chunks."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gpt2np import __version__
 from gpt2np.generation.async_engine import Update
-from gpt2np.generation.completion import Completion
+from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.language_model import LanguageModel
 from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest
-from gpt2np.server.responses import (
-    CompletionLogprobs,
-    Json,
-    Usage,
-    chat_logprobs,
-    finish_reason,
-    json_bytes,
-    prompt_logprobs,
-)
+from gpt2np.tokenizer import Tokenizer
 
+Json = dict[str, Any]
 R = TypeVar("R", CompletionRequest, ChatCompletionRequest)
+P = TypeVar("P", Completion, Update)
 
 
 class Reply(ABC, Generic[R]):
@@ -43,7 +40,6 @@ class Reply(ABC, Generic[R]):
     def __init__(self, request: R, lm: LanguageModel, request_id: str) -> None:
         self.request: R = request
         self._lm = lm
-        self._drops_new_text = request.max_tokens == 0
         self.id = f"{self.id_prefix}-{request_id}"
         self._head = {
             "id": self.id,
@@ -88,7 +84,7 @@ class Reply(ABC, Generic[R]):
             **self.new_fields(update),
         }
         if self.request.return_token_ids:
-            choice["token_ids"] = [] if self._drops_new_text else update.ids
+            choice["token_ids"] = update.ids
         return self._chunk(choice)
 
     def usage_chunk(self, n_prompt: int, n_new: int) -> Json | None:
@@ -104,13 +100,14 @@ class Reply(ABC, Generic[R]):
         return bool(options and options.include_usage)
 
     def _usage(self, n_prompt: int, n_new: int) -> Json:
-        n_new = 0 if self._drops_new_text else n_new
-        counts: Usage = {
-            "prompt_tokens": n_prompt,
-            "completion_tokens": n_new,
-            "total_tokens": n_prompt + n_new,
+        total = n_prompt + n_new
+        return {
+            "usage": {
+                "prompt_tokens": n_prompt,
+                "completion_tokens": n_new,
+                "total_tokens": total,
+            }
         }
-        return {"usage": counts}
 
     def _chunk(self, choice: Json) -> Json:
         null_usage = {"usage": None} if self._includes_usage else {}
@@ -119,8 +116,7 @@ class Reply(ABC, Generic[R]):
     def _ids(self, completion: Completion) -> Json:
         if not self.request.return_token_ids:
             return {}
-        new_ids = [] if self._drops_new_text else completion.ids
-        return {"token_ids": new_ids, "prompt_token_ids": completion.prompt_ids}
+        return {"token_ids": completion.ids, "prompt_token_ids": completion.prompt_ids}
 
 
 class CompletionReply(Reply[CompletionRequest]):
@@ -137,21 +133,18 @@ class CompletionReply(Reply[CompletionRequest]):
 
     def choice(self, index: int, completion: Completion) -> Json:
         text, ids, logprobs = self._echo(completion)
-        if not self._drops_new_text:
-            text, ids = text + completion.text, ids + completion.ids
-            logprobs = [*logprobs, *(completion.logprobs or ())]
-        reason = "length" if self._drops_new_text else finish_reason(completion.finish_reason)
+        logprobs = [*logprobs, *(completion.logprobs or ())]
         choice = {
             "index": index,
-            "text": text,
-            **self._logprobs(index, ids, logprobs),
-            "finish_reason": reason,
-            "stop_reason": None if self._drops_new_text else completion.stop_reason,
+            "text": text + completion.text,
+            **self._logprobs(index, ids + completion.ids, logprobs),
+            "finish_reason": finish_reason(completion.finish_reason),
+            "stop_reason": completion.stop_reason,
             **self._ids(completion),
         }
-        if self.request.prompt_logprobs is not None:
+        if (n_top := self.request.prompt_logprobs) is not None:
             known = completion.prompt_logprobs or ()
-            choice["prompt_logprobs"] = prompt_logprobs(self._lm.tokenizer, known)
+            choice["prompt_logprobs"] = prompt_logprobs(self._lm.tokenizer, known, n_top)
         return choice
 
     def first_choice(self, index: int, completion: Completion) -> Json | None:
@@ -161,9 +154,6 @@ class CompletionReply(Reply[CompletionRequest]):
         return {"index": index, "text": text, **self._logprobs(index, ids, logprobs)}
 
     def new_fields(self, update: Update) -> Json:
-        if self._drops_new_text:
-            reason = update.finish_reason and "length"
-            return {"text": "", "logprobs": None, "finish_reason": reason, "stop_reason": None}
         return {"text": update.text, **self._logprobs(update.index, update.ids, update.logprobs)}
 
     def _echo(self, completion: Completion) -> tuple[str, list[int], list[TokenLogprob | None]]:
@@ -209,3 +199,106 @@ class ChatReply(Reply[ChatCompletionRequest]):
 
 
 AnyReply = CompletionReply | ChatReply
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+DONE = b"data: [DONE]\n\n"
+_MIN_LOGPROB = -9999.0  # JSON has no -inf
+
+
+class CompletionLogprobs:
+    """Writes `logprobs` of completions: lists of tokens, log probabilities and text offsets.
+
+    An offset counts the characters of the choice's text that are complete before the token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, n_top: int, tokens_as_ids: bool) -> None:
+        self._tokenizer, self._n_top, self._tokens_as_ids = tokenizer, n_top, tokens_as_ids
+        self._decoder = tokenizer.streaming_decoder()
+        self._offset = 0
+
+    def write(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None]) -> Json:
+        """Return the `logprobs` of the next ids. A prompt's first id has None."""
+        offsets = []
+        for token_id in ids:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.push(token_id))
+        return {
+            "tokens": self._texts(ids),
+            "token_logprobs": [_finite(p.logprob) if p else None for p in logprobs],
+            "top_logprobs": [self._top(p) if p else None for p in logprobs],
+            "text_offset": offsets,
+        }
+
+    def _texts(self, ids: Sequence[int]) -> list[str]:
+        if self._tokens_as_ids:
+            return [f"token_id:{token_id}" for token_id in ids]
+        return self._tokenizer.token_texts(ids)
+
+    def _top(self, token: TokenLogprob) -> dict[str, float]:
+        """Map the most likely tokens and the token itself to their log probabilities."""
+        pairs = [*token.top[: self._n_top], (token.id, token.logprob)]
+        top: dict[str, float] = {}
+        for text, (_, logprob) in zip(self._texts([i for i, _ in pairs]), pairs, strict=True):
+            top[text] = max(top.get(text, _MIN_LOGPROB), _finite(logprob))
+        return top
+
+
+def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob]) -> Json:
+    """Return `logprobs` of chat completions: a list of tokens with bytes and log probability."""
+
+    def entry(token_id: int, logprob: float) -> Json:
+        [text] = tokenizer.token_texts([token_id])
+        data = tokenizer.vocabulary.token_bytes.get(token_id, b"")
+        return {"token": text, "logprob": _finite(logprob), "bytes": list(data)}
+
+    content = [
+        {**entry(p.id, p.logprob), "top_logprobs": [entry(*t) for t in p.top]} for p in logprobs
+    ]
+    return {"content": content}
+
+
+def prompt_logprobs(
+    tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob | None], n_top: int
+) -> list[Any]:
+    """Return vLLM's `prompt_logprobs`: for each id, a dict from ids to log probabilities."""
+
+    def entry(token_id: int, logprob: float) -> Json:
+        [text] = tokenizer.token_texts([token_id])
+        return {"logprob": _finite(logprob), "decoded_token": text}
+
+    return [
+        {str(i): entry(i, p) for i, p in [*token.top[:n_top], (token.id, token.logprob)]}
+        if token
+        else None
+        for token in logprobs
+    ]
+
+
+def without_new_text(part: P) -> P:
+    """Return a completion or an update without its text: max_tokens=0 asks only for the prompt."""
+    reason = part.finish_reason and "length"
+    return replace(part, text="", ids=[], logprobs=[], finish_reason=reason, stop_reason=None)
+
+
+def finish_reason(reason: FinishReason | None) -> str | None:
+    """Return OpenAI's name of a finish reason."""
+    return "stop" if reason == "eos" else reason
+
+
+def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> Json:
+    """Return the body of an error response."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def event(data: Json) -> bytes:
+    """Return a server-sent event."""
+    return b"data: %b\n\n" % json_bytes(data)
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return a value as JSON. The encoder keeps Python's interpreter lock until it is done."""
+    return _ENCODER.encode(value).encode()
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _MIN_LOGPROB) if not math.isnan(logprob) else _MIN_LOGPROB
