@@ -258,7 +258,7 @@ def test_two_runs_at_once(corpus, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--n-embd", "33"], "--n-embd is 33; it must be a multiple of --n-head, 2"),
+        (["--n-embd", "33"], "--n-embd is 33; it must be a multiple of n_head, 2"),
         (["--n-layer", "9" * 20], "it must be an integer from 1 to 1000"),
         (["--per-device-train-batch-size", "9" * 20], "it must be an integer from 1 to 1000000"),
         (["--max-steps", "0"], "--max-steps is 0; it must be an integer, at least 1"),
