@@ -297,7 +297,8 @@ class Tokenizer:
         Raises InvalidArgumentError if an id is negative or not an integer.
         """
         _check_list("ids", ids, "a list of token ids")
-        ids, table = list(ids), self.vocabulary.token_bytes
+        ids = ids if isinstance(ids, list) else list(ids)  # may be read twice
+        table = self.vocabulary.token_bytes
         try:
             return b"".join([table[token_id] for token_id in ids])
         except (KeyError, TypeError):  # TypeError: an item can't be a key
