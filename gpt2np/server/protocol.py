@@ -180,7 +180,7 @@ class GenerationRequest(_Request):
     top_k: int | None = Field(None, ge=-1, description="0 or -1 for all tokens.")
     top_p: float | None = Field(None, description="0 for the most likely token.")
     min_p: float | None = None
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-1 << 63, lt=1 << 63)] | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None

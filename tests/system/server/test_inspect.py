@@ -140,7 +140,7 @@ def merged(tokens, left, right):
 def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
     from starlette.exceptions import HTTPException
 
-    from gpt2np.server.threads import INSPECTION, run_on, until_disconnected
+    from gpt2np.server.threads import LONG_WORK, run_on, until_disconnected
 
     class Client:
         async def receive(self):
@@ -149,12 +149,12 @@ def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
     begun, may_end = [], threading.Event()
 
     async def inspect_twice():
-        first = asyncio.ensure_future(run_on(INSPECTION, may_end.wait))
+        first = asyncio.ensure_future(run_on(LONG_WORK, may_end.wait))
         with pytest.raises(HTTPException, match="disconnected"):
-            await until_disconnected(Client(), run_on(INSPECTION, begun.append, "second"))
+            await until_disconnected(Client(), run_on(LONG_WORK, begun.append, "second"))
         may_end.set()
         await first
-        await run_on(INSPECTION, begun.append, "third")
+        await run_on(LONG_WORK, begun.append, "third")
 
     asyncio.run(inspect_twice())
     assert begun == ["third"]
@@ -169,7 +169,7 @@ def test_passes_end_once_their_client_has_left(lm, name):
     from gpt2np.server.metrics import Metrics
     from gpt2np.server.options import ServerOptions
     from gpt2np.server.protocol import DirectionRequest, SaliencyRequest
-    from gpt2np.server.threads import INSPECTION, run_on
+    from gpt2np.server.threads import LONG_WORK, run_on
 
     texts = {"texts_a": ["a"] * 30, "texts_b": ["b"] * 30}
     function, body = {
@@ -199,7 +199,7 @@ def test_passes_end_once_their_client_has_left(lm, name):
         with pytest.raises(HTTPException, match="disconnected"):
             await _run(Client(), engine, observed, body)
         has_left.set()
-        await run_on(INSPECTION, lambda: None)
+        await run_on(LONG_WORK, lambda: None)
 
     asyncio.run(leave())
     assert len(passes) == 2  # of 66 or 60

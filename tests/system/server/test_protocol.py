@@ -77,29 +77,6 @@ class TestHttp:
             assert response.status_code == 401
             assert response.headers["WWW-Authenticate"] == "Bearer"
 
-    def test_other_requests_are_refused_during_shutdown(self, tmp_path):
-        with running_server(tmp_path, "--model", "bundled") as server:
-            body = {"prompt": "The fox", "n": 4, "max_tokens": 250, "ignore_eos": True}
-            answers = []
-
-            def send():
-                answers.append(httpx.post(server.url + COMPLETIONS, json=body, timeout=60))
-
-            thread = threading.Thread(target=send)
-            thread.start()
-            while 'num_requests_running{model_name="bundled"} 4' not in metrics(server):
-                time.sleep(0.02)
-            server.process.send_signal(signal.SIGTERM)
-            time.sleep(0.1)
-            for path in ("/health", "/v1/models"):
-                response = httpx.get(server.url + path)
-                assert response.status_code == 503
-                assert "shutting down" in response.json()["error"]["message"]
-            thread.join()
-            assert answers[0].status_code == 200
-            assert server.process.wait(5) == 0
-
-
 NULLABLE = (  # in OpenAI's schema, and vLLM's flags
     *(
         "prompt",
@@ -146,7 +123,6 @@ class TestValues:
             ({"top_p": 0}, {"temperature": 0}),
             ({"max_tokens": 4.0, "seed": 1.0, "n": 2.0}, {"max_tokens": 4, "n": 2}),
             ({"logprobs": 1.0, "top_k": 5.0}, {"logprobs": 1, "top_k": 5}),
-            ({"truncate_prompt_tokens": -1}, {}),
             ({"guided_regex": None, "tools": [], "truncation_side": "left"}, {}),
         ],
         ids=str,
@@ -158,20 +134,11 @@ class TestValues:
         ]
         assert both[0] == both[1]
 
-    def test_long_prompts_are_cut_to_the_context(self, client):
-        request = {"prompt": list(range(600)), "max_tokens": 0, "return_token_ids": True}
-        [choice] = complete(client, **request, truncate_prompt_tokens=-1)
-        assert choice["prompt_token_ids"] == list(range(600))[-512:]
-
     def test_batches_mix_texts_and_ids(self, client):
         fields = {"seed": 1, "max_tokens": 4}
         mixed = complete(client, prompt=["The fox", [5, 6]], **fields)
         apart = [complete(client, prompt=p, **fields)[0]["text"] for p in ("The fox", [5, 6])]
         assert [choice["text"] for choice in mixed] == apart
-
-    def test_a_beam_search_has_at_least_two_beams(self, client):
-        fields = {"max_tokens": 1, "use_beam_search": True, "best_of": 1}
-        assert len(complete(client, n=2, **fields)) == 2
 
     def test_negative_seeds_differ(self, client):
         seeds = (-1, -2, -(2**63), 1)
@@ -190,17 +157,15 @@ class TestValues:
             ),
             ({"max_tokens": 4.5}, "max_tokens"),
             ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
-            ({"do_sample": False}, "do_sample"),
             ({"prompt": ["a", 5]}, "prompt.1"),
             ({"structured_outputs": {"choices": ["a"]}}, "structured_outputs.choices"),
             ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
-            ({"num_return_sequences": 2}, "use n"),
-            ({"use_beam_search": True, "n": 65}, "n is 65; a beam search has at most 64 beams"),
-            ({"use_beam_search": True, "best_of": 65}, "best_of is 65; a beam search has at most"),
-            ({"use_beam_search": True, "best_of": 4, "n": 5}, "best_of is 4, less than n, 5"),
+            ({"use_beam_search": True}, "use_beam_search is not supported"),
+            ({"typical_p": 0.5}, "typical_p is not supported"),
+            ({"max_new_tokens": 5}, "max_new_tokens is not supported; use max_tokens"),
+            ({"truncate_prompt_tokens": -1}, "truncate_prompt_tokens"),
             ({"structured_outputs": {"json": "{"}}, "structured_outputs.json is not JSON"),
             ({"prompt": []}, "prompt is an empty list"),
-            ({"use_beam_search": True, "temperature": 0.5}, "use_beam_search with temperature"),
         ],
         ids=str,
     )
@@ -239,7 +204,6 @@ class TestChat:
         [
             ({"top_logprobs": 2}, "top_logprobs"),
             ({"tools": [{}]}, "tools"),
-            ({"echo": True}, "echo"),
             ({"continue_final_message": True}, "continue_final_message"),
             ({"messages": [{"role": "user", "content": None}]}, "content"),
         ],
@@ -263,47 +227,11 @@ class TestChat:
         assert len(client.post("/tokenize", json=body).json()["tokens"]) < answer["count"]
 
 
-VLLM_FIELDS = (  # of both requests, beside OpenAI's
-    *("add_generation_prompt", "add_special_tokens", "allowed_token_ids", "bad_words"),
-    *("cache_salt", "chat_template", "chat_template_kwargs", "continue_final_message"),
-    *("documents", "ec_transfer_params", "echo", "ignore_eos", "include_reasoning"),
-    *("include_stop_str_in_output", "kv_transfer_params", "length_penalty", "logprob_token_ids"),
-    *("media_io_kwargs", "min_p", "min_tokens", "mm_processor_kwargs", "priority"),
-    *("prompt_embeds", "prompt_logprobs", "repetition_detection", "repetition_penalty"),
-    *("request_id", "return_mm_kwargs", "return_prompt_text", "return_token_ids"),
-    *("return_token_offsets", "return_tokens_as_token_ids", "routed_experts_prompt_start"),
-    *("session_id", "skip_special_tokens", "spaces_between_special_tokens", "stop_token_ids"),
-    *("stream_interval", "structured_outputs", "thinking_token_budget", "top_k"),
-    *("truncate_prompt_tokens", "truncation_side", "use_beam_search", "vllm_xargs"),
-    *("watermarking", "guided_json", "guided_regex", "guided_choice", "guided_grammar"),
-    *("guided_decoding_backend", "guided_whitespace_pattern"),
-)
-
-
 class TestAllFields:
-    def test_every_field_is_supported_refused_or_ignored(self):
-        """OpenAI's fields are those of the installed client."""
-        pytest.importorskip("openai", reason="needs OpenAI's client: pip install openai")
-        from openai.types import completion_create_params
-        from openai.types.chat import completion_create_params as chat_create_params
-
-        from gpt2np.server.fields import IGNORED, REFUSED
-        from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest
-
-        for params, model in (
-            (completion_create_params, CompletionRequest),
-            (chat_create_params, ChatCompletionRequest),
-        ):
-            base = params.CompletionCreateParamsBase
-            names = {*typing.get_type_hints(base), "stream", *VLLM_FIELDS}
-            names -= {"add_generation_prompt"} if model is CompletionRequest else set()
-            assert not names - {*model.model_fields, *REFUSED, *IGNORED}
-            assert not set(IGNORED) & {*REFUSED, *model.model_fields}
-
     def test_refused_fields_are_named(self, client):
-        from gpt2np.server.fields import REFUSED
+        from gpt2np.server.protocol import REFUSED
 
-        for name in set(REFUSED) - {"echo"}:
+        for name in REFUSED:
             response = client.post(COMPLETIONS, json={name: ["x"]})
             assert response.status_code == 400
             assert name in response.json()["error"]["message"]
@@ -316,17 +244,58 @@ class TestAllFields:
             known = {"prompt": "Hi", "max_tokens": 1, "stream": stream, "user": "me"}
             body = {**known, **dict.fromkeys(names, 1)}
             response = client.post(COMPLETIONS, content=json.dumps(body), headers=JSON)
-            assert response.headers["X-Ignored-Fields"] == "tempertaure, max-tokens"
+            assert response.headers["X-Ignored-Fields"] == "user, tempertaure, max-tokens"
         assert "X-Ignored-Fields" not in client.post(COMPLETIONS, json={"max_tokens": 1}).headers
 
-    @pytest.mark.parametrize(
-        ("field", "advice"),
-        [
-            ("promt", "the field 'promt' has no meaning here"),
-            ("messages", "send messages to /v1/chat/completions"),
-        ],
-    )
-    def test_an_unknown_field_is_no_missing_prompt(self, client, field, advice):
-        response = client.post(COMPLETIONS, json={field: "The fox", "max_tokens": 1})
+    def test_messages_are_no_prompt(self, client):
+        response = client.post(COMPLETIONS, json={"messages": "The fox", "max_tokens": 1})
         assert response.status_code == 400
-        assert response.json()["error"]["message"] == f"prompt is missing; {advice}"
+        assert "send a prompt" in response.json()["error"]["message"]
+
+    @pytest.mark.parametrize("name", ["continue_final_message", "tools", "chat_template"])
+    def test_tokenize_refuses_what_would_change_the_ids(self, client, name):
+        response = client.post("/tokenize", json={"prompt": "Hi", name: ["x"]})
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == name
+
+    def test_tokenize_names_ignored_fields(self, client):
+        response = client.post("/tokenize", json={"prompt": "Hi", "promt": "x"})
+        assert response.headers["X-Ignored-Fields"] == "promt"
+
+
+class TestErrors:
+    def test_every_status_has_openais_form(self, client):
+        for method, path, status in (
+            ("GET", "/none", 404),
+            ("GET", COMPLETIONS, 405),
+            ("GET", "/api/weights", 400),
+            ("GET", "/api/weights?name=wte.weight&rows=5-4", 400),
+        ):
+            response = client.request(method, path)
+            assert response.status_code == status
+            assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+    def test_full_context_is_told_in_the_words_that_clients_look_for(self, client):
+        response = client.post(COMPLETIONS, json={"prompt": [5] * 600})
+        error = response.json()["error"]
+        assert error["code"] == "context_length_exceeded"
+        assert "maximum context length is 512 tokens" in error["message"]
+
+    def test_prompt_logprobs_have_the_number_asked_for(self, client):
+        fields = {"prompt": "The fox", "echo": True, "logprobs": 5, "prompt_logprobs": 1}
+        [choice] = complete(client, **fields, max_tokens=1)
+        assert all(len(entry) <= 2 for entry in choice["prompt_logprobs"][1:])
+
+
+def test_page_of_an_allowed_origin_sends_and_reads_any_header(tmp_path):
+    origin = "https://example.org"
+    with running_server(tmp_path, "--model", "bundled", "--cors-origin", origin) as server:
+        asked = {
+            "Origin": origin,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "content-type,x-stainless-os",
+        }
+        preflight = httpx.options(server.url + COMPLETIONS, headers=asked)
+        assert preflight.status_code == 200
+        answer = httpx.get(f"{server.url}/v1/models", headers={"Origin": origin})
+        assert "X-Request-Id" in answer.headers["Access-Control-Expose-Headers"]

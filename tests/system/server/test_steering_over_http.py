@@ -109,15 +109,11 @@ def test_samples_and_streams(complete, server, lm, steering):
         ({"interventions": [{"point": "blocks.1.attn.z", "heads": [50]}]}, "no head 50"),
         ({"interventions": [{"point": POINT, "heads": [0]}]}, "has no heads"),
         ({"interventions": [{"point": POINT}] * 21}, "interventions"),
-        ({"interventions": [{"point": "blocks.*"}] * 20}, "edit 1,580 hook points, more than 300"),
         ({"interventions": [{"point": POINT, "strength": 2}]}, "no effect without vector"),
         ({"interventions": [{"point": POINT, "factor": 2, "vector": [1.0]}]}, "combined with"),
         ({"interventions": [{"point": POINT, "positions": [0]}]}, "positions"),
         ({"interventions": [{"point": "logits"}]}, "point"),
-        ({"interventions": [{"point": POINT}], "n": 9}, "more than 8"),
-        ({"interventions": [{"point": POINT}], "max_tokens": 501}, "more than 500"),
         ({"interventions": [{"point": POINT}], "prompt_logprobs": 1}, "prompt_logprobs"),
-        ({"interventions": [{"point": POINT}], "use_beam_search": True}, "use_beam_search with"),
         ({"interventions": [{"point": POINT, "strength": 1001, "vector": [1.0]}]}, "strength"),
     ],
 )
@@ -143,23 +139,6 @@ def test_an_overflow_ends_its_own_text_only(complete, server, steering):
     assert "not numbers with" in response.json()["error"]["message"]
     thread.join()
     assert found["text"]["usage"]["completion_tokens"] == 150
-
-
-def test_too_many_at_a_time(complete, server, steering):
-    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "n": 8, "stream": True}
-    body["interventions"] = [edit(steering, 1)]
-    url = f"{server.url}/v1/completions"
-    with httpx.stream("POST", url, json=body, timeout=60) as response:
-        lines = response.iter_lines()  # a generator without a name would close the stream
-        next(lines)
-        second = complete(edit(steering, 1))
-        assert second.status_code == 503
-        assert "8 of 8 sequences with interventions" in second.json()["error"]["message"]
-        assert complete().is_success  # other requests run
-    deadline = time.monotonic() + 20  # until the server sees that the client is gone
-    while not complete(edit(steering, 1)).is_success and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert complete(edit(steering, 1)).is_success
 
 
 def processor_seconds(server):
