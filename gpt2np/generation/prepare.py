@@ -260,8 +260,8 @@ def text_and_ids(
         if not window and longest and len(prompt) > context * longest:  # encoding takes long
             raise ContextLengthError(
                 f"the prompt has {len(prompt):,} characters, at least {len(prompt) // longest:,} "
-                f"tokens, more than the model's context of {context}; shorten it, or set window, "
-                "which keeps its last tokens"
+                f"tokens, and the model's maximum context length is {context} tokens; shorten it, "
+                "or set window, which keeps its last tokens"
             )
         return prompt, encode_prompt(lm.tokenizer, prompt, lm.bos_token_id, allowed_special)
     items = as_list(prompt)

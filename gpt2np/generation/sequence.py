@@ -333,8 +333,8 @@ def _check(request: Request, config: GPT2Config) -> None:
     if len(prompt) > config.n_positions and not options.window:
         window = ", or set window, which keeps its last tokens"  # but not for beam search
         raise ContextLengthError(
-            f"the prompt has {len(prompt)} tokens, more than the model's context of "
-            f"{config.n_positions}; shorten it to at most {config.n_positions} tokens"
+            f"the prompt has {len(prompt)} tokens, and the model's maximum context length is "
+            f"{config.n_positions} tokens; shorten it to at most {config.n_positions} tokens"
             f"{window if options.num_beams == 1 else ''}"
         )
     if options.window > config.n_positions:

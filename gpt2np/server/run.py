@@ -48,7 +48,8 @@ def serve(
         # By default, a thread that computes in Python keeps the others waiting for 5 ms at a time,
         # and a decode step waits after each product of matrices.
         sys.setswitchinterval(_SWITCH_INTERVAL)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it again at the end
+        for sig in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again at the end
+            signal.signal(sig, lambda *_: sys.exit(0))
         name = f"[{host}]" if ":" in host else host
         on_ready(list(server.engines), f"http://{name}:{listener.getsockname()[1]}")
         uvicorn.Server(_config(server)).run(sockets=[listener])

@@ -433,7 +433,7 @@ def test_samples_are_no_single_stream(lm):
 
 
 def test_a_huge_prompt(lm):
-    with pytest.raises(ContextLengthError, match="more than the model's context of 512; shorten"):
+    with pytest.raises(ContextLengthError, match="maximum context length is 512 tokens; shorten"):
         lm.generate("word " * 2_000_000)
 
 

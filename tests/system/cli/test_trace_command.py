@@ -264,7 +264,7 @@ class TestBadInput:
         result = run("-", stdin=b"a " * 600)
         assert result.returncode == 2
         line = result.stderr.decode().splitlines()[-1]
-        assert "tokens, more than the model's context of 512" in line
+        assert "tokens, and the model's maximum context length is 512" in line
 
     def test_a_prompt_that_is_not_utf_8(self):
         result = run("-", stdin=b"abc\xff")

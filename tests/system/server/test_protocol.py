@@ -1,10 +1,6 @@
 """Details of OpenAI's protocol and of HTTP on which clients rely."""
 
 import json
-import signal
-import threading
-import time
-import typing
 
 import pytest
 from helpers.chat_models import CHATML, chat_model
@@ -76,6 +72,7 @@ class TestHttp:
             response = httpx.get(f"{server.url}/v1/models")
             assert response.status_code == 401
             assert response.headers["WWW-Authenticate"] == "Bearer"
+
 
 NULLABLE = (  # in OpenAI's schema, and vLLM's flags
     *(

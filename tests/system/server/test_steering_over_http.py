@@ -2,7 +2,6 @@
 
 import os
 import threading
-import time
 from itertools import pairwise
 from pathlib import Path
 
