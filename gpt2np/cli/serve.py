@@ -9,8 +9,8 @@ requests.
 The playground at http://HOST:PORT/ is a page for writing with a model and for
 seeing the model's choices and internals.
 
-Ctrl-C or SIGTERM lets the running requests end, then stops the server; a second
-signal stops the server at once.
+Ctrl-C or SIGTERM lets the running requests end, then stops the server; Ctrl-C
+again stops the server at once.
 """
 
 import argparse

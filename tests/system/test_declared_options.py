@@ -69,25 +69,10 @@ def test_the_command_line(name):
     assert action.help and action.default is None
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_the_server(name):
-    from gpt2np.server.fields import IGNORED, REFUSED
-
+def test_the_server():
     protocol = pytest.importorskip("gpt2np.server.protocol")
-    fields = {
-        *protocol.CompletionRequest.model_fields,
-        *(
-            f"structured_outputs.{field.alias or name}"
-            for name, field in protocol.StructuredOutputs.model_fields.items()
-        ),
-    }
-    json_name = OPTIONS[name].json_name or name
-    if json_name not in fields:
-        assert json_name in {*REFUSED, *IGNORED}
-        return
-    if name in protocol._FIELDS:
-        field = protocol.CompletionRequest.model_fields[json_name]
-        assert field.description and field.description == protocol.describe(name)
+    fields = protocol.GenerationRequest.model_fields
+    assert all(protocol.JSON_NAMES[name] in fields for name in protocol._SAME_VALUES)
 
 
 def test_the_playground():
