@@ -47,7 +47,7 @@ def test_each_line_is_what_it_would_be_alone(lm, tmp_path):
         {"prompt": [5, 6, 7], "seed": 50, "stop": ["."]},
         {"prompt": "It was", "choices": [" so", " not so"]},
         {"prompt": "The old man", "num_return_sequences": 2},
-        {"prompt": "The old man", "num_beams": 2, "temperature": 0},
+        {"prompt": "The old man", "num_beams": 2, "temperature": 0, "top_k": 0},
     ]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
     arguments = ["-n", "12", "--seed", "10", "--top-k", "20"]
@@ -250,9 +250,9 @@ class TestInterruption:
             "are the same file, there.jsonl",
         ),
         (["no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
-        (["p.csv", "--out", "o.jsonl"], "p.csv holds no usable prompt"),
+        (["p.csv", "--out", "o.jsonl"], "p.csv has no column 'prompt'"),
         (["empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
-        (["utf16.txt", "--out", "o.jsonl"], "utf16.txt is UTF-16; save it as UTF-8"),
+        (["utf16.txt", "--out", "o.jsonl"], "utf16.txt is UTF-16 text; save it as UTF-8"),
         (["p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
         (
             ["p.txt", "--out", "folder.jsonl", "--force"],
