@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     load = LanguageModel.load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "checkpoint.config": "GPT2Config",
