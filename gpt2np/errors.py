@@ -37,7 +37,7 @@ __all__ = [
     "TokenizerError",
 ]
 
-SEE_MISSING_FEATURES = 'see the documentation\'s page "Missing features"'
+SEE_MISSING_FEATURES = 'see "Missing features" in the documentation'
 """Hint for messages: the page names programs that have the feature."""
 
 _MAX_WORD = 300  # characters of a path or value in a message

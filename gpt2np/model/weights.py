@@ -340,7 +340,7 @@ def _packings(config: GPT2Config, names: Iterable[str], quantize: bool) -> dict[
     """Return how each matrix among the names is cut into panels; a bias is cut like its matrix.
 
     A panel of c_attn computes the queries, keys or values of one head. A product is summed over
-    groups of inputs (split-K): short sums round less (docs/internals/accuracy.md). Integers are the
+    groups of inputs (split-K): short sums round less (docs/internals/numbers.md). Integers are the
     same on every machine, so their groups are, too.
     """
     c, f = _group_size(config.n_embd), _group_size(config.n_inner)

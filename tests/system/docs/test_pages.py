@@ -79,7 +79,7 @@ def test_the_api_pages_have_exactly_the_public_names():
 
 
 def test_the_architecture_names_every_package_and_every_module_of_the_core():
-    text = read("docs/internals/architecture.md")
+    text = read("docs/internals/design.md")
     package = CHECKOUT / "gpt2np"
     for folder in package.iterdir():
         if (folder / "__init__.py").exists():

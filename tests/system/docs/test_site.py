@@ -77,7 +77,7 @@ def test_the_site_works_from_disk_without_a_network(browser):
     page.locator("ul.search li a").first.click()
     page.wait_for_url(lambda url: "search.html" not in url)
     assert "stop_regex" in page.inner_text("body")
-    for name in ("index", "guide/decoding", "internals/decode_step", "reference/options"):
+    for name in ("index", "guide/decoding", "internals/design", "reference/options"):
         page.goto((SITE / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
     # The next page ends the loading of an icon, which Chromium reports as net::ERR_ABORTED.
@@ -98,11 +98,11 @@ def test_search_results_have_excerpts_over_http(browser):
 
 def test_axe_finds_nothing_and_the_pages_fit_a_phone(browser):
     page = browser.new_page(viewport={"width": 390, "height": 800})
-    for name in ("index", "guide/recipes", "guide/not_here", "guide/install",
+    for name in ("index", "guide/models", "guide/inside", "guide/install",
                  "guide/constraints", "bridges/transformers",
                  "reference/hook_points", "reference/commands",
                  "reference/api/interp", "tutorial/walkthrough/4_attention",
-                 "internals/reproducibility"):  # fmt: skip
+                 "internals/numbers"):  # fmt: skip
         page.goto((SITE / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
         assert axe_findings(page) == [], name
