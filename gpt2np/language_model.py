@@ -30,12 +30,14 @@ from gpt2np.generation.options import GenerationOptions, Options
 from gpt2np.generation.prepare import (
     Prompt,
     encode_prompt,
+    encode_scored,
     prepare_call,
     prepare_request,
     resolve_options,
-    special_notice,
+    scoring_prefix,
     take_callbacks,
     text_and_ids,
+    warn_of_special,
 )
 from gpt2np.generation.request import Request
 from gpt2np.generation.streaming import TextStream, start_streams
@@ -313,7 +315,7 @@ class LanguageModel:
             with errors_at(f"prompt {i + 1} of {len(texts)}: " if len(texts) > 1 else ""):
                 request = prepare_request(self, prompt, call, i * call.options.n_drawn)
             requests.append(request)
-        self._warn_of_special(texts, call.allowed_special)
+        warn_of_special(self.tokenizer, texts, call.allowed_special)
         return complete(self.model, requests, progress)
 
     def stream(
@@ -429,53 +431,19 @@ class LanguageModel:
         inputs = []
         for i, item in enumerate(texts, 1):
             with errors_at(f"text {i} of {len(texts)}: " if len(texts) > 1 else ""):
-                inputs.append(self._encode(item, "text", allowed_special))
-        given_ids = list(self._encode(given, "given", allowed_special))
-        self._warn_of_special([given, *texts], allowed_special)
+                inputs.append(encode_scored(self.tokenizer, item, "text", allowed_special))
+        given_ids = list(encode_scored(self.tokenizer, given, "given", allowed_special))
+        warn_of_special(self.tokenizer, [given, *texts], allowed_special)
         if isinstance(given, str):
             plain = [item for item in texts if isinstance(item, str)]
             if notice := given_notice(given, plain):
                 warnings.warn(notice, stacklevel=2)
-        prefixes = [self._scoring_prefix(ids, given_ids, from_end_of_text) for ids in inputs]
+        prefixes = [scoring_prefix(self, ids, given_ids, from_end_of_text) for ids in inputs]
         hook = take_callbacks({"interventions": interventions}).interventions
         with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
             scores = score_texts(self.model, inputs, prefixes, context, stride, bar.update, hook)
         scores = [score.with_tokens(self.tokenizer.vocabulary.token_bytes) for score in scores]
         return scores if is_list else scores[0]
-
-    def _scoring_prefix(
-        self, ids: Sequence[int], given: list[int], from_end_of_text: bool | None
-    ) -> list[int]:
-        """Return the ids before a text to score; the arguments are those of `score`."""
-        bos_token_id = self.bos_token_id
-        if from_end_of_text is None:
-            from_end_of_text = not given and not (len(ids) and ids[0] == bos_token_id)
-        if not from_end_of_text:
-            return given
-        if bos_token_id is None:
-            raise InvalidArgumentError(
-                f"{self.name} has no end-of-text token to put before a text; set "
-                "from_end_of_text=False, which leaves the first token unscored",
-                param="from_end_of_text",
-            )
-        return [bos_token_id, *given]
-
-    def _encode(self, text: Prompt, name: str, allowed_special: Any) -> Sequence[int]:
-        """Encode a text, called `name` in errors. Token ids stay as they are."""
-        if isinstance(text, str):
-            return self.tokenizer.encode(
-                text, allowed_special=allowed_special, disallowed_special=()
-            )
-        ids = as_list(text)
-        is_valid = ids is not None and not any(isinstance(item, str) for item in ids)
-        check_argument(is_valid, name, text, "a text or a list of ids")
-        return ids or []
-
-    def _warn_of_special(self, texts: Iterable[object], allowed_special: Any) -> None:
-        """Warn if a text has special tokens that are not allowed."""
-        notices = (special_notice(self.tokenizer, text, allowed_special) for text in texts)
-        if notice := next(filter(None, notices), None):
-            warnings.warn(notice, stacklevel=3)
 
     def encode_prompt(self, prompt: str, allowed_special: Any = ()) -> list[int]:
         """Encode a prompt; an empty prompt becomes `bos_token_id`.
@@ -504,7 +472,7 @@ class LanguageModel:
     ) -> Request:
         """Resolve the arguments of `generate` into a request, for `complete` or `start_streams`."""
         call = prepare_call(self, options, changes)
-        self._warn_of_special([prompt], call.allowed_special)
+        warn_of_special(self.tokenizer, [prompt], call.allowed_special)
         return prepare_request(self, prompt, call)
 
 

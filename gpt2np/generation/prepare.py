@@ -6,7 +6,8 @@ requests = [prepare_request(lm, prompt, call) for prompt in prompts]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Sized
+import warnings
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -282,14 +283,45 @@ def encode_prompt(
     return ids if ids or bos_token_id is None else [bos_token_id]
 
 
-def special_notice(tokenizer: Tokenizer, text: object, allowed: Collection[str] | str) -> str:
-    """Return a notice if a text has special tokens that are encoded as plain text, or else ""."""
-    if not isinstance(text, str) or allowed == "all":
-        return ""
-    found = [name for name in tokenizer.special_tokens if name in text and name not in allowed]
-    if not found:
-        return ""
-    return (
-        f"the text has the special token {found[0]}, which is encoded as plain text; to encode it "
-        'as one token, give allowed_special="all"'
-    )
+def encode_scored(
+    tokenizer: Tokenizer, text: Prompt, name: str, allowed_special: Any
+) -> Sequence[int]:
+    """Encode a text to score, called `name` in errors. Token ids stay as they are."""
+    if isinstance(text, str):
+        return tokenizer.encode(text, allowed_special=allowed_special, disallowed_special=())
+    ids = as_list(text)
+    is_valid = ids is not None and not any(isinstance(item, str) for item in ids)
+    check_argument(is_valid, name, text, "a text or a list of ids")
+    return ids or []
+
+
+def scoring_prefix(
+    lm: Model, ids: Sequence[int], given: list[int], from_end_of_text: bool | None
+) -> list[int]:
+    """Return the ids before a text to score; see `LanguageModel.score`."""
+    if from_end_of_text is None:
+        from_end_of_text = not given and not (len(ids) and ids[0] == lm.bos_token_id)
+    if not from_end_of_text:
+        return given
+    if lm.bos_token_id is None:
+        raise InvalidArgumentError(
+            f"{lm.name} has no end-of-text token to put before a text; set "
+            "from_end_of_text=False, which leaves the first token unscored",
+            param="from_end_of_text",
+        )
+    return [lm.bos_token_id, *given]
+
+
+def warn_of_special(
+    tokenizer: Tokenizer, texts: Iterable[object], allowed: Collection[str] | str
+) -> None:
+    """Warn the caller's caller if a text has a special token that is encoded as plain text."""
+    for text in texts:
+        for name in () if allowed == "all" else tokenizer.special_tokens:
+            if isinstance(text, str) and name in text and name not in allowed:
+                warnings.warn(
+                    f"the text has the special token {name}, which is encoded as plain text; to "
+                    'encode it as one token, give allowed_special="all"',
+                    stacklevel=3,
+                )
+                return
