@@ -43,7 +43,7 @@ def test_each_line_is_what_it_would_be_alone(lm, tmp_path):
     lines = [
         "The fox",
         {"prompt": "A king", "max_new_tokens": 3, "id": 7},
-        {"prompt": "", "temperature": 0},
+        {"prompt": "", "temperature": 0, "top_k": 0},
         {"prompt": [5, 6, 7], "seed": 50, "stop": ["."]},
         {"prompt": "It was", "choices": [" so", " not so"]},
         {"prompt": "The old man", "num_return_sequences": 2},
