@@ -17,7 +17,7 @@ def test_ci_runs_the_readmes_test_command():
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 150
+    assert len(README.splitlines()) <= 135
 
 
 def numbers(text):
@@ -25,27 +25,13 @@ def numbers(text):
 
 
 def test_the_speeds_are_those_of_the_page_processors():
-    """README has one row per engine, the page one row per figure."""
     page = (CHECKOUT / "docs" / "internals" / "processors.md").read_text(encoding="utf-8")
-    table = re.search(r"^\| \*\*.*(?:\n\|.*)*", README, re.MULTILINE)[0].splitlines()
-    for start, name in ((0, "AMD EPYC Zen 5"), (4, "Intel Xeon")):
-        section = page.partition(f"| **{name}**")[2].splitlines()[1:4]
-        rows = [[numbers(cell)[:2] for cell in line.split("|")[2:-1]] for line in section]
-        engines = [[numbers(cell) for cell in line.split("|")[2:-1]] for line in table[start:][:4]]
-        assert engines == [list(column) for column in zip(*rows, strict=True)], name
-
-
-def test_start_and_memory_are_those_of_the_page_benchmarks():
-    page = (CHECKOUT / "docs" / "internals" / "benchmarks.md").read_text(encoding="utf-8")
-    start = re.search(r"^\| time from the start.*?\| ([\d.]+) \| ([\d.]+)", page, re.MULTILINE)
-    memory = re.search(r"^\| peak memory.*?\| ([\d.]+) \| ([\d.]+)", page, re.MULTILINE)
-    shares = [round(100 * float(match[1]) / float(match[2])) for match in (start, memory)]
     text = " ".join(README.split())
-    time_share, memory_share = shares
-    expected = (
-        f"in {time_share} % of transformers' time, with {memory_share} % of transformers' peak"
-    )
-    assert expected in text
+    for name in ("AMD EPYC Zen 5", "Intel Xeon"):
+        rows = page.partition(f"| **{name}**")[2].splitlines()[1:4]
+        ratios = [float(n) for row in rows for n in numbers(row.split("|")[2])]
+        expected = f"{min(ratios):.1f} to {max(ratios):.1f} times as fast"
+        assert re.search(rf"{expected}[^.,]* on an {name}", text), (name, expected)
 
 
 def test_the_bundled_model_is_that_of_its_card():
@@ -53,4 +39,4 @@ def test_the_bundled_model_is_that_of_its_card():
     text = README.partition("## The bundled model")[2].partition("\n## ")[0]
     for figure in numbers(text):
         assert figure in card, figure
-    assert len(numbers(text)) == 4
+    assert numbers(text)
