@@ -1,12 +1,11 @@
-"""Compare gpt2np with transformers, CTranslate2, ONNX Runtime, llama.cpp and plain NumPy.
+"""Compare gpt2np with transformers, CTranslate2, ONNX Runtime and llama.cpp.
 
     pip install torch transformers ctranslate2 onnxruntime onnx llama-cpp-python gguf
     python benchmarks/compare.py --out report.md --json results.json
 
 All engines compute in float32 with the same random weights in GPT-2's shape. The program writes the
 weights once, to the folder --work. Each engine has its own process, which answers one request after
-another. Within a round the engines take turns, and only one engine computes at a time. The report
-says how much CPU time the waiting engines and other programs took, and what each figure means.
+another. Within a round the engines take turns, and only one engine computes at a time.
 
 The program skips an engine that is not installed or whose greedy ids differ from those of
 transformers. With --old, another checkout of gpt2np takes part as one more engine:
@@ -124,51 +123,6 @@ class Worker:
         self.process.wait()
 
 
-def processor_seconds(process: int | None = None) -> float:
-    """Return the CPU time of a process and its children, or of the machine; 0 if unknown."""
-    path = Path("/proc/stat" if process is None else f"/proc/{process}/stat")
-    try:
-        text = path.read_text(encoding="utf-8")
-        if process is None:
-            user, nice, system, _, _, *more = text.split("\n", 1)[0].split()[1:]
-            return sum(map(int, (user, nice, system, *more[:3]))) / os.sysconf("SC_CLK_TCK")
-        children = Path(f"/proc/{process}/task/{process}/children").read_text("utf-8").split()
-    except OSError:
-        return 0.0
-    used = sum(map(int, text.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
-    return used + sum(processor_seconds(int(child)) for child in children)
-
-
-class Watch:
-    """Record the CPU time that other processes take during a measurement, as a context manager."""
-
-    def __init__(self, results: Results, workers: Iterable[Worker], engine: str) -> None:
-        self.results, self.engine, self.workers = results, engine, list(workers)
-
-    def _now(self) -> dict[str | None, float]:
-        used: dict[str | None, float] = {
-            worker.engine: processor_seconds(worker.process.pid) for worker in self.workers
-        }
-        # None: the whole machine; "": this process with its ended children.
-        return {**used, None: processor_seconds(), "": sum(os.times()[:4])}
-
-    def __enter__(self) -> None:
-        time.sleep(PAUSE)
-        self.start, self.before = time.perf_counter(), self._now()
-
-    def __exit__(self, *_: object) -> None:
-        seconds, after = time.perf_counter() - self.start, self._now()
-        if seconds < 0.2:  # too short for the clock ticks of /proc, which last 10 ms
-            return
-        used = {name: (after[name] - self.before[name]) / seconds for name in after}
-        machine = used.pop(None)
-        self.results.others_share.append(max(0.0, machine - sum(used.values())))
-        for name, share in used.items():
-            if name not in (self.engine, "", None):
-                known = self.results.idle_share.get(name, 0.0)
-                self.results.idle_share[name] = max(share, known)
-
-
 def seconds_to_first_token(engine: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Time a new process from its start to the first token; gpt2np runs its own command."""
     threads = str(args.threads)
@@ -210,8 +164,6 @@ class Comparison:
         self.args, self.folder, self.results = args, folder, Results()
         left_out = () if VOCABULARY.is_dir() else NEED_VOCABULARY
         self.works = [w for w in WORKLOADS if w.group in args.only and w.group not in left_out]
-        self.machine = Worker("machine", args, folder)
-        self.machine.answer()
         self.workers: dict[str, Worker] = {}
 
     def skip(self, engine: str, reason: str) -> None:
@@ -243,12 +195,6 @@ class Comparison:
 
     def run_round(self, number: int) -> None:
         """Measure everything once; another engine begins each round."""
-        for task, argument, values in (
-            ("bandwidth", self.args.threads, self.results.bandwidth),
-            ("peak", 2048, self.results.peak),
-        ):
-            with Watch(self.results, self.workers.values(), ""):
-                values.append(self.machine.ask(task, argument)["value"])
         for work in self.works:
             if number and work.group == "memory":
                 continue
@@ -260,13 +206,13 @@ class Comparison:
 
     def measure(self, engine: str, work: Workload) -> None:
         """Measure one engine at one workload."""
-        with Watch(self.results, self.workers.values(), engine):
-            if work.group == "start":
-                answer = seconds_to_first_token(engine, self.args, self.folder)
-            elif work.group == "memory":
-                answer = peak_memory(engine, self.args, self.folder)
-            else:
-                answer = self.workers[engine].ask(work.group, work.argument)
+        time.sleep(PAUSE)
+        if work.group == "start":
+            answer = seconds_to_first_token(engine, self.args, self.folder)
+        elif work.group == "memory":
+            answer = peak_memory(engine, self.args, self.folder)
+        else:
+            answer = self.workers[engine].ask(work.group, work.argument)
         if "value" in answer:
             self.results.add(engine, work.name, answer["value"])
             if "decoding" in answer:
@@ -279,7 +225,7 @@ class Comparison:
 
     def close(self) -> None:
         """End all processes."""
-        for worker in [self.machine, *self.workers.values()]:
+        for worker in self.workers.values():
             worker.close()
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-import inspect
 import json
 import os
 import statistics
@@ -19,7 +18,6 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +128,6 @@ class GPT2NP(StepEngine):
         from gpt2np.model import GPT2
 
         self.model = GPT2.from_folder(folder)
-        self.logits_keyword = logits_keyword(self.model)
         self.model.processes = threads
 
     def begin(self, sequences: int) -> None:
@@ -139,23 +136,13 @@ class GPT2NP(StepEngine):
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
         self.fed = len(new[0])
         starts = self.fed * np.arange(len(new))[:, None]  # of the packed sequences
-        indices: Any = {self.logits_keyword: (starts + np.array(rows) % self.fed).ravel()}
-        logits = self.model.forward(new, self.caches, **indices)
+        indices = (starts + np.array(rows) % self.fed).ravel()
+        logits = self.model.forward(new, self.caches, logits_indices=indices)
         return logits.reshape(len(new), len(rows), -1)
 
     def undo(self) -> None:
         for cache in self.caches:
             cache.truncate(cache.length - self.fed)
-
-
-def logits_keyword(model: Any) -> str:
-    """Return the parameter of `model.forward` that selects the tokens whose logits to compute.
-
-    It was called `rows` before it became `logits_indices`. The checkout of --old can be older;
-    apart from this name, both versions offer all that `GPT2NP` uses.
-    """
-    parameters = inspect.signature(model.forward).parameters
-    return "logits_indices" if "logits_indices" in parameters else "rows"
 
 
 class Transformers(StepEngine):
@@ -374,68 +361,6 @@ def first_token_of_llama(folder: Path, threads: int, prompt: str) -> str:
     return str(completion["choices"][0]["text"])
 
 
-class PlainNumPy(StepEngine):
-    """The textbook's formulas on the whole text for every token, as in picoGPT.
-
-    All arrays are float32, and only requested logits are computed, so it is faster than picoGPT.
-    """
-
-    package = "numpy"
-    steps = 3
-    no_rows = "it has no cache"
-
-    def __init__(self, folder: Path, threads: int) -> None:
-        from safetensors.numpy import load_file
-
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self.layers, self.heads = config["n_layer"], config["n_head"]
-        weights = load_file(folder / "model.safetensors")
-        self.w = {name.removeprefix("transformer."): array for name, array in weights.items()}
-        self.folder = folder
-
-    def begin(self, sequences: int) -> None:
-        if sequences > 1:
-            raise Unsupported("it has no batches")
-        self.text: Ids = []
-
-    def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
-        self.text = self.text + new[0]
-        x = self.w["wte.weight"][self.text] + self.w["wpe.weight"][: len(self.text)]
-        for layer in range(self.layers):
-            x = x + self._attention(f"h.{layer}.attn", self._norm(f"h.{layer}.ln_1", x))
-            h = self._linear(f"h.{layer}.mlp.c_fc", self._norm(f"h.{layer}.ln_2", x))
-            h = 0.5 * h * (1 + np.tanh(0.7978845608 * (h + 0.044715 * h * h * h)))
-            x = x + self._linear(f"h.{layer}.mlp.c_proj", h)
-        logits: Array = self._norm("ln_f", x[list(rows)]) @ self.w["wte.weight"].T
-        return logits[None]
-
-    def _attention(self, name: str, x: Array) -> Array:
-        n, width = x.shape
-        qkv = self._linear(f"{name}.c_attn", x).reshape(n, 3, self.heads, -1)
-        hidden = np.triu(np.full((n, n), -1e10, np.float32), 1)
-        mixed = []
-        for head in range(self.heads):
-            q, k, v = qkv[:, 0, head], qkv[:, 1, head], qkv[:, 2, head]
-            scores = q @ k.T * np.float32(q.shape[1] ** -0.5) + hidden
-            weights = np.exp(scores - scores.max(-1, keepdims=True))
-            mixed.append(weights / weights.sum(-1, keepdims=True) @ v)
-        return self._linear(f"{name}.c_proj", np.hstack(mixed).reshape(n, width))
-
-    def _norm(self, name: str, x: Array) -> Array:
-        centered = x - x.mean(-1, keepdims=True)
-        scaled = centered / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        return np.asarray(scaled * self.w[f"{name}.weight"] + self.w[f"{name}.bias"])
-
-    def _linear(self, name: str, x: Array) -> Array:
-        return np.asarray(x @ self.w[f"{name}.weight"] + self.w[f"{name}.bias"])
-
-    def text_after(self, prompt: str) -> str:
-        from gpt2np import Tokenizer  # picoGPT uses OpenAI's
-
-        tokenizer = Tokenizer.load(self.folder)
-        return tokenizer.decode(self.generate([tokenizer.encode(prompt)], 1).ids[0])
-
-
 ENGINES: dict[str, type[Engine]] = {
     "gpt2np": GPT2NP,
     "transformers": Transformers,
@@ -443,7 +368,6 @@ ENGINES: dict[str, type[Engine]] = {
     "onnxruntime": OnnxRuntime,
     "llama.cpp": LlamaCpp,
     "llama.cpp-float32": LlamaCppFloat32,
-    "plain-numpy": PlainNumPy,
 }
 ALL_ENGINES: dict[str, type[Engine]] = {**ENGINES, OLD: GPT2NP}
 
@@ -532,29 +456,6 @@ def check(engine: Engine, reference: str) -> dict[str, Any]:
     return answer
 
 
-def measure_bandwidth(threads: int) -> dict[str, float]:
-    """Measure GB/s of NumPy summing 1 GiB on several threads: best of five runs."""
-    parts = np.array_split(np.ones(1 << 28, np.float32), threads)
-    with ThreadPoolExecutor(threads) as pool:
-        seconds = []
-        for _ in range(5):
-            start = time.perf_counter()
-            list(pool.map(np.sum, parts))
-            seconds.append(time.perf_counter() - start)
-    return {"value": 4 * (1 << 28) / min(seconds) / 1e9}
-
-
-def measure_peak(size: int) -> dict[str, float]:
-    """Measure GFLOP/s of NumPy multiplying two square float32 matrices: best of five runs."""
-    a = np.random.default_rng(0).random((size, size), np.float32)
-    out, seconds = np.empty_like(a), []
-    for _ in range(5):
-        start = time.perf_counter()
-        np.matmul(a, a, out=out)
-        seconds.append(time.perf_counter() - start)
-    return {"value": 2 * size**3 / min(seconds) / 1e9}
-
-
 TASKS: dict[str, Callable[[Engine, Any], dict[str, Any]]] = {
     "check": check,
     "prefill": measure_prefill,
@@ -562,13 +463,11 @@ TASKS: dict[str, Callable[[Engine, Any], dict[str, Any]]] = {
     "batch": measure_batch,
     "rows": measure_rows,
     "memory": measure_memory,
-    "bandwidth": lambda _, threads: measure_bandwidth(threads),
-    "peak": lambda _, size: measure_peak(size),
 }
 
 
 def serve(name: str, folder: Path, threads: int) -> None:
-    """Load an engine, then answer tasks until stdin ends; "machine" loads none."""
+    """Load an engine, then answer tasks until stdin ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -576,12 +475,12 @@ def serve(name: str, folder: Path, threads: int) -> None:
         print(json.dumps(message), file=answers, flush=True)
 
     try:
-        engine: Any = None if name == "machine" else ALL_ENGINES[name](folder, threads)
+        engine = ALL_ENGINES[name](folder, threads)
     except ImportError as error:
         return answer({"failed": f"not installed: {error.name}"})
     except Exception as error:
         return answer({"failed": f"{type(error).__name__}: {error}"})
-    answer({"ready": engine.version if engine else ""})
+    answer({"ready": engine.version})
     for line in sys.stdin:
         task, argument = json.loads(line)
         try:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compare_engines import BATCH_CONTEXT, DRAFT_CONTEXT, DRAFT_ROWS
-from compare_models import SHAPES
 
 CONTEXT = 1024
 DRAFT_RATIO = f"{DRAFT_ROWS} rows ÷ 1 row"
@@ -60,10 +59,6 @@ class Results:
         skipped: engine → why it was not measured, or not to the end.
         unsupported: engine → workload → why there is no value.
         difference: engine → largest difference of a logit from that of transformers.
-        idle_share: engine → most CPU time that it took while waiting, as a share of one core.
-        others_share: CPU time of other programs per measurement, as a share of one core.
-        bandwidth: GB/s of the machine per round.
-        peak: GFLOP/s of the machine per round.
         facts: machine, versions and options.
     """
 
@@ -72,10 +67,6 @@ class Results:
     skipped: dict[str, str] = field(default_factory=dict)
     unsupported: dict[str, dict[str, str]] = field(default_factory=dict)
     difference: dict[str, float | None] = field(default_factory=dict)
-    idle_share: dict[str, float] = field(default_factory=dict)
-    others_share: list[float] = field(default_factory=list)
-    bandwidth: list[float] = field(default_factory=list)
-    peak: list[float] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def add(self, engine: str, work: str, value: float) -> None:
@@ -142,58 +133,6 @@ def ratio_table(results: Results) -> list[str]:
     return table([f"{results.facts['cpu']}: gpt2np ÷", *peers], rows)
 
 
-def limits(shape: str, bandwidth: float, peak: float) -> dict[str, float]:
-    """Return upper limits in tokens/s, set by the memory bandwidth or the peak of the processor.
-
-    Decoding reads all float32 weights once per token.
-    """
-    layers, _, channels = SHAPES[shape]
-    matrices = 12 * layers * channels**2
-    unembedding = 50257 * channels
-    upper = {}
-    for context in (64, 900):
-        read = 4 * (matrices + unembedding + 2 * layers * channels * context)
-        upper[f"decode at {context}"] = bandwidth * 1e9 / read
-    for tokens in (512, 1000):
-        attention = layers * channels * tokens  # a token attends to half of the text on average
-        operations = 2 * tokens * (matrices + attention) + 2 * unembedding
-        upper[f"prefill {tokens}"] = peak * 1e9 * tokens / operations
-    return upper
-
-
-def limit_table(results: Results, shape: str) -> list[str]:
-    """Tabulate shares of the limits, computed from the highest bandwidth and peak of the run."""
-    upper = limits(shape, max(results.bandwidth), max(results.peak))
-    engines = list(results.values)
-    rows = []
-    for name, limit in upper.items():
-        medians = [results.values[engine].get(name) for engine in engines]
-        if any(medians):
-            shares = [f"{statistics.median(m) / limit:.0%}" if m else "–" for m in medians]
-            rows.append([f"{name} (limit {limit:.0f} tokens/s)", *shares])
-    head = f"{results.facts['cpu']}: share of the limit"
-    return table([head, *engines], rows) if rows else []
-
-
-def memory_line(results: Results, shape: str) -> list[str]:
-    """Compare peak memory with the size of the weights and the KV cache."""
-    layers, _, channels = SHAPES[shape]
-    parameters = layers * (12 * channels**2 + 13 * channels) + (50257 + 1024 + 2) * channels
-    needed = 4 * (parameters + 2 * layers * channels * CONTEXT) / (1 << 20)
-    shares = [
-        f"{engine} {statistics.median(values['peak memory']) / needed:.2f}"
-        for engine, values in results.values.items()
-        if "peak memory" in values
-    ]
-    if not shares:
-        return []
-    return [
-        f"Weights and KV cache of {CONTEXT} tokens are {needed:.0f} MiB in float32; the peak "
-        f"memory is that times: {', '.join(shares)}.",
-        "",
-    ]
-
-
 MEANING = f"""\
 - prefill n: from the ids of a prompt of n tokens to the next id. decode at n: new tokens of one
   sequence; n is the context in the middle of the measured steps. batch n: new tokens of n
@@ -210,9 +149,8 @@ MEANING = f"""\
 - gpt2np: `model.processes` is the number of threads, as on the command line.
 - llama.cpp runs with its defaults: weights in float32, keys and values in float16, flash attention
   where possible. llama.cpp-float32 has keys and values in float32 and no flash attention, which is
-  slower in float32. All other engines compute in float32 throughout. plain-numpy recomputes
-  everything for each token, as picoGPT does, but in float32 instead of float64. ONNX Runtime runs a
-  graph of standard ONNX operators (Attention of opset 23). transformers runs sdpa."""
+  slower in float32. All other engines compute in float32 throughout. ONNX Runtime runs a graph of
+  standard ONNX operators (Attention of opset 23). transformers runs sdpa."""
 
 
 def listed(title: str, names: list[str]) -> str:
@@ -222,29 +160,24 @@ def listed(title: str, names: list[str]) -> str:
 
 def report(results: Results) -> str:
     """Return the whole report in Markdown."""
-    f, shape = results.facts, results.facts["shape"]
+    f = results.facts
     old = f" (old: {f['old commit']})" if f["old commit"] else ""
     versions = ", ".join(
         f"{name} {version}" for name, version in results.versions.items() if version
     )
     lines = [
-        f"# GPT-2 {shape}, float32, {f['threads']} threads",
+        f"# GPT-2 {f['shape']}, float32, {f['threads']} threads",
         "",
         f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}, Python {f['python']}, NumPy "
         f"{f['numpy']}, kernels {f['kernels']}; gpt2np at {f['commit']}{old}; {versions}. "
-        f"Rounds: {f['rounds']}; engines "
+        f"Rounds: {f['rounds']}; load average before: {f['load before']:.2f}; engines "
         f"take turns.{listed('Variables', f['environment'])}"
         f"{listed('Variables of the shell left out', f['left out'])}",
-        "",
-        f"The machine: NumPy reads {cell(results.bandwidth, 1)} GB/s and multiplies at "
-        f"{cell(results.peak, 0)} GFLOP/s.",
         "",
         *speed_table(results),
     ]
     if "gpt2np" in results.values:
         lines += ratio_table(results)
-    lines += limit_table(results, shape)
-    lines += memory_line(results, shape)
     lines += [
         "Greedy ids equal those of transformers; largest difference of a logit from its logit: "
     ]
@@ -253,19 +186,7 @@ def report(results: Results) -> str:
         for name, value in results.difference.items()
         if name not in results.skipped
     )
-    return "\n".join([*lines, "", *quiet_lines(results), *missing_lines(results), MEANING, ""])
-
-
-def quiet_lines(results: Results) -> list[str]:
-    """Report the CPU time of other programs and of waiting engines."""
-    others = results.others_share or [0.0]
-    idle = ", ".join(f"{name} {share:.0%}" for name, share in results.idle_share.items())
-    return [
-        f"Other programs took {statistics.median(others):.0%} of a core (median over all "
-        f"measurements; at most {max(others):.0%}; load average before the run: "
-        f"{results.facts['load before']:.2f}). Waiting engines took at most: {idle or '–'}.",
-        "",
-    ]
+    return "\n".join([*lines, "", *missing_lines(results), MEANING, ""])
 
 
 def missing_lines(results: Results) -> list[str]:
