@@ -32,12 +32,12 @@ class HiddenBar:
 
 
 def progress_bar(
-    total: int, description: str, unit: str, progress: bool | None = None
+    total: int | None, description: str, unit: str, progress: bool | None = None
 ) -> tqdm[Any] | HiddenBar:
     """Return a progress bar on stderr, to use as a context manager.
 
     `progress` True shows the bar at once, and False never. None shows the bar after a second, at a
-    terminal or in Jupyter. Bytes, unit "B", are shown as MB.
+    terminal or in Jupyter. Large totals are shown as k or M. `total` is None if it is unknown.
 
     Raises:
         InvalidArgumentError: `progress` is neither True, False nor None.
@@ -49,6 +49,7 @@ def progress_bar(
     from tqdm import tqdm  # required by huggingface_hub
 
     delay = 1.0 if progress is None else 0.0  # seconds
+    is_large = total is None or total >= 100_000
     return tqdm(
-        total=total, desc=description, unit=unit, unit_scale=unit == "B", leave=False, delay=delay
+        total=total, desc=description, unit=unit, unit_scale=is_large, leave=False, delay=delay
     )

@@ -11,8 +11,8 @@ import json
 
 from gpt2np.benchmark.suite import report, run_benchmark
 from gpt2np.cli.model_options import MODEL_OR_DEFAULT, add_performance_arguments, load_model
-from gpt2np.cli.output import step_bar
 from gpt2np.kernels.threads import thread_count
+from gpt2np.progress import progress_bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     lm = load_model(args)
-    with step_bar(6) as start_step:
-        results = run_benchmark(lm.model, thread_count(), 0.25 if args.quick else 1.0, start_step)
+    seconds = 0.25 if args.quick else 1.0
+    with progress_bar(6, "measuring", "figure") as bar:
+        results = run_benchmark(lm.model, thread_count(), seconds, lambda _: bar.update(1))
     if args.json:
         print(json.dumps({"model": lm.name, **results}, ensure_ascii=False))
     else:

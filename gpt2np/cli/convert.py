@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
+from gpt2np.cli.output import print_stderr
 from gpt2np.errors import SEE_MISSING_FEATURES, GPT2NPError, InvalidArgumentError
+from gpt2np.progress import progress_bar
 from gpt2np.runtime.options import MODEL_HELP
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -51,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
     if args.target.suffix.lower() in (".safetensors", *UNSUPPORTED_SUFFIXES):
         reason = f"the output is a folder with safetensors files, but DST is {args.target}"
         raise InvalidArgumentError(f"{reason}; name a folder, or {SEE_MISSING_FEATURES}")
-    check_not_hidden(args.target, [] if Path(args.source).exists() else [args.source])
     limit = None if args.max_shard_size is None else _parse_size(args.max_shard_size)
     from gpt2np.checkpoint.convert import convert
     from gpt2np.checkpoint.load import read_checkpoint
@@ -61,9 +61,7 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     source = find_model(args.source).path
     checkpoint = read_checkpoint(source)
-    total = checkpoint.n_parameters
-    showing = progress(total=total, desc="converting", unit_scale=True, delay=0.5)
-    with write_errors(args.target, check_filename=True), showing as bar:
+    with progress_bar(checkpoint.n_parameters, "converting", "parameter") as bar:
         converted = convert(
             checkpoint,
             args.target,

@@ -34,7 +34,7 @@ from gpt2np.cli.model_options import (
     ray_cluster,
 )
 from gpt2np.cli.output import print_stderr, running_corpus_job
-from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
+from gpt2np.cli.text_input import add_files_argument, corpus_files
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError, counted
 
@@ -54,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpt2np.data.corpus import find_files
     from gpt2np.data.resumable import partial_folder
     from gpt2np.tokenizer.dataset import check_output, encode_dataset
 
@@ -63,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     options = DatasetOptions(**given_options(args, DatasetOptions))
     written = [args.out, partial_folder(args.out)]
-    files = find_files(map(spool_stdin, args.inputs), written, print_stderr)
-    check_field(options.field, files)
+    files = corpus_files(args.inputs, written, options.field)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
     elsewhere = None

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from gpt2np.cli.model_options import add_model_arguments, load_model
-from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import atomic_write_text, check_target
 from gpt2np.errors import InvalidArgumentError, check_argument, counted
@@ -36,8 +36,7 @@ def run(args: argparse.Namespace) -> int:
         check_argument(is_html, "output", f"{args.output}", "a name that ends in .html, or -")
     page = explain(load_model(args), prompt)
     if not is_stdout:
-        with write_errors(args.output):
-            atomic_write_text(args.output, page.html)
+        atomic_write_text(args.output, page.html)
     print_stderr(
         f"{counted(len(page.description['ids']), 'token')}, {len(page.html.encode()):,} bytes"
     )

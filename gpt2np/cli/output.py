@@ -11,11 +11,9 @@ from gpt2np.errors import counted
 
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import Any
-
-    from tqdm import tqdm
 
     from gpt2np.data.resumable import JobCallbacks
     from gpt2np.generation.streaming import TextStream
@@ -60,68 +58,6 @@ def print_skipped(problem: object) -> None:
 
 
 @contextlib.contextmanager
-def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
-    """Convert an OSError in the `with` block to a GPT2NPError that names `path`.
-
-    With `check_filename`, a BrokenPipeError (from stderr) and errors about files whose paths do not
-    start with `path` stay unchanged.
-    """
-    from gpt2np.errors import GPT2NPError, error_reason
-
-    try:
-        yield
-    except OSError as error:
-        name = "" if error.filename is None else os.fsdecode(error.filename)
-        is_own = not name or name.startswith((str(path), str(path.resolve())))
-        is_foreign = isinstance(error, BrokenPipeError) or not is_own
-        if check_filename and is_foreign:
-            raise
-        raise GPT2NPError(f"cannot write {path}: {error_reason(error)}") from error
-
-
-def check_not_hidden(target: Path, names: Iterable[str]) -> None:
-    """Raise InvalidArgumentError if the new folder `target` would hide a model of the same name.
-
-    gpt2np prefers a folder to a model of the same name. So `target` must not be named "bundled", or
-    like a model in `names`.
-    """
-    from gpt2np.errors import InvalidArgumentError
-
-    for name in ("bundled", *names):
-        if target.absolute() == target.cwd() / name:
-            raise InvalidArgumentError(
-                f"a folder {target} here would hide the model {name!r}; choose another name"
-            )
-
-
-@contextlib.contextmanager
-def step_bar(total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar of `total` steps; yields a function that takes the name of the next step."""
-    with progress(total=total, bar_format="{desc}: {n_fmt} of {total_fmt}, {elapsed}") as bar:
-
-        def start_step(name: str) -> None:
-            bar.set_description_str(name, refresh=False)
-            bar.update(1)
-
-        yield start_step
-
-
-def progress(**options: Any) -> tqdm[Any]:
-    """Show a progress bar at a terminal; `options` are those of tqdm."""
-    from tqdm import tqdm  # required by huggingface_hub
-
-    return tqdm(**{"leave": False, "disable": None, **options})
-
-
-def with_character_bar(texts: Iterable[str], description: str) -> Iterator[str]:
-    """Yield texts, with a progress bar that counts their characters."""
-    with progress(desc=description, unit=" characters", unit_scale=True, leave=True) as bar:
-        for text in texts:
-            yield text
-            bar.update(len(text))
-
-
-@contextlib.contextmanager
 def running_job(
     out: Path, position: Callable[[int], object], **options: Any
 ) -> Iterator[JobCallbacks]:
@@ -129,12 +65,14 @@ def running_job(
 
     `position` formats the progress. Without a terminal, the bar is a line each minute.
     """
+    from tqdm import tqdm  # required by huggingface_hub
+
     from gpt2np.data.resumable import JobCallbacks, partial_folder
 
     is_terminal = sys.stderr.isatty()
     options |= {"disable": False, "mininterval": 0.1 if is_terminal else _LOG_INTERVAL}
-    options["delay"] = 0 if is_terminal else _LOG_INTERVAL
-    with exit_on_interrupt(partial_folder(out)), progress(**options) as bar:
+    options |= {"leave": False, "delay": 0 if is_terminal else _LOG_INTERVAL}
+    with exit_on_interrupt(partial_folder(out)), tqdm(**options) as bar:
         started = time.monotonic()
 
         def write(message: object) -> None:

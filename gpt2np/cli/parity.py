@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_performance_arguments, load_model
-from gpt2np.cli.output import write_errors
 from gpt2np.data.files import check_target, read_json_object
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
@@ -120,7 +119,6 @@ def _record(args: argparse.Namespace) -> int:
     prompts = {f"prompt{i}": text for i, text in enumerate(args.prompt or [])} or None
     lm = load_model(args, may_fall_back=False)
     golden = record(lm, prompts, args.points or "*", args.max_new_tokens)
-    with write_errors(args.golden):
-        write_golden(golden, args.golden)
+    write_golden(golden, args.golden)
     print(args.golden)
     return 0

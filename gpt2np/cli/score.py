@@ -51,7 +51,7 @@ from gpt2np.cli.model_options import (
     ray_cluster,
 )
 from gpt2np.cli.output import print_stderr, running_corpus_job
-from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
+from gpt2np.cli.text_input import add_files_argument, corpus_files
 from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.evaluation.options import ScoreOptions
 
@@ -73,20 +73,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score the documents and return the exit code: 1 if a document was skipped."""
-    from gpt2np.data.corpus import find_files
     from gpt2np.data.resumable import partial_folder
     from gpt2np.data.rows import check_rows_target
     from gpt2np.evaluation.corpus import perplexity_of_files, score_corpus
     from gpt2np.evaluation.perplexity import check_scored
 
     written = [args.out, partial_folder(args.out)] if args.out else []
-    files = find_files(map(spool_stdin, args.files), written, print_stderr)
     options = ScoreOptions(**given_options(args, ScoreOptions))
+    files = corpus_files(args.files, written, options.field)
     if args.out:
         check_rows_target(args.out, force=args.force)
     elif args.tokens or args.address is not None:
         raise InvalidArgumentError("--tokens and --ray need --out")
-    check_field(options.field, files)
     cluster, elsewhere = ray_cluster(args), dict[str, Any]()
     lm = load_model(args, may_fall_back=False)
     if cluster:

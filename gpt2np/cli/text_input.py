@@ -5,7 +5,7 @@ import atexit
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -100,12 +100,20 @@ def _read_text(stream: BinaryIO, source: str) -> str:
     return decode_utf8(data, source)
 
 
-def check_field(field: str, files: Iterable[Path]) -> None:
-    """Raise InvalidArgumentError if --field has no effect on `files`."""
-    kinds = {".jsonl", ".csv", ".tsv", ".parquet"}
-    if field != "text" and not any(kinds.intersection(file.suffixes) for file in files):
+def corpus_files(paths: Iterable[str], written: Sequence[Path], field: str) -> list[Path]:
+    """Return the files of a corpus, except those that the command writes.
+
+    Raises:
+        InvalidArgumentError: there is no file, or `field` has no effect on any of them.
+    """
+    from gpt2np.data.corpus import find_files, kind_of
+
+    files = find_files(map(spool_stdin, paths), written, print_stderr)
+    kinds = {kind_of(file).removesuffix(".gz") for file in files}
+    if field != "text" and not kinds & {".jsonl", ".csv", ".tsv", ".parquet"}:
         message = "--field is for .jsonl, .csv, .tsv and .parquet files; there is none to read"
         raise InvalidArgumentError(message)
+    return files
 
 
 def strip_newline(text: str) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 
 from gpt2np.cli import trace_report as report
 from gpt2np.cli.model_options import add_model_arguments, load_model
-from gpt2np.cli.output import print_stderr, progress, terminal_style, write_errors
+from gpt2np.cli.output import print_stderr, terminal_style
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import check_target
 from gpt2np.errors import InvalidArgumentError, check_argument, counted
@@ -36,6 +36,7 @@ from gpt2np.model.hook_points import (
     hook_points_nbytes,
     select_hook_points,
 )
+from gpt2np.progress import progress_bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,8 +72,7 @@ def run(args: argparse.Namespace) -> int:
         found = _run_trace(lm, ids, points)
         if args.npz:
             saved = found.subset(points)
-            with write_errors(args.npz):
-                saved.save(args.npz)
+            saved.save(args.npz)
             n_arrays, size = counted(len(saved), "array"), f"{saved.nbytes / 1e6:,.1f} MB"
             print_stderr(f"{n_arrays}, {size}, in {args.npz}")
         print(_format_result(lm, prompt, found, points, args), flush=True)
@@ -95,10 +95,10 @@ def _run_trace(lm: LanguageModel, ids: Sequence[int], points: list[str]) -> Trac
     size, n_tokens = f"{nbytes / 1e6:,.1f} MB", counted(len(ids), "token")
     print_stderr(f"memory: {size} for the activations of {n_tokens}")
     total = len(hook_point_names(lm.model.config.n_layer))
-    with progress(total=total, desc="forward pass", delay=1) as bar:
+    with progress_bar(total, "forward pass", "point") as bar:
 
         def count(name: str, array: Array) -> Array:
-            bar.update()
+            bar.update(1)
             return array
 
         return trace(lm, ids, all_points, interventions=count)
@@ -113,7 +113,7 @@ def _format_result(
     n_columns = len(trace.ids) if args.json else min(report.lens_columns(width), len(trace.ids))
     config = lm.model.config
     total, top = n_columns * (config.n_layer + 1), min(args.top, config.vocab_size)
-    with progress(total=total, desc="logit lens", delay=1) as bar:
+    with progress_bar(total, "logit lens", "position") as bar:
         found = overview(lm.model, trace, top, last=n_columns, progress=bar.update)
     table = lm.tokenizer.vocabulary.token_bytes
     if not args.json:

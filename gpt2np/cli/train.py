@@ -26,15 +26,10 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_groups, given_options
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
-from gpt2np.cli.output import (
-    check_not_hidden,
-    exit_on_interrupt,
-    print_stderr,
-    progress,
-    write_errors,
-)
+from gpt2np.cli.output import exit_on_interrupt, print_stderr
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interrupts import held_signals
+from gpt2np.progress import progress_bar
 from gpt2np.runtime.options import MODEL_HELP
 from gpt2np.training.options import ARCHITECTURE, TrainerOptions
 
@@ -71,7 +66,6 @@ def run(args: argparse.Namespace) -> int:
 
     if args.out in (Path(), Path("-")):
         raise InvalidArgumentError(f"OUT is {str(args.out)!r}; name a new folder")
-    check_not_hidden(args.out, [])
     check_new_folder(args.out)
     for name in ("save_steps", "logging_steps"):
         value = getattr(args, name)
@@ -107,11 +101,7 @@ def _train(args: argparse.Namespace, options: TrainerOptions) -> None:
     if options.warmup_steps >= options.max_steps:
         print_stderr("the warm-up takes all steps; give short runs fewer --warmup-steps")
     more = {"model": model, "eval_corpus": args.eval_corpus, "force": args.force}
-    with (
-        write_errors(args.out, check_filename=True),
-        exit_on_interrupt(partial_folder(args.out)),
-        work_folder(args.out) as folder,
-    ):
+    with exit_on_interrupt(partial_folder(args.out)), work_folder(args.out) as folder:
         trainer = Trainer(args.corpus, folder, tokenizer, options, **more)
         try:
             _take_steps(trainer, options.max_steps, args.save_steps, args.logging_steps)
@@ -132,7 +122,7 @@ def _take_steps(trainer: "Trainer", max_steps: int, save_steps: int, logging_ste
     if trainer.step:
         print_stderr(f"resuming at step {trainer.step:,} of {max_steps:,}")
     logged, since = trainer.step, time.monotonic()
-    with progress(total=max_steps, desc="training", unit="step") as bar:
+    with progress_bar(max_steps, "training", "step") as bar:
         bar.update(trainer.step)
         while not trainer.is_done:
             if trainer.evaluation_is_due:  # the state is saved, so Ctrl-C may interrupt

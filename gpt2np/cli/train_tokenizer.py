@@ -12,23 +12,18 @@ text.
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
-from gpt2np.cli.output import (
-    check_not_hidden,
-    print_skipped,
-    print_stderr,
-    progress,
-    with_character_bar,
-    write_errors,
-)
-from gpt2np.cli.text_input import add_files_argument, check_field, spool_stdin
+from gpt2np.cli.output import print_skipped, print_stderr
+from gpt2np.cli.text_input import add_files_argument, corpus_files
 from gpt2np.data.options import DatasetOptions
-from gpt2np.errors import InvalidArgumentError, TokenizerError, error_reason
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.options import options_of
+from gpt2np.progress import progress_bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
     if options.alphabet != "bytes":
         options = replace(options, special_tokens=(*options.special_tokens, UNK_TOKEN))
     from gpt2np.data import END_OF_TEXT
-    from gpt2np.data.corpus import find_files, read_corpus_texts
+    from gpt2np.data.corpus import read_corpus_texts
+    from gpt2np.data.files import errors_name
     from gpt2np.hub.model_files import VOCABULARY_EXTRAS, VOCABULARY_FILES
     from gpt2np.tokenizer.formats import write_vocabulary
     from gpt2np.tokenizer.training.report import report_training
@@ -64,12 +60,11 @@ def run(args: argparse.Namespace) -> int:
     written = [args.out / name for name in (*VOCABULARY_FILES, *VOCABULARY_EXTRAS)]
     _check_out(args.out, [] if args.force else written)
     # Without the output: a second run must not train on the vocabulary of the first run.
-    files = find_files(map(spool_stdin, args.files), written, print_stderr)
-    check_field(args.field, files)
+    files = corpus_files(args.files, written, args.field)
     separators = (END_OF_TEXT, *options.special_tokens)
     on_skip: Callable[[object], object] | None = print_skipped if args.skip_errors else None
-    texts = with_character_bar(read_corpus_texts(files, args.field, separators, on_skip), "reading")
-    with progress(desc="learning", unit=" tokens", leave=True, total=options.vocab_size) as bar:
+    texts = _with_bar(read_corpus_texts(files, args.field, separators, on_skip))
+    with progress_bar(options.vocab_size, "learning", "token") as bar:
         trained = train(texts, options, lambda n_tokens, _: bar.update(n_tokens - bar.n))
     if not trained.piece_counts:
         raise InvalidArgumentError("the files have no text; nothing can be learned")
@@ -77,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         is_smaller = len(trained.tokens) < options.vocab_size
         reason = "no pair is left to merge" if is_smaller else "the alphabet alone has that many"
         print_stderr(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {reason}")
-    with write_errors(args.out):
+    with errors_name(args.out):
         write_vocabulary(trained.vocabulary, args.out)
     print_stderr(f"written to {args.out}")
     report = report_training(trained)
@@ -85,15 +80,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _with_bar(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts, with a progress bar that counts their characters."""
+    with progress_bar(None, "reading", "character") as bar:
+        for text in texts:
+            yield text
+            bar.update(len(text))
+
+
 def _check_out(out: Path, protected: Iterable[Path]) -> None:
     """Raise an error if `out` can't hold a new vocabulary, or a file in `protected` exists."""
-    from tempfile import TemporaryDirectory
-
     if str(out) == ".":
         raise InvalidArgumentError("--out is empty or the current folder; choose another")
     if str(out) == "-":
         raise InvalidArgumentError("--out is -, but several files are written; name a folder")
-    check_not_hidden(out, [])
     if (out.exists() or out.is_symlink()) and not out.is_dir():
         raise InvalidArgumentError(f"--out {out} is not a folder; choose another name")
     if out.is_dir() and any(out.glob("*.safetensors*")):
@@ -106,9 +106,6 @@ def _check_out(out: Path, protected: Iterable[Path]) -> None:
             "replace it"
         )
     nearest = next(path for path in (out, *out.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise InvalidArgumentError(f"cannot write to --out {out}: {nearest} is not a folder")
-    try:
-        TemporaryDirectory(dir=nearest).cleanup()
-    except OSError as error:
-        raise TokenizerError(f"cannot write to --out {out}: {error_reason(error)}") from error
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        reason = "cannot be written to" if nearest.is_dir() else "is not a folder"
+        raise InvalidArgumentError(f"cannot write to --out {out}: {nearest} {reason}")

@@ -74,7 +74,7 @@ def test_a_device_is_never_replaced(tmp_path):
 def test_where_nothing_can_be_written_nothing_is_computed():
     """In /proc not even root can make a file."""
     result = explain("fox", "-o", "/proc/page.html")
-    assert error(result, code=1).startswith("cannot write /proc/page.html: ")
+    assert error(result, code=1).startswith("cannot access /proc/page.html: ")
     assert len(result.stderr.splitlines()) == 1  # the model's name comes once it is loaded
 
 
@@ -127,6 +127,6 @@ def test_a_full_disk_leaves_the_old_page(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),
     )
     told = result.stderr.decode().splitlines()[-1]
-    assert told == f"gpt2np explain: error: cannot write {page}: File too large"
+    assert told == f"gpt2np explain: error: cannot access {page}: File too large"
     assert (result.returncode, result.stdout) == (1, b"")
     assert page.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [page]
