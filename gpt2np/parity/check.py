@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,11 +31,14 @@ _WIDE = DTYPES[2:]
 
 _MARGIN = 12  # how much more rounding an engine may show at a point than our own pass
 _ELEMENTWISE = ("embed", "resid_mid", "mlp.act", "resid")  # steps without sums
+_OF_C_ATTN = (".attn.q", ".attn.k", ".attn.v")  # steps that one layer computes
 _MIN_SIGNIFICANCE = 12  # least size of a mistake, in standard deviations of independent errors
 _MIN_ROW_SIGNIFICANCE = 6  # as above, below the tolerance: errors within a row may correlate
 _MAX_UNEXPLAINED_SHARE = 0.25  # of an error; other mistakes correlate with it, but explain little
 _MAX_UNEXPLAINED_BY_DESIGN = 0.7  # numbers near a boundary of float16 may round the other way
 _MAX_TOKENS = 64  # of the longest prompt on which mistakes are tried
+_MAX_HALF_RATIO = 1 / 3  # of float16: bfloat16 has errors eight times as large
+_MAX_GOLDEN_ERROR = 1e-6  # of the golden arrays from a float64 pass of the same model
 
 
 @dataclass(frozen=True)
@@ -136,36 +139,87 @@ def check(
     default, the narrowest of `DTYPES` that holds all its numbers.
 
     Raises:
-        InvalidArgumentError: an array's name or shape is unknown, or there is no array.
+        InvalidArgumentError: an array's name or shape is unknown, there is no array, or the golden
+            arrays are of another model.
     """
     model = as_gpt2(model)
+    weights = _as_float64(model)
+    _check_model(golden, model.config, weights)
     given = by_prompt(candidate, golden.ids, model.config)
     if not given:
         raise InvalidArgumentError("the candidate has no arrays; give at least logits")
     is_known = dtype is None or dtype in DTYPES
     check_argument(is_known, "dtype", dtype, f"one of {', '.join(DTYPES)}, or None")
+    is_declared = dtype is not None
     dtype = dtype or _recognized([x for arrays in given.values() for x in arrays.values()])
-    report = _check(golden, given, model, dtype)
+    verdict = partial(_check, golden, given, model.config, weights)
+    report = verdict(dtype)
     if any(m.by_design for m in MISTAKES if m.name == report.mistake):
-        return _check(golden, given, model, dtype, report.mistake)
-    return report
+        return verdict(dtype, report.mistake)
+    n_wrong = sum(not p.is_rounding for p in report.points)
+    if is_declared or report.mistake or dtype not in _WIDE or 2 * n_wrong <= len(report.points):
+        return report
+    half = _half_precision([verdict(name) for name in ("float16", "bfloat16")])
+    return replace(report, pattern=half) if half else report
+
+
+def _half_precision(reports: Sequence[Report]) -> str:
+    """Return the advice to an engine that multiplies in half precision, as under autocast.
+
+    Only some of its arrays are rounded, so the numbers do not tell the dtype.
+    """
+    for report in reports:
+        ratio = max(p.ratio for p in report.points)
+        if report.is_rounding and (ratio < _MAX_HALF_RATIO or report.dtype == "bfloat16"):
+            return (
+                f"it looks like rounding to {report.dtype}; if the engine computes in "
+                f"{report.dtype}, give the dtype: --dtype {report.dtype}"
+            )
+    return ""
+
+
+def _as_float64(model: GPT2) -> dict[str, Array]:
+    return {name: array.astype(np.float64) for name, array in model.weights.items()}
+
+
+def _check_model(golden: Golden, config: GPT2Config, weights: Mapping[str, Array]) -> None:
+    """Raise InvalidArgumentError if the golden arrays, if any, are of another model."""
+    sizes = {prompt: len(golden.ids[prompt]) for prompt, found in golden.arrays.items() if found}
+    if not sizes:
+        return
+    prompt = max(sizes, key=lambda name: (sizes[name] <= _MAX_TOKENS, sizes[name]))
+    ids, right = golden.ids[prompt], golden.arrays[prompt]
+    is_same = max(ids) < config.vocab_size and len(ids) <= config.n_positions
+    if is_same:
+        ours = _PromptCheck(weights, config, ids, {}, "float64").rounded_pass()
+        is_same = all(
+            point in ours
+            and array.shape == ours[point].shape
+            and _distance(array, ours[point]) < _MAX_GOLDEN_ERROR
+            for point, array in right.items()
+        )
+    if not is_same:
+        raise InvalidArgumentError(
+            f"model is another model than that of the golden arrays, {golden.model!r}",
+            param="model",
+        )
 
 
 def _check(
     golden: Golden,
     given: Mapping[str, Mapping[str, Array]],
-    model: GPT2,
+    config: GPT2Config,
+    weights: Mapping[str, Array],
     dtype: str,
     by_design: str | None = None,
 ) -> Report:
     """Return the verdict; `by_design` names a mistake that is none."""
-    weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
     checks = {
-        prompt: _PromptCheck(weights, model.config, ids, given[prompt], dtype, by_design)
+        prompt: _PromptCheck(weights, config, ids, given[prompt], dtype, by_design)
         for prompt, ids in golden.ids.items()
         if prompt in given
     }
-    order = {name: i for i, name in enumerate(hook_point_names(model.config.n_layer))}
+    order = {name: i for i, name in enumerate(hook_point_names(config.n_layer))}
     reports = (p for prompt in checks for p in checks[prompt].reports(prompt, golden))
     points = tuple(sorted(reports, key=lambda p: order[p.point]))
     first = next((p for p in points if not p.is_rounding), None)
@@ -176,7 +230,9 @@ def _check(
     tried = [
         p for p in points if p.prompt == prompt and (order[p.point] <= last or not p.is_rounding)
     ]
-    found = sorted(checks[prompt].explanations(tried), key=lambda e: (order[e[0].point], e[2]))
+    tolerances = {p.point: p.tolerance for p in points if p.prompt == prompt}
+    explanations = checks[prompt].explanations(tried, tolerances)
+    found = sorted(explanations, key=lambda e: (order[e[0].point], e[2]))
     mistakes: dict[str, str] = {}
     for report, name, _ in found:
         mistakes.setdefault(report.point, name)
@@ -227,9 +283,11 @@ class _PromptCheck:
             yield PointReport(prompt, point, _distance(array, right), tolerance, from_golden)
 
     def explanations(
-        self, reports: Sequence[PointReport]
+        self, reports: Sequence[PointReport], tolerances: Mapping[str, float]
     ) -> Iterator[tuple[PointReport, str, float]]:
         """Yield (array, mistake, error with the mistake) wherever a mistake explains an array.
+
+        A mistake of c_attn shows in q, k and v, so each of them that is given must agree.
 
         In bfloat16 and float16, rounding can hide a mistake, so mistakes are also tried on arrays
         whose errors rounding explains.
@@ -246,11 +304,27 @@ class _PromptCheck:
             limit = _MAX_UNEXPLAINED_BY_DESIGN if mistake.by_design else _MAX_UNEXPLAINED_SHARE
             wrong = self.steps(self.given, self.by_design, mistake.name)
             for report in reports:
+                if self._is_contradicted(report.point, wrong, tolerances):
+                    continue
                 arrays = [a[report.point] for a in (self.given, self.right, wrong)]
                 if _explains(*arrays, is_rounding=report.is_rounding):
                     error = _distance(self.given[report.point], wrong[report.point])
                     if report.is_rounding or error < limit * report.error:
                         yield report, mistake.name, error
+
+    def _is_contradicted(
+        self, point: str, wrong: Mapping[str, Array], tolerances: Mapping[str, float]
+    ) -> bool:
+        """Return whether q, k or v of the block lacks the effect that a mistake would have."""
+        if not point.endswith(_OF_C_ATTN):
+            return False
+        for other in (point[:-1] + letter for letter in "qkv"):
+            if other in self.given:
+                effect = _distance(wrong[other], self.right[other])
+                rest = _distance(wrong[other], self.given[other])
+                if effect > tolerances[other] and rest > _MAX_UNEXPLAINED_SHARE * effect:
+                    return True
+        return False
 
     def rounded_pass(self) -> dict[str, Array]:
         """Return the arrays of our own pass in the candidate's dtype and shapes."""
@@ -416,10 +490,12 @@ def check_texts(
     """Compare greedy continuations with the golden ones, up to the end of the shorter one.
 
     Raises:
-        InvalidArgumentError: there is nothing to compare, a prompt is unknown, or a continuation is
-            not a list of token ids.
+        InvalidArgumentError: there is nothing to compare, a prompt is unknown, a continuation is
+            not a list of token ids, or the golden arrays are of another model.
     """
     model = as_gpt2(model)
+    weights = _as_float64(model)
+    _check_model(golden, model.config, weights)
     if not continuations:
         raise InvalidArgumentError(
             "the candidate has no token ids; give those of at least one prompt"
@@ -439,7 +515,6 @@ def check_texts(
         reports[prompt] = TextReport()
         step = common_length(right, ids)
         if step < min(len(right), len(ids)):
-            weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
             before = [*golden.ids[prompt], *right[:step]]
             logits, exact = (
                 _PromptCheck(weights, model.config, before, {}, name).rounded_pass()["logits"][-1]

@@ -33,7 +33,7 @@ def one_line(result, code):
 def test_files_are_not_overwritten(folder, golden):
     before = golden.read_bytes()
     line = ("parity", "record", "--prompt", "a", "-n", "1", golden, "--model", folder / "model")
-    assert "give --force to overwrite it" in one_line(run_here(*line), 2)
+    assert "exists already; give --force" in one_line(run_here(*line), 2)
     assert golden.read_bytes() == before
 
 

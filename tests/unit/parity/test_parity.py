@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -406,6 +407,73 @@ def test_texts() -> None:
     assert str(check_texts(wide, {"p": [first]}, model)["p"]) == "equal"
     assert not check_texts(wide, {"p": [second]}, model)["p"].is_rounding
     assert "both are right" in str(check_texts(close, {"p": [second]}, model)["p"])
+
+
+def test_check_texts_several_differ_weights_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model("GPT-2")
+    prompts = {f"p{i}": [5, 6, i] for i in range(4)}
+    golden = Golden("x", prompts, {p: [1] for p in prompts}, {p: [1.0] for p in prompts}, {})
+    reads = []
+    items = Mapping.items
+    monkeypatch.setattr(
+        type(model.weights), "items", lambda self: reads.append(1) or items(self), raising=False
+    )
+    check_texts(golden, {p: [2] for p in prompts}, model)
+    assert len(reads) == 1
+
+
+def test_check_golden_of_another_model_is_an_error() -> None:
+    models = [small_model("GPT-2"), small_model("erf GELU, untied")]
+    first = models[0]
+    changed = {**first.weights, "h.1.attn.c_attn.bias": first.weights["h.1.attn.c_attn.bias"] + 1}
+    models.append(GPT2(first.config, changed))
+    ids = [3, 1, 4, 1, 5]
+    arrays = {name: x.astype(np.float64) for name, x in run(first, ids, "float64").items()}
+    golden = Golden("first", {"p": ids}, {"p": [1]}, {"p": [1.0]}, {"p": arrays})
+    assert check(golden, arrays, first).is_rounding
+    for other in models[1:]:
+        with pytest.raises(InvalidArgumentError, match=r"model is another model than .*'first'"):
+            check(golden, arrays, other)
+        with pytest.raises(InvalidArgumentError, match=r"model is another model than .*'first'"):
+            check_texts(golden, {"p": [2]}, other)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_check_q_and_k_of_one_of_two_heads_exchanged_is_not_interleaved(dtype: str) -> None:
+    model = random_model(vocab_size=90, n_embd=32, n_head=2, n_layer=1)
+    ids = random_ids(12, 3, 90)
+    arrays = run(model, ids, dtype)
+    q, k = (arrays[f"blocks.0.attn.{letter}"].copy() for letter in "qk")
+    q[1], k[1] = k[1].copy(), q[1].copy()
+    arrays |= {"blocks.0.attn.q": q, "blocks.0.attn.k": k}
+    report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+    assert report.first is not None and report.first.point == "blocks.0.attn.q"
+    assert report.mistake is None and "only in 1 of 2 heads: 1" in str(report)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_check_products_in_half_precision_names_the_option(dtype: str, seed: int) -> None:
+    """As in transformers under autocast: the residual stream and layer norms are float32."""
+    model, ids = small_model("GPT-2"), random_ids(12, seed, 211)
+    weights = {
+        name: _round(w, dtype) if "ln_" not in name else w for name, w in model.weights.items()
+    }
+    arrays: dict[str, Array] = {}
+
+    def hook(name: str, array: Array) -> Array:
+        is_product = name.endswith((".q", ".k", ".v", ".z", ".out", ".pre", ".act", "logits"))
+        arrays[name] = _round(array.astype(np.float32), dtype) if is_product else array
+        return arrays[name]
+
+    gpt2(PlainContext(ids, model.config, hook), plain_weights(GPT2(model.config, weights)))
+    golden = Golden("x", {"p": ids}, {}, {}, {})
+    names = ["embed", "blocks.0.resid", "blocks.1.resid", "ln_f", "logits"]
+    given = {name: arrays[name] for name in names}
+    report = check(golden, given, model)
+    assert not report.is_rounding
+    assert f"it looks like rounding to {dtype}" in str(report) and f"--dtype {dtype}" in str(report)
+    assert check(golden, given, model, dtype).is_rounding
 
 
 def test_reports_are_json() -> None:
