@@ -125,18 +125,6 @@ def test_truncated_file(folder, keep):
         GPT2.from_folder(folder)
 
 
-def test_header_that_lies_about_sizes(folder):
-    path = folder / "model.safetensors"
-    content = path.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    header = json.loads(content[8 : 8 + size])
-    header["transformer.wpe.weight"]["shape"] = [480, 24]
-    changed = json.dumps(header).encode()
-    path.write_bytes(len(changed).to_bytes(8, "little") + changed + content[8 + size :])
-    with pytest.raises(CheckpointError, match="damaged or not a safetensors file"):
-        GPT2.from_folder(folder)
-
-
 @pytest.mark.parametrize("shift", [1, 2, 3])
 def test_data_that_begins_at_an_odd_place_is_copied(folder, shift):
     """Like the Hub's gpt2, written by an early version of safetensors."""
@@ -177,12 +165,6 @@ def test_missing_weights(folder):
         GPT2.from_folder(folder)
 
 
-def test_pickles_are_never_opened(folder):
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin, a pickle.*save_pretrained"):
-        GPT2.from_folder(folder)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -199,6 +181,9 @@ def test_pickles_are_never_opened(folder):
         ({"n_head": 5}, r"n_embd \(24\) must be a multiple of n_head \(5\)"),
         ({"n_layer": "3"}, "n_layer is '3', expected an integer from 1"),
         ({"n_layer": 0}, "n_layer is 0"),
+        ({"n_layer": 2.0}, r"n_layer is 2\.0"),
+        ({"n_layer": 2}, "n_layer is 2, but 3 blocks are stored"),
+        ({"n_head": -2}, "n_head is -2"),
         ({"n_layer": True}, "n_layer is True"),
         ({"n_embd": {"a": 1}}, "n_embd is {'a': 1}"),
         ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
@@ -218,16 +203,10 @@ def test_config_that_does_not_fit(folder, changes, message):
         GPT2.from_folder(folder)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "\xff", "[" * 200_000])
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", "\xff", "[" * 200_000])
 def test_damaged_config(folder, content):
     (folder / "config.json").write_text(content, encoding="latin-1")
     with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
-        GPT2.from_folder(folder)
-
-
-def test_missing_config(folder):
-    (folder / "config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"config\.json is missing"):
         GPT2.from_folder(folder)
 
 

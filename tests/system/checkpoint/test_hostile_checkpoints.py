@@ -1,6 +1,5 @@
 """Malicious and damaged checkpoints: a one-line error, or exactly the declared weights."""
 
-import ast
 import dataclasses
 import json
 import os
@@ -19,14 +18,15 @@ if sys.platform != "linux":
 
 from helpers.hostile_files import HAND_MADE, SHAPE
 from helpers.load_watched import digest
-from helpers.mutations import mutate, strict_read
+from helpers.mutations import mutate, read_with_safetensors
 from helpers.paths import CHECKOUT
 from helpers.random_models import random_model
 from helpers.references import save_reference
 from safetensors.numpy import save_file
 
-from gpt2np import CheckpointError
+from gpt2np import CheckpointError, GPT2Config
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
+from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.checkpoint.safetensors_file import TensorInfo, read_tensors
 
 LOAD_WATCHED = CHECKOUT / "tests/helpers/load_watched.py"
@@ -35,8 +35,12 @@ SECONDS, BYTES = 1.0, 200 << 20  # limits for loading one folder
 
 VOCABULARY = shutil.ignore_patterns("vocab.json", "merges.txt")  # needed by few tests
 MAX_MESSAGE = 3000  # characters
-PACKAGE = CHECKOUT / "gpt2np"
-PYTHON = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE, Path(np.__file__).parents[1]]
+PYTHON = [
+    Path(sys.prefix),
+    Path(sys.base_prefix),
+    CHECKOUT / "gpt2np",
+    Path(np.__file__).parents[1],
+]
 
 
 def load_watched(folders):
@@ -124,7 +128,7 @@ def test_hand_made(outcomes, name):
 
 
 def test_weights_that_are_no_numbers_are_loaded_as_they_are(bases, outcomes):
-    sound = strict_read(bases["float32"], digest)["weights"]
+    sound = digests(read_with_safetensors(bases["float32"]))
     for name, value in (("weights nan", np.nan), ("weights inf", np.inf)):
         changed = digest(np.full(8, value, np.float32))
         assert outcomes[name][1]["weights"] == sound | {"ln_f.bias": changed}
@@ -146,20 +150,26 @@ def mutants(request, bases, tmp_path_factory):
     shutil.rmtree(root)
 
 
-def test_mutants_are_refused_or_what_their_files_say(mutants, outcomes, show):
-    """Loading fails exactly where an independent reader fails; otherwise the weights are equal."""
+def digests(weights):
+    return {name: digest(array) for name, array in weights.items()}
+
+
+def test_mutant_is_refused_or_loaded_as_safetensors_reads_it(mutants, outcomes, show):
+    """Weights that are loaded have safetensors' values and the shapes of the config."""
     loaded = 0
     for done, folder, outcome in mutants:
         assert find_fault(outcome, folder) is None, done
-        try:
-            expected = strict_read(folder, digest)
-        except Exception:
-            assert outcome.get("error") == "CheckpointError", f"{done}: {outcome}"
-        else:
-            assert "error" not in outcome, f"{done}: {outcome}"
-            assert {name: outcome[name] for name in ("config", "weights")} == expected, done
-            loaded += 1
-    assert len(mutants) / 10 < loaded < len(mutants) / 2
+        if "error" in outcome:
+            assert outcome["error"] == "CheckpointError", f"{done}: {outcome}"
+            continue
+        weights = read_with_safetensors(folder)
+        assert outcome["weights"] == digests(weights), done
+        shapes = weight_shapes(GPT2Config.from_file(folder / "config.json"))
+        stored = {name: array.shape for name, array in weights.items()}
+        shapes |= {name: stored[name] for name in stored.keys() & {"lm_head.weight"}}
+        assert stored == shapes, done
+        loaded += 1
+    assert len(mutants) / 5 < loaded < len(mutants) / 2  # 25 of the first 100 are sound
     everything = [outcome for _, outcome in outcomes.values()] + [m[2] for m in mutants]
     show(
         "hostile checkpoints",
@@ -184,64 +194,6 @@ def test_a_tensor_that_is_larger_than_the_memory(tmp_path):
     tensor = TensorInfo(tmp_path / "file", "F16", (1 << 58,), 0, 1 << 59)
     with pytest.raises(CheckpointError, match="not enough memory for wte"):
         read_tensors({"wte": tensor}, "float32")
-
-
-FORBIDDEN = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch"}
-
-
-def test_no_module_of_the_package_can_run_what_a_file_holds():
-    """No pickle and no eval; only NumPy and multiprocessing import pickle.
-
-    One module imports torch: the comparison with transformers, which passes arrays, no files.
-    Workers on Ray exchange pickled objects with the driver, as Ray itself does, and no files.
-    """
-    modules = list(PACKAGE.rglob("*.py"))
-    assert len(modules) > 40
-    for module in modules:
-        text = module.read_text(encoding="utf-8")
-        found = list(dangers(ast.parse(text)))
-        if module == PACKAGE / "interp" / "compare.py":
-            assert set(found) == {"torch"}
-            found = [word for word in ("torch.load", "from_pretrained", "hub") if word in text]
-        if module == PACKAGE / "distributed" / "workers.py":
-            assert set(found) == {"pickle"}
-            found = []
-        assert not found, module
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import pickle", "from torch.serialization import load", "import os, marshal as m",
-        "eval('1')", "__import__('pickle')", "importlib.import_module(name)",
-        "np.load(path, allow_pickle=True)", "np.load(path, allow_pickle=whatever)",
-    ],
-)  # fmt: skip
-def test_dangers_are_found(text):
-    assert list(dangers(ast.parse(f"def f():\n    {text}")))
-
-
-def dangers(tree):
-    """Yield what could run a file's content: imports, calls, arguments."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from FORBIDDEN & {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            yield from FORBIDDEN & {(node.module or "").split(".")[0]}
-        elif isinstance(node, ast.Call):
-            called = node.func
-            if isinstance(called, ast.Name) and called.id in (
-                "eval",
-                "exec",
-                "compile",
-                "__import__",
-            ):
-                yield called.id
-            if isinstance(called, ast.Attribute) and called.attr == "import_module":
-                yield called.attr
-            for option in node.keywords:
-                if option.arg == "allow_pickle" and ast.unparse(option.value) != "False":
-                    yield option.arg
 
 
 def test_nothing_is_unpickled_from_start_to_text(bundled):
@@ -269,9 +221,7 @@ print(len(seen))
         "only pickles",
         "pickle with a nasty name",
         "name with control characters",
-        "name of 1 MB",
         "config of a billion layers",
-        "shard in the parent folder",
         "model.safetensors a fifo",
         "config.json a device",
         "merges.txt a fifo",
