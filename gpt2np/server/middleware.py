@@ -70,7 +70,8 @@ class Guard:
                 raise HTTPException(413, _too_large())
             return message
 
-        await self._app(scope, limited_receive, send_with_id)
+        with suppress(asyncio.CancelledError):  # uvicorn ends; it would write a traceback
+            await self._app(scope, limited_receive, send_with_id)
 
     def _refuse(self, method: str, path: str, headers: Headers) -> JSONResponse | None:
         """Return the response to a request that is refused unread, if it is."""

@@ -49,7 +49,7 @@ def serve(
         # and a decode step waits after each product of matrices.
         sys.setswitchinterval(_SWITCH_INTERVAL)
         for sig in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again at the end
-            signal.signal(sig, lambda *_: sys.exit(0))
+            signal.signal(sig, lambda *_: None)
         name = f"[{host}]" if ":" in host else host
         on_ready(list(server.engines), f"http://{name}:{listener.getsockname()[1]}")
         uvicorn.Server(_config(server)).run(sockets=[listener])
@@ -67,6 +67,7 @@ def _config(server: Server) -> uvicorn.Config:
         server_header=False,
         http=Connection,
         ws="none",
+        lifespan="off",
         backlog=_ACCEPTED,
         # uvicorn trusts X-Forwarded-For of 127.0.0.1, unless this variable names the proxies.
         proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
