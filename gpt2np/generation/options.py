@@ -507,7 +507,7 @@ _CONTRADICTIONS: list[tuple[str, str, Callable[[GenerationOptions], object], str
 """Two options, a condition that can rely on those before it, and the reason."""
 
 _SAMPLING, _BEAMS = "sampling; set temperature above 0", "beam search; set num_beams above 1"
-_EFFECTS: dict[str, tuple[float, str]] = {
+EFFECTS: dict[str, tuple[float, str]] = {
     "top_k": (0, _SAMPLING),
     "top_p": (1, _SAMPLING),
     "min_p": (0, _SAMPLING),
@@ -524,7 +524,7 @@ def check_effect(given: Mapping[str, Any], resolved: GenerationOptions) -> None:
     Defaults, such as those of a generation_config.json, contradict nothing.
     """
     is_greedy = "temperature" in given and not resolved.temperature
-    for name, (neutral, method) in _EFFECTS.items():
+    for name, (neutral, method) in EFFECTS.items():
         value = given.get(name, neutral)
         is_used = resolved.num_beams > 1 if method is _BEAMS else not is_greedy
         if value != neutral and not is_used:

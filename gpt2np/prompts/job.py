@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from gpt2np.data.rows import add_columns, assemble_rows, json_line
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation.complete import Result, pick_best, run_groups, start
 from gpt2np.generation.completion import Completion
+from gpt2np.generation.options import EFFECTS, GenerationOptions
 from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import LanguageModel, model_settings
@@ -113,11 +114,15 @@ def continue_lines(
     """
     given: Any = options
     n_drawn = lm.resolve_options(**given).n_drawn
+    # As defaults, options without an effect on a line, such as top_k on a greedy one, are no error.
+    shared = {name: value for name, value in options.items() if name in EFFECTS}
+    defaults = replace(lm.defaults, **shared)
+    options = {name: value for name, value in options.items() if name not in shared}
     started = deque[tuple[PromptLine, Result | str | None]]()
 
     def groups() -> Iterator[list[RunningSequence]]:
         for line in lines:
-            result = _start(lm, line, options, n_drawn)
+            result = _start(lm, line, defaults, options, n_drawn)
             started.append((line, result))
             yield result if isinstance(result, list) else []
 
@@ -134,7 +139,11 @@ def continue_lines(
 
 
 def _start(
-    lm: LanguageModel, line: PromptLine, options: Mapping[str, Any], n_drawn: int
+    lm: LanguageModel,
+    line: PromptLine,
+    defaults: GenerationOptions,
+    options: Mapping[str, Any],
+    n_drawn: int,
 ) -> Result | str | None:
     """Return a line's sequences or completion, its problem, or None for a blank line."""
     if line.problem is not None or line.prompt is None:
@@ -144,7 +153,7 @@ def _start(
     seed = options["seed"] + (line.number - 1) * n_drawn
     changes: Any = {**kept, "seed": seed, **line.options}
     try:
-        return start(lm.model, lm.request(line.prompt, **changes))
+        return start(lm.model, lm.request(line.prompt, defaults, **changes))
     except (InvalidArgumentError, ContextLengthError) as error:
         return str(error)
 
