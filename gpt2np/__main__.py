@@ -1,7 +1,6 @@
 """Entry point of `python -m gpt2np` and of the console script `gpt2np`."""
 
 import gc
-import signal
 import sys
 import warnings
 
@@ -16,6 +15,8 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     finally:
+        import signal  # slow to import: at the top, Ctrl-C would show a traceback
+
         # Python restores the default handler, which kills the process, while it exits.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         gc.freeze()  # otherwise the interpreter scans the vocabulary for garbage at exit

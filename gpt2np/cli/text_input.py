@@ -2,6 +2,7 @@
 
 import argparse
 import atexit
+import os
 import shutil
 import sys
 import tempfile
@@ -54,7 +55,12 @@ def read_texts(texts: list[str], file: Path | None, kind: str, argument: str) ->
             f"no {kind}; give {argument}, --file FILE, or - for standard input"
         )
     texts = texts or ["-"]
-    return [read_stdin(kind) if t == "-" else t for t in texts]
+    return [read_stdin(kind) if t == "-" else text_argument(t) for t in texts]
+
+
+def text_argument(text: str) -> str:
+    """Decode an argument as UTF-8 in every locale; other bytes become U+FFFD."""
+    return os.fsencode(text).decode(errors="replace")
 
 
 def read_stdin(kind: str) -> str:

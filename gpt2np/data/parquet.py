@@ -29,8 +29,9 @@ def column_names(stream: BinaryIO, name: object) -> list[str]:
 
 def count_rows(path: Path) -> int:
     """Return the number of rows of a Parquet file, which its footer tells."""
-    with _named_errors(path) as parquet:
-        return int(parquet.ParquetFile(path).metadata.num_rows)
+    # pyarrow opens no path that is not UTF-8.
+    with _named_errors(path) as parquet, path.open("rb") as file:
+        return int(parquet.ParquetFile(file).metadata.num_rows)
 
 
 def read_rows(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -193,7 +194,7 @@ def work_folder(out: Path) -> Iterator[Path]:
             for pattern in (_TASK, "new", f"{_OUTPUT}*", "stream-*"):
                 for path in folder.glob(pattern):
                     path.unlink()
-            if os.name == "nt":
+            if sys.platform == "win32":
                 lock.release()  # Windows can't remove an open file
             with suppress(OSError):  # foreign files, or another job has started to use the folder
                 (folder / _LOCK).unlink(missing_ok=True)

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from helpers.paths import CHECKOUT
@@ -53,12 +54,9 @@ class TestOtherPlatforms:
         file.write_text("The fox\n", encoding="utf-8")
         folder.mkdir()
         (folder / "photo").touch()
-        _, message = run(platform, "encode", file, tmp_path / "o.npz", returncode=1)
-        assert "has a foreign file or link, photo; move it away" in message
-        assert [path.name for path in folder.iterdir()] == ["photo"]
-        (folder / "photo").unlink()
         run(platform, "encode", file, tmp_path / "o.npz")
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["o.npz", "p.txt"]
+        assert [path.name for path in folder.iterdir()] == ["photo"]
+        assert (tmp_path / "o.npz").exists()
 
     def test_a_lock_is_held_once(self, platform, tmp_path):
         program = """if True:
@@ -92,7 +90,9 @@ def test_workers_start_with_every_method(method, lm, monkeypatch):
     before = multiprocessing.get_start_method(allow_none=True)
     multiprocessing.set_start_method(method, force=True)
     try:
-        encoded = [ids for _, ids in map_in_order(lm.tokenizer.encode, texts, 2)]
+        encoded = [
+            ids for _, ids in map_in_order(partial(getattr, lm.tokenizer, "encode"), texts, 2)
+        ]
         assert encoded == lm.tokenizer.encode_batch(texts)
     finally:
         multiprocessing.set_start_method(before, force=True)

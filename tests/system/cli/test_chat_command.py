@@ -219,4 +219,7 @@ class TestFromAPipe:
             env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
         )
         assert result.returncode == 1
-        assert b"need the package jinja2; run: pip install 'gpt2np[chat]'" in result.stderr
+        assert (
+            b"need the package jinja2; in a checkout of gpt2np, run: pip install '.[chat]'"
+            in result.stderr
+        )

@@ -92,7 +92,7 @@ def test_large_word_perplexity_is_readable(tmp_path):
 
 
 def test_install_hint_is_true_in_a_checkout():
-    assert install_hint("chat").endswith("in a checkout: pip install '.[chat]'")
+    assert install_hint("chat").endswith("in a checkout of gpt2np, run: pip install '.[chat]'")
 
 
 LONG = "x" * 5000

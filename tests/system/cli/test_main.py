@@ -107,13 +107,3 @@ def test_out_of_memory(tmp_path):
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith("gpt2np tokenize: error: out of memory")
-
-
-@posix
-@pytest.mark.parametrize("command", ["generate Hi --model gpt2", "download gpt2", "generate Hi"])
-def test_a_variable_that_huggingface_hub_cannot_read(command):
-    variables = {"HF_HUB_DOWNLOAD_TIMEOUT": "abc", "GPT2NP_MODEL": ""}
-    result = shell(f'"$0" -m gpt2np {command}', **variables)
-    assert (result.returncode, result.stdout) == (2, "")
-    (line,) = result.stderr.splitlines()
-    assert "HF_HUB_DOWNLOAD_TIMEOUT is 'abc'; expected a number of seconds" in line

@@ -178,7 +178,6 @@ class TestBadInput:
             (["x", "--special", "maybe"], ["--special", "'maybe'"]),
             (["x", "--file", "y"], ["either TEXT or --file"]),
             (["--file", "no-such-file"], ["cannot read --file no-such-file"]),
-            ([b"a\xff"], ["TEXT is not UTF-8", "0xff at offset 1"]),
         ],
     )
     def test_arguments(self, arguments, words):
@@ -219,14 +218,6 @@ def test_help_does_without_numpy_and_fits_80_columns(tmp_path):
         )
         assert result.returncode == 0
         assert max(map(len, result.stdout.decode().splitlines())) <= 80
-
-
-def test_the_name_of_a_file_is_a_text_and_noticed(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("The king was very old.")
-    result = tokenize(str(path), "--count")
-    assert result.returncode == 0 and f"--file {path} reads the file".encode() in result.stderr
-    assert b"reads the file" not in tokenize("--file", str(path), "--count").stderr
 
 
 def test_the_tokens_of_several_files(tmp_path):

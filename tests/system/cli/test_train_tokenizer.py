@@ -143,7 +143,7 @@ class TestInput:
         arguments = [corpus.parent / "*.txt", "--vocab-size", 300, "--out", corpus.parent / "out"]
         refused = run(*arguments)
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert "bad.txt is not UTF-8 text: byte 0xff at offset 0" in refused.stderr
+        assert "bad.txt, document 1 is not UTF-8 text: byte 0xff at offset 0" in refused.stderr
         result = run(*arguments, "--skip-errors")
         assert result.returncode == 0
         assert result.stderr.splitlines()[0].startswith("skipped: ")

@@ -17,6 +17,8 @@ from gpt2np.generation.speculation import MAX_ROWS, _min_probability, propose_dr
 from gpt2np.model import GPT2Config
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
+DRAFT_SOURCE = "gpt2np.generation.draft_source"
+
 SETTINGS = {
     "greedy": {"temperature": 0},
     "sampled": {"seed": 7},
@@ -182,7 +184,7 @@ def test_automatic_drafts_need_exact_rows(lm, lm_with_ngrams, monkeypatch):
         (None, True, type(None)),
     ]:
         monkeypatch.setattr(lm, "draft", draft)
-        monkeypatch.setattr("gpt2np.language_model.small_kernels", lambda exact=exact: exact)
+        monkeypatch.setattr(f"{DRAFT_SOURCE}.small_kernels", lambda exact=exact: exact)
         assert type(lm.stream("The").sequence.speculation) is expected
         assert lm.stream("The", draft="none").sequence.speculation is None
         assert lm.stream("The", max_new_tokens=1).sequence.speculation is None
@@ -190,7 +192,7 @@ def test_automatic_drafts_need_exact_rows(lm, lm_with_ngrams, monkeypatch):
 
 def test_the_table_is_read_for_the_first_draft(bundled, monkeypatch):
     lm, reads = LanguageModel.load(bundled), []
-    monkeypatch.setattr("gpt2np.language_model.small_kernels", lambda: True)
+    monkeypatch.setattr(f"{DRAFT_SOURCE}.small_kernels", lambda: True)
     monkeypatch.setattr(
         "gpt2np.generation.ngram_table.find_ngram_table", lambda *_: reads.append(1)
     )

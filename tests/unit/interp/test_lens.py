@@ -79,7 +79,7 @@ def test_other_residuals_and_what_can_not_be(model, traced):
         with pytest.raises(InvalidArgumentError, match=message):
             lens_table(model, traced, n)
     for last in (0, -1, "3"):
-        message = f"last is {last!r}; it must be an integer, at least 1; None for all"
+        message = f"last is {last!r}; it must be an integer, at least 1, or None for all"
         with pytest.raises(InvalidArgumentError, match=message):
             lens_table(model, traced, last=last)
     with pytest.raises(InvalidArgumentError, match=r"lacks blocks\.0\.resid"):

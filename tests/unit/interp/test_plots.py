@@ -58,5 +58,5 @@ def test_without_matplotlib(lm, monkeypatch):
     trace = gpt2np.trace(lm, "The king", "blocks.0.attn.pattern")
     monkeypatch.delitem(sys.modules, "gpt2np.interp.figure", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(gpt2np.GPT2NPError, match=r"gpt2np\[plots\]"):
+    with pytest.raises(gpt2np.GPT2NPError, match=r"'\.\[plots\]'"):
         plot_attention(lm, trace, layer=0)
