@@ -394,11 +394,11 @@ class TestBadInput:
     def test_prompt_longer_than_the_context(self, bundled):
         result = here("-", stdin=b"word " * 600)
         tokens = len(LanguageModel.load(bundled).tokenizer.encode("word " * 600))
-        self.check(result, 2, f"{tokens} tokens", "context of 512")
+        self.check(result, 2, f"{tokens} tokens", "context length is 512")
 
     def test_ten_megabytes_of_prompt(self, tmp_path):
         (tmp_path / "prompt.txt").write_text("word " * 2_000_000)
-        self.check(here("--file", str(tmp_path / "prompt.txt")), 2, "context of 512")
+        self.check(here("--file", str(tmp_path / "prompt.txt")), 2, "context length is 512")
 
     def test_a_draft_of_another_vocabulary(self, bundled, tmp_path, gpt2_vocabulary):
         shape = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}

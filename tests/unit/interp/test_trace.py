@@ -147,7 +147,7 @@ class TestContent:
             trace(model, prompt)
 
     def test_a_text_beyond_the_context(self, lm):
-        with pytest.raises(ContextLengthError, match=r"has 600 tokens.*context of 512"):
+        with pytest.raises(ContextLengthError, match=r"has 600 tokens.*context length is 512"):
             trace(lm, " a" * 600)
 
     def test_no_points(self, model, ids):
