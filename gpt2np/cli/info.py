@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.errors import CheckpointError, printable
+from gpt2np.errors import CheckpointError, is_integer, printable
 from gpt2np.runtime.options import MODEL_HELP
 
 if TYPE_CHECKING:
@@ -94,35 +94,24 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
 
 
 def _text_lines(content: dict[str, Any]) -> Iterator[str]:
-    for name in ("model", "folder", "license"):
-        yield f"{name:<12}{content[name] or 'not specified'}"
-    files = content["files"][0] if len(content["files"]) == 1 else f"{len(content['files'])} files"
-    yield f"{'weights':<12}{files}, {_megabytes(content['bytes'])}"
-    yield f"{'parameters':<12}{content['parameters']:,}"
-    if head := content["stored_head"]:
-        yield f"{'':<12}plus {head:,} of a stored lm_head, used only if it differs (see --check)"
-    context, memory = content["config"]["n_positions"], content["memory"]
-    yield (
-        f"{'memory':<12}{_megabytes(memory['float32_weights'])} for float32 weights "
-        f"({_megabytes(memory['int8_weights'])} with --weights int8), "
-        f"{_megabytes(memory['float32_kv_cache'])} for the KV cache of {context:,} tokens"
-    )
-    yield from ("", "config")
-    for name, value in content["config"].items():
-        yield f"  {name:<32}{value}"
-    yield ""
-    yield f"{'tensor':<32}{'shape':<16}{'dtype':<8}{'bytes':>13}  matrices {content['layout']}"
-    for tensor in content["tensors"]:
-        shape = " × ".join(map(str, tensor["shape"]))
-        yield f"{tensor['name']:<32}{shape:<16}{tensor['dtype']:<8}{tensor['bytes']:>13,}"
-    if "check" in content:
-        yield ""
-        yield f"NaN or infinity: {', '.join(content['check']['not_finite']) or 'none'}"
-        yield f"separate lm_head: {'yes' if content['check']['separate_lm_head'] else 'no'}"
-    if content["problems"]:
-        yield from ("", "the weights do not fit the config:")
-        yield from (f"  {problem}" for problem in content["problems"])
+    for name, value in content.items():
+        if name == "tensors":
+            yield f"{'tensor':<32}{'shape':<16}{'dtype':<8}{'bytes':>13}"
+            for tensor in value:
+                shape = " × ".join(map(str, tensor["shape"]))
+                yield f"{tensor['name']:<32}{shape:<16}{tensor['dtype']:<8}{tensor['bytes']:>13,}"
+        elif name == "problems":
+            yield from value
+        elif isinstance(value, dict):
+            yield name
+            yield from (f"  {key:<32}{_as_text(item)}" for key, item in value.items())
+        else:
+            yield f"{name:<12}{_as_text(value)}"
 
 
-def _megabytes(number: int) -> str:
-    return f"{number / 1e6:,.1f} MB"
+def _as_text(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "none"
+    if value is None:
+        return "not specified"
+    return f"{value:,}" if is_integer(value) else str(value)

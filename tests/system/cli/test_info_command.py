@@ -62,7 +62,8 @@ def test_as_text(bundled):
     lines = info("bundled").stdout.splitlines()
     for line in (
         "license     mit",
-        "weights     model.safetensors, 11.8 MB",
+        "files       model.safetensors",
+        "  float32_weights                 23,674,880",
         "parameters  5,918,720",
         "  n_head                          4",
         "h.5.mlp.c_proj.weight           1024 × 256      F16           524,288",
@@ -138,8 +139,8 @@ def test_check_reads_the_numbers(folder):
     assert result.returncode == 1
     assert result.stderr == "gpt2np info: error: NaN or infinity in h.1.ln_1.bias\n"
     lines = result.stdout.splitlines()
-    assert "NaN or infinity: h.1.ln_1.bias" in lines
-    assert "separate lm_head: yes" in lines
+    assert "  not_finite                      h.1.ln_1.bias" in lines
+    assert "  separate_lm_head                True" in lines
 
 
 @pytest.mark.parametrize(

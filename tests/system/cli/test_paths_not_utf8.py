@@ -60,7 +60,7 @@ explain --model {D} --file {D}/in.txt -o {D}/new.html
 info {D} --check
 info {D} --json
 convert {D} {D}/new
-convert {D} {D}/new --json --max-shard-size 1KB
+convert {D} {D}/new --json --max-shard-size 1
 bench {D} --quick --json
 """
 LINES = [line.replace("TRAIN", TRAIN) for line in COMMAND_LINES.strip().splitlines()]

@@ -439,7 +439,7 @@ class TestShards:
 
     def test_they_give_the_text_of_the_single_file(self, hub, command, generate, tmp_path):
         folder = tmp_path / "shards"
-        size = ["--max-shard-size", "4MB"]
+        size = ["--max-shard-size", "4"]
         assert command(hub.url, "convert", "bundled", str(folder), *size).returncode == 0
         content = {path.name: path.read_bytes() for path in folder.iterdir()}
         assert len([name for name in content if name.startswith("model-0")]) > 2
