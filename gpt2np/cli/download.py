@@ -16,8 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="Hugging Face model ID, such as gpt2 or openai-community/gpt2-medium; ID@REVISION "
-        "selects a branch, tag or commit. If MODEL is a folder or 'bundled', its files are only "
+        help="Hugging Face model ID, such as gpt2, or ID@REVISION; the files of a folder are only "
         "checked",
     )
     output = parser.add_argument_group("Output")

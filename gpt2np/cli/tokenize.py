@@ -39,9 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--special",
         choices=("error", "allow", "text"),
         default="error",
-        help="If TEXT contains a special token such as <|endoftext|>: report an error (error), "
-        "encode the special token (allow), or encode its characters as plain text (text) "
-        "(default: error)",
+        help="What to do with special tokens such as <|endoftext|>: report an error, encode them "
+        "(allow), or encode their characters (text) (default: error)",
     )
     output = parser.add_argument_group("Output")
     formats = output.add_mutually_exclusive_group()

@@ -50,9 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"Model to fine-tune: {MODEL_HELP} (default: train a new model)",
     )
     groups = add_groups(parser, TrainerOptions)
-    groups["Evaluation"].add_argument("--eval-corpus", type=Path, metavar="FILE",
-        help="File of token ids to evaluate on (.bin or .npy); OUT gets the weights with the "
-        "lowest loss on FILE")  # fmt: skip
+    evaluated = "Token ids to evaluate on; OUT gets the weights with the lowest loss on FILE"
+    groups["Evaluation"].add_argument("--eval-corpus", type=Path, metavar="FILE", help=evaluated)
     add = parser.add_argument_group("Output").add_argument
     add("--save-steps", type=int, default=500, metavar="N",
         help="Save the training state every N steps (default: 500)")  # fmt: skip

@@ -30,8 +30,8 @@ class DatasetOptions:
     skip_errors: bool = option(False, "Skip a file if a part of the file cannot be read")
     special: Special = option(
         "error",
-        "If a document contains a special token other than <|endoftext|>: report an error (error), "
-        "encode the special token (allow), or encode its characters as plain text (text)",
+        "What to do with special tokens, except <|endoftext|>: report an error, encode them "
+        "(allow), or encode their characters (text)",
     )
     combine: int = option(
         50_000,

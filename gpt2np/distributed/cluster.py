@@ -20,9 +20,9 @@ class Cluster:
 
     address: str | None = option(
         None,
-        "Share the work among workers on the Ray cluster at ADDRESS. Without ADDRESS, use the "
-        "cluster at $RAY_ADDRESS. If this variable is not set, use the cluster that runs on this "
-        "machine, or start a new cluster if none is running",
+        "Share the work among workers on the Ray cluster at ADDRESS, or $RAY_ADDRESS",
+        details="Without both, the cluster that runs on this machine is used; if none is running, "
+        "one is started.",
         flags=("--ray",),
         metavar="ADDRESS",
     )

@@ -32,9 +32,9 @@ class ScoreOptions:
     )
     tokens: bool = option(
         False,
-        "Add to each row the list token_scores, with an entry for each token: id, text, span in "
-        "characters, log probability, entropy of the predicted distribution (in nats), and rank "
-        "(1 for the most likely token)",
+        "Add to each row the list token_scores, with an entry for each token",
+        details="An entry has the id, text, span in characters, log probability, entropy of the "
+        "predicted distribution (in nats), and rank (1 for the most likely token).",
         group="Output",
     )
 

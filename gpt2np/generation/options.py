@@ -188,9 +188,9 @@ class GenerationOptions:
 
     token_healing: bool = option(
         False,
-        "Drop the end of the prompt that begins a longer token, and generate it again with what "
-        "follows; for a prompt that ends in a space or within a word",
-        details="See `gpt2np.generation.token_healing`.",
+        "Generate the end of the prompt again, if it begins a longer token",
+        details="This helps if a prompt ends in a space or within a word. See "
+        "`gpt2np.generation.token_healing`.",
         group="Prompt",
     )
 
@@ -200,7 +200,7 @@ class GenerationOptions:
     top_k: int = _sampling(40, "Sample only from the N most likely tokens; 0 for all tokens", low=0)
     top_p: float = _sampling(
         1.0,
-        "Sample from the smallest set of most likely tokens whose total probability is at least X",
+        "Sample from the fewest most likely tokens whose total probability is at least X",
         above=0,
         high=1,
     )
@@ -213,9 +213,9 @@ class GenerationOptions:
     )
     typical_p: float = _sampling(
         1.0,
-        "Locally typical sampling: rank tokens by how close their surprisal is to the entropy, and "
-        "sample from the smallest set of closest tokens whose total probability is at least X",
-        details="See Meister et al. 2022.",
+        "Sample from the fewest locally typical tokens whose total probability is at least X",
+        details="Tokens are ranked by how close their surprisal is to the entropy (Meister et al. "
+        "2022).",
         above=0,
         high=1,
     )
@@ -243,18 +243,17 @@ class GenerationOptions:
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "With true, the search ends once {num_beams} texts are complete. With false, it then "
-        "continues until no unfinished beam has a higher score than the worst complete text. With "
-        "'never' (slowest), it continues until no unfinished beam could reach a higher score by "
-        "growing longer",
+        "When the search ends: at {num_beams} complete texts (true), when no beam is better "
+        "(false), or when none can become better ('never')",
+        details="With false, no unfinished beam has a higher score than the worst complete text. "
+        "With 'never', which is slowest, none could reach a higher score by growing longer.",
     )
 
     repetition_penalty: float = _penalty(
         1.0,
-        "Penalize tokens that the prompt or the generated text already contains; 1 has no "
-        "effect, and values above 1 discourage repetition",
-        details="Positive logits are divided by X, and negative logits are multiplied by X "
-        "(Keskar et al. 2019).",
+        "Penalize tokens that the text already contains, with the prompt; 1 has no effect",
+        details="Values above 1 discourage repetition. Positive logits are divided by X, and "
+        "negative logits are multiplied by X (Keskar et al. 2019).",
         is_model_default=True,
         low=0.001,
         high=1000,
@@ -289,8 +288,9 @@ class GenerationOptions:
     )
     bad_words: tuple[str, ...] = _penalty(
         (),
-        "Never generate TEXT's sequence of tokens, with or without a space before TEXT. A longer "
-        "word that contains TEXT can still appear if the word is split into different tokens",
+        "Never generate TEXT's sequence of tokens, with or without a space before TEXT",
+        details="A longer word that contains TEXT can still appear if the word is split into "
+        "different tokens.",
         flags=("--bad-word",),
     )
     bad_words_ids: tuple[tuple[int, ...], ...] = _penalty(
@@ -310,8 +310,8 @@ class GenerationOptions:
     )
     min_new_tokens: int = _stopping(
         0,
-        "Exclude the end-of-text token until N tokens are generated; a stop string or another "
-        "limit can still end the text earlier",
+        "Exclude the end-of-text token until N tokens are generated",
+        details="A stop string or another limit can still end the text earlier.",
         json_name="min_tokens",
         is_model_default=True,
         low=0,
@@ -327,8 +327,8 @@ class GenerationOptions:
     )
     ignore_eos: bool = _stopping(
         False,
-        "Never generate the end-of-text token (EOS); the text ends at a stop string, at "
-        "{max_new_tokens} or at another limit",
+        "Never generate the end-of-text token (EOS)",
+        details="The text ends at a stop string, at {max_new_tokens} or at another limit.",
     )
     stop: tuple[str, ...] = _stopping(
         (),
@@ -347,24 +347,23 @@ class GenerationOptions:
     stop_regex: tuple[str, ...] = _stopping(
         (),
         "End the output before a match of this regular expression",
-        details="With a pattern such as `cat\\b` or `foo(?!bar)`, later text can invalidate a "
-        "match. Such a match ends the output only when no later text can invalidate it.",
+        details="With a pattern such as `cat\\b`, later text can invalidate a match. Such a match "
+        "ends the output only when no later text can invalidate it.",
         metavar="PATTERN",
         convert=_texts,
         noun=_ONE_OR_MORE,
     )
     window: int = _stopping(
         0,
-        "When the context is full, keep only the last N tokens and continue. If a prompt is "
-        "longer than the context, keep only the prompt's last N tokens. With 0, the output ends "
-        "when the context is full, and a prompt longer than the context is rejected",
+        "When the context is full, keep the last N tokens and continue; with 0, the text ends",
+        details="Of a prompt longer than the context, too, only the last N tokens are kept. With "
+        "0, such a prompt is rejected.",
         low=0,
     )
 
     choices: tuple[str, ...] = _constraint(
         (),
-        "Generate one of the given texts and nothing else. To separate TEXT from the prompt, begin "
-        "TEXT with a space, as in ' yes'",
+        "Generate one of the given texts and nothing else, such as ' yes' with its space",
         flags=("--choice",),
         json_name="structured_outputs.choice",
         convert=_choices,
@@ -372,10 +371,9 @@ class GenerationOptions:
     )
     regex: str | None = _constraint(
         None,
-        "Generate a text that fully matches this regular expression. Look-around and "
-        "back-references are not supported, and anchors are allowed only at the start and the end "
-        "of the pattern",
-        details="See `gpt2np.constraints.syntax`.",
+        "Generate a text that fully matches this regular expression",
+        details="Look-around and back-references are not supported, and anchors are allowed only "
+        "at the start and the end of the pattern. See `gpt2np.constraints.syntax`.",
         metavar="PATTERN",
         json_name="structured_outputs.regex",
     )
@@ -391,8 +389,8 @@ class GenerationOptions:
 
     num_return_sequences: int = _output(
         1,
-        "Number of texts to return. Beam search returns the N best texts; N must not exceed the "
-        "number of beams. Samples have the seeds {seed}, {seed} + 1 and so on",
+        "Number of texts to return; samples have the seeds {seed}, {seed} + 1 and so on",
+        details="Beam search returns the N best texts; N must not exceed the number of beams.",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",
         low=1,
@@ -400,8 +398,8 @@ class GenerationOptions:
     )
     best_of: int | None = _output(
         None,
-        "Number of texts to sample; {num_return_sequences} sets how many of them are returned. The "
-        "texts with the highest mean log probability per token are returned, best first",
+        "Number of texts to sample, of which the best {num_return_sequences} are returned",
+        details="The best have the highest mean log probability per token.",
         low=1,
         high=1000,
     )
@@ -422,8 +420,8 @@ class GenerationOptions:
 
     draft: Draft = option(
         "auto",
-        "'auto' uses speculative decoding if the model has a source of draft tokens. 'none' never "
-        "uses speculative decoding. Both values give the same text",
+        "'auto' uses speculative decoding if the model has a source of draft tokens",
+        details="'none' never uses it. Both values give the same text.",
         group="Performance",
     )
 

@@ -56,11 +56,10 @@ class ModelOptions:
     )
     draft: str = option(
         "auto",
-        "Source of guesses for speculative decoding, which is faster and gives the same text: "
-        "several tokens are guessed cheaply, and one pass checks the guesses. 'auto' uses built-in "
-        "n-grams and the text so far; FILE is an n-gram table that "
-        "examples/make_ngram_table.py built; MODEL is a smaller model with the same vocabulary; "
-        "'none' disables guessing",
+        "Source of guesses for speculative decoding: n-grams (auto), an n-gram table, or a smaller "
+        "model with the same vocabulary",
+        details="The text is the same, only faster: one pass checks several guesses. 'auto' uses "
+        "built-in n-grams and the text so far; examples/make_ngram_table.py builds a table.",
         group="Performance",
         metavar="auto|none|FILE|MODEL",
     )

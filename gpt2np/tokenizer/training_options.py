@@ -46,8 +46,8 @@ class TrainingOptions:
     min_frequency: int = option(0, "Merge only pairs that occur at least N times", low=0)
     max_token_length: int | None = option(
         None,
-        "Create only tokens shorter than N bytes, or shorter than N characters if the alphabet "
-        "consists of characters; length 2 is always allowed, as in Hugging Face's tokenizers",
+        "Create only tokens shorter than N bytes or characters, as the alphabet is",
+        details="Length 2 is always allowed, as in Hugging Face's tokenizers.",
         default_text="no limit",
         low=1,
     )
@@ -60,9 +60,8 @@ class TrainingOptions:
     )
     pattern: str | None = option(
         GPT2_PATTERN,
-        "Pattern with which the pre-tokenizer splits a text into pieces. The pattern is a regular "
-        f"expression, a known name ({', '.join(PATTERN_NAMES)}), or 'none', which allows merges "
-        "across words",
+        f"How to split a text into pieces: a regular expression, {', '.join(PATTERN_NAMES)}, or "
+        "'none', which allows merges across words",
         metavar="REGEX",
         default_text="gpt2",
         convert=_pattern,

@@ -1,10 +1,12 @@
 """The list of commands, and the parser's errors."""
 
+import argparse
+import re
 import sys
 
 import pytest
 
-from gpt2np.cli.main import COMMANDS, import_command, run
+from gpt2np.cli.main import COMMANDS, create_parser, import_command, run
 
 MODULES = {name: import_command(name) for name in COMMANDS}
 NAMES = {module.__name__ for module in MODULES.values()}
@@ -61,3 +63,15 @@ def test_help_shows_common_options_and_help_all_shows_all(capsys):
     assert "--temperature X" in common and "--typical-p" not in common
     assert common.splitlines()[-1] == "gpt2np generate --help-all shows all options."
     assert "--temperature X" in all_options and "--typical-p" in all_options
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_an_option_is_one_short_sentence(command):
+    parsers = [create_parser({command: import_command(command)})]
+    for parser in parsers:
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+            elif action.help and action.help != argparse.SUPPRESS:
+                text = re.sub(r" \(.*\)$", "", action.help)
+                assert len(text.split()) < 25 and ". " not in text, text
