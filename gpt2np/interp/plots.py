@@ -20,7 +20,8 @@ def plot_attention(
 ) -> Figure:
     """Draw the attention patterns of a layer: a picture for each head, queries down, keys across.
 
-    White is weight 0, and the darkest blue is weight 1. `heads` defaults to all.
+    White is weight 0, and the darkest blue is weight 1, as the scale at the right shows. `heads`
+    defaults to all. If the trace has only the last queries (`record_pass`), only these are drawn.
     `figure.savefig("heads.png")` writes the result; Jupyter shows it.
 
     Raises:
@@ -36,19 +37,26 @@ def plot_attention(
     drawn: Sequence[int] = range(n_head)
     if heads is not None:
         drawn = [heads] if isinstance(heads, (int, np.integer)) else heads
+    n_layer = trace.config.n_layer
+    is_layer = is_integer(layer) and 0 <= layer < n_layer
+    check_argument(is_layer, "layer", layer, f"a number from 0 to {n_layer - 1}")
     (name,) = trace.require(f"blocks.{layer}.attn.pattern")
     is_valid = all(is_integer(head) and 0 <= head < n_head for head in drawn) and len(drawn) > 0
     check_argument(is_valid, "heads", heads, f"a number from 0 to {n_head - 1}, or a list of them")
     tokens = [text.replace("$", r"\$") for text in lm.tokenizer.token_texts(trace.ids)]
     ticks = range(len(tokens))
+    queries = tokens[-trace[name].shape[1] :]
     size = max(2.5, 0.28 * len(tokens))
     labels = 0.1 * max(map(len, tokens))  # the longest, in inches
-    figsize = (len(drawn) * size + labels + 0.4, size + labels + 0.5)
+    figsize = (len(drawn) * size + labels + 1.2, size + labels + 0.7)
     figure = DisplayedFigure(figsize=figsize, layout="constrained")
     axes = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for ax, head in zip(axes, drawn, strict=True):
-        ax.imshow(trace[name][head], cmap="Blues", vmin=0, vmax=1)
+        image = ax.imshow(trace[name][head], cmap="Blues", vmin=0, vmax=1)
         ax.set_title(f"head {layer}.{head}")
         ax.set_xticks(ticks, tokens, rotation=90)
-        ax.set_yticks(ticks, tokens)
+        ax.set_yticks(range(len(queries)), queries)
+        ax.set_xlabel("key: attended token")
+    axes[0].set_ylabel("query: token that attends")
+    figure.colorbar(image, ax=list(axes), label="attention weight")
     return figure

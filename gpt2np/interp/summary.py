@@ -28,7 +28,7 @@ OVERVIEW_POINTS = (*RESIDUALS, PATTERNS, "logits")
 
 @dataclass(frozen=True)
 class AttentionSummary:
-    """Statistics of the attention heads, averaged over all queries: arrays (layers, heads)."""
+    """Statistics of the attention heads, averaged over the queries: arrays (layers, heads)."""
 
     entropy: Array  # of attention weights, in nats: log T if uniform, 0 on one token
     distance: Array  # distance from query to key in tokens, weighted by attention
@@ -41,6 +41,8 @@ class AttentionSummary:
 def attention_summary(trace: Trace) -> AttentionSummary:
     """Summarize every attention head of a trace that has blocks.*.attn.pattern.
 
+    A trace of `record_pass` has the last 16 queries only, which are then averaged.
+
     Raises:
         InvalidArgumentError: the trace lacks the patterns.
     """
@@ -50,11 +52,16 @@ def attention_summary(trace: Trace) -> AttentionSummary:
 
 
 def _summarize_layer(pattern: Array) -> tuple[Array, Array, Array, Array]:
-    """Compute the fields of AttentionSummary from a pattern (H, T, T). Returns four arrays (H,)."""
-    heads, tokens, _ = pattern.shape
+    """Compute the fields of AttentionSummary from the last rows of a pattern, (H, R, T).
+
+    Returns four arrays (H,).
+    """
+    heads, rows, tokens = pattern.shape
     logs = np.log(pattern, out=np.zeros_like(pattern), where=pattern > 0)
-    distance = np.arange(tokens)[:, None] - np.arange(tokens)
-    previous = np.diagonal(pattern, -1, 1, 2) if tokens > 1 else np.zeros((heads, 1), pattern.dtype)
+    distance = np.arange(tokens)[-rows:, None] - np.arange(tokens)
+    previous = np.zeros((heads, 1), pattern.dtype)
+    if tokens > 1:
+        previous = np.diagonal(pattern, tokens - rows - 1, 1, 2)
     return (
         -(pattern * logs).sum(-1).mean(-1),
         (pattern * distance).sum(-1).mean(-1).astype(pattern.dtype),

@@ -7,22 +7,39 @@ import numpy as np
 import pytest
 
 import gpt2np
-from gpt2np.interp import plot_attention
+from gpt2np.interp import plot_attention, record_pass
 
 
 def test_the_images_are_the_patterns(lm):
     pytest.importorskip("matplotlib")
     trace = gpt2np.trace(lm, "The king said $x", "blocks.*.attn.pattern")
     figure = plot_attention(lm, trace, layer=1, heads=[2, 0])
-    for ax, head in zip(figure.axes, [2, 0], strict=True):
+    for ax, head in zip(figure.axes[:-1], [2, 0], strict=True):
         np.testing.assert_array_equal(
             ax.images[0].get_array(), trace["blocks.1.attn.pattern"][head]
         )
         assert ax.get_title() == f"head 1.{head}"
         assert len(ax.get_xticks()) == len(trace.ids)
     figure.savefig(io.BytesIO())
-    assert len(plot_attention(lm, trace, layer=0).axes) == lm.model.config.n_head
-    assert len(plot_attention(lm, trace, layer=0, heads=1).axes) == 1
+    assert len(plot_attention(lm, trace, layer=0).axes) == lm.model.config.n_head + 1
+    assert len(plot_attention(lm, trace, layer=0, heads=1).axes) == 2
+
+
+def test_plot_attention_names_its_axes_and_has_a_scale(lm):
+    pytest.importorskip("matplotlib")
+    trace = gpt2np.trace(lm, "The king", "blocks.1.attn.pattern")
+    first, second, scale = plot_attention(lm, trace, layer=1, heads=[0, 1]).axes
+    assert first.get_ylabel() == "query: token that attends"
+    assert first.get_xlabel() == second.get_xlabel() == "key: attended token"
+    assert scale.get_ylabel() == "attention weight" and scale.get_ylim() == (0, 1)
+
+
+def test_plot_attention_of_record_pass_labels_the_last_queries(lm):
+    pytest.importorskip("matplotlib")
+    ids = list(range(20))
+    (ax, _) = plot_attention(lm, record_pass(lm, ids), layer=0, heads=0).axes
+    assert ax.images[0].get_array().shape == (16, 20)
+    assert [len(ax.get_yticks()), len(ax.get_xticks())] == [16, 20]
 
 
 def test_jupyter_displays_the_figure(lm):
@@ -45,7 +62,8 @@ def test_long_tokens_do_not_push_the_titles_out_of_the_figure(lm):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"layer": 99}, {"layer": 0, "heads": [9]}, {"layer": 0, "heads": []}]
+    "arguments",
+    [{"layer": 99}, {"layer": "*"}, {"layer": 0, "heads": [9]}, {"layer": 0, "heads": []}],
 )
 def test_invalid_heads_and_layers(lm, arguments):
     pytest.importorskip("matplotlib")

@@ -5,7 +5,7 @@ import pytest
 from helpers.random_models import random_model
 
 from gpt2np import GPT2, ContextLengthError, GPT2Config, InvalidArgumentError
-from gpt2np.interp import Trace, attention_summary, induction_scores, trace
+from gpt2np.interp import Trace, attention_summary, induction_scores, record_pass, trace
 from gpt2np.interp.summary import _mean_weight_at
 
 
@@ -48,6 +48,24 @@ def test_shapes_and_dtype(model):
         assert array.shape == (3, 3) and array.dtype == np.float32
     with pytest.raises(InvalidArgumentError, match="lacks blocks"):
         attention_summary(trace(model, range(9), "embed"))
+
+
+@pytest.mark.parametrize("n_tokens", [1, 16, 17, 40])
+def test_attention_summary_of_record_pass_averages_the_last_16_queries(lm, n_tokens):
+    ids = list(range(n_tokens))
+    whole = trace(lm, ids, "blocks.*.attn.pattern")
+    found = attention_summary(record_pass(lm, ids))
+    pattern = np.stack([array[:, -16:] for array in whole.values()])  # (L, H, R, T)
+    queries = np.arange(n_tokens)[-16:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.nansum(pattern * np.log(pattern), -1).mean(-1)
+    np.testing.assert_allclose(found.entropy, entropy, rtol=0, atol=1e-5)
+    distance = (pattern * (queries[:, None] - np.arange(n_tokens))).sum(-1).mean(-1)
+    np.testing.assert_allclose(found.distance, distance, rtol=0, atol=1e-5)
+    rows = np.flatnonzero(queries)  # the first token has none before it
+    previous = pattern[..., rows, queries[rows] - 1].mean(-1) if n_tokens > 1 else 0
+    np.testing.assert_allclose(found.previous_token, previous, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found.first_token, pattern[..., 0].mean(-1), rtol=0, atol=1e-6)
 
 
 def test_what_came_after_the_same_token():
