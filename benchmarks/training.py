@@ -77,11 +77,11 @@ def batches(corpus: Path, options: TrainerOptions) -> Iterator[IntArray]:
 
 def torch_step(model: GPT2, corpus: Path, options: TrainerOptions) -> Step:
     import torch
+    from transformers import GPT2LMHeadModel
 
-    from gpt2np.interp.compare import transformers_model
-
-    reference: Any = transformers_model(model)
-    reference.set_attn_implementation("sdpa")
+    folder = corpus.parent / "torch"
+    model.save(folder)
+    reference: Any = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="sdpa")
     optimizer = torch.optim.AdamW(reference.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
     drawn = batches(corpus, options)
 

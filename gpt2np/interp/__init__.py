@@ -18,12 +18,9 @@ attribution                 direct logit attribution: contributions of heads, ML
 attention_summary           statistics of each head's attention, such as the mean entropy
 induction_scores            how strongly each head is an induction head
 plot_attention              pictures of attention patterns, with matplotlib
-differences                 differences between the arrays of two passes
-compare_with_transformers   differences from the pass of `transformers`
 """
 
 from gpt2np.interp.attribution import Attribution, attribution
-from gpt2np.interp.compare import Difference, compare_with_transformers, differences
 from gpt2np.interp.description import describe_pass, record_pass
 from gpt2np.interp.gradients import (
     Saliency,
@@ -61,7 +58,6 @@ __all__ = [
     "HOOK_POINTS",
     "AttentionSummary",
     "Attribution",
-    "Difference",
     "Direction",
     "HookPoint",
     "Intervention",
@@ -75,9 +71,7 @@ __all__ = [
     "attribution",
     "attribution_patching",
     "chain",
-    "compare_with_transformers",
     "describe_pass",
-    "differences",
     "direction",
     "gradients",
     "hook_point_names",

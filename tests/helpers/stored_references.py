@@ -62,8 +62,8 @@ def stored_ids() -> dict[str, list]:
 
 def ask_for_arrays() -> dict[str, np.ndarray]:
     """Let transformers compute what `stored_arrays` returns."""
-    from gpt2np.interp.compare import transformers_arrays
     from helpers.references import load_reference
+    from helpers.transformers_pass import transformers_arrays
 
     processed = [
         _processed(logits, options)

@@ -1,4 +1,4 @@
-"""Comparison of gpt2np's forward pass with that of `transformers`, array by array."""
+"""The forward pass of `transformers`, array by array, under the names of gpt2np's hook points."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpt2np.checkpoint.names import LM_HEAD
-from gpt2np.errors import GPT2NPError
-from gpt2np.interp.trace import as_gpt2, trace
 from gpt2np.kernels.array import Array
-from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 
 
@@ -38,36 +35,11 @@ def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[
     return result
 
 
-def worst_per_layer(differences: Sequence[Difference]) -> list[Difference]:
-    """Return the largest difference of each layer: embed, each block, ln_f and logits."""
-    layers: dict[str, list[Difference]] = {}
-    for difference in differences:
-        name = difference.point
-        layer = ".".join(name.split(".")[:2]) if name.startswith("blocks.") else name
-        layers.setdefault(layer, []).append(difference)
-    return [max(layer, key=lambda d: d.largest) for layer in layers.values()]
-
-
-def compare_with_transformers(model: GPT2 | LanguageModel, ids: Sequence[int]) -> list[Difference]:
-    """Run gpt2np and transformers' GPT-2 on token ids. Returns a difference per hook point.
-
-    Raises:
-        GPT2NPError: transformers or torch is not installed.
-    """
-    model = as_gpt2(model)
-    ours = trace(model, ids)  # first, because it validates the ids
-    return differences(ours, transformers_arrays(transformers_model(model), ids))
-
-
 def transformers_model(model: GPT2) -> Any:
     """Build a GPT2LMHeadModel with eager attention and the weights, config and dtype of `model`."""
-    try:
-        import torch
-        from transformers import GPT2Config, GPT2LMHeadModel
-    except ImportError as error:
-        raise GPT2NPError(
-            f"{error.name} is not installed; to compare: pip install torch transformers"
-        ) from error
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     settings = asdict(model.config)
     del settings["eos_token_ids"]  # not used in the forward pass
     settings |= {

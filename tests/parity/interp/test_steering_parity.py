@@ -2,11 +2,11 @@
 
 import numpy as np
 import torch
+from helpers.transformers_pass import transformers_model
 
 import gpt2np
 from gpt2np import trace
 from gpt2np.interp import add
-from gpt2np.interp.compare import transformers_model
 
 
 def test_an_added_vector_equals_a_forward_hook():

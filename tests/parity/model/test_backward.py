@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from helpers.random_models import random_model
+from helpers.transformers_pass import transformers_model
 
 from gpt2np.checkpoint.config import ACTIVATION_FUNCTIONS
 from gpt2np.checkpoint.names import LM_HEAD
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp import chain, replace, scale
-from gpt2np.interp.compare import transformers_model
 from gpt2np.interp.gradients import GradientProbe
 from gpt2np.model.backward import gpt2_backward
 from gpt2np.model.derivatives import cross_entropy

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 from helpers.random_models import random_model
+from helpers.transformers_pass import transformers_model
 
 from gpt2np import Tokenizer
-from gpt2np.interp.compare import transformers_model
 from gpt2np.model import GPT2
 from gpt2np.model.backward import gpt2_backward
 from gpt2np.model.gpt2 import gpt2
