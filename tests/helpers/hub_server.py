@@ -4,13 +4,11 @@ Serves model info, file trees and files by revision, redirects large files to an
 private, gated and renamed repositories, and simulates network trouble on demand.
 """
 
-import gzip
 import hashlib
 import http.server
 import json
 import re
 import threading
-import time
 from dataclasses import dataclass, field
 from functools import cache
 from urllib.parse import unquote
@@ -60,29 +58,11 @@ class Trouble:
 
     Attributes:
         cut: close the connection after this number of bytes of a large file.
-        stall: send no more bytes after this number until the server stops.
-        damage: change the last byte of a large file.
-        times: number of answers affected by the above.
-        ranges: whether the server supports the Range header.
-        delay: seconds to wait before every answer.
         refused: name of a small file that is answered with status 403.
-        headers: headers of a hostile answer, instead of the right ones.
-        extra: bytes to send after the end of every small file.
-        gzip: send small files compressed, although they are requested uncompressed.
-        endless: never end the answer with a small file.
     """
 
     cut: int | None = None
-    stall: int | None = None
-    damage: bool = False
-    times: int = 1_000_000
-    ranges: bool = True
-    delay: float = 0.0
     refused: str | None = None
-    headers: dict = field(default_factory=dict)
-    extra: bytes = b""
-    gzip: bool = False
-    endless: bool = False
 
 
 @dataclass
@@ -93,8 +73,6 @@ class Hub:
 
     def __post_init__(self):
         self.requests = []  # "GET /path", …
-        self.headers = []  # headers of `requests`
-        self._ended = threading.Event()
         hub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -112,32 +90,20 @@ class Hub:
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self):
-        self._ended.set()
         self.server.shutdown()
         self.server.server_close()
 
     def forget(self):
         """Clear the recorded requests."""
         self.requests.clear()
-        self.headers.clear()
 
     def fetched(self):
         """Return the names of the requested files."""
         return {r.rpartition("/")[2] for r in self.requests if "/resolve/" in r}
 
-    def large_requests(self):
-        """Return the Range header of each request for a large file, None where absent."""
-        return [
-            headers["Range"]
-            for request, headers in zip(self.requests, self.headers, strict=True)
-            if request.startswith("GET /large/")
-        ]
-
     def answer(self, request):
         """Record and answer a request."""
         self.requests.append(f"{request.command} {request.path}")
-        self.headers.append(request.headers)
-        time.sleep(self.trouble.delay)
         path = unquote(request.path.split("?")[0])
         if path.startswith("/large/"):
             return self._send_large(request, path.rpartition("/")[2])
@@ -194,14 +160,7 @@ class Hub:
             return self._send(request, 404, headers | {"X-Error-Code": "EntryNotFound"})
         if not file.endswith(LARGE):
             etag = f'"{hashlib.sha1(content).hexdigest()}"'
-            headers |= {"ETag": etag} | self.trouble.headers
-            if request.command == "GET":
-                content += self.trouble.extra
-            if request.command == "GET" and self.trouble.gzip:
-                headers["Content-Encoding"] = "gzip"
-                content = gzip.compress(content)
-            trouble = self.trouble if self.trouble.endless else None
-            return self._send(request, 200, headers, content, trouble)
+            return self._send(request, 200, headers | {"ETag": etag}, content)
         digest = _sha256(content)
         headers |= {
             "Location": f"{self.large_url}/{digest}",
@@ -218,40 +177,19 @@ class Hub:
             for content in files.values()
         )
         content = next(c for c in files if _sha256(c) == digest)
-        start = re.match(r"bytes=(\d+)-", request.headers["Range"] or "")
-        headers, trouble = {}, self.trouble
-        if start and trouble.ranges:
-            first, size = int(start[1]), len(content)
-            headers["Content-Range"] = f"bytes {first}-{size - 1}/{size}"
-            content = content[first:]
-        trouble.times -= 1
-        if trouble.times < 0:
-            trouble = Trouble()
-        if trouble.damage:
-            content = content[:-1] + bytes([content[-1] ^ 1])
-        self._send(request, 206 if headers else 200, headers, content, trouble)
+        self._send(request, 200, {}, content, self.trouble.cut)
 
     def _send_json(self, request, content):
         self._send(request, 200, {"Content-Type": "application/json"}, json.dumps(content).encode())
 
-    def _send(self, request, status, headers, body=b"", trouble=None):
+    def _send(self, request, status, headers, body=b"", cut=None):
         request.send_response(status)
         for key, value in headers.items():
             request.send_header(key, value)
-        trouble = trouble or Trouble()
-        if request.command == "HEAD" or not trouble.endless:
-            request.send_header("Content-Length", str(len(body)))
+        request.send_header("Content-Length", str(len(body)))
         request.end_headers()
-        if request.command == "HEAD":
-            return
-        while trouble.endless:
-            try:
-                request.wfile.write(bytes(1 << 20))
-            except OSError:  # the client has had enough
-                return
-        request.wfile.write(body[: trouble.cut if trouble.stall is None else trouble.stall])
-        if trouble.stall is not None:
-            self._ended.wait()
+        if request.command == "GET":
+            request.wfile.write(body[:cut])
 
 
 def _entry(file, content):
