@@ -21,7 +21,7 @@ from gpt2np.checkpoint.safetensors_file import (
     read_header,
     read_tensors,
 )
-from gpt2np.errors import SEE_MISSING_FEATURES, CheckpointError
+from gpt2np.errors import SEE_MISSING_FEATURES, CheckpointError, errors_at
 from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, missing_weights, read_index
 
 _MAX_LISTED_PROBLEMS = 6  # in one error message
@@ -150,12 +150,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         )
     config = GPT2Config.from_file(folder / CONFIG_FILE)
     stored = _read_headers(folder)
-    try:
-        tensors = {
-            name: stored[stored_name] for name, stored_name in strip_prefixes(stored).items()
-        }
-    except CheckpointError as error:
-        raise CheckpointError(f"{folder}: {error}") from error
+    with errors_at(f"{folder}: "):
+        names = strip_prefixes(stored)
+    tensors = {name: stored[stored_name] for name, stored_name in names.items()}
     if config.n_layer > len(tensors):  # else n_layer = 1e9 would make a billion names
         raise CheckpointError(
             f"{folder}: n_layer is {config.n_layer} in config.json, but the weights contain only "
@@ -176,25 +173,14 @@ def _read_headers(folder: Path) -> dict[str, TensorInfo]:
     if not index.exists():
         raise CheckpointError(missing_weights(folder))
     weight_map = read_index(index)
-    shards = sorted(set(weight_map.values()))
-    if missing := [shard for shard in shards if not (folder / shard).exists()]:
-        raise CheckpointError(
-            f"{folder} lacks {', '.join(missing)}, listed in {INDEX_FILE}; download or save the "
-            "model again"
-        )
     tensors: dict[str, TensorInfo] = {}
-    for shard in shards:
+    for shard in sorted(set(weight_map.values())):
         in_shard = read_header(folder / shard)
-        names = (name for name, file in weight_map.items() if file == shard)
-        if absent := [name for name in names if name not in in_shard]:
+        names = {name for name, file in weight_map.items() if file == shard}
+        if wrong := (names - in_shard.keys()) | (tensors.keys() & in_shard.keys()):
             raise CheckpointError(
-                f"{index} maps {absent[0]} to {shard}, which does not contain it; download or save "
-                "the model again"
-            )
-        if duplicates := tensors.keys() & in_shard.keys():
-            raise CheckpointError(
-                f"{folder}: {min(duplicates)} is in two shards, one of them {shard}; download or "
-                "save the model again"
+                f"{index} disagrees about {min(wrong)} with {shard}; download or save the model "
+                "again"
             )
         tensors |= in_shard
     return tensors

@@ -38,7 +38,6 @@ CHUNK_SIZE = 1 << 18  # values that are converted at a time; only these are in m
 
 _SLOW_BYTES = 1 << 28  # stored bytes whose conversion takes about a second
 _GIT_LFS_MAGIC = b"version "  # a clone without LFS has a text file that begins so
-_MADV_POPULATE_READ = 22  # Linux's constant, missing from Python's mmap module
 
 
 @dataclass(frozen=True)
@@ -141,10 +140,10 @@ def read_tensors(
     """Return the tensors as read-only arrays of `dtype`, float32 or float64.
 
     Tensors stored in `dtype` become views of the memory-mapped file, which take memory only when
-    they are read (see `read_ahead` and `release`). Other tensors are converted chunk by chunk, so
-    that memory holds little more than the result; without `convert`, they become a `StoredArray`,
-    which takes no memory. Unaligned tensors, which early versions of
-    safetensors wrote (openai-community/gpt2), are copied: NumPy would copy them for every product.
+    they are read (see `release`). Other tensors are converted chunk by chunk, so that memory holds
+    little more than the result; without `convert`, they become a `StoredArray`, which takes no
+    memory. Unaligned tensors, which early versions of safetensors wrote (openai-community/gpt2),
+    are copied: NumPy would copy them for every product.
 
     Raises CheckpointError if a file is truncated, or a value is too large for `dtype`.
     """
@@ -176,32 +175,19 @@ def _map_file(path: Path) -> NDArray[np.uint8]:
         raise CheckpointError(f"cannot map {path} into memory: {error_reason(error)}") from error
 
 
-def read_ahead(array: NDArray[Any]) -> None:
-    """Read a memory-mapped array from disk now, if the system supports it.
-
-    Reading the array at once is three times as fast as reading page by page, at first use.
-    """
-    _advise(array, _MADV_POPULATE_READ)
-
-
 def release(array: NDArray[Any]) -> None:
     """Free the memory of a memory-mapped array; the next access reads the file again."""
-    if hasattr(mmap, "MADV_DONTNEED") and not array.flags.writeable:
-        _advise(array, mmap.MADV_DONTNEED)
-
-
-def _advise(array: NDArray[Any], advice: int) -> None:
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
     mapped = base.obj if isinstance(base, memoryview) else base
-    if sys.platform != "linux" or not isinstance(mapped, mmap.mmap):
+    if sys.platform != "linux" or not isinstance(mapped, mmap.mmap) or array.flags.writeable:
         return
     start = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
     # Other data on the first page is affected, too.
     page_start = start // mmap.PAGESIZE * mmap.PAGESIZE
-    with suppress(OSError):  # POPULATE_READ before Linux 5.14
-        mapped.madvise(advice, page_start, start + array.nbytes - page_start)
+    with suppress(OSError):  # locked memory stays
+        mapped.madvise(mmap.MADV_DONTNEED, page_start, start + array.nbytes - page_start)
 
 
 def _can_view(tensor: TensorInfo, dtype: DTypeLike) -> bool:

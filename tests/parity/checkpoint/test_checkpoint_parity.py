@@ -406,7 +406,7 @@ def other_shard(folder, name):
 def test_a_missing_shard_is_named(sharded):
     shard = shard_of(sharded, "transformer.ln_f.bias")
     shard.unlink()
-    with pytest.raises(CheckpointError, match=rf"{shard.name}.*{INDEX}"):
+    with pytest.raises(CheckpointError, match=rf"{shard.name} is missing"):
         GPT2.from_folder(sharded)
 
 
@@ -432,7 +432,7 @@ def test_a_tensor_in_two_shards_is_refused(sharded):
     """transformers silently loads one of the two."""
     other = other_shard(sharded, "transformer.ln_f.bias")
     change_tensors(other, lambda t: t | {"transformer.ln_f.bias": torch.ones(64)})
-    with pytest.raises(CheckpointError, match=r"ln_f\.bias.* two shards"):
+    with pytest.raises(CheckpointError, match=r"disagrees about .*ln_f\.bias"):
         GPT2.from_folder(sharded)
 
 
