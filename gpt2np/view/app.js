@@ -2,7 +2,6 @@
 
 import { ConnectionLost, ServerError, getJson, isKept, loadModel, onConnection, once, postJson, post, readTokens, serverSource, setKey, streamCompletion } from "./api.js";
 import { createBpe } from "./bpe.js";
-import { createCompare } from "./compare.js";
 import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
@@ -655,26 +654,17 @@ async function ensureSteeredNumbers(path) {
   }
 }
 
-/** Make a text of the comparison a branch of the story. */
-async function adopt(ids, tokens) {
-  if (running || !(await usePrompt())) return;
-  remember();
-  goTo(tokens.reduce((node, token) => state.tree.add(node, token), state.tree.root), { index: ids.length, says: "This text is now a branch of the story." });
-  $("story").scrollIntoView({ block: "center" });
-}
-
 // ---- start
 
 let settled = null; // the settings have changed: a timer
-const page = { state, save: () => share.save(), changes: () => inside.changes(), correctSetting, machine, showMachine, requestNext, encode, adopt, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, setStatus, showError, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy };
+const page = { state, save: () => share.save(), changes: () => inside.changes(), correctSetting, machine, showMachine, requestNext, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, setStatus, showError, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy };
 const steering = createSteering(page, $("steering-content"), writeAnew);
 page.steering = steering;
 const inside = createInside(page);
-const compare = createCompare(page);
 createBpe($("bpe-content"), (text) => postJson("api/merges", { text }));
 const river = createRiver(page, $("branch-list"), openBranch);
 const glow = createSaliency(page, $("story"), $("glow-says"), $("glow"));
-const share = createShare(page, inside, compare);
+const share = createShare(page, inside);
 createPresent({ inside, machine, openExample });
 
 for (const name of SETTINGS) {
@@ -734,7 +724,6 @@ async function start() {
     state.models = answer.data.map((model) => model.id);
     $("model").replaceChildren(...state.models.map((name) => element("option", { value: name }, name)));
     await useModel(share.modelName() ?? state.models[0]);
-    compare.build();
     setStatus("Ready.");
     if (!(await share.restore())) await tokenizePrompt();
     showSettings();

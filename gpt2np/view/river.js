@@ -1,7 +1,7 @@
 // The texts written from one prompt as a river: what they share is drawn once, and each branch leaves where it differs.
 
 import { pathTo } from "./tree.js";
-import { button, counted, element, visible } from "./view.js";
+import { counted, element, visible } from "./view.js";
 
 const N_SHARED = 18; // characters of a shared part: its end
 const N_OWN = 48; // of a branch's own part: its beginning

@@ -12,7 +12,7 @@ const encode = (value) => {
 };
 const decode = (text) => JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0))));
 
-export function createShare(page, inside, compare) {
+export function createShare(page, inside) {
   const { state } = page;
   let timer = null;
   const arrived = readAddress();
@@ -27,7 +27,7 @@ export function createShare(page, inside, compare) {
   }
 
   const snapshot = () => ({
-    v: 1, model: state.model?.id, prompt: $("prompt").value, settings: page.readSettings(), compare: compare.read(),
+    v: 1, model: state.model?.id, prompt: $("prompt").value, settings: page.readSettings(),
     part: [inside.chosen.layer, inside.chosen.head], factors: [...inside.factors], steering: page.steering.read(),
     ...(state.tree && { ids: state.tree.ids, text: state.tree.text, tree: packTree(state.tree.root), path: pathTo(state.current).map((node) => node.id), pinned: state.pinned }),
   });
@@ -65,8 +65,6 @@ export function createShare(page, inside, compare) {
     const [layer, head] = arrived.part ?? [null, 0];
     Object.assign(inside.chosen, { layer, head });
     for (const [key, factor] of arrived.factors ?? []) inside.factors.set(String(key), Number(factor));
-    compare.want(arrived.compare);
-    compare.build();
     if (Array.isArray(arrived.steering)) await page.steering.set(arrived.steering);
     await page.tokenizePrompt();
     if (arrived.ids) await restoreTree();

@@ -14,7 +14,7 @@ from helpers.explain_pages import MARKUP, SIGNS
 from helpers.references import save_reference
 from helpers.server import running_server
 
-from gpt2np import GenerationOptions, LanguageModel, trace
+from gpt2np import GenerationOptions, trace
 from gpt2np.generation.sampling import log_softmax, next_probabilities
 from gpt2np.interp import attribution, lens_table, scale, zero_head
 from gpt2np.model.ops import softmax
@@ -615,9 +615,7 @@ class TestWords:
         panels = ("#choices-content", "#inside-content", "#numbers", "#machine")
         shown = "".join(map(tab.inner_text, panels))
         assert "\\x" not in shown and "\\u{" not in shown and "\ufffd" not in shown
-        tab.click("#compare-run")
-        tab.wait_for_selector("#compare-texts .story")
-        for story in ("#story", "#prompt", "#compare-texts .story", ".machine-text"):
+        for story in ("#story", "#prompt", ".machine-text"):
             assert tab.locator(story).first.get_attribute("dir") == "auto"
 
     def test_an_edited_prompt_cannot_be_continued(self, open_tab):
@@ -687,10 +685,6 @@ class TestWords:
         tab.fill("#seed", "1.5")
         tab.locator("#seed").blur()
         assert tab.input_value("#seed") == "2" and "whole number" in tab.inner_text("#status")
-        tab.fill("#b-temperature", "7")
-        tab.locator("#b-temperature").blur()
-        assert tab.input_value("#b-temperature") == "2"
-        assert "from 0 to 2" in tab.inner_text("#compare-status")
         write(tab, PROMPT, max_tokens=2, temperature=0)
         tab.click("#retry")
         assert "same text" in tab.inner_text("#status")
@@ -705,7 +699,7 @@ class TestOneScreen:
         for name, part in (
             ("Choices", ".choices"),
             ("Inside", "#parts-panel"),
-            ("Compare", "#compare-run"),
+            ("Steer", "#steering-content"),
             ("Draw", "#prompt-tokens"),
         ):
             tab.click(f"#panel-tabs >> text={name}")
@@ -749,9 +743,7 @@ class TestPresent:
             assert step["title"] in tab.inner_text("#lesson h2")
             shown = parts.get(step["shows"], "#share")
             assert in_sight(tab, "#story", True) and in_sight(tab, shown)
-            others = {"#machine", "#choices", "#settings", "#inside", "#compare", "#share"} - {
-                shown
-            }
+            others = {"#machine", "#choices", "#settings", "#inside", "#share"} - {shown}
             assert not any(tab.is_visible(part) for part in others)
             small = tab.evaluate(
                 """() => [...document.querySelectorAll("body *")].filter(e => e.checkVisibility()
@@ -824,55 +816,6 @@ def is_in_sight(tab, selector, whole):
         }""",
         whole,
     )
-
-
-class TestCompare:
-    def test_two_settings(self, open_tab, lm):
-        tab = open_tab()
-        set_inputs(tab, {"prompt": PROMPT, "max_tokens": 12, "b-temperature": 0.3, "b-seed": 5})
-        tab.click("#compare-run")
-        tab.wait_for_selector("#compare-status:not(:has-text('Writing'))")
-        tab.wait_for_selector('[data-side="b"][data-mean]')
-        sides = tab.eval_on_selector_all(
-            "#compare-texts .story",
-            "all => all.map(s => [...s.querySelectorAll('.piece')].map(p => +p.dataset.id))",
-        )
-        a = generated(lm, temperature=0.0, top_k=0, max_new_tokens=12)
-        b = generated(lm, temperature=0.3, top_k=0, seed=5, max_new_tokens=12)
-        assert sides == [a.ids, b.ids]
-        mean = float(tab.get_attribute('[data-side="b"]', "data-mean"))
-        assert mean == pytest.approx(np.mean([t.logprob for t in b.logprobs]), abs=1e-6)
-        tab.click("text=Go on with B’s text")
-        settle(tab)
-        assert story(tab)[0] == b.ids
-
-    @pytest.mark.slow
-    def test_two_models(self, open_tab, lm, gpt2_vocabulary, tmp_path):
-        """Each model encodes the prompt with its own tokens, and writes its own text."""
-        folder = tmp_path / "other"
-        shape = {"vocab_size": 50257, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
-        save_reference(folder, **shape, eos_token_id=50256)
-        for name in ("vocab.json", "merges.txt"):
-            shutil.copy(gpt2_vocabulary / name, folder)
-        other = LanguageModel.load(folder)
-        assert other.encode_prompt(PROMPT) != lm.encode_prompt(PROMPT)
-        with running_server(tmp_path, "--model", "bundled", "--model", str(folder)) as server:
-            tab = open_tab(url=server.url)
-            settings = {"b-model": other.name, "b-temperature": 0, "max_tokens": 12}
-            set_inputs(tab, {"prompt": PROMPT, **settings})
-            tab.click("#compare-run")
-            tab.wait_for_selector('[data-side="a"][data-mean]')
-            tab.wait_for_selector('[data-side="b"][data-mean]')
-            for side, model in (("a", lm), ("b", other)):
-                written = f"div:has(> [data-side={side}]) .story .piece"
-                shown = tab.eval_on_selector_all(written, "all => all.map(p => +p.dataset.id)")
-                expected = generated(model, temperature=0.0, top_k=0, max_new_tokens=12)
-                assert shown == expected.ids
-                mean = float(tab.get_attribute(f'[data-side="{side}"]', "data-mean"))
-                logprobs = [token.logprob for token in expected.logprobs]
-                assert mean == pytest.approx(np.mean(logprobs), abs=1e-6)
-            assert "Two models" in tab.inner_text("#compare-status")
-            assert tab.locator("text=Go on with B’s text").is_disabled()
 
 
 class TestShare:
@@ -1009,9 +952,6 @@ class TestStandards:
         tab.wait_for_selector("#edit-result data")
         tab.locator(".choices tr:not(.own) .pick").first.click()
         wait_for_end(tab)
-        tab.click("#compare-run")
-        tab.wait_for_selector('[data-side="a"][data-mean]')
-        tab.wait_for_selector('[data-side="b"][data-mean]')
         return tab
 
     def test_axe_finds_nothing_serious(self, full_tab):
