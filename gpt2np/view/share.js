@@ -1,10 +1,8 @@
-// Keep and share: the state in the page's address, and files.
+// Keep and share: the state in the page's address, and the text as a file.
 
 import { ConnectionLost, ServerError } from "./api.js";
-import { paintCard } from "./card.js";
 import { Tree, packTree, pathTo, unpackTree } from "./tree.js";
-import { plainTable, tableRow } from "./numbers.js";
-import { $, chipElement, download, element, percent, visible } from "./view.js";
+import { $, download, visible } from "./view.js";
 
 const encode = (value) => {
   const bytes = new TextEncoder().encode(JSON.stringify(value));
@@ -86,53 +84,6 @@ export function createShare(page, inside) {
     if (arrived.pinned !== null) await page.pin(Math.min(arrived.pinned, page.allIds().length)).catch(page.showError);
   }
 
-  // ---- files
-
-  const tokenJson = (id) => ({ id, text: page.tokenText(id) });
-
-  function asJson() {
-    const nodes = state.tree ? pathTo(state.current) : [];
-    return {
-      ...snapshot(), generator: "gpt2np playground",
-      tokens: nodes.map((node) => ({ ...tokenJson(node.id), logprob: node.logprob, top: (node.top ?? []).map(({ id, logprob }) => ({ ...tokenJson(id), logprob })) })),
-      branches: state.tree ? state.tree.leaves().map((leaf) => page.textOf([...state.tree.ids, ...pathTo(leaf).map((node) => node.id)])) : [],
-    };
-  }
-
-  /** A page without scripts that opens without the server. */
-  async function asHtml() {
-    const sheets = await Promise.all(["colors.css", "style.css"].map(async (name) => (await fetch(`playground/${name}`)).text()));
-    const made = document.implementation.createHTMLDocument("A text by GPT-2 · gpt2np");
-    made.documentElement.lang = "en";
-    const nodes = state.tree ? pathTo(state.current) : [];
-    const settings = Object.entries(page.readSettings()).map(([name, value]) => `${name} ${value}`).join(", ");
-    made.head.append(
-      element("meta", { charset: "utf-8" }), element("meta", { name: "viewport", content: "width=device-width, initial-scale=1" }), element("meta", { name: "color-scheme", content: "light dark" }),
-      element("meta", { "http-equiv": "Content-Security-Policy", content: "default-src 'none'; style-src 'unsafe-inline'" }));
-    made.body.className = "saved";
-    made.body.append(element("main", {},
-      element("h1", {}, "A text by GPT-2"),
-      element("p", { class: "lead" }, `Written by the model ${state.model.id} in gpt2np’s playground: ${settings}. A stronger blue means that the model gave the token a greater probability.`),
-      element("p", { class: "story", dir: "auto" }, element("bdi", { class: "given-text" }, visible(page.textOf(state.tree?.ids ?? []))),
-        ...nodes.map((node) => element("span", { class: "piece", p: Math.exp(node.logprob ?? 0), title: percent(Math.exp(node.logprob ?? 0)) }, element("bdi", {}, visible(page.tokenText(node.id)))))),
-      plainTable("Each token, its probability, and the likeliest tokens in its place", ["token", "probability", "likeliest"], nodes.map((node) => tableRow({}, chipElement(page.tokenText(node.id)),
-        percent(Math.exp(node.logprob ?? 0)), (node.top ?? []).slice(0, 5).flatMap(({ id, logprob }) => [chipElement(page.tokenText(id)), ` ${percent(Math.exp(logprob))} `]))))));
-    // As text: this page's policy forbids an inline style even in a document that is not shown.
-    const [head, rest] = made.documentElement.outerHTML.split("</head>", 2);
-    return `<!DOCTYPE html>\n${head}<style>${sheets.join("\n")}</style></head>${rest}`;
-  }
-
-  /** The text as a picture, each written token with its probability. */
-  function asCard() {
-    const ids = state.tree ? page.allIds() : [];
-    const nodes = state.tree ? pathTo(state.current) : [];
-    const n = ids.length - nodes.length;
-    const pieces = page.textsOf(ids).map((text, i) => ({ text: text === "·" ? "" : text, p: i < n ? null : Math.exp(nodes[i - n].logprob ?? 0) }));
-    const { temperature, top_k, top_p } = page.readSettings();
-    const facts = `Written by the model ${state.model.id} in gpt2np’s playground; below each token its probability. Temperature ${temperature}, top-k ${top_k || "off"}, top-p ${top_p === 1 ? "off" : top_p}.`;
-    return paintCard(state.tree ? pieces : [{ text: $("prompt").value, p: null }], facts, getComputedStyle($("story")).direction);
-  }
-
   const says = (text) => { $("share-status").textContent = text; };
   const text = () => (state.tree ? page.textOf(page.allIds()) : $("prompt").value);
   $("copy-link").addEventListener("click", async () => {
@@ -144,11 +95,10 @@ export function createShare(page, inside) {
       says("The browser does not allow copying here. Copy the address of this page instead.");
     }
   });
-  const offer = (id, name, type, make, more = "") => $(id).addEventListener("click", async () => { download(name, type, await make()); says(`Saved as ${name}${more}.`); });
-  offer("save-text", "gpt2.txt", "text/plain;charset=utf-8", text);
-  offer("save-json", "gpt2.json", "application/json", () => JSON.stringify(asJson(), null, 1));
-  offer("save-card", "gpt2.png", "image/png", () => new Promise((resolve) => asCard().toBlob(resolve)));
-  offer("save-html", "gpt2.html", "text/html;charset=utf-8", asHtml, ", which opens without a server");
+  $("save-text").addEventListener("click", () => {
+    download("gpt2.txt", "text/plain;charset=utf-8", text());
+    says("Saved as gpt2.txt.");
+  });
 
   return { save, restore, modelName: () => (state.models.includes(arrived?.model) ? arrived.model : null) };
 }

@@ -849,61 +849,12 @@ class TestShare:
         damaged = base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
         assert "damaged" in open_tab(f"#s={damaged}").inner_text("#status")
 
-    def test_files(self, open_tab, browser, lm, tmp_path):
+    def test_the_text_is_saved_with_its_prompt(self, open_tab, lm):
         tab = open_tab()
         write(tab, MARKUP, max_tokens=6)
-        ids, probabilities = story(tab)
-        saved = {}
-        for kind in ("html", "text", "json"):
-            with tab.expect_download() as download:
-                tab.click(f"#save-{kind}")
-            saved[kind] = tmp_path / download.value.suggested_filename
-            download.value.save_as(saved[kind])
-        assert saved["text"].read_text() == MARKUP + lm.tokenizer.decode(ids)
-        content = json.loads(saved["json"].read_text())
-        assert [token["id"] for token in content["tokens"]] == ids
-        assert np.exp(content["tokens"][0]["logprob"]) == pytest.approx(probabilities[0])
-        context = browser.new_context(offline=True)
-        page, messages = context.new_page(), []
-        page.on("console", lambda message: messages.append(message.text))
-        page.goto(saved["html"].as_uri())
-        assert MARKUP in page.inner_text(".story")
-        assert page.locator("tbody tr").count() == 6
-        assert page.locator("script, img").count() == 0 and not messages
-        context.close()
-
-    def test_the_share_card(self, open_tab, tmp_path):
-        """A PNG of the whole text, in which a token's box is as blue as it was likely."""
-        tab = open_tab()
-        write(tab, PROMPT, max_tokens=6)
         with tab.expect_download() as download:
-            tab.click("#save-card")
-        content = download.value.path().read_bytes()
-        assert content.startswith(b"\x89PNG")
-        assert [int.from_bytes(content[i : i + 4], "big") for i in (16, 20)] == [1200, 630]
-        ids, probabilities = story(tab)
-        for n, direction in ((len(ids), "ltr"), (3, "rtl"), (400, "ltr")):
-            items, pixels = tab.evaluate(CARD, [probabilities[0], n, direction])
-            lines = {item["y"] for item in items}
-            for y in lines:
-                row = [item for item in items if item["y"] == y]
-                ends = [item["x"] + item["w"] for item in row]
-                assert max(ends) <= 1000
-                np.testing.assert_allclose([item["x"] for item in row[1:]], ends[:-1])
-            alpha = round(0.42 * probabilities[0], 3)
-            paper, blue = np.array([253, 252, 250]), np.array([31, 104, 199])
-            expected = paper * (1 - alpha) + blue * alpha
-            assert np.abs(np.array(pixels) - expected).max(1).min() <= 1.5
-
-
-CARD = """async ([p, n, direction]) => {
-    const { layCard, paintCard } = await import("./playground/card.js");
-    const pieces = Array.from({ length: n }, (_, i) => ({ text: ` token${i}`, p }));
-    const canvas = paintCard(pieces, "facts", direction);
-    const { data } = canvas.getContext("2d").getImageData(0, 60, 1200, 1);
-    const pixels = Array.from({ length: 1200 }, (_, i) => [...data.slice(4 * i, 4 * i + 3)]);
-    return [layCard(pieces, 1000, 60, ({ text }) => 20 * text.length), pixels];
-}"""
+            tab.click("#save-text")
+        assert download.value.path().read_text() == MARKUP + lm.tokenizer.decode(story(tab)[0])
 
 
 class TestStandards:
