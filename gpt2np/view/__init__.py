@@ -10,8 +10,8 @@ pass.js     reads a description of a pass (`gpt2np.interp.description`)
 merges.js   the merges of the tokens
 view.js     helpers for elements and numbers
 embedded.js starts the Machine on a page that contains the description of a pass
-index.html, playground.css, app.js, api.js, inside.js, share.js, sheet.js,
-            present.js, tree.js, examples.js  the playground
+index.html, playground.css, app.js, api.js, inside.js, share.js, sheet.js, tree.js,
+            examples.js  the playground
 saliency.js the earlier tokens that a token came from
 steering.js a direction between two lists of words, added during generation
 river.js    the branches of the texts written from one prompt

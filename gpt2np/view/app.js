@@ -6,7 +6,6 @@ import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
 import { plainTable, tableRow } from "./numbers.js";
-import { createPresent } from "./present.js";
 import { createRiver } from "./river.js";
 import { createSaliency } from "./saliency.js";
 import { createShare } from "./share.js";
@@ -606,11 +605,11 @@ $("examples").append(...EXAMPLES.map(({ prompt }, i) => element("option", { valu
 $("examples").addEventListener("change", () => {
   const example = EXAMPLES[$("examples").value];
   $("examples").value = "";
-  if (example) openExample(example, true);
+  if (example) openExample(example);
 });
 
 /** Show an example's prompt, with all parts on. */
-async function openExample({ prompt, layer, head, looksAt, next }, plays) {
+async function openExample({ prompt, layer, head, looksAt, next }) {
   clearTimeout(settled); // the picture is shown again below
   running?.abort();
   await Promise.allSettled([written]);
@@ -620,7 +619,7 @@ async function openExample({ prompt, layer, head, looksAt, next }, plays) {
   if (isKnown) Object.assign(inside.chosen, { layer, head });
   if (!(await usePrompt())) return;
   const says = isKnown ? `Head ${head} of block ${layer} takes much from “${withSpaces(looksAt)}”. Switch the head off under “Inside” and see how likely “${withSpaces(next)}” is then.` : "Ready.";
-  await goTo(state.tree.root, { says, plays });
+  await goTo(state.tree.root, { says, plays: true });
 }
 
 // ---- branches
@@ -665,7 +664,6 @@ createBpe($("bpe-content"), (text) => postJson("api/merges", { text }));
 const river = createRiver(page, $("branch-list"), openBranch);
 const glow = createSaliency(page, $("story"), $("glow-says"), $("glow"));
 const share = createShare(page, inside);
-createPresent({ inside, machine, openExample });
 
 for (const name of SETTINGS) {
   $(name).addEventListener("change", () => { const said = correctSetting($(name)); if (said) setStatus(said); });

@@ -257,8 +257,8 @@ export function createInside(page) {
     ];
   }
 
-  /** Switch a part ("layer,head" or "layer,mlp"; default: the chosen one) off, or on again. */
-  function toggle(key = keyOf(chosen)) {
+  /** Switch a part ("layer,head" or "layer,mlp") off, or on again. */
+  function toggle(key) {
     if (!shown) return null;
     select(key);
     return setFactor(key, factors.get(key) === 0 ? 1 : 0);
@@ -273,5 +273,5 @@ export function createInside(page) {
     setFactor(keyOf(chosen), 1);
   }
 
-  return { show, clear, chosen, factors, toggle, reset, changes: () => ({ interventions: interventions() }) };
+  return { show, clear, chosen, factors, toggle, changes: () => ({ interventions: interventions() }) };
 }

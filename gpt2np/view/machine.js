@@ -444,7 +444,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
       root.dataset.ready = "true";
       if (starts) run(phases.length, plays === "on" ? onEnd : null);
     },
-    pause, openBlock, isolate, panels, leave: zoom.leave,
+    pause, openBlock, isolate, panels,
     get pass() { return pass; },
   };
 }
