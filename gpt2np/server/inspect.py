@@ -26,14 +26,11 @@ from gpt2np.server.protocol import (
     DirectionRequest,
     ExplainRequest,
     InspectRequest,
-    MergesRequest,
     SaliencyRequest,
 )
 from gpt2np.server.replies import Json
 from gpt2np.server.threads import LONG_WORK, prepare, run_on, until_disconnected
-from gpt2np.tokenizer.pre_tokenizer import make_pre_tokenizer
-from gpt2np.tokenizer.training import TrainingOptions, train
-from gpt2np.tokenizer.vocabulary import chars_to_bytes, token_bytes
+from gpt2np.tokenizer.vocabulary import token_bytes
 
 _MAX_BYTES = 16 << 20  # of the activations of a reply
 _MAX_SALIENCY_TOKENS = 256  # the pass of GPT-2 small then takes half a gigabyte
@@ -43,7 +40,6 @@ B = TypeVar("B")  # the body of a request
 T = TypeVar("T")
 Model = Annotated[str | None, Query()]
 Range = Annotated[str | None, Query(pattern=r"^\d{1,9}:\d{1,9}$", description="As in 0:64.")]
-_N_BYTES = 256
 
 
 def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
@@ -137,11 +133,6 @@ def _add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> No
     ) -> Response:
         """Return the tokens whose embeddings point in the most similar directions."""
         return JSONResponse(await run_on(LONG_WORK, _nearest, get_engine(model).lm, id, n))
-
-    @app.post("/api/merges")
-    async def get_merges(body: MergesRequest) -> Response:
-        """Learn merges from a text, as `gpt2np train-tokenizer` does."""
-        return JSONResponse(await prepare(_learn_merges, body.text, body.n))
 
 
 def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
@@ -258,20 +249,3 @@ def _nearest(lm: LanguageModel, token_id: int, n: int) -> Json:
         raise InvalidArgumentError(f"id must be below {lm.model.config.vocab_size}")
     ids, cosines = nearest_tokens(lm.model.weights["wte.weight"], [token_id], n)
     return {"id": token_id, "ids": ids[0].tolist(), "cosines": cosines[0].tolist()}
-
-
-def _learn_merges(text: str, n: int) -> Json:
-    """Learn up to `n` merges of bytes; return them by rank, with the text's pieces in order.
-
-    Both sides of a merge are bytes in base64.
-    """
-    options = TrainingOptions(vocab_size=_N_BYTES + n, min_frequency=2, special_tokens=())
-    merges = train([text], options).merges
-    return {
-        "merges": [[_base64(left), _base64(right)] for left, right in merges],
-        "pieces": make_pre_tokenizer(options.pattern)(text),
-    }
-
-
-def _base64(token: str) -> str:
-    return base64.b64encode(chars_to_bytes(token)).decode("ascii")

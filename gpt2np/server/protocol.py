@@ -485,13 +485,6 @@ class DirectionRequest(_ClosedRequest):
     point: str = Field(pattern=r"^blocks\.\d+\.resid$", max_length=30)
 
 
-class MergesRequest(_ClosedRequest):
-    """The body of POST /api/merges: a text to learn merges from."""
-
-    text: Annotated[Text, Field(max_length=20_000)]
-    n: int = Field(200, ge=1, le=1000, description="The number of merges to learn.")
-
-
 class ExplainRequest(_ClosedRequest):
     """The body of POST /api/explain."""
 

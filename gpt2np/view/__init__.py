@@ -15,7 +15,6 @@ index.html, playground.css, app.js, api.js, inside.js, share.js, sheet.js, tree.
 saliency.js the earlier tokens that a token came from
 steering.js a direction between two lists of words, added during generation
 river.js    the branches of the texts written from one prompt
-bpe.js      the merges of a tokenizer
 
 The server sends these files as they are. A self-contained page includes the
 Machine's modules, joined into one.

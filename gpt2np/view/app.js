@@ -1,7 +1,6 @@
 // The playground: prompt, story, choices. gpt2np/view/__init__.py lists the other modules.
 
 import { ConnectionLost, ServerError, getJson, isKept, loadModel, onConnection, once, postJson, post, readTokens, serverSource, setKey, streamCompletion } from "./api.js";
-import { createBpe } from "./bpe.js";
 import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
@@ -660,7 +659,6 @@ const page = { state, save: () => share.save(), changes: () => inside.changes(),
 const steering = createSteering(page, $("steering-content"), writeAnew);
 page.steering = steering;
 const inside = createInside(page);
-createBpe($("bpe-content"), (text) => postJson("api/merges", { text }));
 const river = createRiver(page, $("branch-list"), openBranch);
 const glow = createSaliency(page, $("story"), $("glow-says"), $("glow"));
 const share = createShare(page, inside);

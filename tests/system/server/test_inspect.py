@@ -11,13 +11,10 @@ from helpers.server import running_server
 from gpt2np import trace
 from gpt2np.interp import Target, direction, saliency, zero_head
 from gpt2np.interp.weights import nearest_tokens
-from gpt2np.tokenizer.training import TrainingOptions, train
 
 httpx = pytest.importorskip("httpx")
 for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package)
-
-TEXT = "the cat and the hat and the rat that sat, that sat. Ünïcödé 🦊🦊"
 
 
 @pytest.fixture(scope="module")
@@ -109,32 +106,6 @@ def test_direction(client, lm):
     np.testing.assert_array_equal(array(answer["vector"]), expected.vector)
     body["point"] = "blocks.99.resid"
     assert client.post("/api/direction", json=body).status_code == 400
-
-
-def test_merges(client):
-    answer = client.post("/api/merges", json={"text": TEXT, "n": 40}).json()
-    assert "".join(answer["pieces"]) == TEXT
-    trained = train([TEXT], TrainingOptions(vocab_size=296, min_frequency=2, special_tokens=()))
-    decode = base64.b64decode
-    assert [decode(side) for side in answer["merges"][0]] == [b"a", b"t"]
-    assert len(answer["merges"]) == len(trained.merges)
-    pieces = [[bytes([b]) for b in piece.encode()] for piece in answer["pieces"]]
-    for left, right in answer["merges"]:
-        pieces = [merged(piece, decode(left), decode(right)) for piece in pieces]
-    for piece, tokens in zip(answer["pieces"], pieces, strict=True):
-        assert len(tokens) == trained.piece_tokens[piece]
-    for text in ("", "a" * 20_001):
-        assert client.post("/api/merges", json={"text": text}).status_code == 400
-
-
-def merged(tokens, left, right):
-    result = []
-    for token in tokens:
-        if result and (result[-1], token) == (left, right):
-            result[-1] = left + right
-        else:
-            result.append(token)
-    return result
 
 
 def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():

@@ -1,4 +1,4 @@
-"""The playground's experiments in Chromium: saliency, steering, branches, the draw, merges."""
+"""The playground's experiments in Chromium: saliency, steering, branches, the draw."""
 
 import base64
 import json
@@ -14,7 +14,6 @@ from helpers.server import running_server
 
 from gpt2np.generation.sampling import next_probabilities
 from gpt2np.interp import Target, direction, saliency
-from gpt2np.tokenizer.training import TrainingOptions, train
 
 expect = pytest.importorskip("playwright.sync_api").expect
 for package in ("httpx", "fastapi", "uvicorn", "prometheus_client"):
@@ -401,58 +400,6 @@ class TestDraw:
         assert own() == share(hotter)
 
 
-class TestMerges:
-    TEXT = "the cat and the hat and the rat that sat, that sat. Ünïcödé 🦊🦊"
-
-    def test_merges_one_by_one(self, open_tab):
-        tab = open_tab(reduced_motion="reduce")
-        tab.fill("#bpe-text", self.TEXT)
-        tab.click("#bpe-learn")
-        tab.wait_for_selector('#bpe-content[data-at="0"]')
-        options = TrainingOptions(vocab_size=456, min_frequency=2, special_tokens=())
-        trained = train([self.TEXT], options)
-        assert int(tab.get_attribute("#bpe-moment", "max")) == len(trained.merges) > 10
-        n_bytes = len(self.TEXT.encode())
-        assert tab.locator("#bpe-tokens .token").count() == n_bytes
-        tab.focus("#bpe-step")
-        tab.keyboard.press("Enter")
-        assert tab.get_attribute("#bpe-content", "data-at") == "1"
-        first = tab.inner_text("#bpe-merges li")
-        assert first.split() == ["a", "+", "t", "→", "at"]
-        n_merged = tab.locator("#bpe-tokens .new").count()
-        assert n_merged == self.TEXT.count("at")
-        assert tab.locator("#bpe-tokens .token").count() == n_bytes - n_merged
-        tab.focus("#bpe-moment")
-        tab.keyboard.press("End")
-        counts = {piece: self.count(piece) for piece in trained.piece_tokens}
-        n_tokens = sum(trained.piece_tokens[piece] * n for piece, n in counts.items())
-        assert tab.locator("#bpe-tokens .token").count() == n_tokens
-        tab.click("#bpe-back")
-        assert int(tab.get_attribute("#bpe-content", "data-at")) == len(trained.merges) - 1
-
-    def count(self, piece):
-        from gpt2np.tokenizer.training.train import pattern_pre_tokenizer
-
-        split = pattern_pre_tokenizer(TrainingOptions().pattern)
-        return list(split(self.TEXT)).count(piece)
-
-    def test_play(self, open_tab):
-        tab = open_tab()
-        tab.click("#bpe-learn")
-        tab.wait_for_selector('#bpe-content[data-at="3"]')
-        tab.click("#bpe-play")
-        at = tab.get_attribute("#bpe-content", "data-at")
-        tab.wait_for_timeout(1200)
-        assert tab.get_attribute("#bpe-content", "data-at") == at
-
-    def test_nothing_to_merge(self, open_tab):
-        tab = open_tab()
-        tab.fill("#bpe-text", "abc")
-        tab.click("#bpe-learn")
-        expect(tab.locator("#bpe-says")).to_contain_text("nothing to merge")
-        assert tab.is_disabled("#bpe-play")
-
-
 class TestStandards:
     @pytest.fixture(scope="class")
     def full_tab(self, browser, server):
@@ -472,11 +419,6 @@ class TestStandards:
         tab.keyboard.press("Enter")
         tab.wait_for_selector(".branch >> nth=2")
         wait(tab)
-        tab.focus("#bpe-learn")
-        tab.keyboard.press("Enter")
-        tab.wait_for_selector('#bpe-content[data-at="0"]')
-        tab.focus("#bpe-step")
-        tab.keyboard.press("Enter")
         tab.focus('#story [tabindex="0"]')
         tab.keyboard.press("ArrowRight")
         tab.wait_for_selector("#story.glowing")
