@@ -239,9 +239,7 @@ export function createInside(page) {
       const tab = window.open("about:blank", "_blank");
       says.textContent = "Computing the page…";
       try {
-        const body = { model: model.id, prompt: context, layer: chosen.layer };
-        if (context.length > limit) body.window = [context.length - limit, context.length];
-        const html = await (await post("api/explain", body)).text();
+        const html = await (await post("api/explain", { model: model.id, prompt: context.slice(-limit) })).text();
         const url = URL.createObjectURL(new Blob([html], { type: "text/html;charset=utf-8" }));
         if (tab) tab.location = url;
         says.replaceChildren(element("a", { href: url, target: "_blank" }, "Open the page again"));
