@@ -10,7 +10,7 @@ pass.js     reads a description of a pass (`gpt2np.interp.description`)
 merges.js   the merges of the tokens
 view.js     helpers for elements and numbers
 embedded.js starts the Machine on a page that contains the description of a pass
-index.html, playground.css, app.js, api.js, inside.js, share.js, sheet.js, tree.js,
+index.html, playground.css, app.js, api.js, inside.js, share.js, tree.js,
             examples.js  the playground
 saliency.js the earlier tokens that a token came from
 steering.js a direction between two lists of words, added during generation

@@ -8,7 +8,6 @@ import { plainTable, tableRow } from "./numbers.js";
 import { createRiver } from "./river.js";
 import { createSaliency } from "./saliency.js";
 import { createShare } from "./share.js";
-import { createSheet } from "./sheet.js";
 import { createSteering } from "./steering.js";
 import { Tree, pathTo } from "./tree.js";
 import { $, bar, button, chipElement, counted, dataElement, decodeToken, decodeTokens, element, find, hex, hint, inText, percent, rovingFocus, shareElement, showList, visible, withSpaces } from "./view.js";
@@ -173,18 +172,12 @@ $("story").addEventListener("focusout", ({ relatedTarget }) => {
   if (!relatedTarget?.closest("#story, #choices")) preview(state.pinned);
   glow(null);
 });
-$("story").addEventListener("click", (event) => look(indexOf(event)));
+$("story").addEventListener("click", (event) => pin(indexOf(event)));
 $("story").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" && event.key !== " ") return;
   event.preventDefault();
-  look(indexOf(event));
+  pin(indexOf(event));
 });
-
-/** Look at a token: its panels are brought into sight on a small screen. */
-function look(index) {
-  if (index !== null && sheet.isSmall) sheet.open("choices");
-  return pin(index);
-}
 
 function markPinned() {
   for (const button of $("story").children) {
@@ -228,8 +221,6 @@ async function goTo(node, { index, says, plays } = {}) {
   if (how) await steering.set(how.steering); // so that the panels show the pass that the text came from
   await pin(index ?? allIds().length, plays);
 }
-
-const sheet = createSheet();
 
 // ---- the Machine
 
@@ -514,7 +505,6 @@ async function writeText(start, count, { seed, ways = 1, remembers = true, usesP
   const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, n: ways, ...sampling(settings), ...steering.fields() };
   const chunks = streamCompletion(body, controller.signal); // before drawing, which takes time
   renderStory();
-  sheet.showStory();
   setStatus(ways > 1 ? `Writing ${ways} texts from here…` : "Writing…");
   const ends = Array(ways).fill(start);
   try {
@@ -706,6 +696,8 @@ $("model").addEventListener("change", async () => {
   share.save();
   setStatus("Ready.");
 });
+
+addEventListener("hashchange", () => share.save()); // a link within the page must not take the text out of its address
 
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -118,7 +118,7 @@ def wait_for_end(tab):
 def settle(tab):
     """Wait until the panels show what the server has computed for the selected token."""
     kept = "#choices-content:not([aria-busy]) #kept:not(:empty)"
-    tab.wait_for_selector(kept, state="attached")  # a small screen may have them in a closed sheet
+    tab.wait_for_selector(kept, state="attached")
     tab.wait_for_selector("#inside-content:not([aria-busy]) #parts-panel", state="attached")
 
 
@@ -635,7 +635,7 @@ class TestWords:
         assert tab.is_disabled("#continue") and "has changed" in tab.inner_text("#status")
         assert tab.is_hidden("#story")
         for panel in ("#choices-content", "#inside-content"):
-            assert "Write something first" in tab.inner_text(panel)
+            assert "Write something first" in tab.text_content(panel)
         tab.fill("#prompt", PROMPT)
         assert tab.is_enabled("#continue")
         settle(tab)
@@ -715,29 +715,31 @@ class TestOneScreen:
             assert in_sight(tab, part), name
             assert in_sight(tab, "#story", whole=True) and in_sight(tab, ".machine-canvas", True)
             assert tab.evaluate("document.scrollingElement.scrollHeight") == 720
-            current = tab.eval_on_selector_all(
-                "#panel-tabs [aria-current=true]", "all => all.map(each => each.textContent)"
-            )
-            assert current == [name]
         assert in_sight(tab, ".machine-caption", whole=True)
 
-    def test_a_sheet_on_a_phone(self, open_tab):
+    def test_below_the_text_on_a_phone(self, open_tab):
         tab = open_tab(width=390, height=844, has_touch=True, is_mobile=True)
         tab.tap("#generate")
         wait_for_end(tab)
-        tab.wait_for_function(
-            "() => document.querySelector('#story').getBoundingClientRect().top < 2"
-        )
-        assert not tab.locator("#panel-body").is_visible()
         tab.tap('#story [data-index="11"]')
-        tab.wait_for_selector(".choices")
-        for name, part in (("Choices", ".choices"), ("Inside", "#parts-panel")):
-            if name != "Choices":
-                tab.tap(f"#panel-tabs >> text={name}")
+        settle(tab)
+        for name, part in (
+            ("Choices", ".choices"),
+            ("Inside", "#parts-panel"),
+            ("Keep", "#share h2"),
+        ):
+            tab.tap(f"#panel-tabs >> text={name}")
             assert in_sight(tab, part) and in_sight(tab, "#story", whole=True), name
-        tab.tap("#panel-tabs .close")
-        assert not tab.locator("#panel-body").is_visible()
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+
+    def test_a_link_to_a_part_keeps_the_address_of_the_text(self, open_tab):
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=4)
+        tab.click("#panel-tabs >> text=Keep")
+        tab.wait_for_function("() => location.hash.startsWith('#s=')")
+        again = open_tab(tab.evaluate("location.hash"))
+        settle(again)
+        assert story(again)[0] == story(tab)[0]
 
 
 def in_sight(tab, selector, whole=False):
@@ -867,12 +869,12 @@ class TestStandards:
         write(tab, PROMPT, max_tokens=12)
         tab.locator('#story [data-index="11"]').click()
         settle(tab)
-        for name in ("Inside", "Choices", "Steer", "Keep", "Draw"):
-            tab.click(f"#panel-tabs >> text={name}")
-            assert tab.evaluate("document.documentElement.scrollWidth") <= width, name
-            heading = f"#panel-body [data-tab={name}] h2"
+        for part in ("inside", "choices", "steering", "share", "tokens"):
+            tab.click(f"#panel-tabs [href='#{part}']")
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width, part
+            heading = f"#{part} h2"
             tab.locator(heading).scroll_into_view_if_needed()
-            assert in_sight(tab, heading, whole=True), name
+            assert in_sight(tab, heading, whole=True), part
         tab.locator("#story").scroll_into_view_if_needed()
         assert in_sight(tab, "#story")
 
