@@ -4,6 +4,7 @@ This is a separate module because importing `regex` takes 9 ms, and few generati
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import regex
@@ -97,6 +98,7 @@ class StopPatterns:
         return self._text[start:end]
 
 
+@lru_cache(maxsize=64)
 def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
     """Compile a stop regex.
 

@@ -1,11 +1,13 @@
 """Stop regexes: the same result wherever the pieces are cut, and no endless search."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from gpt2np import InvalidArgumentError, LanguageModel, Tokenizer
 from gpt2np.data import untrusted_regex
+from gpt2np.generation import stop_regex
 from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.stop_regex import StopPatterns, compile_stop_regex
@@ -149,3 +151,17 @@ def test_a_match_without_characters_ends_the_text(pattern):
     detokenizer.finish()
     assert (detokenizer.text, detokenizer.stop_text) == ("the fox", "")
     assert detokenizer.stop_reason("stop", [5]) == ""
+
+
+def test_a_pattern_is_compiled_once_for_all_copies_of_the_options(monkeypatch):
+    compiled = []
+    compile_pattern = stop_regex.compile_pattern
+    monkeypatch.setattr(
+        stop_regex,
+        "compile_pattern",
+        lambda pattern, name: compiled.append(pattern) or compile_pattern(pattern, name),
+    )
+    options = GenerationOptions(stop_regex="compiled +once")
+    replace(replace(options, top_k=5), seed=3)
+    stop_regex.StopPatterns((), options.stop_regex)
+    assert compiled == ["compiled +once"]
