@@ -293,9 +293,9 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
     dtype = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     try:
         ids: NDArray[Any]
-        if path.suffix == ".npy":
+        if path.suffix.lower() == ".npy":
             ids = np.lib.format.open_memmap(path, mode="r")
-        elif path.suffix == ".bin":
+        elif path.suffix.lower() == ".bin":
             ids = np.memmap(path, dtype, "r")
         else:
             raise ValueError("its name ends in neither .bin nor .npy; first encode the texts")

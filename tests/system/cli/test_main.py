@@ -107,3 +107,21 @@ def test_out_of_memory(tmp_path):
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
     assert line.startswith("gpt2np tokenize: error: out of memory")
+
+
+def test_ctrl_c_during_an_import_lets_the_command_keep_its_work(tmp_path):
+    (tmp_path / "slow.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    code = """
+import gpt2np.cli.main
+from gpt2np.__main__ import main
+def run(arguments):
+    try:
+        import slow
+    finally:
+        print("kept", flush=True)
+gpt2np.cli.main.run = run
+raise SystemExit(main())
+"""
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "kept\n", "")

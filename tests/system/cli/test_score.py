@@ -140,3 +140,11 @@ def test_the_first_token_can_be_left_out(tmp_path):
     assert json.loads(score_here(tmp_path / "t.txt", "--json").stdout)["counted"] == 1
     result = score_here(tmp_path / "t.txt", "--no-from-end-of-text")
     assert result.returncode == 2 and "no token has a token before it" in result.stderr
+
+
+def test_field_is_for_a_table_whose_suffix_is_in_capitals(tmp_path):
+    (tmp_path / "t.CSV").write_text("id,text\n1,The fox\n2,The king\n")
+    result = score_here(tmp_path / "t.CSV", "--field", "id", "--out", tmp_path / "o.jsonl")
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert [row["tokens"] for row in rows] == [1, 1]

@@ -399,3 +399,11 @@ def test_a_run_within_its_warmup_is_noticed(corpus, tmp_path, capsys):
     assert "fewer --warmup-steps" in capsys.readouterr().err
     assert train(corpus, tmp_path / "n", "--max-steps", "2", "--warmup-steps", "1") == 0
     assert "fewer --warmup-steps" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["ids.BIN", "ids.NPY"])
+def test_the_suffix_of_a_corpus_may_be_in_capitals(tmp_path, name):
+    ids = np.arange(1000, dtype=np.uint16) % 300
+    with (tmp_path / name).open("wb") as file:
+        np.save(file, ids) if name == "ids.NPY" else file.write(ids.tobytes())
+    assert read_corpus(tmp_path / name, 300).tolist() == ids.tolist()
