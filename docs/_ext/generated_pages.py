@@ -25,7 +25,7 @@ OPTIONS_HEAD = """\
 
 Each option is a keyword argument of `LanguageModel.generate` and similar methods, and a field of
 `GenerationOptions`. The command line writes it with hyphens: `top_k` is `--top-k`. HTTP requests
-take most options, some under OpenAI's names (see the guide's page *HTTP server*)."""
+take most options, some under OpenAI's names (see the guide's page *Server*)."""
 
 
 def help_of(*command: str) -> str:
