@@ -25,8 +25,9 @@ from gpt2np.cli.output import print_stderr, terminal_style
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import check_target
 from gpt2np.errors import InvalidArgumentError, check_argument, counted
-from gpt2np.interp import Target, Trace, logit_lens, saliency
-from gpt2np.interp.summary import OVERVIEW_POINTS, overview, overview_as_json, summarize_arrays
+from gpt2np.interp import Target, Trace, describe_pass, saliency
+from gpt2np.interp.description import DESCRIBED_POINTS
+from gpt2np.interp.summary import OVERVIEW_POINTS, overview, summarize_arrays
 from gpt2np.interp.trace import prompt_ids, trace
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
@@ -37,6 +38,7 @@ from gpt2np.model.hook_points import (
     select_hook_points,
 )
 from gpt2np.progress import progress_bar
+from gpt2np.tokenizer.display import Style
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("Output").add_argument
     top = "Number of most likely next tokens to show (default: 10)"
     output("--top", type=int, default=10, metavar="N", help=top)
-    output("--json", action="store_true", help="Print the result as one JSON object")
+    output("--json", action="store_true", help="Print a description of the pass as a JSON object")
     output("--npz", type=Path, metavar="FILE", help="Save activations and token ids (.npz)")
     output("--force", action="store_true", help="Overwrite the --npz file")
     add_model_arguments(parser, "dtype", "exact", "weights")
@@ -69,13 +71,23 @@ def run(args: argparse.Namespace) -> int:
     ids = prompt_ids(lm, prompt)
     points = select_hook_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
     with np.errstate(all="ignore"):  # NaN and infinity raise an error later
-        found = _run_trace(lm, ids, points)
+        shown = DESCRIBED_POINTS if args.json else OVERVIEW_POINTS
+        found = _run_trace(lm, ids, [*points, *shown])
         if args.npz:
             saved = found.subset(points)
             saved.save(args.npz)
             n_arrays, size = counted(len(saved), "array"), f"{saved.nbytes / 1e6:,.1f} MB"
             print_stderr(f"{n_arrays}, {size}, in {args.npz}")
-        print(_format_result(lm, prompt, found, points, args), flush=True)
+        arrays = summarize_arrays(found.subset(points)) if args.points and not args.npz else []
+        top = min(args.top, lm.model.config.vocab_size)
+        if args.json:
+            content = {"prompt": prompt, **_described(lm, found, top, args.saliency)}
+            content |= {"arrays": [asdict(each) for each in arrays]} if arrays else {}
+            print(json.dumps(content, ensure_ascii=False), flush=True)
+        else:
+            style = terminal_style()
+            tables = [report.numbers_table(arrays, style)] if arrays else []
+            print("\n\n".join([_overview(lm, found, top, style), *tables]), flush=True)
     return 0
 
 
@@ -90,8 +102,7 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _run_trace(lm: LanguageModel, ids: Sequence[int], points: list[str]) -> Trace:
-    all_points = [*points, *OVERVIEW_POINTS]
-    nbytes = hook_points_nbytes(lm.model.config, len(ids), all_points, lm.model.dtype)
+    nbytes = hook_points_nbytes(lm.model.config, len(ids), points, lm.model.dtype)
     size, n_tokens = f"{nbytes / 1e6:,.1f} MB", counted(len(ids), "token")
     print_stderr(f"memory: {size} for the activations of {n_tokens}")
     total = len(hook_point_names(lm.model.config.n_layer))
@@ -101,35 +112,26 @@ def _run_trace(lm: LanguageModel, ids: Sequence[int], points: list[str]) -> Trac
             bar.update(1)
             return array
 
-        return trace(lm, ids, all_points, interventions=count)
+        return trace(lm, ids, points, interventions=count)
 
 
-def _format_result(
-    lm: LanguageModel, prompt: str, trace: Trace, points: list[str], args: argparse.Namespace
-) -> str:
-    """Format the overview of a trace as text, or as JSON for --json."""
-    arrays = summarize_arrays(trace.subset(points)) if args.points and not args.npz else []
+def _described(lm: LanguageModel, trace: Trace, top: int, has_saliency: bool) -> dict[str, Any]:
+    """Return the description of the pass, with --saliency of the most likely next token."""
+    described = describe_pass(lm, trace, n=top)
+    if has_saliency:
+        target = Target(described["next"][0]["id"])
+        described["saliency"] = saliency(lm, trace.ids.tolist(), target).values.tolist()
+    return described
+
+
+def _overview(lm: LanguageModel, trace: Trace, top: int, style: Style) -> str:
+    """Return the text report, as wide as the terminal."""
     width = shutil.get_terminal_size().columns
-    n_columns = len(trace.ids) if args.json else min(report.lens_columns(width), len(trace.ids))
-    config = lm.model.config
-    total, top = n_columns * (config.n_layer + 1), min(args.top, config.vocab_size)
+    n_columns = min(report.lens_columns(width), len(trace.ids))
+    total = n_columns * (lm.model.config.n_layer + 1)
     with progress_bar(total, "logit lens", "position") as bar:
         found = overview(lm.model, trace, top, last=n_columns, progress=bar.update)
-    table = lm.tokenizer.vocabulary.token_bytes
-    if not args.json:
-        style = terminal_style()
-        parts = [report.as_text(found, table, width, style)]
-        parts += [report.numbers_table(arrays, style)] if arrays else []
-        return "\n\n".join(parts)
-    content: dict[str, Any] = {"model": lm.name, "prompt": prompt}
-    content |= overview_as_json(found, table)
-    if arrays:
-        content["arrays"] = [asdict(numbers) for numbers in arrays]
-    if args.saliency:
-        last = trace[f"blocks.{config.n_layer - 1}.resid"][-1]
-        target = Target(int(logit_lens(lm, last).argmax()))
-        content["saliency"] = saliency(lm, trace.ids.tolist(), target).values.tolist()
-    return json.dumps(content, ensure_ascii=False)
+    return report.as_text(found, lm.tokenizer.vocabulary.token_bytes, width, style)
 
 
 def _point_table() -> str:

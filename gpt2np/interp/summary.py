@@ -6,8 +6,7 @@ Shape letters: K residuals, L layers, H heads, T tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from gpt2np.kernels.array import Array, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.model.ops import softmax
-from gpt2np.tokenizer.vocabulary import token_bytes
 
 PATTERNS = "blocks.*.attn.pattern"
 OVERVIEW_POINTS = (*RESIDUALS, PATTERNS, "logits")
@@ -134,7 +132,6 @@ class Overview:
     ids: list[int]
     lens: LensTable
     top_attention: list[list[AttentionWeight]]  # per layer, the n largest weights of the last token
-    attention: AttentionSummary
     next_ids: list[int]
     next_probabilities: list[float]  # over the whole vocabulary
     vocab_size: int
@@ -163,7 +160,6 @@ def overview(
         trace.ids.tolist(),
         lens,
         [_largest_weights(layer, trace[name][:, -1], n) for layer, name in enumerate(names)],
-        attention_summary(trace),
         next_ids.tolist(),
         p[next_ids].tolist(),
         model.config.vocab_size,
@@ -185,33 +181,3 @@ def summarize_arrays(arrays: Mapping[str, Array]) -> list[ArraySummary]:
         ArraySummary(name, array.shape, float(array.min()), float(array.mean()), float(array.max()))
         for name, array in arrays.items()
     ]
-
-
-def overview_as_json(summary: Overview, table: Mapping[int, bytes]) -> dict[str, Any]:
-    """Convert an overview to JSON values, with token bytes from `table`, escaped if not UTF-8."""
-
-    def tokens(ids: Sequence[int]) -> list[str]:
-        return [token.decode("utf-8", "backslashreplace") for token in token_bytes(ids, table)]
-
-    lens = summary.lens
-    return {
-        "ids": summary.ids,
-        "tokens": tokens(summary.ids),
-        "lens": {
-            "points": lens.points,
-            "positions": lens.positions.tolist(),
-            "ids": lens.ids.tolist(),
-            "tokens": [[tokens(row.tolist()) for row in point] for point in lens.ids],
-            "probabilities": lens.probabilities.tolist(),
-        },
-        "attention": {
-            **{name: array.tolist() for name, array in vars(summary.attention).items()},
-            "last_token": [[asdict(weight) for weight in layer] for layer in summary.top_attention],
-        },
-        "next": [
-            {"id": number, "token": token, "probability": probability}
-            for number, token, probability in zip(
-                summary.next_ids, tokens(summary.next_ids), summary.next_probabilities, strict=True
-            )
-        ],
-    }

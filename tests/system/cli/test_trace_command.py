@@ -14,7 +14,7 @@ from helpers.command_line import run_here
 from safetensors.numpy import load_file, save_file
 
 from gpt2np.cli import main
-from gpt2np.interp import HOOK_POINTS, attention_summary, lens_table, trace
+from gpt2np.interp import HOOK_POINTS, Target, describe_pass, lens_table, saliency, trace
 
 FOX = "Once upon a time there was a fox"
 
@@ -144,36 +144,20 @@ class TestView:
 
 
 class TestJson:
-    def test_everything_is_the_librarys(self, lm, traced):
+    def test_json_is_the_description_of_the_pass(self, lm, traced):
         content = json.loads(output(FOX, "--json", "--top", "4", "--points", "blocks.0.mlp.*"))
-        assert (content["model"], content["prompt"]) == ("bundled", FOX)
-        assert content["ids"] == traced.ids.tolist() and "".join(content["tokens"]) == FOX
-        table = lens_table(lm.model, traced, 4)
-        assert content["lens"]["points"] == list(table.points)
-        assert content["lens"]["positions"] == list(range(8))
-        np.testing.assert_array_equal(content["lens"]["ids"], table.ids)
-        np.testing.assert_allclose(content["lens"]["probabilities"], table.probabilities, rtol=1e-6)
-        assert content["lens"]["tokens"][3][7][0] == lm.tokenizer.decode([table.ids[3, 7, 0]])
-        for name, array in vars(attention_summary(traced)).items():
-            np.testing.assert_allclose(content["attention"][name], array, rtol=1e-6)
-        for layer, looks in enumerate(content["attention"]["last_token"]):
-            rows = traced[f"blocks.{layer}.attn.pattern"][:, -1]
-            weights = [look["weight"] for look in looks]
-            np.testing.assert_allclose(weights, np.sort(rows, axis=None)[:-5:-1], rtol=1e-6)
-            assert all(
-                look["weight"] == pytest.approx(rows[look["head"], look["position"]])
-                for look in looks
-            )
-        assert [entry["id"] for entry in content["next"]] == table.ids[-1, -1].tolist()
-        numbers = {entry["name"]: entry for entry in content["arrays"]}
+        assert content.pop("prompt") == FOX
+        numbers = {entry["name"]: entry for entry in content.pop("arrays")}
+        assert content == json.loads(json.dumps(describe_pass(lm, traced, n=4)))
         assert list(numbers) == [f"blocks.0.mlp.{part}" for part in ("pre", "act", "out")]
         assert numbers["blocks.0.mlp.act"]["largest"] == traced["blocks.0.mlp.act"].max()
         assert numbers["blocks.0.mlp.act"]["shape"] == [8, 1024]
 
-    def test_more_than_the_vocabulary(self):
+    def test_top_beyond_the_vocabulary_lists_all_tokens(self):
         content = json.loads(output("a", "--json", "--top", "9999"))
         assert len(content["next"]) == 4096
-        assert sum(entry["probability"] for entry in content["next"]) == pytest.approx(1, abs=1e-4)
+        total = sum(np.exp(entry["logprob"]) for entry in content["next"])
+        assert total == pytest.approx(1, abs=1e-4)
 
 
 class TestArrays:
@@ -329,6 +313,8 @@ def test_a_model_whose_logits_are_no_numbers(bundled, tmp_path, name, value, arg
     assert "Traceback" not in result.stderr.decode() and "Warning" not in result.stderr.decode()
 
 
-def test_saliency_shows_a_contribution_per_token():
+def test_saliency_explains_the_most_likely_next_token(lm):
     content = json.loads(output("The king said that", "--saliency", "--json"))
-    assert len(content["saliency"]) == 4
+    target = Target(content["next"][0]["id"])
+    expected = saliency(lm, lm.encode_prompt("The king said that"), target).values
+    np.testing.assert_allclose(content["saliency"], expected, rtol=1e-5)
