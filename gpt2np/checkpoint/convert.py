@@ -84,11 +84,7 @@ def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ta
     """Write a model to the new or empty folder `target` in the format of `transformers`.
 
     `weights` have the names of `weight_shapes`. An untied unembedding is `lm_head.weight`. The file
-    has the dtype of the weights, float32 or float64.
-
-    Raises:
-        InvalidArgumentError: `target` exists and is not an empty folder.
-        OSError: the folder cannot be written.
+    has the dtype of the weights, float32 or float64. For errors, see `GPT2.save`.
     """
     dtype = str(weights[WTE].dtype)
 

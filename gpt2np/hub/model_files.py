@@ -54,10 +54,7 @@ def missing_files(exists: Callable[[str], bool], *, weights: bool) -> list[str]:
 
 
 def missing_in(folder: Path, *, weights: bool = True) -> list[str]:
-    """Return the required files and shards that `folder` lacks; see `missing_files`.
-
-    Raises CheckpointError if the index of the shards is damaged.
-    """
+    """Return the required files and shards that `folder` lacks; see `missing_files`."""
     missing = missing_files(lambda name: (folder / name).is_file(), weights=weights)
     shards = list_weight_files(folder) if weights else []
     return missing + [name for name in shards if not (folder / name).exists()]
@@ -80,10 +77,7 @@ COMPANIONS = (
 
 
 def list_weight_files(folder: Path) -> list[str]:
-    """Return the names of the weight files: a single file, or an index and its shards; or [].
-
-    Raises CheckpointError if the index is damaged.
-    """
+    """Return the names of the weight files: a single file, or an index and its shards; or []."""
     if (folder / WEIGHTS_FILE).is_file():
         return [WEIGHTS_FILE]
     index = folder / INDEX_FILE

@@ -76,10 +76,9 @@ class GPT2:
         check_argument(is_mapping, "weights", weights, "a mapping from names to arrays")
         raise_mmap_threshold()
         self.config = config
-        is_known = weight_dtype in (None, "int8")
-        check_argument(is_known, "weight_dtype", weight_dtype, "None or 'int8'")
-        is_possible = not (exact and weight_dtype)
-        check_argument(is_possible, "weight_dtype", weight_dtype, "None for an exact model")
+        expected = "None for an exact model" if exact else "None or 'int8'"
+        is_possible = weight_dtype is None or (weight_dtype == "int8" and not exact)
+        check_argument(is_possible, "weight_dtype", weight_dtype, expected)
         self.exact = exact
         self.weights = Weights(config, weights, quantize=weight_dtype == "int8", exact=exact)
         contexts = (ExactContext, HookedExactContext) if exact else (Context, HookedContext)

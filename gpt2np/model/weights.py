@@ -134,15 +134,10 @@ class Weights(Mapping[str, Array]):
         quantize: bool = False,
         exact: bool = False,
     ) -> None:
-        """Pack the weights, named as in `weight_shapes`; the dtype is that of the embedding.
+        """Pack the weights, named as in `weight_shapes`; see `GPT2` for the arguments and errors.
 
-        With `quantize`, the matrices are packed as int8 (`PackedMatrix`), and vectors keep the
-        dtype. With `exact`, the weights are float64, and the matrices are cut into slices
-        (`ExactLinear`).
-
-        Raises:
-            InvalidArgumentError: an array is missing, or its shape or dtype is wrong; or with
-                `quantize`, it has NaN or infinity.
+        With `quantize`, the matrices are `PackedMatrix` of int8, and vectors keep the dtype. With
+        `exact`, the matrices are `ExactLinear`, and vectors are float64.
         """
         given = _checked(config, arrays)
         self.dtype = np.dtype(np.float64) if exact else given[WTE].dtype

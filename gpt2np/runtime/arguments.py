@@ -15,12 +15,7 @@ from gpt2np.runtime.kv_cache import KVCache
 
 
 def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[IntArray]:
-    """Check lists of token ids, and return each list as an integer array (n,).
-
-    Raises:
-        InvalidArgumentError: there is no sequence, a sequence is empty or not a list of integers,
-            or a token id is not in the vocabulary.
-    """
+    """Check lists of token ids, and return each list as an integer array (n,)."""
     is_iterable = isinstance(sequences, Iterable)
     check_argument(is_iterable, "sequences", sequences, "a list of lists, as in [[5, 6, 7]]")
     arrays = [_integers(ids, "each sequence, as in [[5, 6, 7]],") for ids in sequences]
@@ -50,12 +45,7 @@ def check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
 def check_caches(
     caches: Sequence[KVCache], sequences: Sequence[IntArray], config: GPT2Config, weights: Any
 ) -> None:
-    """Check that each sequence has its own KV cache, and that its new ids fit the context.
-
-    Raises:
-        ContextLengthError: a sequence would exceed n_positions tokens.
-        InvalidArgumentError: a cache is missing, used twice or from another model.
-    """
+    """Check that each sequence has its own KV cache, and that its new ids fit the context."""
     is_list = isinstance(caches, Sequence) and all(isinstance(c, KVCache) for c in caches)
     check_argument(is_list, "caches", caches, "a list, one KVCache per sequence, as in [cache]")
     if not len(sequences) == len(caches) == len(set(caches)):
@@ -86,9 +76,6 @@ def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
     """Validate and return the indices (R,) of the tokens whose logits are requested.
 
     The pass has `n` new tokens. None requests the logits of all `n` tokens.
-
-    Raises:
-        InvalidArgumentError: an index is not an integer in 0 … n - 1.
     """
     if logits_indices is None:
         return np.arange(n)

@@ -36,11 +36,7 @@ class Chain:
     hooks: tuple[Hook, ...]
 
     def for_layers(self, n_layer: int) -> Chain:
-        """Return a copy whose hooks have blocks.* expanded to blocks.0 … blocks.{n_layer - 1}.
-
-        Raises:
-            InvalidArgumentError: the model lacks a hook point.
-        """
+        """Return a copy whose hooks have blocks.* expanded to blocks.0 … blocks.{n_layer - 1}."""
         return Chain(tuple(resolve_hook(hook, n_layer) for hook in self.hooks))
 
     def after_prompt(self) -> Chain:
@@ -88,9 +84,6 @@ def apply_hook(hook: Hook, name: str, array: Array, layer: int | None = None) ->
     """Call the hook with a copy of an array, and overwrite the array with the result.
 
     The hook gets the name blocks.{layer}.{name}, or just `name` without a layer.
-
-    Raises:
-        InvalidArgumentError: see `call_hook`.
     """
     if layer is not None:
         name = f"blocks.{layer}.{name}"

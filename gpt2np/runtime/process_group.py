@@ -32,11 +32,7 @@ from gpt2np.runtime.workers import Workers
 
 
 def create_workers(runner: ModelRunner, world_size: int, max_width: int, max_kept: int) -> Workers:
-    """Return workers for up to `world_size` ranks: processes if Python's threads have a GIL.
-
-    Raises:
-        OSError: the system does not provide shared memory.
-    """
+    """Return workers for up to `world_size` ranks: processes if Python's threads have a GIL."""
     if has_gil():
         return ForkedWorkers(runner, world_size, max_width, max_kept)
     return Workers(runner, world_size, max_width)

@@ -43,11 +43,7 @@ def is_forking_worker() -> bool:
 
 
 class ForkedWorkers(Workers):
-    """The worker processes of one model.
-
-    Raises:
-        OSError: the system does not provide shared memory.
-    """
+    """The worker processes of one model."""
 
     def __init__(
         self, runner: ModelRunner, world_size: int, max_width: int, max_kept: int = 0

@@ -119,11 +119,7 @@ class Workers:
         caches: Sequence[KVCache],
         logits_indices: IntArray,
     ) -> Array:
-        """Compute a pass together with workers that have been started; return the logits (R, V).
-
-        Raises:
-            RankFailedError: a worker has failed.
-        """
+        """Compute a pass together with workers that have been started; return the logits (R, V)."""
         places = [(self.handle(cache.store), cache.slot, cache.length) for cache in caches]
         ids, indices = [ids.tolist() for ids in sequences], logits_indices.tolist()
         # Ranks that sat out passes get the number of barriers so far.
