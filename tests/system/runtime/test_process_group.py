@@ -4,9 +4,7 @@ import gc
 import itertools
 import mmap
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -27,7 +25,7 @@ from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import thread_count
 from gpt2np.model import gpt2, last_token_indices
 from gpt2np.runtime.context import Context
-from gpt2np.runtime.kv_cache import TILE, KVCache, reserve
+from gpt2np.runtime.kv_cache import TILE, KVCache
 from gpt2np.runtime.process_group import ProcessGroup, create_workers
 from gpt2np.runtime.ranks import max_processes
 from gpt2np.runtime.worker_process import ForkedWorkers
@@ -496,79 +494,66 @@ class TestAuto:
         assert model.processes == 1
 
 
-class TestWhenSomethingHappens:
-    def test_one_is_killed(self, alone):
-        """A warning; then the model goes on with one process."""
+def kill_worker(model, monkeypatch):
+    os.kill(pids(model)[0], signal.SIGKILL)
+
+
+def stop_worker(model, monkeypatch):
+    monkeypatch.setattr("gpt2np.runtime.ranks._TIMEOUT_S", 0.2)
+    os.kill(pids(model)[0], signal.SIGSTOP)
+
+
+def fail_in_worker(model, monkeypatch):
+    first, by_rows = os.getpid(), Context.by_rows
+
+    def failing(*arguments):
+        if os.getpid() != first:
+            raise MemoryError("4 GB")
+        return by_rows(*arguments)
+
+    monkeypatch.setattr(Context, "by_rows", staticmethod(failing))
+    model._group.workers.stop()  # the next pass forks another, with the changed function
+
+
+def fail_to_fork(model, monkeypatch):
+    def fork():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    model._group.workers.stop()
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("fail", "warning"),
+        [
+            (kill_worker, "another rank's process has ended$"),
+            (stop_worker, r"another rank has not answered for 0\.2 s$"),
+            (fail_in_worker, "another rank's process has ended: MemoryError: 4 GB$"),
+            (fail_to_fork, "cannot fork another rank: .* temporarily unavailable$"),
+        ],
+    )
+    def test_failed_rank_is_a_warning_and_one_process_goes_on(self, fail, warning, monkeypatch):
         model = small()
         cache = model.new_cache()
         expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
         cache.truncate(1)
-        os.kill(pids(model)[0], signal.SIGKILL)
-        with pytest.warns(
-            UserWarning, match="continues on one process: another rank's process has ended"
-        ):
+        fail(model, monkeypatch)
+        with pytest.warns(UserWarning, match=f"continues on one process: {warning}"):
             found = [model.forward([[6]], [cache])[0]]
         found.append(model.forward([[7]], [cache])[0])
-        np.testing.assert_array_equal(found, expected[1:])
+        same(found, expected[1:])
         assert (model.processes, pids(model)) == (1, [])
 
-    def test_an_error_in_one(self, monkeypatch):
-        """The warning names it."""
-        model = small()
-        first, by_rows = os.getpid(), Context.by_rows
+    def test_system_without_shared_memory_uses_one_process(self, monkeypatch):
+        class Memory(mmap.mmap):
+            def madvise(self, *_):
+                raise OSError(22, "Invalid argument")
 
-        def failing(*arguments):
-            if os.getpid() != first:
-                raise MemoryError("4 GB")
-            return by_rows(*arguments)
-
-        with monkeypatch.context() as context:
-            context.setattr(Context, "by_rows", staticmethod(failing))
-            with pytest.warns(UserWarning, match="process has ended: MemoryError: 4 GB$"):
-                found = model.forward([[5]])
-        np.testing.assert_array_equal(found, model.forward([[5]]))
-
-    def test_no_file_can_be_opened(self):
-        import resource
-
-        model = small()
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        failures = [
-            "",
-            "cannot fork another rank: .* open files",
-            "cannot fork another rank: .* open files",
-        ]
-        for left, failure in enumerate(failures):
-            with_processes(model, 2)
-            gc.collect()  # an old file that is closed during the pass would be one more to open
-            # Files that other tests or torch left open have gaps between their numbers.
-            unused = (n for n in itertools.count() if not os.path.lexists(f"/proc/self/fd/{n}"))
-            limit = next(itertools.islice(unused, left, None))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
-            try:
-                with warnings.catch_warnings(record=True) as told:
-                    warnings.simplefilter("always")
-                    assert model.forward([[5]]).shape == (1, 1031)
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            assert re.search(failure, "".join(str(warning.message) for warning in told))
-            assert (model.processes, pids(model)) == (1 if failure else 2, [])
-
-    def test_several_threads_kill_the_same_workers(self, monkeypatch):
-        """As at exit, while a daemon thread's pass notices that the workers have ended."""
-        model = small()
-        model.forward([[5]])
-        workers, (pid,) = model._group.workers, pids(model)
-        waitpid = os.waitpid
-
-        def interrupted(*arguments):
-            monkeypatch.setattr(os, "waitpid", waitpid)
-            workers.stop()
-            return waitpid(*arguments)
-
-        monkeypatch.setattr(os, "waitpid", interrupted)
-        workers.stop()
-        assert not len(workers) and not is_running(pid)
+        monkeypatch.setattr(mmap, "mmap", Memory)
+        model = random_model(**SHAPES["small heads"])
+        model.processes = 2
+        assert model.processes == 1
 
     def test_a_multithreaded_product_in_another_thread(self):
         """A fork would never return: workers are forked once the product has ended."""
@@ -610,41 +595,8 @@ class TestWhenSomethingHappens:
         done = run_program(program, OPENBLAS_NUM_THREADS="4")
         assert (done.returncode, done.stdout) == (0, "[1, 1, 1, 1, 1]\n"), done.stderr
 
-    def test_one_can_not_be_forked(self, monkeypatch):
-        model = small()
-
-        def fork():
-            raise BlockingIOError(11, "Resource temporarily unavailable")
-
-        monkeypatch.setattr(os, "fork", fork)
-        with pytest.warns(
-            UserWarning, match="cannot fork another rank: .* temporarily unavailable"
-        ):
-            assert model.forward([[5]]).shape == (1, 1031)
-        assert (model.processes, pids(model)) == (1, [])
-
-    def test_a_system_that_takes_no_memory_back(self, monkeypatch):
-        class Memory(mmap.mmap):
-            def madvise(self, *_):
-                raise OSError(22, "Invalid argument")
-
-        monkeypatch.setattr(mmap, "mmap", Memory)
-        model = random_model(**SHAPES["small heads"])
-        model.processes = 2
-        assert model.processes == 1
-
-    def test_one_does_not_answer(self, monkeypatch):
-        monkeypatch.setattr("gpt2np.runtime.ranks._TIMEOUT_S", 0.2)
-        model = small()
-        expected = model.forward([[5]])
-        os.kill(pids(model)[0], signal.SIGSTOP)
-        with pytest.warns(UserWarning, match="another rank has not answered for 0.2 s"):
-            found = model.forward([[5]])
-        np.testing.assert_array_equal(found, expected)
-        assert pids(model) == []
-
     @pytest.mark.parametrize("ids", [[6], range(100)], ids=["a token", "a prompt"])
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, TimeoutError])
     def test_an_error_in_the_middle(self, error, ids, monkeypatch):
         """It is raised, the cache is as before, and others compute the next pass."""
         model = small()
@@ -774,33 +726,6 @@ class TestWhenSomethingHappens:
         np.testing.assert_array_equal(found, expected[2:])
         assert is_running(*pids(model))
 
-    def test_a_timeout_of_the_user_s(self, monkeypatch):
-        """It is not taken for a process's end."""
-        model = small()
-        expected = model.forward([[5]])
-
-        def late(*arguments):
-            raise TimeoutError("the user's")
-
-        monkeypatch.setattr(Context, "by_rows", late)
-        with pytest.raises(TimeoutError, match="the user's"):
-            model.forward([[5]])
-        monkeypatch.undo()
-        np.testing.assert_array_equal(model.forward([[5]]), expected)
-        assert model.processes == 2
-
-    def test_sockets_of_the_program_time_out(self):
-        before = socket.getdefaulttimeout()
-        socket.setdefaulttimeout(0.05)
-        try:
-            model = small()
-            expected = model.forward([[5]])
-            time.sleep(0.3)
-            np.testing.assert_array_equal(model.forward([[5]]), expected)
-            assert is_running(*pids(model))
-        finally:
-            socket.setdefaulttimeout(before)
-
     def test_the_number_is_set_while_another_thread_computes(self):
         model = small()
         expected = model.forward([[5]])
@@ -816,17 +741,6 @@ class TestWhenSomethingHappens:
                 with_processes(model, 2)
             assert result.result()
         assert time.monotonic() - start < 30
-
-    def test_the_number_is_set_between_two_steps_of_another_threads_pass(self, monkeypatch):
-        model = small()
-        expected = model.forward([[5]])
-
-        def reserve_and_set(*arguments):
-            reserve(*arguments)
-            model.processes = 1
-
-        monkeypatch.setattr("gpt2np.model.model.reserve", reserve_and_set)
-        np.testing.assert_array_equal(model.forward([[5]]), expected)
 
     def test_many_caches_are_let_go_of_within_a_pass(self, monkeypatch):
         """As by the garbage collector, which comes when it likes."""
