@@ -105,7 +105,9 @@ def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ta
 
 
 def check_new_folder(target: Path) -> None:
-    """Raise InvalidArgumentError if `target` exists and is not an empty folder."""
+    """Raise InvalidArgumentError if `target` is not the name of a new or an empty folder."""
+    if target in (Path(), Path("-")):
+        raise InvalidArgumentError(f"{str(target)!r} is no name of a folder; name a new folder")
     resolved = target.resolve()
     is_empty_folder = resolved.is_dir() and not any(resolved.iterdir())
     if target.is_symlink() or (resolved.exists() and not is_empty_folder):

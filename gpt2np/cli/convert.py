@@ -39,16 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.target == Path():
-        raise InvalidArgumentError("DST is empty or the current folder; name a new folder")
-    if args.target == Path("-"):
-        raise InvalidArgumentError("DST is -, but several files are written; name a new folder")
+    from gpt2np.checkpoint.convert import check_new_folder, convert
     from gpt2np.hub.model_files import COMPANIONS, UNSUPPORTED_SUFFIXES
 
+    check_new_folder(args.target)
     if args.target.suffix.lower() in (".safetensors", *UNSUPPORTED_SUFFIXES):
         reason = f"the output is a folder with safetensors files, but DST is {args.target}"
         raise InvalidArgumentError(f"{reason}; name a folder, or {SEE_MISSING_FEATURES}")
-    from gpt2np.checkpoint.convert import convert
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 

@@ -12,7 +12,7 @@ from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import atomic_write_text, check_target
-from gpt2np.errors import InvalidArgumentError, check_argument, counted
+from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.explain import explain
 
 
@@ -31,9 +31,7 @@ def run(args: argparse.Namespace) -> int:
     if is_stdout and args.force:
         raise InvalidArgumentError("--force has no effect on standard output; leave it out")
     if not is_stdout:
-        check_target(args.output, force=args.force, inputs=[args.file])
-        is_html = args.output.suffix.lower() in (".html", ".htm")
-        check_argument(is_html, "output", f"{args.output}", "a name that ends in .html, or -")
+        check_target(args.output, (".html", ".htm"), force=args.force, inputs=[args.file])
     page = explain(load_model(args), prompt)
     if not is_stdout:
         atomic_write_text(args.output, page.html)

@@ -114,9 +114,7 @@ def _wrong_arrays(report: "Report") -> Iterator[str]:
 def _record(args: argparse.Namespace) -> int:
     from gpt2np.parity import record, write_golden
 
-    if args.golden.suffix != ".safetensors":
-        raise InvalidArgumentError(f"{args.golden}: the file's name must end in .safetensors")
-    check_target(args.golden, force=args.force)
+    check_target(args.golden, (".safetensors",), force=args.force)
     prompts = {f"prompt{i}": text for i, text in enumerate(args.prompt or [])} or None
     lm = load_model(args, may_fall_back=False)
     golden = record(lm, prompts, args.points or "*", args.max_new_tokens)

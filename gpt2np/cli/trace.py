@@ -96,9 +96,7 @@ def _check_options(args: argparse.Namespace) -> None:
     if args.saliency and not args.json:
         raise InvalidArgumentError("--saliency needs --json")
     if args.npz:
-        check_target(args.npz, force=args.force, inputs=[args.file])
-        is_npz = args.npz.suffix == ".npz"
-        check_argument(is_npz, "npz", str(args.npz), "the name of a .npz file")
+        check_target(args.npz, (".npz",), force=args.force, inputs=[args.file])
 
 
 def _run_trace(lm: LanguageModel, ids: Sequence[int], points: list[str]) -> Trace:

@@ -63,8 +63,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from gpt2np.checkpoint.convert import check_new_folder
 
-    if args.out in (Path(), Path("-")):
-        raise InvalidArgumentError(f"OUT is {str(args.out)!r}; name a new folder")
     check_new_folder(args.out)
     for name in ("save_steps", "logging_steps"):
         value = getattr(args, name)

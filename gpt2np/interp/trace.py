@@ -130,7 +130,8 @@ class Trace(Mapping[str, Array]):
             InvalidArgumentError: the name does not end in .npz.
             OSError: the file can't be written; an existing file is left unchanged.
         """
-        check_argument(as_path(path).suffix == ".npz", "path", path, "the name of an .npz file")
+        is_npz = as_path(path).suffix.lower() == ".npz"
+        check_argument(is_npz, "path", path, "the name of an .npz file")
         config = asdict(self.config) | {"eos_token_id": list(self.config.eos_token_ids)}
         arrays: dict[str, Any] = {"ids": self.ids, "config": json.dumps(config), **self.arrays}
         # np.savez would append .npz to a file name.

@@ -55,7 +55,7 @@ def test_impossible_targets(tmp_path):
 @pytest.mark.parametrize(
     ("source", "target", "told"),
     [
-        ("bundled", "-", "DST is -, but several files are written; name a new folder"),
+        ("bundled", "-", "'-' is no name of a folder; name a new folder"),
         ("bundled", "x.gguf", "the output is a folder with safetensors files, but DST is x.gguf"),
     ],
 )

@@ -55,7 +55,7 @@ def test_hostile_text_from_standard_input(tmp_path):
         (["fox " * 99, "-o", "p.html"], "and a page holds at most 64"),
         (["fox", "-o", "p.html", "--file", "x"], "give either PROMPT or --file, not both"),
         (["fox"], "the following arguments are required: -o/--output"),
-        (["fox", "-o", "p.png"], "--output is 'p.png'; it must be a name that ends in .html, or -"),
+        (["fox", "-o", "p.png"], "p.png: the suffix selects the format; use one of .html, .htm"),
         (["-o", "p.html", "--file", "none.txt"], "cannot read --file none.txt: No such file"),
     ],
 )

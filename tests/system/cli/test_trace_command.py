@@ -219,7 +219,7 @@ class TestBadInput:
             (["--top", "x"], 2, "--top"),
             (["--npz", "none/x.npz"], 2, "the folder none does not exist"),
             (["--npz", "there.npz"], 2, "there.npz exists already; give --force"),
-            (["--npz", "x.txt"], 2, "--npz is 'x.txt'; it must be the name of a .npz file"),
+            (["--npz", "x.txt"], 2, "x.txt: the suffix selects the format; use one of .npz"),
             (["--npz", ".", "--force"], 2, ". is not a file; choose another name"),
             (["--npz", "x" * 300], 1, "xxx: File name too long"),
             (["--saliency"], 2, "--saliency needs --json"),
