@@ -47,7 +47,6 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   const blocks = element("div", { class: "machine-blocks", role: "group", "aria-label": "Blocks" });
   const play = button("Play", () => (isPlaying ? pause() : start()), { class: "play primary" });
   const range = element("input", { type: "range", class: "moment", min: 0, step: 0.05, "aria-label": "Moment of the pass" });
-  const speed = element("select", { "aria-label": "Speed" }, ...[[0.25, "¼ speed"], [0.5, "½ speed"], [1, "speed 1"], [2, "speed 2"], [4, "speed 4"]].map(([value, label]) => element("option", { value, selected: value === 1 }, label)));
   const heads = element("div", { class: "machine-heads", role: "group", "aria-label": "Heads to show" });
   const caption = element("p", { class: "machine-caption", role: "status" });
   const crumbs = element("nav", { class: "machine-crumbs", "aria-label": "Where you are in the model" });
@@ -58,7 +57,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
   const showNumbers = createNumbers(panels, sections);
   root.classList.add("machine");
   root.append(element("div", { class: "machine-head" }, text, crumbs), stage,
-    element("div", { class: "transport" }, button("‹ Step", () => step(-1), { class: "back", "aria-label": "Step back" }), play, button("Step ›", () => step(1), { class: "forth", "aria-label": "Step" }), range, speed, heads),
+    element("div", { class: "transport" }, button("‹ Step", () => step(-1), { class: "back", "aria-label": "Step back" }), play, button("Step ›", () => step(1), { class: "forth", "aria-label": "Step" }), range, heads),
     caption, legend);
   const zoom = createZoom({
     canvas, picture, crumbs, source,
@@ -105,7 +104,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     let before = performance.now();
     const tick = (now) => {
       const phase = phases[Math.min(phases.length - 1, Math.floor(moment))];
-      moment = Math.min(end, moment + (Math.max(0, now - before) / 1000 / secondsOf(phase, pass)) * Number(speed.value));
+      moment = Math.min(end, moment + Math.max(0, now - before) / 1000 / secondsOf(phase, pass));
       before = now;
       render();
       if (moment >= end && end === phases.length) fall();
@@ -240,7 +239,7 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     const from = shown.token !== null && bars.querySelector(".own")?.getBoundingClientRect();
     if (!from || reducedMotion.matches) return;
     const to = slot.getBoundingClientRect();
-    slot.animate([{ transform: `translate(${from.left - to.left}px, ${from.top - to.top}px)` }, { transform: "none" }], { duration: 500 / Number(speed.value), easing: "ease-in" });
+    slot.animate([{ transform: `translate(${from.left - to.left}px, ${from.top - to.top}px)` }, { transform: "none" }], { duration: 500, easing: "ease-in" });
   }
 
   // ---- words

@@ -14,7 +14,7 @@ export const phasesOf = ({ n_layer }) => [
   { kind: "answer" }, { kind: "draw" },
 ];
 
-/** Seconds of a phase at speed 1: the middle blocks run quicker than the first. */
+/** Seconds of a phase: the middle blocks run quicker than the first. */
 export const secondsOf = ({ kind, layer }, { n_layer }) =>
   ({ embed: 1, attention: layer ? 4.4 / (2 * n_layer) : 0.9, mlp: layer ? 3.2 / (2 * n_layer) : 0.6, answer: 0.8, draw: 1.2 })[kind];
 

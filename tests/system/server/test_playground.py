@@ -506,7 +506,6 @@ class TestMachine:
         """Play shows the pass; at its end the next token is written and its pass played."""
         tab = open_tab()
         write(tab, PROMPT, max_tokens=1)
-        tab.select_option(".transport select", "4")
         tab.wait_for_function("() => +document.querySelector('#machine').dataset.moment === 15")
         tab.click(".transport .play")
         tab.wait_for_function("() => document.querySelectorAll('#story .piece').length > 11")
@@ -519,7 +518,6 @@ class TestMachine:
 
     def test_one_token_is_played_once(self, open_tab):
         tab = open_tab()
-        tab.select_option(".transport select", "4")
         tab.click("#step")
         wait_for_end(tab)
         tab.wait_for_function("() => +document.querySelector('#machine').dataset.moment === 15")
