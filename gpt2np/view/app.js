@@ -17,7 +17,6 @@ const N_END = 8; // tokens of the end of a text
 
 /** What the page shows. `pinned` is the index of a token of prompt and path, or their number. */
 const state = { models: [], model: null, tree: null, current: null, pinned: null, lastRun: null };
-const history = [];
 let running = null; // the AbortController of the text that is being written
 
 // ---- settings
@@ -119,7 +118,7 @@ $("prompt").addEventListener("input", () => {
     pin(state.pinned ?? allIds().length);
   } else {
     hideStory("The prompt has changed. Write something first.");
-    setStatus("The prompt has changed. Write begins a new text; Undo brings the old one back.");
+    setStatus("The prompt has changed. Write begins a new text.");
   }
 });
 
@@ -388,24 +387,18 @@ async function choose(index, { id, logprob }) {
   const path = pathTo(state.current);
   const parent = path[index - promptLength - 1] ?? state.tree.root;
   const like = parent.children.find((child) => child.top);
-  remember();
   const node = state.tree.add(parent, { id, logprob, top: like?.top, how: settingsNow() });
   state.current = node;
   state.pinned = index;
   renderStory();
   if (isEnd(id)) setStatus("The text ends here: you picked the end-of-text token.");
-  else await write(node, readSettings().max_tokens, { remembers: false });
+  else await write(node, readSettings().max_tokens);
 }
 
 // ---- writing
 
 /** Wait until the page is drawn: what the server does next would slow drawing down. */
 const drawn = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
-
-function remember() {
-  history.push({ tree: state.tree, current: state.current, pinned: state.pinned, prompt: state.tree?.text });
-  $("undo").disabled = false;
-}
 
 const isTreeOfPrompt = () => state.tree?.text === $("prompt").value;
 
@@ -414,7 +407,6 @@ function setBusy(controller) {
   const hasText = isTreeOfPrompt();
   for (const id of ["generate", "step", "continue", "retry"]) $(id).disabled = Boolean(controller) || (!hasText && (id === "continue" || id === "retry"));
   $("retry").disabled ||= !state.lastRun;
-  $("undo").disabled = Boolean(controller) || !history.length;
   $("stop").disabled = !controller;
 }
 
@@ -440,7 +432,6 @@ async function usePrompt() {
   if (state.tree?.text === text && state.tree.model === state.model.id) return true;
   const ids = await tokenizePrompt();
   if (!ids) return false;
-  if (state.tree) remember();
   const tree = Object.assign(new Tree(text, ids), { model: state.model.id });
   Object.assign(state, { tree, current: tree.root, pinned: null, lastRun: null });
   return true;
@@ -484,7 +475,7 @@ function sayStopped(error, n) {
  * Write `count` tokens after the node `start`; without it, after the current text, or after the prompt if `seed` is given.
  * With `ways` > 1, write that many texts, without `start` from the chosen token on.
  */
-async function writeText(start, count, { seed, ways = 1, remembers = true, usesPrompt = false, plays = false } = {}) {
+async function writeText(start, count, { seed, ways = 1, usesPrompt = false, plays = false } = {}) {
   const controller = new AbortController();
   setBusy(controller);
   if ((usesPrompt && !(await usePrompt())) || !(await steering.ready())) return setBusy(null);
@@ -499,7 +490,6 @@ async function writeText(start, count, { seed, ways = 1, remembers = true, usesP
   }
   const settings = readSettings();
   const used = seed ?? (settings.seed + depth) % 2 ** 32; // another draw at each length of the text
-  if (remembers && state.current !== state.tree.root) remember();
   state.current = start;
   state.lastRun = { start, count };
   const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, n: ways, ...sampling(settings), ...steering.fields() };
@@ -574,16 +564,6 @@ $("retry").addEventListener("click", () => {
   $("seed").value = (readSettings().seed + 1) % 2 ** 32;
   write(state.lastRun.start, state.lastRun.count);
 });
-$("undo").addEventListener("click", async () => {
-  const last = history.pop();
-  if (!last) return;
-  Object.assign(state, { tree: last.tree, current: last.current });
-  if (last.prompt !== $("prompt").value) {
-    $("prompt").value = last.prompt;
-    tokenizePrompt();
-  }
-  await goTo(last.current, { index: last.pinned, says: "Undone." });
-});
 $("prompt").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("write-form").requestSubmit();
 });
@@ -615,7 +595,6 @@ async function openExample({ prompt, layer, head, looksAt, next }) {
 
 async function openBranch(leaf) {
   if (running) return;
-  remember();
   state.current = leaf;
   await ensureNumbers().catch(showError);
   await goTo(leaf, { index: state.tree.ids.length });
@@ -689,7 +668,6 @@ $("model").addEventListener("change", async () => {
   await useModel($("model").value);
   for (const id of ["prompt-tokens", "story"]) $(id).replaceChildren(); // ids of another vocabulary
   state.tree = state.current = state.pinned = state.lastRun = null;
-  history.length = 0;
   hideStory("Write something first.");
   setBusy(null);
   await tokenizePrompt();
