@@ -14,34 +14,18 @@ export class ServerError extends Error {
 export class ConnectionLost extends Error {}
 
 let tell = () => {};
-/** Call `listener(isLost)` when the connection is lost, and when the server answers again. */
+/** Call `listener(isLost)` when the server can't be reached, and when it answers. */
 export const onConnection = (listener) => { tell = listener; };
 
 let key = sessionStorage.getItem("gpt2np-key");
-let isWaiting = false;
 
 export function setKey(value) {
   key = value;
   sessionStorage.setItem("gpt2np-key", value);
 }
 
-/** Ask /health until the server answers. */
-async function waitForServer() {
-  if (isWaiting) return;
-  isWaiting = true;
-  tell(true);
-  for (;;) {
-    await new Promise((resolve) => setTimeout(resolve, 500));
-    try {
-      if ((await fetch("health")).ok) break;
-    } catch { /* not yet */ }
-  }
-  isWaiting = false;
-  tell(false);
-}
-
 function connectionLost() {
-  waitForServer();
+  tell(true);
   return new ConnectionLost("The connection to the server is lost.");
 }
 
@@ -53,6 +37,7 @@ async function request(path, options = {}) {
   } catch (error) {
     throw error.name === "AbortError" ? error : connectionLost();
   }
+  tell(false);
   if (response.ok) return response;
   const body = await response.json().catch(() => null);
   throw new ServerError(response.status, body?.error?.message ?? `The server answered with status ${response.status}.`);

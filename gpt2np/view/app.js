@@ -648,13 +648,7 @@ function showAgain() {
   else if (!running) tokenizePrompt(); // a second request would take the first one's place
 }
 
-onConnection((isLost) => {
-  $("connection").hidden = !isLost;
-  $("connection").textContent = isLost ? "The connection to the server is lost. This page keeps everything and asks again every half second." : "";
-  if (isLost) return;
-  if (state.model) setStatus("The server is back. You can go on.");
-  else start();
-});
+onConnection((isLost) => { $("connection").hidden = !isLost; });
 
 async function useModel(name) {
   state.model = await loadModel(name);
@@ -695,7 +689,6 @@ async function start() {
     showSettings();
     document.documentElement.dataset.ready = "true";
   } catch (error) {
-    if (error.status === 503) setTimeout(start, 500);
     showError(error);
   }
 }

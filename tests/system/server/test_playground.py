@@ -968,10 +968,10 @@ class TestStandards:
             port = guarded.url.rpartition(":")[2]
         assert 5 < n_kept < 400
         with running_server(tmp_path, *arguments, "--port", port):
-            tab.wait_for_selector("#connection", state="hidden")
             set_inputs(tab, {"max_tokens": 2})
             tab.click("#continue")
             wait_for_end(tab)
+            assert tab.is_hidden("#connection")
             assert len(story(tab)[0]) == n_kept + 2
 
 
