@@ -411,7 +411,7 @@ def _explains(x: Array, right: Array, wrong: Array, *, is_rounding: bool) -> boo
 
 
 def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:
-    """Describe an error: its heads, tokens or columns, and the mistakes that it resembles."""
+    """Describe an error: its heads, tokens or columns, and a narrower dtype of its numbers."""
     error = x - right
     if not np.isfinite(error).all():
         return "not all numbers are finite"
@@ -422,14 +422,6 @@ def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:
         if len(wrong) <= x.shape[axis] * 7 / 8:
             listed = ", ".join(map(str, wrong[:6])) + ", …" * (len(wrong) > 6)
             notes.append(f"only in {len(wrong)} of {x.shape[axis]} {name}: {listed}")
-    if np.allclose(right.sum(-1), 1) and not np.allclose(x.sum(-1), 1, atol=1e-2):
-        notes.append("rows do not sum to 1")
-    factors = (error * right).sum(-1, keepdims=True) / (right * right).sum(-1, keepdims=True)
-    limit = _rms(error) / 20
-    if x.shape[-2] > 1 and _rms(error - error.mean(-2, keepdims=True)) < limit:
-        notes.append("the same for all tokens, as a wrong bias causes")
-    elif _rms(error - factors * right) < limit:
-        notes.append("one factor for each token, as a wrong scale or variance causes")
     if (kind := _recognized([x])) in DTYPES[: DTYPES.index(dtype)]:
         notes.append(f"all numbers are {kind}")
     return "; ".join(notes)
