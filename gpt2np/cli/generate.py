@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     no_echo = "Print the continuation without the prompt"
     parser.add_argument("--no-echo", action="store_true", help=no_echo)
+    special = "Encode special tokens as single tokens (allow) or as plain text (default: text)"
+    parser.add_argument("--special", choices=("allow", "text"), default="text", help=special)
     parser.add_argument("--json", action="store_true", help="Print each text as a JSON object")
     add_generation_arguments(parser)
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
@@ -43,16 +45,17 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
     lm = load_model(args)
     resolved = lm.resolve_options(**options)
+    allowed = "all" if args.special == "allow" else ()
     if not prompt:
         print_stderr("the prompt is empty; the text starts from the end-of-text token")
     if notice := prompt_notice(prompt, resolved):
         print_stderr(notice)
     exit_code = 0
     if resolved.num_beams > 1:
-        completion = lm.generate(prompt, **options)
+        completion = lm.generate(prompt, allowed_special=allowed, **options)
         _print_completions(completion, lm, args)
     else:
-        streams = lm.streams(prompt, **options)
+        streams = lm.streams(prompt, allowed_special=allowed, **options)
         completion, exit_code = _run_streams(streams, lm, resolved, args)
     print_stderr(_summary(completion, lm.model.config.n_positions, resolved))
     return exit_code

@@ -321,7 +321,7 @@ def warn_of_special(
             if isinstance(text, str) and name in text and name not in allowed:
                 warnings.warn(
                     f"the text has the special token {name}, which is encoded as plain text; to "
-                    'encode it as one token, give allowed_special="all"',
+                    'encode it as one token, allow it (allowed_special="all")',
                     stacklevel=3,
                 )
                 return
