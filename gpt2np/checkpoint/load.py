@@ -134,20 +134,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}; to load a model by name, call gpt2np.load")
     if not (folder / CONFIG_FILE).exists():
-        if (folder / "adapter_config.json").exists():
-            raise CheckpointError(
-                f"{folder} has an adapter (LoRA); merge it into its base model; "
-                f"{SEE_MISSING_FEATURES}"
-            )
-        if next(folder.glob("*.gguf"), None):
-            raise CheckpointError(
-                f"{folder} has a GGUF file; gpt2np reads safetensors only; {SEE_MISSING_FEATURES}"
-            )
-        inner = sorted(file.parent for file in folder.glob(f"*/{CONFIG_FILE}"))
-        example = f", such as {inner[-1]}" if inner else ""
-        raise CheckpointError(
-            f"{folder / CONFIG_FILE} is missing, or not a file; name the folder of a model{example}"
-        )
+        raise CheckpointError(_missing_config(folder))
     config = GPT2Config.from_file(folder / CONFIG_FILE)
     stored = _read_headers(folder)
     with errors_at(f"{folder}: "):
@@ -163,6 +150,19 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     linear_shape = (3 * config.n_embd, config.n_embd)  # never square, so it tells the layout
     c_attn_shapes = {tensor.shape for name, tensor in tensors.items() if name.endswith(MATRICES[0])}
     return Checkpoint(folder, config, tensors, transposed=c_attn_shapes == {linear_shape})
+
+
+def _missing_config(folder: Path) -> str:
+    """Return the error message for a folder without a config.json."""
+    for pattern, content in (
+        ("adapter_config.json", "an adapter (LoRA); merge it into its base model"),
+        ("*.gguf", "a GGUF file; gpt2np reads safetensors only"),
+    ):
+        if next(folder.glob(pattern), None):
+            return f"{folder} has {content}; {SEE_MISSING_FEATURES}"
+    inner = sorted(file.parent for file in folder.glob(f"*/{CONFIG_FILE}"))
+    example = f", such as {inner[-1]}" if inner else ""
+    return f"{folder / CONFIG_FILE} is missing, or not a file; name the folder of a model{example}"
 
 
 def _read_headers(folder: Path) -> dict[str, TensorInfo]:

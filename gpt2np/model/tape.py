@@ -27,7 +27,7 @@ from gpt2np.model.gpt2 import transformer_block
 from gpt2np.model.ops import causal_mask
 from gpt2np.model.plain import PlainContext, PlainKV, PlainLayerNorm, PlainLinear
 from gpt2np.model.weights import BlockWeights
-from gpt2np.runtime.hooked_context import Chain, Hook, call_hook, resolve_hook
+from gpt2np.runtime.hooked_context import Chain, Hook, call_hook, full_name, resolve_hook
 
 MAX_BYTES = 1 << 30
 """Bytes of kept arrays above which the backward pass runs each block again."""
@@ -88,7 +88,7 @@ class Tape(PlainContext):
 
     def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Return x as the caller's hooks edit it. Keep the array if the backward pass reads it."""
-        full = _full_name(name, layer)
+        full = full_name(name, layer)
         for hook in self._hooks_at(full):
             edited = call_hook(hook, full, x.copy())
             if not hasattr(hook, "gradient") and not np.array_equal(edited, x, equal_nan=True):
@@ -101,7 +101,7 @@ class Tape(PlainContext):
             self._saved[full] = x
         if name == "resid" and self._kept_bytes(x) > self._max_bytes:
             for kept in _KEPT[:-1]:
-                del self._saved[_full_name(kept, layer)]
+                del self._saved[full_name(kept, layer)]
         return x
 
     def _hooks_at(self, full: str) -> list[Any]:
@@ -109,7 +109,7 @@ class Tape(PlainContext):
         return [hook for hook in self._hooks if not hasattr(hook, "edits") or hook.edits(full)]
 
     def _hooks_in_attention(self, layer: int) -> bool:
-        return any(self._hooks_at(_full_name(name, layer)) for name in _IN_ATTENTION)
+        return any(self._hooks_at(full_name(name, layer)) for name in _IN_ATTENTION)
 
     def _kept_bytes(self, x: Array) -> int:
         """Return the bytes of the arrays of all blocks; x (N, C) has the pass's dtype."""
@@ -135,7 +135,7 @@ class Tape(PlainContext):
         for text in self._texts if self._hooks_in_attention(layer) else ():
             for name, array in zip(("attn.q", "attn.k", "attn.v"), qkv, strict=True):
                 array[:, text] = self.hook(name, array[:, text], layer)
-        self._saved[_full_name("attn.qkv", layer)] = qkv
+        self._saved[full_name("attn.qkv", layer)] = qkv
         joined = np.empty_like(x)
         z = self._by_head(joined, 1)[0]  # (H, N, D)
 
@@ -146,7 +146,7 @@ class Tape(PlainContext):
                 z[part[1], part[0]][:, queries] = attend(q[:, queries], kv, mask)
 
         self._for_parts(attend_part, layer)
-        self._saved[_full_name("attn.z", layer)] = joined
+        self._saved[full_name("attn.z", layer)] = joined
         return joined
 
     def _by_head(self, x: Array, count: int) -> Array:
@@ -174,7 +174,7 @@ class Tape(PlainContext):
 
     def saved(self, name: str, layer: int | None = None) -> Array:
         """Return the array of a hook point in the forward pass; attn.z is (N, C), heads joined."""
-        return self._saved[_full_name(name, layer)]
+        return self._saved[full_name(name, layer)]
 
     def resid_before(self, layer: int) -> Array:
         """Return the residual stream (N, C) before a block, or before ln_f for n_layer."""
@@ -183,8 +183,8 @@ class Tape(PlainContext):
     def recompute(self, w: BlockWeights) -> None:
         """Run a block again if the forward pass did not keep the block's arrays."""
         for name in _KEPT:
-            self._saved.pop(_full_name(name, w.layer + 1), None)
-        if _full_name("ln_1", w.layer) not in self._saved:
+            self._saved.pop(full_name(name, w.layer + 1), None)
+        if full_name("ln_1", w.layer) not in self._saved:
             limit, self._max_bytes = self._max_bytes, np.iinfo(np.int64).max
             context: Any = self
             transformer_block(context, w, self.resid_before(w.layer))
@@ -192,7 +192,7 @@ class Tape(PlainContext):
 
     def gradient(self, name: str, d: Array, layer: int | None = None) -> Array:
         """Show the gradient at a hook point; return the gradient before the caller's hooks."""
-        full = _full_name(name, layer)
+        full = full_name(name, layer)
         for hook in reversed(self._hooks_at(full)):
             if hasattr(hook, "gradient"):
                 d = hook.gradient(full, d)
@@ -322,7 +322,3 @@ def _flatten(hook: Any) -> list[Any]:
     if not isinstance(hook, Chain):
         return [hook]
     return [inner for part in hook.hooks for inner in _flatten(part)]
-
-
-def _full_name(name: str, layer: int | None) -> str:
-    return name if layer is None else f"blocks.{layer}.{name}"

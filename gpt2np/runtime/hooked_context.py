@@ -81,13 +81,13 @@ def call_hook(hook: Hook, name: str, array: Array) -> Array:
 
 
 def apply_hook(hook: Hook, name: str, array: Array, layer: int | None = None) -> None:
-    """Call the hook with a copy of an array, and overwrite the array with the result.
+    """Call the hook with a copy of an array, and overwrite the array with the result."""
+    array[...] = call_hook(hook, full_name(name, layer), array.copy())
 
-    The hook gets the name blocks.{layer}.{name}, or just `name` without a layer.
-    """
-    if layer is not None:
-        name = f"blocks.{layer}.{name}"
-    array[...] = call_hook(hook, name, array.copy())
+
+def full_name(name: str, layer: int | None) -> str:
+    """Return the name that a hook gets: blocks.{layer}.{name}, or just `name` without a layer."""
+    return name if layer is None else f"blocks.{layer}.{name}"
 
 
 def _selects_positions(hook: Hook) -> bool:
