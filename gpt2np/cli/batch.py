@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
     options = generation_options(args)
     prompts = spool_stdin(args.prompts)
     from gpt2np.data.rows import check_rows_target
-    from gpt2np.prompts.job import continue_file, job_seed
-    from gpt2np.prompts.prompt_file import count_lines
+    from gpt2np.prompts import continue_file, count_lines, job_seed
 
     check_rows_target(args.out, force=args.force, inputs=[prompts])
     cluster = ray_cluster(args)

@@ -20,11 +20,11 @@ from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.generation.complete import pick_best
 from gpt2np.generation.completion import Completion
+from gpt2np.generation.completion_json import completion_as_json
 from gpt2np.generation.notices import prompt_notice
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.streaming import TextStream
 from gpt2np.language_model import LanguageModel
-from gpt2np.prompts.rows import completion_as_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

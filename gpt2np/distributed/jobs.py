@@ -24,8 +24,7 @@ from gpt2np.errors import GPT2NPError
 from gpt2np.evaluation.corpus import BatchScorer, score_batch
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.language_model import LanguageModel, language_model_fingerprint
-from gpt2np.prompts.job import RunLines, continue_lines
-from gpt2np.prompts.prompt_file import PromptLine
+from gpt2np.prompts import PromptLine, RunLines, continue_lines
 from gpt2np.runtime.options import ModelOptions
 
 _LINES = 32  # prompts that a worker continues together

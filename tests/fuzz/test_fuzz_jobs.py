@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpt2np.data import resumable
 from gpt2np.data.resumable import JobCallbacks
-from gpt2np.prompts.job import continue_file
+from gpt2np.prompts import continue_file
 from gpt2np.tokenizer.dataset import encode_dataset
 
 PROMPTS = [{"prompt": f"prompt {i}", "max_new_tokens": i % 5 + 1} for i in range(12)]

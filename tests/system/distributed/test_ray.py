@@ -29,7 +29,7 @@ from gpt2np.distributed.workers import map_on_cluster
 from gpt2np.evaluation.corpus import score_corpus
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.kernels.blas import small_kernels
-from gpt2np.prompts.job import continue_file
+from gpt2np.prompts import continue_file
 from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer.dataset import encode_dataset
 

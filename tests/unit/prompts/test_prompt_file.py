@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpt2np import InvalidArgumentError
-from gpt2np.prompts.prompt_file import PromptLine, count_lines, read_prompts
+from gpt2np.prompts import PromptLine, count_lines, read_prompts
 
 
 def lines(tmp_path, content, name="x.jsonl"):

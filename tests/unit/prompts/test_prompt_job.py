@@ -6,11 +6,11 @@ import pytest
 from helpers.parts import saves
 
 from gpt2np import GenerationOptions, GPT2NPError, InvalidArgumentError, load
+from gpt2np import prompts as job
 from gpt2np.data import resumable
 from gpt2np.data.resumable import JobCallbacks
 from gpt2np.generation import complete
-from gpt2np.prompts import job
-from gpt2np.prompts.job import continue_file
+from gpt2np.prompts import continue_file
 
 
 class Interrupted(Exception):
@@ -162,7 +162,7 @@ def test_a_programming_error_is_not_a_skipped_line(lm, tmp_path, monkeypatch):
     def start(model, request):
         raise TypeError("a bug")
 
-    monkeypatch.setattr("gpt2np.prompts.job.start", start)
+    monkeypatch.setattr("gpt2np.prompts.start", start)
     with pytest.raises(TypeError, match="a bug"):
         run(lm, tmp_path, PROMPTS)
 

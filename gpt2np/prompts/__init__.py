@@ -1,1 +1,0 @@
-"""Batched generation from a prompt file; an interrupted job can be resumed."""
