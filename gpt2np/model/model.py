@@ -130,7 +130,7 @@ class GPT2:
         folder = as_path(folder)
         checkpoint = read_checkpoint(folder)
         dtype = np.float64 if exact else dtype
-        stored = load_weights(checkpoint, dtype, convert=weights is None)
+        stored = load_weights(checkpoint, dtype, convert=False)  # packing converts each weight
         model = cls(checkpoint.config, stored, weight_dtype=weights, exact=exact)
         model._folder = folder.absolute()
         return model

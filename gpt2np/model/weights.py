@@ -16,7 +16,7 @@ import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
-from gpt2np.checkpoint.safetensors_file import release
+from gpt2np.checkpoint.safetensors_file import StoredArray, release
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import halves_long_sums
@@ -29,7 +29,7 @@ from gpt2np.progress import progress_bar
 _PANEL_WIDTH = 64  # outputs
 _MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
 _MAX_UNDIVIDED_SUM = 320  # products; GEMM cuts longer sums (`halves_long_sums`)
-_SLOW_SIZE = 100_000_000  # numbers whose quantization takes about a second
+_SLOW_SIZE = 100_000_000  # numbers whose conversion takes about a second
 _CHUNK_COLUMNS = 2048  # columns of a transposed matrix packed at a time; whole panels
 
 
@@ -155,9 +155,10 @@ class Weights(Mapping[str, Array]):
     def _pack(self, arrays: Mapping[str, Array]) -> dict[str, PackedMatrix]:
         """Copy every matrix into panels."""
         matrices = self._allocate()
-        is_slow = self.is_quantized and self.parameters > _SLOW_SIZE
-        progress = None if is_slow else False
-        with progress_bar(self.parameters, "quantizing", "parameter", progress) as bar:
+        is_copy = not any(isinstance(array, StoredArray) for array in arrays.values())
+        is_fast = self.parameters < _SLOW_SIZE or (is_copy and not self.is_quantized)
+        work = "quantizing" if self.is_quantized else "loading"
+        with progress_bar(self.parameters, work, "parameter", False if is_fast else None) as bar:
             for name, packed in matrices.items():
                 self._pack_matrix(name, arrays[name], packed)
                 bar.update(math.prod(self._shapes[name]))

@@ -71,7 +71,6 @@ def test_contents(wheel):
         "gpt2np/py.typed",
         "gpt2np/view/page.html",
         "gpt2np/view/colors.css",
-        "gpt2np/view/numbers.css",
         "gpt2np/view/index.html",
         "gpt2np/view/zoom.js",
         "gpt2np/weights/config.json",
@@ -104,7 +103,7 @@ def test_the_main_job_offline(installed, tmp_path):
     result = offline(installed, "generate", "Once upon a time", "--seed", "1", folder=tmp_path)
     assert result.returncode == 0
     assert result.stdout.startswith("Once upon a time") and len(result.stdout) > 300
-    assert result.stderr.startswith("model: bundled (openai-community/gpt2 is not cached and ")
+    assert result.stderr.startswith("warning: the model is bundled: openai-community/gpt2 is ")
     piped = offline(
         installed, "generate", "-", "--seed", "1", stdin="Once upon a time\n", folder=tmp_path
     )

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from gpt2np import GPT2, trace
-from gpt2np.checkpoint import safetensors_file
 from gpt2np.display import MAX_ROWS, MAX_TOKENS, colored_tokens, frame, html_table
 from gpt2np.explain import explain
 from gpt2np.interp import lens_table
+from gpt2np.model import weights
 from gpt2np.progress import progress_bar
 
 HOSTILE = '<script>alert("x")</script>'
@@ -153,10 +153,10 @@ def test_long_tables_and_texts_are_cut():
 
 def test_loading_shows_a_bar_if_weights_are_converted(bundled, monkeypatch, capsys):
     """The bundled weights are stored as float16."""
-    for slow_bytes, is_shown in ((1, True), (1 << 28, False)):
-        monkeypatch.setattr(safetensors_file, "_SLOW_BYTES", slow_bytes)
+    for slow_size, is_shown in ((1, True), (10**8, False)):
+        monkeypatch.setattr(weights, "_SLOW_SIZE", slow_size)
         monkeypatch.setattr(
-            safetensors_file,
+            weights,
             "progress_bar",
             lambda *args: progress_bar(*args[:3], True if args[3] is None else args[3]),
         )
