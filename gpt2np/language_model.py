@@ -172,13 +172,8 @@ class LanguageModel:
             eos_token_ids=config.eos_token_ids,
             fallback_reason=source.fallback_reason,
         )
-        n_tokens, n_ids = lm.tokenizer.vocab_size, lm.model.config.vocab_size
-        if tokenizer is not None and n_ids - n_tokens > _MAX_PADDING:
-            warnings.warn(
-                f"{source.name} has {n_ids} token ids, but the tokenizer only {n_tokens}; the "
-                "other ids have no text",
-                stacklevel=2,
-            )
+        if tokenizer is not None:
+            _warn_of_ids_without_text(lm)
         lm.draft_source.folder = source.path
         lm.model.processes = processes
         lm.use_draft(draft)
@@ -474,6 +469,13 @@ class LanguageModel:
         call = prepare_call(self, options, changes)
         warn_of_special(self.tokenizer, [prompt], call.allowed_special)
         return prepare_request(self, prompt, call)
+
+
+def _warn_of_ids_without_text(lm: LanguageModel) -> None:
+    n_tokens, n_ids = lm.tokenizer.vocab_size, lm.model.config.vocab_size
+    if n_ids - n_tokens > _MAX_PADDING:
+        tokens = f"{n_ids} token ids, but the tokenizer only {n_tokens}"
+        warnings.warn(f"{lm.name} has {tokens}; the other ids have no text", stacklevel=3)
 
 
 def language_model_fingerprint(lm: LanguageModel) -> str:

@@ -173,7 +173,7 @@ def _half_precision(reports: Sequence[Report]) -> str:
         if report.is_rounding and (ratio < _MAX_HALF_RATIO or report.dtype == "bfloat16"):
             return (
                 f"it looks like rounding to {report.dtype}; if the engine computes in "
-                f"{report.dtype}, give the dtype: --dtype {report.dtype}"
+                f"{report.dtype}, give this dtype, {report.dtype}"
             )
     return ""
 

@@ -93,7 +93,7 @@ class TestGenerate:
         assert result.finish_reason in ("length", "eos") and len(result.ids) <= 4
         full = lm.generate([5] * context, max_new_tokens=100, seed=0)
         assert len(full.ids) == 1
-        with pytest.raises(ContextLengthError, match=f"{context + 1} tokens, .* of {context}"):
+        with pytest.raises(ContextLengthError, match=f"{context + 1} tokens, .* is {context}"):
             lm.generate([5] * (context + 1))
 
     def test_stop_strings(self, lm):

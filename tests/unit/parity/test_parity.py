@@ -469,7 +469,9 @@ def test_check_products_in_half_precision_names_the_option(dtype: str, seed: int
     given = {name: arrays[name] for name in names}
     report = check(golden, given, model)
     assert not report.is_rounding
-    assert f"it looks like rounding to {dtype}" in str(report) and f"--dtype {dtype}" in str(report)
+    assert f"it looks like rounding to {dtype}" in str(report) and f"this dtype, {dtype}" in str(
+        report
+    )
     assert check(golden, given, model, dtype).is_rounding
 
 
