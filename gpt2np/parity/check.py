@@ -160,7 +160,7 @@ def check(
     if is_declared or report.mistake or dtype not in _WIDE or 2 * n_wrong <= len(report.points):
         return report
     half = _half_precision([verdict(name) for name in ("float16", "bfloat16")])
-    return replace(report, pattern=half) if half else report
+    return replace(report, pattern="; ".join(filter(None, (half, report.pattern))) or None)
 
 
 def _half_precision(reports: Sequence[Report]) -> str:
