@@ -36,6 +36,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         "defaults is {'temperature': 0}; it must be a GenerationOptions",
     ),
     "prompts": (lambda lm: lm.generate_batch(5), "prompts is 5"),
+    "text for prompts": (lambda lm: lm.generate_batch("abc"), "must be a list"),
     "prompt": (lambda lm: lm.generate(5), "prompt is 5; it must be a text or a list of ids"),
     "several": (lambda lm: lm.generate(["a", "b"]), "for several prompts, call generate_batch"),
     "array": (
@@ -153,7 +154,7 @@ def test_ids_beyond_64_bits(lm: LanguageModel, number: int) -> None:
             call([5, number])
 
 
-@pytest.mark.parametrize("ids", [[True], [5, True], [5.0]])
+@pytest.mark.parametrize("ids", [[True], [5, True], [5.0], [[1, 2]], None, b"bytes"])
 def test_prompts_that_are_no_ids(lm: LanguageModel, ids: list[object]) -> None:
     for call in (lm.generate, lm.prefix):
         with pytest.raises(InvalidArgumentError, match="it must be a text or a list of ids"):

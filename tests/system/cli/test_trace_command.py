@@ -244,16 +244,6 @@ class TestBadInput:
         assert (returned, told.out) == (code, "")
         assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
 
-    def test_a_prompt_beyond_the_context(self):
-        result = run("-", stdin=b"a " * 600)
-        assert result.returncode == 2
-        line = result.stderr.decode().splitlines()[-1]
-        assert "tokens, and the model's maximum context length is 512" in line
-
-    def test_a_prompt_that_is_not_utf_8(self):
-        result = run("-", stdin=b"abc\xff")
-        assert result.returncode == 2 and b"0xff at offset 3" in result.stderr
-
     @pytest.mark.permissions
     def test_a_folder_that_can_not_be_written_to(self, tmp_path):
         folder = tmp_path / "locked"
