@@ -5,15 +5,10 @@ import threading
 
 import pytest
 
-from gpt2np import InvalidArgumentError, LanguageModel
+from gpt2np import InvalidArgumentError
 
 PROMPTS = ["Once upon a time", "The fox", "A king", "1, 2, 3,"]
 OPTIONS = {"max_new_tokens": 30, "seed": 3}
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return LanguageModel.load("bundled")
 
 
 async def read(stream):

@@ -10,18 +10,13 @@ import time
 
 import pytest
 
-from gpt2np import GPT2NPError, InvalidArgumentError, LanguageModel
+from gpt2np import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.async_engine import AsyncEngine, engine_of
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import RunningSequence
 
 OPTIONS = {"max_new_tokens": 20, "seed": 3, "draft": "none"}
 SECONDS = 20  # of a call that hangs without the mended fault; a text takes 0.1
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return LanguageModel.load("bundled")
 
 
 def run(coroutine):

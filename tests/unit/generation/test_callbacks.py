@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
+from gpt2np import GenerationOptions, InvalidArgumentError
 from gpt2np.errors import BatchError
 from gpt2np.generation.callbacks import GeneratedToken
 from gpt2np.generation.complete import complete
@@ -16,11 +16,6 @@ from gpt2np.generation.sequence import start_sequence
 from gpt2np.interp import chain, patch_from, trace, zero, zero_head
 
 PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3, 1, 2", ""]
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return LanguageModel.load("bundled")
 
 
 def ban(*token_ids):

@@ -5,14 +5,8 @@ from threading import Thread
 
 import pytest
 
-from gpt2np import LanguageModel
 from gpt2np.generation.async_engine import AsyncEngine
 from gpt2np.generation.scheduler import Scheduler
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return LanguageModel.load("bundled")
 
 
 def start(lm, n, **limits):

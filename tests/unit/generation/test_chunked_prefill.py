@@ -3,15 +3,9 @@
 import pytest
 from helpers.equal_results import assert_equal_results
 
-from gpt2np import LanguageModel
 from gpt2np.generation.scheduler import Scheduler
 
 STORY = "Once upon a time there was a king who had three sons and a golden fox in his garden. "
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return LanguageModel.load("bundled")
 
 
 def run(lm, streams, monkeypatch, **options):

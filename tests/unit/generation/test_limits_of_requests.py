@@ -4,14 +4,9 @@ import tracemalloc
 
 import pytest
 
-from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, LanguageModel
+from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError
 from gpt2np.generation import options
 from gpt2np.generation.streaming import start_streams
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 def peak_memory(function):

@@ -10,11 +10,6 @@ STORY = (
 )
 
 
-@pytest.fixture(scope="module")
-def lm():
-    return LanguageModel.load("bundled")
-
-
 @pytest.fixture
 def counted(lm, monkeypatch):
     """The number of tokens of each forward pass."""

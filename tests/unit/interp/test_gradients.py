@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from helpers.random_models import random_model
 
-import gpt2np
 from gpt2np import trace
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.interp import (
@@ -18,11 +17,6 @@ from gpt2np.interp import (
     zero,
     zero_head,
 )
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return gpt2np.load("bundled")
 
 
 def log_softmax(row):

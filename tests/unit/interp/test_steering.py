@@ -3,15 +3,9 @@
 import numpy as np
 import pytest
 
-import gpt2np
 from gpt2np import trace
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp import Direction, add, direction, zero
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return gpt2np.load("bundled")
 
 
 @pytest.mark.parametrize(
