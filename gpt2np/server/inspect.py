@@ -1,4 +1,4 @@
-"""The endpoints under /api: what happens inside the model, and which numbers it is made of."""
+"""The endpoints under /api: what happens inside the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import Target, direction, hook_points_nbytes, saliency, trace
 from gpt2np.interp.description import array_json, describe_pass, record_pass
-from gpt2np.interp.weights import nearest_tokens, submatrix
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import select_hook_points
@@ -39,7 +38,6 @@ _MAX_SALIENCY_TOKENS = 256  # the pass of GPT-2 small then takes half a gigabyte
 B = TypeVar("B")  # the body of a request
 T = TypeVar("T")
 Model = Annotated[str | None, Query()]
-Range = Annotated[str | None, Query(pattern=r"^\d{1,9}:\d{1,9}$", description="As in 0:64.")]
 
 
 def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
@@ -111,28 +109,6 @@ def _add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> No
     async def describe_model(model: Model = None) -> Response:
         """Describe a model: its sizes, and the bytes of each token in base64."""
         return JSONResponse(await prepare(_describe, get_engine(model).lm))
-
-    @app.get("/api/weights")
-    async def get_weights(
-        name: Annotated[str, Query(max_length=100)],
-        model: Model = None,
-        rows: Range = None,
-        columns: Range = None,
-        cells: Annotated[int, Query(ge=1, le=8192)] = 96,
-    ) -> Response:
-        """Return part of a weight; of a part larger than `cells`, the strongest numbers."""
-        part = _range(rows), _range(columns), cells
-        weights = get_engine(model).lm.model.weights
-        numbers = await run_on(LONG_WORK, submatrix, weights, name, *part)
-        size = np.atleast_2d(weights[name]).shape  # of the whole weight
-        return JSONResponse(array_json(numbers, np.float32) | {"size": list(size)})
-
-    @app.get("/api/nearest")
-    async def get_nearest(
-        id: int, model: Model = None, n: Annotated[int, Query(ge=1, le=100)] = 10
-    ) -> Response:
-        """Return the tokens whose embeddings point in the most similar directions."""
-        return JSONResponse(await run_on(LONG_WORK, _nearest, get_engine(model).lm, id, n))
 
 
 def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
@@ -235,17 +211,3 @@ def _describe(lm: LanguageModel) -> Json:
         "eos_token_ids": list(config.eos_token_ids),
         "tokens": [base64.b64encode(token).decode("ascii") for token in tokens],
     }
-
-
-def _range(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    start, stop = map(int, text.split(":"))
-    return start, stop
-
-
-def _nearest(lm: LanguageModel, token_id: int, n: int) -> Json:
-    if not 0 <= token_id < lm.model.config.vocab_size:
-        raise InvalidArgumentError(f"id must be below {lm.model.config.vocab_size}")
-    ids, cosines = nearest_tokens(lm.model.weights["wte.weight"], [token_id], n)
-    return {"id": token_id, "ids": ids[0].tolist(), "cosines": cosines[0].tolist()}

@@ -4,7 +4,7 @@ machine.js  the Machine: an animated picture of a forward pass, with controls
 numbers.js  the numbers of a pass as tables
 draw.js     the ruler of probabilities and the random number
 stage.js    the picture on a canvas
-zoom.js     zooms into the picture, down to single numbers
+zoom.js     zooms into the picture: block, head, score
 scenes.js   the pictures of the parts that zoom.js opens
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
 merges.js   the merges of the tokens

@@ -1,8 +1,6 @@
-// Requests to the server: JSON, streams of events, numbers beyond a description, and the connection.
+// Requests to the server: JSON, streams of events, activations, and the connection.
 
 import { decodeArray } from "./pass.js";
-
-const WHOLE = 8192; // the most cells of a part: every number of a row
 
 export class ServerError extends Error {
   constructor(status, message) {
@@ -117,29 +115,11 @@ export async function loadModel(name) {
   return models.get(name);
 }
 
-/** Numbers beyond a description: activations, weights, nearest tokens. `model()` is the model's name, `text(id)` a token's text, `changes(pass)` the fields of a request that change the pass. */
-export function serverSource({ model, text, changes }) {
-  const query = (path, fields) => once(`${path}?${new URLSearchParams({ model: model(), ...fields })}`);
-  const weights = async ({ name, rows, columns, cells = WHOLE }) => {
-    const part = await query("api/weights", { name, cells, ...(rows && { rows: rows.join(":") }), ...(columns && { columns: columns.join(":") }) });
-    return { ...decodeArray(part), size: part.size };
-  };
-  const row = async (name, i) => (await weights({ name, rows: [i, i + 1] })).data;
-  const column = async (name, i) => (await weights({ name, columns: [i, i + 1] })).data;
-  return {
-    has: () => true, weights, row, column,
-    async neuron(layer, i) {
-      const name = `h.${layer}.mlp.`;
-      const [input, [bias], output] = await Promise.all([column(`${name}c_fc.weight`, i), column(`${name}c_fc.bias`, i), row(`${name}c_proj.weight`, i)]);
-      return { input, bias, output };
-    },
-    async points(pass, points) {
-      const answer = await once("api/inspect", { model: model(), prompt: pass.ids, include: [], points, n_rows: pass.count, ...changes(pass) });
-      return Object.fromEntries(Object.entries(answer.points).map(([name, array]) => [name, decodeArray(array)]));
-    },
-    async nearest(id) {
-      const { ids, cosines } = await query("api/nearest", { id });
-      return ids.map((other, i) => ({ text: text(other), cosine: cosines[i] }));
-    },
-  };
-}
+/** Activations beyond a description. `model()` is the model's name, `changes(pass)` the fields of a request that change the pass. */
+export const serverSource = ({ model, changes }) => ({
+  has: () => true,
+  async points(pass, points) {
+    const answer = await once("api/inspect", { model: model(), prompt: pass.ids, include: [], points, n_rows: pass.count, ...changes(pass) });
+    return Object.fromEntries(Object.entries(answer.points).map(([name, array]) => [name, decodeArray(array)]));
+  },
+});

@@ -223,7 +223,7 @@ async function goTo(node, { index, says, plays } = {}) {
 
 // ---- the Machine
 
-const source = serverSource({ model: () => state.model.id, text: tokenText, changes: () => page.changes() });
+const source = serverSource({ model: () => state.model.id, changes: () => page.changes() });
 const machine = createMachine($("machine"), { onEnd: goOn, onPick: pickNext, onSwitch: switchPart, source });
 $("numbers").append(machine.panels);
 let asked = 0; // the number of the latest pass to show

@@ -63,18 +63,17 @@ export function createMachine(root, { onEnd = null, onPick = null, onSwitch = nu
     canvas, picture, crumbs, source,
     say: (nodes) => { if (nodes) caption.replaceChildren(...nodes); else { said = ""; render(); } },
     model: {
-      get items() { return [{ x: 0, y: place.y(view.line) - 11, w: place.start * 0.95, h: 22, to: { kind: "token" }, name: "spot", label: `The embedding of ${withSpaces(pass.lineText(view.line))}` }]; },
+      items: [],
       paint: (context) => drawStage(context, pass, strips, place, colors, moment, view),
       at: (x, y) => place && modelAt(pass, place, x, y),
     },
     context: () => ({ pass, line: view.line, colors, off: view.off, width: place.width, height: place.height, rows: place.rows === pass.count ? { y: place.y(0) - place.pitch / 2, h: place.pitch * pass.count } : { y: 0, h: place.height } }),
     lookAt: (line) => lookAt(line), setLine: (line) => choose(line),
     actions: (level) => {
-      if (!onSwitch || level?.layer === undefined || level.kind === "norm") return [];
+      if (!onSwitch || level?.layer === undefined) return [];
       const [key, name] = level.head === undefined ? [`${level.layer},mlp`, "the MLP"] : [`${level.layer},${level.head}`, `head ${level.head}`];
       return [button(`Switch ${name} ${view.off.has(key) ? "on" : "off"}`, () => onSwitch(key), { class: "switch" })];
     },
-    isStill: () => reducedMotion.matches,
     onChange: (level) => {
       showText(); // the path beside it may be longer now
       legend.textContent = level ? KEY : LEGEND;

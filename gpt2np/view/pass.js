@@ -68,7 +68,7 @@ export function readPass(described) {
   const attention = (layer, line) => row(arrays.attention, layer, line);
   const strengths = Float32Array.from(arrays.resid.data.filter((_, i) => i % Math.ceil(arrays.resid.data.length / 20_000) === 0), Math.abs).sort();
   return {
-    ...shape, headSize: shape.n_embd / shape.n_head, described, count, first: lines.first, next: described.next, lens: described.lens,
+    ...shape, described, count, first: lines.first, next: described.next, lens: described.lens,
     ids: described.ids, lineIds: described.ids.slice(lines.first),
     text: (id) => decodeToken(bytesOf(id)),
     nextText: (id) => decodeToken(bytesOf(id), described.ids.slice(-4).flatMap((each) => [...bytesOf(each)])), // after the last line

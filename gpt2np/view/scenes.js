@@ -1,4 +1,4 @@
-// What the picture shows when one goes into it: a block, a head, a score, a layer norm, a neuron, a token, a matrix, one multiplication.
+// What the picture shows when one goes into it: a block, a head, a score.
 // A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x, y)` says what is under the pointer.
 
 import { row, strongest } from "./pass.js";
@@ -59,7 +59,7 @@ const vectorTable = (caption, parts, first = "number") => () =>
 
 const inside = ({ x, y, w, h }, px, py) => px >= x && px < x + w && py >= y && py < y + h;
 const cellAt = (box, px, count) => Math.max(0, Math.min(count - 1, Math.floor(((px - box.x) / box.w) * count)));
-const label = (text, x, y, w = 0, name = "") => ({ text, x, y, w, h: LABEL + 3, name }); // with room for what hangs below the line
+const label = (text, x, y, w = 0) => ({ text, x, y, w, h: LABEL + 3 }); // with room for what hangs below the line
 const chipText = (pass, line) => `“${withSpaces(pass.lineText(line))}”`;
 
 /** A share, in whole percent where there is no room for more. */
@@ -69,8 +69,7 @@ const shareIn = (width, p) => (width > 44 ? percent(p) : p > 0 && p < 0.01 ? "<1
 export function modelAt(pass, place, x, y) {
   const line = place.lineAt(y);
   const layer = Math.floor((x - place.start) / place.block);
-  const to = layer < 0 ? { to: { kind: "token" }, box: { x: 0, y: y - 10, w: place.start, h: 20 } }
-    : layer < pass.n_layer ? { to: { kind: "block", layer }, box: { x: place.left(layer), y: 0, w: place.block, h: place.height } } : {};
+  const to = layer >= 0 && layer < pass.n_layer ? { to: { kind: "block", layer } } : {};
   return { line, ...to, says: line === null ? null : tipAt(pass, place, layer, line, x) };
 }
 
@@ -106,18 +105,14 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
   const grid = { x: 0, y: under, w: width, h: Math.max(12, height - under - 2) };
   const columns = act ? Math.ceil(act.length / Math.max(1, Math.round(Math.sqrt((act.length * grid.h) / grid.w)))) : 1;
   const rows = act ? Math.ceil(act.length / columns) : 1;
-  const boxOf = (neuron) => ({ x: grid.x + ((neuron % columns) * grid.w) / columns, y: grid.y + (Math.floor(neuron / columns) * grid.h) / rows, w: grid.w / columns, h: grid.h / rows });
-  const best = pass.neurons(layer, line);
   const looks = (head) => pass.weights(layer, head, line).reduce((a, weight, key) => (weight > a.weight ? { key, weight } : a), { key: 0, weight: 0 });
   return {
-    says: [`Block ${layer} of ${layers}. Above: where each head looks, a row for each token. In the middle: what the line of ${chipText(pass, line)} holds, and what attention and the MLP add. Below: all ${pass.n_inner.toLocaleString("en")} neurons. Go into any of them.`],
+    says: [`Block ${layer} of ${layers}. Above: where each head looks, a row for each token. In the middle: what the line of ${chipText(pass, line)} holds, and what attention and the MLP add. Below: all ${pass.n_inner.toLocaleString("en")} neurons. Go into a head.`],
     items: [
       ...boxes.map((box, head) => label(size > 50 ? `head ${head}` : String(head), box.x, 0, size)),
       ...boxes.map((box, head) => ({ ...box, to: { kind: "head", layer, head }, name: "spot", label: `Head ${head}: ${chipText(pass, line)} looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}` })),
       ...parts.map(([name], i) => label(name, 0, strips[i].y + (strips[i].h - LABEL) / 2, left)),
-      { ...strips[0], to: { kind: "norm", layer }, name: "spot", label: `The layer norm of ${chipText(pass, line)}` },
       label(`MLP: ${pass.n_inner.toLocaleString("en")} neurons${act ? `, ${rangeOf(act)}` : ""}`, 0, under - LABEL - 2, width),
-      ...(act ? best.map(({ neuron, activation }) => ({ ...grow(boxOf(neuron), 12), to: { kind: "neuron", layer, neuron }, name: "ring", label: `Neuron ${neuron}: ${shownNumber(activation)}` })) : []),
     ],
     paint(context) {
       boxes.forEach((box, head) => paintPattern(context, pass, layer, head, box, colors, off.has(`${layer},${head}`), line));
@@ -127,18 +122,16 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
     },
     at(x, y) {
       const head = boxes.findIndex((box) => inside(box, x, y));
-      if (head >= 0) return { to: { kind: "head", layer, head }, box: boxes[head], says: [`head ${head}: looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}`] };
+      if (head >= 0) return { to: { kind: "head", layer, head }, says: [`head ${head}: looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}`] };
       const strip = strips.findIndex((box) => inside(box, x, y));
-      if (strip >= 0) return { ...readVector(parts[strip][1], strips[strip], x, `${parts[strip][0].replace(/^\W+/, "")}, number`), ...(strip === 0 && { to: { kind: "norm", layer }, box: strips[0] }) };
+      if (strip >= 0) return readVector(parts[strip][1], strips[strip], x, `${parts[strip][0].replace(/^\W+/, "")}, number`);
       if (!act || !inside(grid, x, y)) return null;
       const neuron = Math.floor(((y - grid.y) / grid.h) * rows) * columns + cellAt(grid, x, columns);
-      return neuron < act.length ? { to: { kind: "neuron", layer, neuron }, box: boxOf(neuron), says: [`neuron ${neuron}: `, numberElement(act[neuron])] } : null;
+      return neuron < act.length ? { says: [`neuron ${neuron}: `, numberElement(act[neuron])] } : null;
     },
     table: vectorTable(`Block ${layer}: the numbers on the line of ${chipText(pass, line)}`, parts, "channel"),
   };
 }
-
-const grow = ({ x, y, w, h }, least) => ({ x: x - Math.max(0, least - w) / 2, y: y - Math.max(0, least - h) / 2, w: Math.max(w, least), h: Math.max(h, least) });
 
 /** The number of a vector's cell under the pointer: the one that is painted. */
 function readVector(vector, box, x, name, count = Math.floor(box.w)) {
@@ -156,7 +149,7 @@ function paintPattern(context, pass, layer, head, box, colors, isOff, line) {
 }
 
 /** A head: its pattern; queries, keys, values and output, a row for each token. */
-export function headScene({ layer, head }, { pass, line, colors, width, height, data, off, isThere, rows: { y, h } }) {
+export function headScene({ layer, head }, { pass, line, colors, width, height, data, off, rows: { y, h } }) {
   const n = pass.count;
   const gap = 14;
   const square = { x: 0, y, w: Math.min(width * 0.4, h * 1.2), h };
@@ -172,7 +165,7 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w),
       ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", text: cell(line, key).w > 28 ? shareIn(cell(line, key).w, own[key]) : "", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
-      ...names.map((name, i) => ({ ...label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w), ...(isThere({ kind: "matrix" }) && i < 3 && { name: "link", label: `Weights of the ${titles[name]}, head ${head}`, to: matrixLevel(`h.${layer}.attn.c_attn.weight`, null, [columnOf(pass, name, head), columnOf(pass, name, head + 1)]) }) })),
+      ...names.map((name, i) => label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w)),
     ],
     paint(context) {
       paintPattern(context, pass, layer, head, square, colors, off.has(`${layer},${head}`), line);
@@ -188,7 +181,7 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
         const key = cellAt(square, x, n);
         if (key > query) return { says: ["a token never looks ahead"] };
         const weight = pass.weights(layer, head, query)[key];
-        return { line: query, to: { kind: "score", layer, head, key }, box: cell(query, key), says: [`${chipText(pass, query)} takes from ${chipText(pass, key)}: `, shareElement(weight)] };
+        return { line: query, to: { kind: "score", layer, head, key }, says: [`${chipText(pass, query)} takes from ${chipText(pass, key)}: `, shareElement(weight)] };
       }
       const i = boxes.findIndex((box) => inside(box, x, y0));
       if (i < 0) return null;
@@ -198,46 +191,37 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
   };
 }
 
-/** Part of a weight; rows or columns that are not given are all. */
-const matrixLevel = (name, rows = null, columns = null) => ({ kind: "matrix", name, rows, columns });
-/** The column of c_attn.weight that computes number `i` of a head's "q", "k" or "v". */
-export const columnOf = ({ n_head, headSize }, what, head, i = 0) => (["q", "k", "v"].indexOf(what) * n_head + head) * headSize + i;
-
-/** Two vectors, multiplied number by number and added up; `below` is painted and read under the products. */
-function productScene({ a, b, bias = null, nameA, nameB, termTo, extra = [], says }, { colors, width, height }, paintMore = null) {
+/** Two vectors, multiplied number by number; `paintMore` paints below the products. */
+function productScene({ a, b, nameA, nameB, extra, says }, { colors, width, height }, paintMore) {
   const products = Float32Array.from(a, (value, i) => value * b[i]);
-  const share = paintMore ? 0.62 : 0.9;
-  const part = (height * share - 3 * (LABEL + 6)) / 4;
+  const part = (height * 0.62 - 3 * (LABEL + 6)) / 4;
   const y1 = LABEL + 4;
   const y2 = y1 + part + LABEL + 8;
   const y3 = y2 + part + LABEL + 8;
   const boxes = [{ x: 0, y: y1, w: width, h: part }, { x: 0, y: y2, w: width, h: part }, { x: 0, y: y3, w: width, h: 2 * part }];
-  const step = Math.max(1, Math.ceil(a.length / 128)); // buttons, for the keyboard
-  const term = (i) => ({ x: (i * width) / a.length, y: y1, w: Math.max(2, width / a.length), h: y3 + 2 * part - y1 });
   return {
     says,
-    items: [label(`${nameA}, ${rangeOf(a)}`, 0, 0, width), label(`${nameB}, ${rangeOf(b)}`, 0, y2 - LABEL - 2, width), label(`each pair multiplied${bias === null ? "" : `; added up, with ${shownNumber(bias)} (bias)`}`, 0, y3 - LABEL - 2, width),
-      ...Array.from({ length: Math.ceil(a.length / step) }, (_, k) => k * step).map((i) => ({ ...term(i), w: (width * step) / a.length, to: termTo(i), name: "term", label: `Number ${i}: ${shownNumber(a[i])} times ${shownNumber(b[i])} is ${shownNumber(products[i])}` })), ...extra],
+    items: [label(`${nameA}, ${rangeOf(a)}`, 0, 0, width), label(`${nameB}, ${rangeOf(b)}`, 0, y2 - LABEL - 2, width), label("each pair multiplied", 0, y3 - LABEL - 2, width), ...extra],
     paint(context) {
       paintVector(context, a, boxes[0], largest(a), colors);
       paintVector(context, b, boxes[1], largest(b), colors);
       paintBars(context, products, boxes[2], largest(products), colors);
-      paintMore?.(context);
+      paintMore(context);
     },
     at(x, y) {
       if (y < y1 || y > y3 + 2 * part) return null;
       const i = cellAt(boxes[0], x, a.length);
-      return { to: termTo(i), box: term(i), says: [`number ${i}: `, numberElement(a[i]), " × ", numberElement(b[i]), " = ", numberElement(products[i])] };
+      return { says: [`number ${i}: `, numberElement(a[i]), " × ", numberElement(b[i]), " = ", numberElement(products[i])] };
     },
     table: vectorTable(`${nameA}; ${nameB}`, [["first", a], ["second", b], ["product", products]]),
   };
 }
 
-const sumOf = (a, b, bias = 0) => a.reduce((all, value, i) => all + value * b[i], bias);
+const sumOf = (a, b) => a.reduce((all, value, i) => all + value * b[i], 0);
 
 /** A score: query times key, the scale, and the softmax with the scores of the other tokens. */
 export function scoreScene({ layer, head, key: wanted }, context) {
-  const { pass, line, width, height, colors, data, isThere } = context;
+  const { pass, line, width, height, colors, data } = context;
   const factor = pass.described.scales[layer];
   const key = Math.min(wanted, line);
   const q = row(data.q, head, line);
@@ -250,10 +234,9 @@ export function scoreScene({ layer, head, key: wanted }, context) {
   return productScene({
     a: q, b: row(data.k, head, key),
     nameA: `query of ${chipText(pass, line)}`, nameB: `key of ${chipText(pass, key)}`,
-    termTo: (i) => (isThere({ kind: "number" }) ? { kind: "number", what: "q", layer, head, i, key } : { kind: "term", title: "the score", a: q[i], b: row(data.k, head, key)[i], i, nameA: "of the query", nameB: "of the key" }),
     says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number, and the products added. A fixed factor keeps the sum small: `, ...terms, ". The softmax turns all scores, even negative ones, into shares: a higher score gives a larger share, here ", shareElement(weights[key]), "."],
     extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
-      ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, isSide: true, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 24 ? [withSpaces(pass.lineText(other)), ...(box(other).w > 44 ? [shownNumber(score)] : []), shareIn(box(other).w, weights[other])].join("\n") : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
+      ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 24 ? [withSpaces(pass.lineText(other)), ...(box(other).w > 44 ? [shownNumber(score)] : []), shareIn(box(other).w, weights[other])].join("\n") : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
   }, context, (canvas) => {
     const most = Math.max(...weights);
     weights.slice(0, line + 1).forEach((weight, other) => {
@@ -264,142 +247,4 @@ export function scoreScene({ layer, head, key: wanted }, context) {
     });
     canvas.globalAlpha = 1;
   });
-}
-
-/** One number of a query (or key): the normalized line times a column of weights. */
-export function numberScene({ layer, head, what, i, key }, context) {
-  const { pass, line, data } = context;
-  const token = what === "k" ? Math.min(key, line) : line;
-  const x = row(data.ln_1, token);
-  const [q, k] = [row(data.q, head, line)[i], row(data.k, head, Math.min(key, line))[i]];
-  const column = columnOf(pass, what, head, i);
-  const other = what === "q" ? "k" : "q";
-  const nouns = { q: "query", k: "key" };
-  return productScene({
-    a: x, b: data.column, bias: data.bias,
-    nameA: `layer norm of ${chipText(pass, token)}: ${pass.n_embd} numbers`, nameB: `column ${column} of h.${layer}.attn.c_attn.weight`,
-    termTo: (c) => ({ kind: "term", title: `${what}${i}`, a: x[c], b: data.column[c], i: c, nameA: "from the layer norm", nameB: "the weight" }),
-    says: [`One multiplication of the score: number ${i} of the query times number ${i} of the key: `, numberElement(q), " × ", numberElement(k), " = ", numberElement(q * k), `. Where does the number of the ${nouns[what]} come from? `, numberElement(sumOf(x, data.column, data.bias)), ": the line after the layer norm, times a column of learned weights."],
-    extra: [{ x: context.width - 130, y: 0, w: 130, h: LABEL + 3, name: "link", isSide: true, text: `see the ${nouns[other]} instead`, label: `Number ${i} of the ${nouns[other]}`, to: { kind: "number", layer, head, what: other, i, key } }],
-  }, context);
-}
-
-/** A neuron: what turns it on, and what it writes. */
-export function neuronScene({ layer, neuron }, context) {
-  const { pass, line, width, height, colors, data } = context;
-  const x = row(data.ln_2, line);
-  const act = row(data.act, line)[neuron];
-  const y = height * 0.7;
-  const box = { x: 0, y, w: width, h: Math.max(10, height * 0.16) };
-  const raised = pass.written(layer, line)?.find((each) => each.neuron === neuron)?.raises;
-  return productScene({
-    a: x, b: data.input, bias: data.bias,
-    nameA: `layer norm of ${chipText(pass, line)}: ${pass.n_embd} numbers`, nameB: `what turns neuron ${neuron} on: column ${neuron} of h.${layer}.mlp.c_fc.weight`,
-    termTo: (c) => ({ kind: "term", title: `neuron ${neuron}`, a: x[c], b: data.input[c], i: c, nameA: "from the layer norm", nameB: "the weight" }),
-    says: [`Neuron ${neuron} of block ${layer}: the sum is `, numberElement(sumOf(x, data.input, data.bias)), `; the activation function, which brings negative sums close to 0, gives `, numberElement(act), `. The neuron adds its row of output weights, times this activation, to the line of ${chipText(pass, line)}`,
-      ...(raised ? ["; by itself, that makes ", ...raised.map((id, i) => `${i ? ", " : ""}“${withSpaces(pass.text(id))}”`), " likelier."] : ["."])],
-    extra: [label(`what it writes: row ${neuron} of h.${layer}.mlp.c_proj.weight, times ${shownNumber(act)}`, 0, y - LABEL - 2, width),
-      { x: 0, y: y + box.h + 5, w: 110, h: LABEL + 3, name: "link", text: "all input weights", label: `Input weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_fc.weight`) },
-      { x: 120, y: y + box.h + 5, w: 120, h: LABEL + 3, name: "link", text: "all output weights", label: `Output weights of the MLP of block ${layer}`, to: matrixLevel(`h.${layer}.mlp.c_proj.weight`) }],
-  }, context, (canvas) => paintVector(canvas, data.output.map((value) => value * act), box, largest(data.output) * Math.abs(act), colors));
-}
-
-/** Vectors [name, numbers] below each other, `pitch` pixels apart, in one scale, or each in its own. */
-function stripsScene(parts, pitch, { width, colors }, caption, isOneScale = true) {
-  const boxes = parts.map((_, i) => ({ x: 0, y: i * pitch + LABEL + 3, w: width, h: pitch - LABEL - 8 }));
-  const limit = largest(...parts.map(([, vector]) => vector));
-  return {
-    items: parts.map(([name, vector], i) => label(`${name}, ${rangeOf(vector)}`, 0, i * pitch, width)),
-    paint: (context) => parts.forEach(([, vector], i) => paintVector(context, vector, boxes[i], isOneScale ? limit : largest(vector), colors)),
-    at(x, y) {
-      const i = boxes.findIndex((box) => inside(box, x, y));
-      return i < 0 ? null : readVector(parts[i][1], boxes[i], x, "number");
-    },
-    table: vectorTable(caption, parts),
-  };
-}
-
-/** A token: which it is and where it stands, and the tokens with the nearest embeddings. */
-export function tokenScene(_, context) {
-  const { pass, line, width, height, data } = context;
-  const id = pass.lineIds[line];
-  const [what, where] = [data.wte ?? pass.wte(line), data.wpe ?? pass.wpe(line)];
-  const pitch = height * 0.19;
-  const strips = stripsScene([[`row ${id} of wte: which token it is`, what], [`row ${pass.first + line} of wpe: where it stands`, where], ["their sum goes into block 0", what.map((value, i) => value + where[i])]], pitch, context, `The embedding of ${chipText(pass, line)}`);
-  const y = 3 * pitch + LABEL + 10;
-  const near = data.nearest ?? [];
-  const columns = Math.max(1, Math.min(near.length, Math.floor(width / 110)));
-  return {
-    ...strips,
-    says: [`${chipText(pass, line)} is token ${id} of ${pass.vocab_size.toLocaleString("en")}. It becomes ${pass.n_embd.toLocaleString("en")} learned numbers; the place in the text adds as many. Tokens that occur in similar places have similar numbers.`],
-    items: [...strips.items, ...(near.length ? [label("most similar embeddings (cosine)", 0, y - LABEL - 3, width)] : []),
-      ...near.map(({ text, cosine }, i) => ({ ...label(`${withSpaces(text)} ${formatNumber(cosine)}`, (i % columns) * (width / columns), y + 4 + Math.floor(i / columns) * (LABEL + 9), width / columns), name: "near", value: cosine })),
-      { x: Math.max(0, width - 130), y: height - LABEL - 4, w: 130, h: LABEL + 3, name: "link", text: "all embeddings", label: "All embeddings: wte", to: matrixLevel("wte.weight") }],
-  };
-}
-
-/** The layer norm before the attention of a block. */
-export function normScene({ layer }, context) {
-  const { pass, line, height, data } = context;
-  const x = row(data.before, line);
-  const mean = x.reduce((a, b) => a + b, 0) / x.length;
-  const centered = Float64Array.from(x, (value) => value - mean);
-  const variance = centered.reduce((sum, value) => sum + value * value, 0) / x.length;
-  const normalized = centered.map((value) => value / Math.sqrt(variance + pass.described.epsilon));
-  return {
-    ...stripsScene([["x: the line before the block", x], ["minus its mean, divided by its standard deviation", normalized], ["times a learned weight, plus a learned bias: goes into the heads", normalized.map((value, i) => value * data.weight[i] + data.bias[i])]], height / 3, context, `Layer norm of ${chipText(pass, line)} before block ${layer}`, false),
-    says: [`The layer norm brings the numbers of ${chipText(pass, line)} to mean 0 and variance 1. Before it, their mean is `, numberElement(mean), ", their variance ", numberElement(variance), ". The line itself grows from block to block; the heads read the normalized copy. The MLP has a layer norm of its own."],
-  };
-}
-
-/** Part of a matrix of weights; its parts can be gone into until the numbers stand there. */
-export function matrixScene({ name, rows, columns }, { width, height, colors, data }) {
-  const { shape: [h, w], size, data: values } = data.part;
-  const [[r0, r1], [c0, c1]] = [rows ?? [0, size[0]], columns ?? [0, size[1]]];
-  const box = { x: 0, y: LABEL + 6, w: width, h: height - LABEL - 8 };
-  const isExact = h === r1 - r0 && w === c1 - c0;
-  const [least, lowest] = [46, 13]; // pixels that a number takes
-  const showsNumbers = isExact && width / w > least && box.h / h > lowest;
-  const cell = (r, c) => ({ x: (c * width) / w, y: box.y + (r * box.h) / h, w: width / w, h: box.h / h });
-  const splits = (start, stop, size, least) => { // into quarters, until a number has room
-    const n = size / (stop - start) > least ? 1 : Math.min(4, stop - start);
-    const edge = (i) => start + Math.floor((i * (stop - start)) / n);
-    return Array.from({ length: n }, (_, i) => [edge(i), edge(i + 1)]);
-  };
-  const boxOf = ([a, b], [c, d]) => ({ x: ((c - c0) * width) / (c1 - c0), y: box.y + ((a - r0) * box.h) / (r1 - r0), w: ((d - c) * width) / (c1 - c0), h: ((b - a) * box.h) / (r1 - r0) });
-  const parts = showsNumbers ? [] : splits(r0, r1, box.h, lowest).flatMap((rows) => splits(c0, c1, width, least).map((columns) => ({ rows, columns })));
-  const span = (a, b) => (b - a === 1 ? `${a}` : `${a} to ${b - 1}`);
-  return {
-    says: [`${name}: rows ${span(r0, r1)}, columns ${span(c0, c1)}. ${isExact ? "A cell is one learned number." : "A cell is the strongest of its numbers; go in to see each."}`],
-    items: [label(`${(r1 - r0).toLocaleString("en")} rows × ${(c1 - c0).toLocaleString("en")} columns, ${rangeOf(values)}`, 0, 0, width),
-      ...parts.map(({ rows, columns }) => ({ ...boxOf(rows, columns), name: "spot", to: { kind: "matrix", name, rows, columns }, label: `Rows ${span(...rows)}, columns ${span(...columns)}` })),
-      ...(showsNumbers ? Array.from(values, (value, i) => ({ ...cell(Math.floor(i / w), i % w), text: shownNumber(value), name: "figure", value })) : [])],
-    paint: (context) => paintCells(context, values, w, box, largest(values), colors),
-    at(x, y) {
-      if (!inside(box, x, y)) return null;
-      const [r, c] = [Math.min(h - 1, Math.floor(((y - box.y) / box.h) * h)), cellAt(box, x, w)];
-      const part = parts.find(({ rows, columns }) => inside(boxOf(rows, columns), x, y));
-      const place = isExact ? `[${r0 + r}, ${c0 + c}]` : "the strongest here";
-      return { ...(part && { to: { kind: "matrix", name, ...part }, box: boxOf(part.rows, part.columns) }), says: [`${place}: `, numberElement(values[r * w + c])] };
-    },
-    table: () => ({ caption: `${name}: rows ${span(r0, r1)}, columns ${span(c0, c1)}${isExact ? "" : ", the strongest number of each part"}`, head: ["row", ...Array.from({ length: w }, (_, c) => String(isExact ? c0 + c : c))], rows: Array.from({ length: h }, (_, r) => [isExact ? r0 + r : r, ...values.subarray(r * w, (r + 1) * w)]) }),
-  };
-}
-
-/** One multiplication. */
-export function termScene({ title, a, b, i, nameA, nameB }, { width, height, colors }) {
-  const third = width / 3;
-  const limit = Math.max(Math.abs(a), Math.abs(b), Math.abs(a * b), 1e-12);
-  const values = [a, b, a * b];
-  const bars = values.map((value, k) => ({ x: k * third + third * 0.4, y: height * 0.36, w: third * 0.25, h: height * 0.6, value }));
-  return {
-    says: [`One multiplication of ${title}, number ${i}: `, numberElement(a), " × ", numberElement(b), " = ", numberElement(a * b), ". Everything the model does is made of such multiplications and additions."],
-    items: [[a, "", nameA], [b, "× ", nameB], [a * b, "= ", "what they add to the sum"]].flatMap(([value, sign, name], k) => [
-      { x: k * third, y: height * 0.08, w: third, h: 34, name: "big", text: `${sign}${formatNumber(value, 6)}`, value }, label(name, k * third, height * 0.08 + 38, third, "center")]),
-    paint(context) {
-      bars.forEach((bar) => paintBars(context, [bar.value], bar, limit, colors));
-    },
-    at: () => null,
-    table: () => ({ caption: `One multiplication of ${title}`, head: ["", "first", "second", "product"], rows: [[i, a, b, a * b]] }),
-  };
 }

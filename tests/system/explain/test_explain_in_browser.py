@@ -70,10 +70,10 @@ def choose(tab, layer, line):
     tab.mouse.move(1, 1)  # a resting pointer would look at the name that comes to lie under it
 
 
-def go_in(tab, place, level):
-    tab.fill(".machine-crumbs input", place)
-    tab.press(".machine-crumbs input", "Enter")
-    tab.wait_for_selector(f".machine-picture:not([aria-busy])[data-level={level}]")
+def open_head(tab, layer, head):
+    tab.locator(".machine-blocks button").nth(layer).press("Enter")
+    tab.locator(".target.spot").nth(head).press("Enter")
+    tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=head]")
 
 
 def zoom_table(tab):
@@ -117,7 +117,7 @@ def test_the_draw_is_the_librarys(open_page, page, lm):
 def test_a_score_is_multiplied_out_without_a_server(open_page, page, lm, traced):
     tab = open_page(page)
     choose(tab, 4, 7)
-    go_in(tab, "block 4 head 2", "head")
+    open_head(tab, 4, 2)
     tab.locator(".target.spot").nth(3).press("Enter")
     tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=score]")
     q, k = (traced[f"blocks.4.attn.{x}"][2] for x in "qk")

@@ -10,7 +10,6 @@ from helpers.server import running_server
 
 from gpt2np import trace
 from gpt2np.interp import Target, direction, saliency, zero_head
-from gpt2np.interp.weights import nearest_tokens
 
 httpx = pytest.importorskip("httpx")
 for package in ("fastapi", "uvicorn", "prometheus_client"):
@@ -32,32 +31,6 @@ def array(described):
     return np.frombuffer(data, described["dtype"]).reshape(described["shape"])
 
 
-def test_weights(client, lm):
-    query = {"name": "h.1.mlp.c_fc.weight", "rows": "0:256", "columns": "17:18", "cells": 1024}
-    shown = array(client.get("/api/weights", params=query).json())
-    np.testing.assert_array_equal(shown, lm.model.weights[query["name"]][:, 17:18])
-    whole = array(client.get("/api/weights", params={"name": "wte.weight"}).json())
-    assert whole.shape == (96, 96)
-    bias = client.get("/api/weights", params={"name": "h.1.mlp.c_fc.bias", "columns": "3:5"}).json()
-    assert bias["size"] == [1, 1024] and bias["shape"] == [1, 2]
-    assert np.abs(whole).max() == np.abs(lm.model.weights["wte.weight"]).max()
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        {"name": "no"},
-        {"name": "wte.weight", "rows": "5:4"},
-        {"name": "wte.weight", "rows": "-1:4"},
-        {"name": "wte.weight", "columns": "0:999999"},
-        {"name": "wte.weight", "cells": "9000"},
-        {},
-    ],
-)
-def test_wrong_weights(client, query):
-    assert client.get("/api/weights", params=query).status_code in (400, 422)
-
-
 def test_rows_of_points(client, lm):
     points = ["blocks.2.attn.q", "blocks.2.mlp.act", "ln_f"]
     body = {"prompt": "Once upon a time", "include": [], "points": points, "n_rows": 2}
@@ -71,14 +44,6 @@ def test_the_first_wrong_entry_is_named(client):
     for field in ("prompt", "tokens", "include", "points", "interventions"):
         response = client.post("/api/inspect", json={"prompt": [5], field: [[], []]})
         assert response.json()["error"]["param"] == f"{field}.0"
-
-
-def test_nearest(client, lm):
-    answer = client.get("/api/nearest", params={"id": 300, "n": 5}).json()
-    ids, cosines = nearest_tokens(lm.model.weights["wte.weight"], [300], 5)
-    assert answer["ids"] == ids[0].tolist()
-    np.testing.assert_allclose(answer["cosines"], cosines[0], rtol=1e-6)
-    assert client.get("/api/nearest", params={"id": 10**6}).status_code == 400
 
 
 def test_saliency(client, lm):

@@ -361,8 +361,8 @@ class TestInside:
         assert page.locator("#merges-panel").count() == 1
         shown = page.evaluate("JSON.parse(document.getElementById('data').textContent).pass.ids")
         assert shown == ids[:14]
-        page.fill(".machine-crumbs input", "block 1 head 2")  # its script runs
-        page.press(".machine-crumbs input", "Enter")
+        page.locator(".machine-blocks button").nth(1).press("Enter")  # its script runs
+        page.locator(".target.spot").nth(2).press("Enter")
         page.wait_for_selector(".machine-picture[data-level=head]")
 
 

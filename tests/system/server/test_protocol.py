@@ -265,8 +265,7 @@ class TestErrors:
         for method, path, status in (
             ("GET", "/none", 404),
             ("GET", COMPLETIONS, 405),
-            ("GET", "/api/weights", 400),
-            ("GET", "/api/weights?name=wte.weight&rows=5-4", 400),
+            ("GET", "/api/model?model=none", 404),
         ):
             response = client.request(method, path)
             assert response.status_code == status
