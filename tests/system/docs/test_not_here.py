@@ -4,7 +4,6 @@ A test that fails because gpt2np has learned something new asks for a change of 
 """
 
 import re
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -12,11 +11,7 @@ from helpers.paths import CHECKOUT
 from safetensors.numpy import save_file
 
 import gpt2np
-from gpt2np import interp
-from gpt2np.cli import main as cli
 from gpt2np.errors import SEE_MISSING_FEATURES
-from gpt2np.generation.options import GenerationOptions
-from gpt2np.options import options_of
 
 MODELS = (CHECKOUT / "docs" / "guide" / "models.md").read_text(encoding="utf-8")
 PAGE = MODELS.partition("## Missing features")[2]
@@ -74,35 +69,6 @@ def test_other_files_are_refused(name, tmp_path):
         gpt2np.load(tmp_path / name)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_no_half_precision(dtype):
-    with pytest.raises(gpt2np.InvalidArgumentError):
-        gpt2np.load("bundled", dtype=dtype)
-
-
 def test_no_4_bits():
     with pytest.raises(gpt2np.InvalidArgumentError, match="int8"):
         gpt2np.load("bundled", weights="int4")
-
-
-def test_no_embeddings_over_http():
-    app = pytest.importorskip("gpt2np.server.app")
-    source = (CHECKOUT / "gpt2np" / "server" / "app.py").read_text(encoding="utf-8")
-    assert app and "/embeddings" not in source
-    assert not hasattr(gpt2np.LanguageModel, "embed")
-
-
-GAINED = {
-    "### Saliency": lambda: any("saliency" in name for name in interp.__all__),
-    "### Fine-tuning": lambda: find_spec("gpt2np.training.adamw") is not None,
-    "### JSON mode": lambda: "json_schema" in options_of(GenerationOptions),
-}
-
-
-@pytest.mark.parametrize("section", GAINED)
-def test_a_section_stands_only_while_the_feature_is_missing(section):
-    assert (section in PAGE) != GAINED[section]()
-
-
-def test_no_command_for_what_the_page_says_is_missing():
-    assert {"embed", "quantize", "merge", "finetune"}.isdisjoint(cli.COMMANDS)
