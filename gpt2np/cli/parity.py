@@ -1,4 +1,4 @@
-"""Compare another engine's results with exact results, to distinguish rounding from bugs.
+"""Compare another engine's results with exact results: rounding, or a bug?
 
 record  Write golden arrays: the arrays of the exact pass for some prompts.
 check   Compare an engine's arrays or greedy texts with golden arrays.

@@ -234,10 +234,6 @@ class TestOptions:
         expected = "finish reason: length (the context of 512 tokens is full)"
         assert result.stderr.decode().splitlines()[-1].endswith(expected)
 
-    def test_help_fits_80_columns(self):
-        text = run("generate", "--help", env={"COLUMNS": "80"}).stdout.decode()
-        assert max(map(len, text.splitlines())) <= 80
-
     def test_empty_prompt(self):
         told = b"the prompt is empty; the text starts from the end-of-text token"
         for prompt in ("", "-"):
@@ -253,13 +249,6 @@ class TestOptions:
             name = "--" + option.replace("_", "-")
             described = re.search(rf"{name} [A-Z] ((?:(?! --).)*)", text.partition("options:")[2])
             assert f"(default: {getattr(defaults, option)})" in described.group(1), name
-
-    def test_the_overview_and_the_version_do_without_numpy(self, tmp_path):
-        (tmp_path / "numpy.py").write_text("raise ImportError")
-        env = {"PYTHONPATH": str(tmp_path)}
-        for arguments in (["--help"], ["--version"], []):
-            result = run(*arguments, env=env)
-            assert result.returncode == 0 and b"gpt2np" in result.stdout
 
 
 class TestBadInput:

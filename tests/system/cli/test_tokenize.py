@@ -207,19 +207,6 @@ class TestBadInput:
         self.check(tokenize("abc", model=tmp_path), 2, "'c' is not in the vocabulary")
 
 
-def test_help_does_without_numpy_and_fits_80_columns(tmp_path):
-    (tmp_path / "numpy.py").write_text("raise ImportError")
-    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "COLUMNS": "80"}
-    for command in ("tokenize", "encode"):
-        result = subprocess.run(
-            [sys.executable, "-m", "gpt2np", command, "--help"],
-            capture_output=True,
-            env=os.environ | env,
-        )
-        assert result.returncode == 0
-        assert max(map(len, result.stdout.decode().splitlines())) <= 80
-
-
 def test_the_tokens_of_several_files(tmp_path):
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
     for path, text in zip(paths, ("a b", "c"), strict=True):

@@ -268,16 +268,6 @@ class TestBadInput:
         assert b"x.npz: File too large" in result.stderr.splitlines()[-1]
         assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
 
-    def test_help_fits_80_columns(self):
-        text = subprocess.run(
-            [sys.executable, "-m", "gpt2np", "trace", "--help"],
-            capture_output=True,
-            check=True,
-            encoding="utf-8",
-            env=os.environ | {"COLUMNS": "80"},
-        ).stdout
-        assert max(map(len, text.splitlines())) <= 80
-
 
 @pytest.mark.parametrize(
     ("name", "value", "arguments"),

@@ -1,7 +1,6 @@
 """`python -m gpt2np train-tokenizer` as a user runs it, and the folder that it writes."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -187,19 +186,6 @@ class TestInput:
         (tmp_path / "closed").mkdir(mode=0o500)
         result = run(corpus, "--vocab-size", 300, "--out", tmp_path / "closed" / "out")
         assert result.returncode == 2 and "cannot write to" in result.stderr
-
-
-def test_help_needs_no_numpy_and_fits_80_columns(tmp_path):
-    (tmp_path / "numpy.py").write_text("raise ImportError('numpy was imported')")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    result = subprocess.run(
-        [sys.executable, "-m", "gpt2np", "train-tokenizer", "--help"],
-        capture_output=True,
-        encoding="utf-8",
-        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "80"},
-    )
-    assert result.returncode == 0, result.stderr
-    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("alphabet", ["bytes", "characters"])

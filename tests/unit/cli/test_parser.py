@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import subprocess
 import sys
 
 import pytest
@@ -24,6 +25,32 @@ def test_the_list_of_commands_imports_none_of_them(capsys):
     assert max(map(len, listed.splitlines())) <= 80
     for name, summary in COMMANDS.items():
         assert f"  {name:<17}{summary}\n" in listed
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command_fits_80_columns(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as end:
+        run([name, "--help"])
+    assert not end.value.code
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
+def test_help_and_version_need_no_numpy():
+    lines = [["--help"], ["--version"], []]
+    lines += [[name, "--help"] for name in ("tokenize", "encode", "train-tokenizer")]
+    code = f"""
+import sys
+from contextlib import suppress
+sys.modules["numpy"] = None
+from gpt2np.cli.main import run
+for arguments in {lines}:
+    with suppress(SystemExit):
+        run(arguments)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("usage: ") >= 4
 
 
 def test_an_unknown_command_suggests_the_most_similar(capsys):
