@@ -146,9 +146,10 @@ def test_a_name_with_and_without_prefix(folder):
         GPT2.from_folder(folder)
 
 
-def test_only_two_dtypes(folder):
-    with pytest.raises(InvalidArgumentError, match="dtype is 'int32'"):
-        GPT2.from_folder(folder, "int32")
+@pytest.mark.parametrize("dtype", ["int32", "float16", "bfloat16"])
+def test_dtype_other_than_float32_and_float64_is_refused(folder, dtype):
+    with pytest.raises(InvalidArgumentError, match=f"dtype is '{dtype}'"):
+        GPT2.from_folder(folder, dtype)
 
 
 def test_a_name_is_no_folder(tmp_path, monkeypatch):
