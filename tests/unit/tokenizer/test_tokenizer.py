@@ -182,23 +182,6 @@ class TestAlphabetAndSplit:
         assert "".join(SPLIT(text)) == text
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda tokenizer: tokenizer.encode(None),
-        lambda tokenizer: tokenizer.encode(b"hi"),
-        lambda tokenizer: tokenizer.encode("hi", allowed_special=5),
-        lambda tokenizer: tokenizer.encode_batch([1]),
-        lambda tokenizer: tokenizer.offsets(None),
-        lambda tokenizer: tokenizer.decode(None),
-        lambda tokenizer: tokenizer.decode(5),
-    ],
-)
-def test_arguments_of_a_wrong_type(bundled_tokenizer, call):
-    with pytest.raises(InvalidArgumentError):
-        call(bundled_tokenizer)
-
-
 class TestDecoding:
     def test_id_without_a_token_decodes_to_no_text(self, bundled_tokenizer):
         """A model with padding has more ids than tokens; decoding its output raised an error."""
