@@ -73,6 +73,7 @@ class _Search:
     def hypothesis(self, beam: _Beam, reason: FinishReason) -> Hypothesis:
         return Hypothesis(beam.ids, self.score(beam.total_logprob, len(beam.ids)), reason)
 
+    @np.errstate(all="ignore")  # a score may be infinite with a large length_penalty
     def score(self, total_logprob: np.float32, length: int) -> float:
         return float(
             np.float32(total_logprob / np.float32(length**self.request.options.length_penalty))

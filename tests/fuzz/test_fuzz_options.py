@@ -10,7 +10,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gpt2np import GPT2NPError
-from gpt2np.cli.generation_options import _OPTIONS, flag_of
+from gpt2np.cli.declared_options import long_flag
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.options import options_of
 
 WRONG = (
     *(None, True, False, -1, 0, 1, 0.5, 1e300, math.inf, math.nan, 10**30, -(2**63), "", "a", "1"),
@@ -106,7 +108,8 @@ def all_ids(completion):
     return [one.ids for one in (completion, *completion.alternatives)]
 
 
-FLAGS = {name: flag_of(name) for name in RIGHT if name in _OPTIONS} | {"draft": "--draft"}
+OPTIONS = options_of(GenerationOptions)
+FLAGS = {name: long_flag(OPTIONS[name], name) for name in RIGHT if name in OPTIONS}
 ARGUMENTS = (
     "",
     "a",

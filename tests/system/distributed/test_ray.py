@@ -178,9 +178,9 @@ def test_an_error_of_a_worker_is_one_line(local_cluster):
 
 
 def test_the_class_of_the_guide_adds_a_column(local_cluster, lm):
-    """docs/guide/cluster.md, with a dataset of two rows instead of files in object storage."""
-    guide = (CHECKOUT / "docs/guide/cluster.md").read_text(encoding="utf-8")
-    code = guide.partition("## Datasets")[2].partition("```python\n")[2].partition("```")[0]
+    """docs/guide/corpora.md, with a dataset of two rows instead of files in object storage."""
+    guide = (CHECKOUT / "docs/guide/corpora.md").read_text(encoding="utf-8")
+    code = guide.partition("**Object storage.**")[2].partition("```python\n")[2].partition("```")[0]
     names: dict = {}
     exec(code.partition("ds = ")[0], names)
     texts = ["The king was old.", "A fox ran."]
