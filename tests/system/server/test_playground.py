@@ -752,7 +752,7 @@ def is_in_sight(tab, selector, whole):
             const { left, top, bottom, width } = element.getBoundingClientRect();
             const at = document.elementFromPoint(left + width / 2, top + 3);
             const isThere = at && (element.contains(at) || at.contains(element));
-            return isThere && top >= 0 && (whole ? bottom <= innerHeight : top < innerHeight);
+            return isThere && top > -1 && (whole ? bottom <= innerHeight : top < innerHeight);
         }""",
         whole,
     )
