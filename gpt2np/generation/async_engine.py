@@ -152,6 +152,8 @@ class AsyncEngine:
         )
         try:
             for _ in drive(scheduler, self._arrivals(entries)):
+                if not entries:  # the thread has given up its place; another may run
+                    return
                 new = [(entry, update) for entry in entries if (update := entry.new_update())]
                 if self._on_step:
                     self._on_step(scheduler, [update for _, update in new])
