@@ -50,7 +50,7 @@ def test_hostile_text_from_standard_input(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fox", "-o", "."], ". is not a file; choose another name"),
+        (["fox", "-o", "."], ".: the suffix selects the format"),
         (["fox", "-o", "no/page.html"], "the folder no does not exist"),
         (["fox " * 99, "-o", "p.html"], "and a page holds at most 64"),
         (["fox", "-o", "p.html", "--file", "x"], "give either PROMPT or --file, not both"),
@@ -66,7 +66,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, arguments, message):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no devices here")
 def test_a_device_is_never_replaced(tmp_path):
-    assert "/dev/full is not a file" in error(explain("fox", "-o", "/dev/full"))
+    (tmp_path / "full.html").symlink_to("/dev/full")
+    told = error(explain("fox", "-o", tmp_path / "full.html"))
+    assert "full.html is not a file" in told
     assert not Path("/dev/full").is_file()
 
 
