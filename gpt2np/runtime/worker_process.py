@@ -45,7 +45,9 @@ def is_forking_worker() -> bool:
 class ForkedWorkers(Workers):
     """The worker processes of one model."""
 
-    def __init__(self, runner: ModelRunner, world_size: int, max_width: int, max_kept: int) -> None:
+    def __init__(
+        self, runner: ModelRunner, world_size: int, max_width: int, max_kept: int = 0
+    ) -> None:
         """Set up shared memory; up to `max_kept` bytes of freed KV caches are kept for others."""
         super().__init__(runner, world_size, max_width)
         half_of_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
