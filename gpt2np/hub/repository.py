@@ -77,6 +77,9 @@ def _cached_snapshots(model: HubId) -> Iterator[Path]:
 
 def cache_folder() -> Path:
     """Return the folder of the Hugging Face cache. The folder may not exist yet."""
-    from huggingface_hub import constants  # the package itself would take 0.15 s to import
+    try:
+        from huggingface_hub import constants  # the package itself would take 0.15 s to import
+    except ValueError as error:
+        raise ModelNotFoundError(f"huggingface_hub cannot read a variable HF_…: {error}") from error
 
     return Path(constants.HF_HUB_CACHE).expanduser()

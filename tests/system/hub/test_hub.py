@@ -648,3 +648,12 @@ def test_binary_reference_in_the_cache_is_named_as_damage(hub, download, home):
     refs.mkdir(parents=True)
     (refs / "main").write_bytes(b"\xff\x00\xfe")
     fails(download(hub.url, "gpt2"), "the cache of", "is damaged", "remove the folder")
+
+
+def test_variable_that_huggingface_hub_cannot_read_is_one_line(hub):
+    command = [sys.executable, "-m", "gpt2np", "download", "a/b"]
+    variables = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_DOWNLOAD_TIMEOUT": "abc"}
+    done = subprocess.run(command, env=variables, capture_output=True, encoding="utf-8")
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "cannot read a variable HF_" in line
