@@ -29,7 +29,7 @@ class Limits:
     max_document_bytes: int = GIB  # a text from standard input, a file or a corpus
     max_cache_bytes: int = GIB  # KV caches of all running sequences together
     max_body_bytes: int = 4 * MIB  # of a request; parsing 4 MiB keeps the interpreter for 0.1 s
-    max_compression_ratio: int = 200  # of a .gz, .npz or .parquet file above 64 MiB
+    max_compression_ratio: int = 200  # of an .npz file above 64 MiB
     max_header_seconds: int = 10  # until a request's headers have arrived
     max_body_seconds: int = 60  # until a request's body has arrived
     max_connections: int = 2048

@@ -49,23 +49,3 @@ def decode_flops(config: GPT2Config, context: int) -> int:
     """
     block = 2 * block_parameters(config) + 4 * config.n_embd * context
     return config.n_layer * block + 2 * config.n_embd * config.vocab_size
-
-
-def hook_point_flops(config: GPT2Config, tokens: int) -> dict[str, int]:
-    """Count the floating-point operations of a forward pass, by hook point.
-
-    The pass computes logits for every token. Each count covers the operations between the previous
-    hook point and this hook point, summed over all blocks; `attn.q` includes keys and values.
-    Attention has tokens · (tokens + 1) / 2 query-key pairs: masked pairs are not counted.
-    """
-    c, f, layers = config.n_embd, config.n_inner, config.n_layer
-    pairs = tokens * (tokens + 1) // 2
-    return {
-        "attn.q": 2 * tokens * c * 3 * c * layers,
-        "attn.pattern": 2 * pairs * c * layers,
-        "attn.z": 2 * pairs * c * layers,
-        "attn.out": 2 * tokens * c * c * layers,
-        "mlp.pre": 2 * tokens * c * f * layers,
-        "mlp.out": 2 * tokens * f * c * layers,
-        "logits": 2 * tokens * c * config.vocab_size,
-    }
