@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -207,8 +208,9 @@ def _lock(folder: Path) -> FileLock:
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            if not folder.is_dir() and os.path.lexists(folder):
-                raise
+            with suppress(FileNotFoundError):  # one look: another job may remove and make it again
+                if not stat.S_ISDIR(folder.lstat().st_mode):
+                    raise
         lock = FileLock(folder / _LOCK)
         try:
             lock.acquire(blocking=False)
