@@ -37,6 +37,20 @@ def test_the_setting_is_restored_after_an_error(counted):
     assert counted == [5, 1, 5]
 
 
+def test_ctrl_c_while_the_setting_changes_does_not_count_as_a_block(monkeypatch, counted):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    library = Blas(interrupted, counted.append, core="Haswell")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "blas", lambda: library)
+        with single_threaded_blas():
+            pass
+    with single_threaded_blas():
+        pass
+    assert counted == [5, 1, 5]
+
+
 def test_the_last_of_several_threads_restores_it(counted):
     inside, leave = threading.Event(), threading.Event()
 
