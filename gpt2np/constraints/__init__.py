@@ -1,13 +1,12 @@
 """Constrained generation: limit the text to choices, a regular expression or a JSON Schema.
 
-    syntax        parses a pattern to a syntax tree
+    syntax        parses a pattern to a syntax tree; limits the size of a pattern
     json_schema   compiles a JSON Schema to a syntax tree
     json_text     syntax trees of strings, numbers, arrays and objects
     characters    sets of characters and their UTF-8 encodings
     automaton     compiles a syntax tree to an automaton over bytes, on demand
     trie          holds the prefix tree of the vocabulary
     distances     counts the bytes or tokens to a match
-    work          limits the size of a pattern
     token_mask    Constraint; computes which token ids may come next
 
 A token may end inside a character or a word, so the automaton reads bytes. A token is allowed if

@@ -18,8 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.constraints.characters import END, ByteNodes, Ranges
-from gpt2np.constraints.syntax import Alternation, CharacterClass, Concatenation, Repetition, Tree
-from gpt2np.constraints.work import WorkCounter
+from gpt2np.constraints.syntax import (
+    Alternation,
+    CharacterClass,
+    Concatenation,
+    Repetition,
+    Tree,
+    WorkCounter,
+)
 
 Reading = tuple[int, int]
 """(node of ByteNodes, CharacterAutomaton state after the character)."""

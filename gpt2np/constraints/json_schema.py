@@ -29,8 +29,7 @@ from urllib.parse import unquote
 
 from gpt2np.constraints import json_text
 from gpt2np.constraints.json_text import NOTHING, any_value, either
-from gpt2np.constraints.syntax import ANYTHING, Repetition, Tree, parse
-from gpt2np.constraints.work import WorkCounter
+from gpt2np.constraints.syntax import ANYTHING, Repetition, Tree, WorkCounter, parse
 from gpt2np.errors import InvalidArgumentError, is_integer, short_repr
 from gpt2np.options import is_number
 

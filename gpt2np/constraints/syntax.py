@@ -11,7 +11,7 @@ r"""A parser of regular expressions, limited to the syntax that a finite automat
 
 The whole text must match, so a leading ^ and a trailing $ have no effect. Other anchors,
 back-references, look-around, flags, possessive quantifiers, atomic groups and all other syntax
-raise an error that names the unsupported feature.
+raise an error that quotes the unsupported syntax.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,36 @@ from functools import lru_cache
 import regex
 
 from gpt2np.constraints.characters import Ranges, character_set, characters_of, complement
-from gpt2np.constraints.work import WorkCounter
 from gpt2np.data.untrusted_regex import check_length
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 MAX_DEPTH = 100
 """Maximum nesting depth of groups."""
 
+MAX_WORK = 10_000_000
+"""Units of work of one pattern: each takes about 50 ns or 10 bytes, so about 0.5 s and 100 MB."""
+
 _RANGE = 30  # units of work for each range of characters in a set in brackets; \\w has 760
+
+
+class PatternTooLargeError(InvalidArgumentError):
+    """A pattern, a schema, or the choices are too large."""
+
+
+class WorkCounter:
+    """Counts the work on one pattern, in time or memory, up to MAX_WORK."""
+
+    def __init__(self) -> None:
+        self._n_units = 0
+
+    def add(self, n_units: int) -> None:
+        """Count `n_units` more. Raises PatternTooLargeError beyond MAX_WORK."""
+        self._n_units += n_units
+        if self._n_units > MAX_WORK:
+            raise PatternTooLargeError(
+                "the pattern, the choices or the schema are too large, with repetitions expanded; "
+                "use smaller counts, fewer alternatives, or x{0,8000} in place of (x?){8000}"
+            )
 
 
 @dataclass(frozen=True)
@@ -70,7 +92,7 @@ _ANY_BUT_LINE_FEED = complement(((0x0A, 0x0A),))
 _ANY_BUT_LINE_END = complement(((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)))
 _SMALLEST_SETS = {"d": "[0-9]", "w": "[0-9A-Za-z_]", "s": r"[\t-\r ]"}  # in any language
 _LARGEST_SETS = {"d": r"\d", "w": r"\w", "s": r"[\s\x1c-\x1f\ufeff]"}
-_CONTROLS = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B, "a": 0x07}
+_CONTROLS = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B, "a": 0x07, "b": 0x08}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 _COUNTS = regex.compile(r"\{(?:(?P<exact>[0-9]+)|(?P<least>[0-9]*),(?P<most>[0-9]*))\}")
 _MAX_COUNTS_LENGTH = 20  # characters
@@ -79,25 +101,6 @@ _GROUP_START = regex.compile(r"\((?:\?:|\?P?<[^\W\d]\w*>|(?!\?))")
 _PROPERTY = regex.compile(r"\\[pP](?:\{\^?[\w\s=:.-]+\}|[A-Za-z])")
 _SURROGATE = regex.compile("[\ud800-\udfff]")
 _SET_OPERATIONS = ("[:", "[.", "[=", "--", "&&", "||", "~~")
-_OTHER_ANCHORS = "anchors other than a leading ^ and a trailing $"
-_UNSUPPORTED_ESCAPES = {
-    **dict.fromkeys("0123456789gk", r"back-references and octal numbers (write \x00)"),
-    **dict.fromkeys("bBmMAzZG", _OTHER_ANCHORS),
-}
-_UNSUPPORTED_GROUPS = {
-    "(?=": "look-ahead",
-    "(?!": "look-ahead",
-    "(?<=": "look-behind",
-    "(?<!": "look-behind",
-    "(?P=": "back-references",
-    "(?P>": "recursion",
-    "(?R": "recursion",
-    "(?&": "recursion",
-    "(?>": "atomic groups",
-    "(?|": "branch reset",
-    "(?#": "comments",
-    "(?(": "conditions",
-}
 
 
 def parse(pattern: str, *, is_portable: bool = False) -> Tree:
@@ -181,8 +184,8 @@ class _Parser:
         least, most = counts
         if most is not None and most < least:
             raise self._error(f"repetition of at least {least} and at most {most}")
-        if self._skip("+"):
-            raise self._unsupported("possessive quantifiers")
+        if self._next() == "+":
+            raise self._unsupported("+ after a quantifier")
         self._skip("?")  # lazy and greedy quantifiers match the same texts
         if self._counts() is not None:
             raise self._error("repetition of a repetition; use a group")
@@ -211,7 +214,7 @@ class _Parser:
         if character == "\\":
             return CharacterClass(self._escape())
         if character in "^$":
-            raise self._unsupported(_OTHER_ANCHORS)
+            raise self._unsupported(f"{character} within the pattern")
         if character in "*+?" or _COUNTS.match(self.pattern, self.position):
             raise self._error(f"nothing to repeat before {character}")
         if character == "{":
@@ -224,9 +227,7 @@ class _Parser:
     def _group(self) -> Tree:
         start = _GROUP_START.match(self.pattern, self.position)
         if start is None:
-            rest = self.pattern[self.position :]
-            known = (name for mark, name in _UNSUPPORTED_GROUPS.items() if rest.startswith(mark))
-            raise self._unsupported(next(known, "flags and other extensions after (?"))
+            raise self._unsupported(self.pattern[self.position : self.position + 3])
         if self.depth == MAX_DEPTH:
             raise self._error(f"more than {MAX_DEPTH} nested groups")
         opened, self.position, self.depth = self.position, start.end(), self.depth + 1
@@ -258,13 +259,11 @@ class _Parser:
     def _class_item(self) -> Ranges:
         """Parse one item of a set in brackets: a character, a range, or an escape."""
         start = self.position
-        if self.pattern.startswith(_SET_OPERATIONS, start):
-            raise self._unsupported(r"set operations and named classes (a literal sign needs a \)")
+        self._refuse_set_operation()
         low = self._class_character()
         if self._next() != "-" or self.pattern[self.position + 1 : self.position + 2] in ("", "]"):
             return low
-        if self.pattern.startswith(_SET_OPERATIONS, self.position):
-            raise self._unsupported(r"set operations (a literal sign needs a \)")
+        self._refuse_set_operation()
         self.position += 1
         high = self._class_character()
         first, last = _only_code(low), _only_code(high)
@@ -274,6 +273,11 @@ class _Parser:
             raise self._error(f"{text} is not a range of characters")
         return character_set([(first, last)])
 
+    def _refuse_set_operation(self) -> None:
+        if self.pattern.startswith(_SET_OPERATIONS, self.position):
+            mark = self.pattern[self.position : self.position + 2]
+            raise self._unsupported(rf"{mark} in a set (a literal sign needs a \)")
+
     def _class_character(self) -> Ranges:
         if self._next() == "\\":
             return self._escape(in_class=True)
@@ -282,8 +286,6 @@ class _Parser:
 
     def _escape(self, *, in_class: bool = False) -> Ranges:
         kind = self.pattern[self.position + 1 : self.position + 2]
-        if kind in _UNSUPPORTED_ESCAPES and not (in_class and kind == "b"):
-            raise self._unsupported(_UNSUPPORTED_ESCAPES[kind])
         if kind and kind in "dDwWsS":
             self.position += 2
             return self._portable(kind) if self.is_portable else characters_of(f"\\{kind}")
@@ -291,10 +293,11 @@ class _Parser:
             return self._property()
         if kind in _HEX_DIGITS:
             return self._hex_escape(_HEX_DIGITS[kind])
-        if kind == "" or (kind.isascii() and kind.isalpha() and kind not in {*_CONTROLS, "b"}):
-            raise self._error(f"unknown escape \\{kind}")
+        is_known = kind in _CONTROLS and (kind != "b" or in_class)  # outside, \\b is an anchor
+        if kind == "" or (kind.isascii() and kind.isalnum() and not is_known):
+            raise self._unsupported(f"\\{kind}")
         self.position += 2
-        code = 0x08 if kind == "b" else _CONTROLS.get(kind, ord(kind))
+        code = _CONTROLS.get(kind, ord(kind))
         return character_set([(code, code)])
 
     def _portable(self, kind: str) -> Ranges:
@@ -339,8 +342,8 @@ class _Parser:
             f"{problem}"
         )
 
-    def _unsupported(self, feature: str) -> InvalidArgumentError:
+    def _unsupported(self, syntax: str) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"the pattern {short_repr(self.pattern)} uses unsupported syntax at offset "
-            f"{self.position}: {feature}"
+            f"the pattern {short_repr(self.pattern)} has {syntax} at offset {self.position}, which "
+            "is not supported"
         )

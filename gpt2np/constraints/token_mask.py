@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from gpt2np.constraints.automaton import (
-    DEAD,
-    MATCHED,
-    ByteAutomaton,
-    Reading,
-)
+from gpt2np.constraints.automaton import DEAD, MATCHED, ByteAutomaton, Reading
 from gpt2np.constraints.distances import ByteDistances, TokenDistances
-from gpt2np.constraints.syntax import literals, parse
+from gpt2np.constraints.syntax import PatternTooLargeError, literals, parse
 from gpt2np.constraints.trie import VocabularyTrie
-from gpt2np.constraints.work import PatternTooLargeError
 from gpt2np.errors import InvalidArgumentError, counted, short_repr
 from gpt2np.kernels.array import Array, BoolArray
+
+if TYPE_CHECKING:
+    from gpt2np.tokenizer import Tokenizer
 
 _T = TypeVar("_T")
 
@@ -60,10 +57,9 @@ class Constraint(Protocol):
 
 
 def text_constraint(
-    tokens: Mapping[int, bytes],
+    tokenizer: Tokenizer,
     vocab_size: int,
     eos_token_ids: Collection[int],
-    special_ids: Collection[int] = (),
     stop_ids: Collection[int] = (),
     *,
     choices: tuple[str, ...] = (),
@@ -72,16 +68,13 @@ def text_constraint(
 ) -> TextConstraint:
     """Create a constraint that limits a text to `choices`, a `regex`, or a JSON Schema.
 
-    `tokens` maps each token id to its bytes. Later calls with the same mapping object reuse cached
-    automata and masks. `vocab_size` is V, the model's number of token ids. `special_ids` are never
-    allowed, because special tokens are not text. `stop_ids` end a text as end-of-text ids do.
-    Raises InvalidArgumentError if the pattern or schema is malformed, unsupported or too large,
-    no text matches, or a byte has no token in the vocabulary.
+    Later calls with the same tokenizer reuse cached automata and masks. `vocab_size` is V, the
+    model's number of token ids. Special tokens are not text, and never allowed. `stop_ids` end a
+    text as end-of-text ids do. Raises InvalidArgumentError if the pattern or schema is malformed,
+    unsupported or too large, no text matches, or a byte has no token in the vocabulary.
     """
-    stop_ids = frozenset(stop_ids)
-    special_ids, ends = frozenset(special_ids), frozenset(eos_token_ids) | stop_ids
-    vocabulary = _Vocabulary(tokens, id(tokens), vocab_size, ends, special_ids, stop_ids)
-    return _start(choices, regex, json_schema, _computed(vocabulary))
+    vocabulary = _vocabulary(tokenizer, vocab_size, frozenset(eos_token_ids), frozenset(stop_ids))
+    return _start(choices, regex, json_schema, vocabulary)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +106,7 @@ class TextConstraint:
     def advance(self, token_id: int) -> TextConstraint:
         """Return the constraint after one more token; an end-of-text token changes nothing."""
         vocabulary = self.masks.vocabulary
-        if token_id in vocabulary.eos_token_ids:
+        if token_id in vocabulary.ends:
             return self
         data = vocabulary.text_tokens.get(token_id, b"")
         return TextConstraint(self.masks, self.masks.after(self.state, data), self.tokens_left - 1)
@@ -162,8 +155,8 @@ class _TokenMasks:
 
     def min_tokens(self, readings: frozenset[Reading], enough: float) -> float:
         """Return the least number of tokens to a match, or a number that is not above `enough`."""
-        least = min(self.byte_distance(readings))
-        return min(self.token_distance(readings)) if least > enough else least
+        least = min(map(self.byte_distance, readings))
+        return min(map(self.token_distance, readings)) if least > enough else least
 
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
         """Advance a state, a set of NFA positions, by a token's bytes; DEAD if `data` is empty."""
@@ -180,8 +173,7 @@ class _TokenMasks:
             if farthest > most or longest == math.inf:
                 distances = self._distances_after(readings, in_tokens=True)
         mask: BoolArray = (distances <= most) & (distances < math.inf)
-        ends = self.vocabulary.eos_token_ids
-        mask[[end for end in ends if end < len(mask)]] = MATCHED in readings
+        mask[[end for end in self.vocabulary.ends if end < len(mask)]] = MATCHED in readings
         mask.setflags(write=False)
         return mask
 
@@ -210,20 +202,23 @@ class _TokenMasks:
 
 @dataclass(frozen=True)
 class _Vocabulary:
-    """The vocabulary data that masks depend on; `==` compares `tokens` by identity, `tokens_id`."""
+    """The tokens of text, and the ids that end a text."""
 
-    tokens: Mapping[int, bytes] = field(compare=False)
-    tokens_id: int
+    tokenizer: Tokenizer
     vocab_size: int
-    eos_token_ids: frozenset[int]  # and stop ids
-    special_ids: frozenset[int]
+    eos_token_ids: frozenset[int]
     stop_ids: frozenset[int]
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The ids that end a text."""
+        return self.eos_token_ids | self.stop_ids
 
     @cached_property
     def text_tokens(self) -> dict[int, bytes]:
         """The bytes of each token that is text, not a special token, and has an embedding."""
-        excluded = self.eos_token_ids | self.special_ids
-        tokens = self.tokens.items()
+        excluded = self.ends.union(self.tokenizer.special_tokens.values())
+        tokens = self.tokenizer.vocabulary.token_bytes.items()
         return {i: data for i, data in tokens if i < self.vocab_size and i not in excluded}
 
     @cached_property
@@ -232,8 +227,9 @@ class _Vocabulary:
 
         Raises InvalidArgumentError if a byte has no token at all.
         """
+        tokens = self.tokenizer.vocabulary.token_bytes
         missing = {*_UTF8_BYTES} - {data[0] for data in self.text_tokens.values() if len(data) == 1}
-        ending = {data[0] for i in self.stop_ids if len(data := self.tokens.get(i, b"")) == 1}
+        ending = {data[0] for i in self.stop_ids if len(data := tokens.get(i, b"")) == 1}
         if without := sorted(missing - ending):
             raise InvalidArgumentError(
                 "choices, regex and json_schema need a vocabulary with a token for each byte; this "
@@ -247,10 +243,7 @@ class _Vocabulary:
         return VocabularyTrie.build(self.text_tokens, self.vocab_size)
 
 
-@lru_cache(maxsize=4)
-def _computed(vocabulary: _Vocabulary) -> _Vocabulary:
-    """Return the equal vocabulary of an earlier call, if any; its properties are computed."""
-    return vocabulary
+_vocabulary = lru_cache(maxsize=4)(_Vocabulary)
 
 
 @lru_cache(maxsize=8)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +65,7 @@ class VocabularyTrie:
         self,
         automaton: ByteAutomaton,
         readings: frozenset[Reading],
-        distance: Callable[[Iterable[Reading]], list[float]],
+        distance: Callable[[Reading], float],
     ) -> Array:
         """Return the distance to a match after each token id, (V,).
 
@@ -84,7 +83,8 @@ class VocabularyTrie:
         states[_ROOT] = DEAD
         reached = np.flatnonzero(np.bincount(states))
         found = np.full(reached[-1] + 1, math.inf, np.float32)
-        of_state = [automaton.readings(state) for state in reached.tolist()]
-        least = iter(distance(chain.from_iterable(of_state)))
-        found[reached] = [min(islice(least, len(r)), default=math.inf) for r in of_state]
+        found[reached] = [
+            min(map(distance, automaton.readings(state)), default=math.inf)
+            for state in reached.tolist()
+        ]
         return found[states[self.nodes]]

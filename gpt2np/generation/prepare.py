@@ -215,14 +215,8 @@ def _constraint(
         )
     from gpt2np.constraints import text_constraint
 
-    return text_constraint(
-        lm.tokenizer.vocabulary.token_bytes,
-        lm.model.config.vocab_size,
-        lm.eos_token_ids,
-        frozenset(lm.tokenizer.special_tokens.values()),
-        options.stop_token_ids,
-        **given,
-    )
+    vocab_size, stop_ids = lm.model.config.vocab_size, options.stop_token_ids
+    return text_constraint(lm.tokenizer, vocab_size, lm.eos_token_ids, stop_ids, **given)
 
 
 def _within(

@@ -1,5 +1,6 @@
 """Possible matches by the `regex` package, also for bytes that end inside of a character."""
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import regex
@@ -47,3 +48,15 @@ def beginning_with(tail: bytes) -> str:
     codes = range(low, min(high, 0x10FFFF) + 1, 16 if missing == 3 else 1)
     known = [character for character in ALPHABET if character.encode().startswith(tail)]
     return "".join([*known, *(chr(code) for code in codes if not 0xD800 <= code < 0xE000)])
+
+
+@dataclass(eq=False)
+class TokenTable:
+    """What constraints need of a tokenizer: id → bytes, and special tokens."""
+
+    token_bytes: dict[int, bytes]
+    special_tokens: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def vocabulary(self):
+        return self

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 import regex
+from helpers.oracle import TokenTable
 
 from gpt2np import InvalidArgumentError
 from gpt2np.constraints import text_constraint
@@ -16,10 +17,11 @@ from gpt2np.constraints import text_constraint
 LETTERS = [b"a", b"b", b"ab", b"ba", b"aab", b"bbb", "é".encode(), b"a\xc3"]
 TOKENS = dict(enumerate([*LETTERS, *(bytes([i]) for i in range(256) if bytes([i]) not in LETTERS)]))
 END = len(TOKENS)
+TABLE = TokenTable(TOKENS)
 
 
 def constraint(pattern, **options):
-    return text_constraint(TOKENS, END + 1, (END,), regex=pattern, **options)
+    return text_constraint(TABLE, END + 1, (END,), regex=pattern, **options)
 
 
 def random_pattern(rng, depth=3):
@@ -189,13 +191,7 @@ def test_texts_are_distributed_as_by_rejection_sampling(lm):
     ample = {"regex": pattern, "max_new_tokens": 64}
     observed = Counter(lm.generate(prompt, seed=seed, **ample).text[:2] for seed in range(n))
     rng = np.random.default_rng(0)
-    mask = text_constraint(
-        lm.tokenizer.vocabulary.token_bytes,
-        4096,
-        lm.eos_token_ids,
-        lm.tokenizer.special_tokens.values(),
-        regex=pattern,
-    )
+    mask = text_constraint(lm.tokenizer, 4096, lm.eos_token_ids, regex=pattern)
     cached = {}
 
     def draw(ids, state):

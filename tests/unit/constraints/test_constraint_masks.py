@@ -7,10 +7,10 @@ import tracemalloc
 import numpy as np
 import pytest
 import regex
-from helpers.oracle import can_lead_to_match
+from helpers.oracle import TokenTable, can_lead_to_match
 
 from gpt2np import Tokenizer
-from gpt2np.constraints import automaton, text_constraint, token_mask, work
+from gpt2np.constraints import automaton, syntax, text_constraint, token_mask
 from gpt2np.constraints.syntax import parse
 from gpt2np.errors import InvalidArgumentError
 
@@ -24,8 +24,12 @@ def tokens(gpt2_vocabulary):
     return {number: data for number, data in table.items() if number != END}
 
 
+TABLES = {}
+
+
 def constraint(tokens, rows=END + 1, ends=(END,), **options):
-    return text_constraint(tokens, rows, ends, **options)
+    table = TABLES.setdefault(id(tokens), TokenTable(tokens))
+    return text_constraint(table, rows, ends, **options)
 
 
 def after(state, tokens, text):
@@ -115,7 +119,7 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
 
     Each of the 2⁷ endings of a text has a state of its own.
     """
-    monkeypatch.setattr(work, "MAX_WORK", 60_000)
+    monkeypatch.setattr(syntax, "MAX_WORK", 60_000)
     few = {number: data for number, data in tokens.items() if len(data) < 3}
     start, known = constraint(few, regex="[ab]*a[ab]{7}c"), []
     rng = random.Random(4)
@@ -136,7 +140,7 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
 
 def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
     start = constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")
-    monkeypatch.setattr(work, "MAX_WORK", 200_000)
+    monkeypatch.setattr(syntax, "MAX_WORK", 200_000)
     for _ in range(2):
         with pytest.raises(InvalidArgumentError, match="too large, with repetitions"):
             constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")  # before the first token
@@ -176,10 +180,10 @@ def test_rows_without_a_token_and_beyond_the_vocabulary(tokens):
 
 def test_special_tokens_are_no_text(tokens):
     table = {**tokens, END: b"<|endoftext|>", END + 1: b"<|pad|>"}
-    pattern = r"<\|\w+\|>"
-    mask = text_constraint(table, END + 2, [END], [END, END + 1], regex=pattern).allowed()
+    pattern, special = r"<\|\w+\|>", {"<|endoftext|>": END, "<|pad|>": END + 1}
+    mask = text_constraint(TokenTable(table, special), END + 2, [END], regex=pattern).allowed()
     assert not mask[END] and not mask[END + 1] and mask[27]  # <
-    assert text_constraint(table, END + 2, [END], regex=pattern).allowed()[END + 1]
+    assert text_constraint(TokenTable(table), END + 2, [END], regex=pattern).allowed()[END + 1]
 
 
 @pytest.mark.parametrize("pattern", [r"[^\s\S]", r"a[^\d\D]"])
@@ -208,7 +212,7 @@ def test_many_readings_take_bounded_time_and_memory(tokens, share, monkeypatch):
     """
     letters = [random.Random(row).choice("abcdefghijklmnopqrstuvwxyz") for row in range(800)]
     many_readings = "|".join(f"[^{letter}]" * 30 for letter in letters[::share])
-    monkeypatch.setattr(work, "MAX_WORK", work.MAX_WORK // share)
+    monkeypatch.setattr(syntax, "MAX_WORK", syntax.MAX_WORK // share)
     started = time.process_time()
     tracemalloc.start()
     try:
