@@ -24,11 +24,12 @@ from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.complete import complete
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
-from gpt2np.generation.draft_source import DraftSource
+from gpt2np.generation.drafts import DraftSource
 from gpt2np.generation.notices import given_notice
 from gpt2np.generation.options import GenerationOptions, Options
-from gpt2np.generation.prepare import (
+from gpt2np.generation.request import (
     Prompt,
+    Request,
     encode_prompt,
     encode_scored,
     prepare_call,
@@ -39,7 +40,6 @@ from gpt2np.generation.prepare import (
     text_and_ids,
     warn_of_special,
 )
-from gpt2np.generation.request import Request
 from gpt2np.generation.streaming import TextStream, start_streams
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list

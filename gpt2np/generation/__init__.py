@@ -5,7 +5,7 @@ logits_processors, sampling    penalties and filters; selection of the next toke
 request                        from the arguments of `generate` to a request
 completion, complete           results; from requests to results
 sequence, scheduler            sequences that run in batches, one forward pass per step
-shared_prefix, token_healing   where a prompt begins, computed once; where a prompt ends
+prefix, token_healing          where a prompt begins, computed once; where a prompt ends
 notices                        advice on the space after a prompt
 detokenizer                    decoding of token ids to text as they arrive, up to a stop string
 stop_regex                     stop regexes

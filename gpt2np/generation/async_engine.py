@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
-from gpt2np.generation.complete import complete, pick_best, start_sequences
+from gpt2np.generation.complete import complete, pick_best
 from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler, drive
-from gpt2np.generation.sequence import RunningSequence
+from gpt2np.generation.sequence import RunningSequence, start_sequences
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
 

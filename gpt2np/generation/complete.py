@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpt2np.errors import BatchError, GenerationInterrupted, InvalidArgumentError, errors_at
+from gpt2np.errors import BatchError, GenerationInterrupted, errors_at
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler, drive
-from gpt2np.generation.sequence import RunningSequence, start_sequence
+from gpt2np.generation.sequence import RunningSequence, start_sequences
 from gpt2np.model import GPT2
 from gpt2np.progress import progress_bar
 
@@ -67,17 +67,6 @@ def start(model: GPT2, request: Request) -> Result:
     from gpt2np.generation.beam_search import beam_completion
 
     return beam_completion(model, request)
-
-
-def start_sequences(model: GPT2, request: Request) -> list[RunningSequence]:
-    """Return one sequence per continuation of a request, ready for a scheduler."""
-    if request.options.num_beams > 1:
-        raise InvalidArgumentError(
-            f"num_beams is {request.options.num_beams}: beam search cannot stream its text; call "
-            "generate",
-            param="num_beams",
-        )
-    return [start_sequence(model, continuation) for continuation in request.continuations()]
 
 
 def run_groups(

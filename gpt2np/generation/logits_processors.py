@@ -22,7 +22,7 @@ from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2, KVCache
-from gpt2np.model.ops import softmax
+from gpt2np.model.ops import exp_and_row_sums, softmax
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
@@ -262,7 +262,7 @@ def typical_filter(logits: Array, p: float) -> Array:
     This is locally typical sampling (Meister et al. 2022). The token that reaches p is kept, and so
     are all ties with it.
     """
-    exp, row_sums = exact.functions(logits.dtype)
+    exp, row_sums = exp_and_row_sums(logits.dtype)
     shifted = logits - logits.max(-1, keepdims=True)
     log_p = shifted - exact.log(row_sums(exp(shifted))).astype(logits.dtype)
     entropy = -row_sums(np.nan_to_num(exp(log_p) * log_p))

@@ -1,26 +1,44 @@
-"""A request: a prompt with all that its generation needs."""
+"""From a call of `generate` to requests: options, callbacks and constraint once, then each prompt.
+
+call = prepare_call(lm, None, {"max_new_tokens": 20})
+requests = [prepare_request(lm, prompt, call) for prompt in prompts]
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument, is_integer
 from gpt2np.generation.callbacks import Callbacks
-from gpt2np.generation.draft_source import DraftSource
+from gpt2np.generation.drafts import DraftSource
 from gpt2np.generation.logits_processors import TokenHistory, process_logits
-from gpt2np.generation.options import GenerationOptions
-from gpt2np.kernels.array import Array
+from gpt2np.generation.options import (
+    TEXT_CONSTRAINTS,
+    GenerationOptions,
+    check_effect,
+    option_fields,
+)
+from gpt2np.generation.sampling import new_seed
+from gpt2np.kernels.array import Array, as_list
+from gpt2np.model import GPT2
+from gpt2np.runtime.hooked_context import Chain
+from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from gpt2np.constraints import Constraint
     from gpt2np.generation.prefix import Prefix
-    from gpt2np.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A prompt and how to continue it; `gpt2np.generation.prepare` makes one.
+    """A prompt and how to continue it.
 
     Attributes:
         ids: token ids of the prompt, including the prefix; at least one.
@@ -70,3 +88,288 @@ class Request:
             replace(self, options=self.options.with_seed(seed + i), index=self.index + i)
             for i in range(self.options.n_drawn)
         ]
+
+
+class Model(Protocol):
+    """What a request needs of a `LanguageModel`."""
+
+    name: str
+    model: GPT2
+    tokenizer: Tokenizer
+    defaults: GenerationOptions
+    eos_token_ids: frozenset[int]
+    bos_token_id: int | None
+    draft_source: DraftSource
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of a call of `generate`, without the prompt.
+
+    Attributes:
+        options: the options, with the seed set, and with the ids of `bad_words`.
+        callbacks: the caller's functions.
+        constraint: the constraint of the options or of the caller, in its initial state.
+        prefix: the precomputed start of all prompts, if any.
+        allowed_special: special tokens that a prompt's text may contain; see `Tokenizer.encode`.
+    """
+
+    options: GenerationOptions
+    callbacks: Callbacks
+    constraint: Constraint | None
+    prefix: Prefix | None
+    allowed_special: Any
+
+
+def prepare_call(lm: Model, options: GenerationOptions | None, arguments: Any) -> Call:
+    """Resolve the keyword arguments of `LanguageModel.generate`.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range, or two contradict each other.
+        TypeError: an option does not exist.
+    """
+    given: dict[str, Any] = dict(arguments)
+    prefix, allowed_special = given.pop("prefix", None), given.pop("allowed_special", ())
+    callbacks = take_callbacks(given)
+    resolved = resolve_options(lm.defaults if options is None else options, given)
+    _check_callbacks(resolved, callbacks)
+    resolved = _encode_bad_words(lm.tokenizer, resolved)
+    constraint = _constraint(lm, resolved, callbacks.constraint)
+    return Call(resolved, callbacks, constraint, prefix, allowed_special)
+
+
+def prepare_request(lm: Model, prompt: Prompt, call: Call, n_before: int = 0) -> Request:
+    """Return the request for a prompt, which follows `n_before` continuations of the same call.
+
+    Raises:
+        ContextLengthError: the prompt is longer than the model's context.
+        InvalidArgumentError: the prompt is neither text nor token ids.
+    """
+    options, callbacks = call.options.with_seed((call.options.seed or 0) + n_before), call.callbacks
+    text, ids = _read_prompt(lm, prompt, call)
+    constraint, n_healed = _within(lm, options, call.constraint, len(ids)), 0
+    if options.token_healing:
+        from gpt2np.generation.token_healing import heal
+
+        ids, healing = heal(lm.tokenizer, ids, lm.bos_token_id, lm.model.config.vocab_size)
+        constraint, n_healed = healing, len(healing.text) if healing else 0
+    has_draft = options.draft == "auto" and options.max_new_tokens > 1
+    return Request(
+        ids,
+        options,
+        eos_token_ids=lm.eos_token_ids,
+        text=text,
+        tokenizer=lm.tokenizer,
+        constraint=constraint,
+        callbacks=callbacks,
+        prefix=call.prefix,
+        draft_source=lm.draft_source
+        if has_draft and options.num_beams == 1 and not callbacks.interventions
+        else None,
+        model_name=lm.name,
+        index=n_before,
+        n_healed=n_healed,
+    )
+
+
+def resolve_options(base: GenerationOptions, changes: dict[str, Any]) -> GenerationOptions:
+    """Return `base` with `changes`, and with a seed; see `LanguageModel.resolve_options`."""
+    given = option_fields(changes)  # type: ignore[arg-type]
+    expected = "a GenerationOptions, or keyword arguments such as max_new_tokens=50"
+    check_argument(isinstance(base, GenerationOptions), "options", base, expected)
+    if changes.get("do_sample") and not base.temperature:
+        given.setdefault("temperature", GenerationOptions().temperature)
+    if given.get("num_beams", 1) != 1:
+        if changes.get("do_sample"):
+            raise InvalidArgumentError(
+                f"num_beams={given['num_beams']} and do_sample=True contradict each other: beam "
+                "search does not sample",
+                param="num_beams",
+            )
+        given.setdefault("temperature", 0.0)
+    elif given.get("temperature") or given.get("best_of"):
+        given.setdefault("num_beams", 1)
+    resolved = replace(base, **given)
+    check_effect(given, resolved)
+    return resolved if resolved.seed is not None else resolved.with_seed(new_seed())
+
+
+def take_callbacks(arguments: dict[str, Any]) -> Callbacks:
+    """Remove the caller's functions and constraint from the arguments of a call, and check them."""
+    on_token, constraint = arguments.pop("on_token", None), arguments.pop("constraint", None)
+    check_argument(on_token is None or callable(on_token), "on_token", on_token, "a function")
+    if constraint is not None:
+        from gpt2np.constraints import Constraint
+
+        expected = "an object with allowed(), advance(token_id) and complete"
+        check_argument(isinstance(constraint, Constraint), "constraint", constraint, expected)
+    processors, criteria, hooks = (
+        _functions(name, arguments.pop(name, None))
+        for name in ("logits_processor", "stopping_criteria", "interventions")
+    )
+    return Callbacks(processors, criteria, on_token, Chain(hooks) if hooks else None, constraint)
+
+
+def _functions(name: str, value: Any) -> tuple[Any, ...]:
+    """Check one function, a list of functions or None. Returns a tuple."""
+    if value is None:
+        return ()
+    functions = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    expected = "a function or a list of functions"
+    check_argument(all(map(callable, functions)), name, value, expected)
+    return functions
+
+
+def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:
+    """Raise InvalidArgumentError if an option cannot be combined with a given callback."""
+    hook = callbacks.interventions
+    if options.token_healing and callbacks.constraint:
+        raise InvalidArgumentError("token_healing cannot be combined with constraint; omit one")
+    if options.num_beams > 1 and (callbacks.stopping_criteria or callbacks.on_token or hook):
+        raise InvalidArgumentError(
+            f"num_beams is {options.num_beams}: a beam search takes a logits_processor, but no "
+            "stopping_criteria, on_token or interventions; set num_beams to 1",
+            param="num_beams",
+        )
+    if hook and (options.window or options.prompt_logprobs is not None):
+        raise InvalidArgumentError(
+            "interventions cannot be combined with window or prompt_logprobs; omit one",
+            param="interventions",
+        )
+
+
+def _encode_bad_words(tokenizer: Tokenizer, options: GenerationOptions) -> GenerationOptions:
+    """Add the ids of `bad_words`, with and without a space before each, to `bad_words_ids`."""
+    if not options.bad_words:
+        return options
+    texts: list[str] = []
+    for word in options.bad_words:
+        if word in tokenizer.special_tokens:
+            raise InvalidArgumentError(
+                f"bad_words: {word} is a special token, not a text; to forbid it, give "
+                "ignore_eos=True, or -100 for its id in logit_bias",
+                param="bad_words",
+            )
+        texts += [word] if word[0].isspace() else [word, f" {word}"]
+    ids = [tuple(tokenizer.encode(text, disallowed_special=())) for text in texts]
+    return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
+
+
+def _constraint(
+    lm: Model, options: GenerationOptions, constraint: Constraint | None
+) -> Constraint | None:
+    """Return the constraint of the options, or else the caller's."""
+    given = {name: getattr(options, name) for name in TEXT_CONSTRAINTS}
+    if not any(given.values()):
+        return constraint
+    if constraint:
+        raise InvalidArgumentError(
+            "constraint cannot be combined with choices, regex or json_schema; omit one of them",
+            param="constraint",
+        )
+    from gpt2np.constraints import text_constraint
+
+    vocab_size, stop_ids = lm.model.config.vocab_size, options.stop_token_ids
+    return text_constraint(lm.tokenizer, vocab_size, lm.eos_token_ids, stop_ids, **given)
+
+
+def _within(
+    lm: Model, options: GenerationOptions, constraint: Constraint | None, n_prompt: int
+) -> Constraint | None:
+    """Limit a constraint to the new tokens that a prompt of `n_prompt` tokens leaves room for."""
+    most = options.max_new_tokens
+    if not options.window:
+        most = min(most, lm.model.config.n_positions + 1 - n_prompt)
+    within: Callable[[int], Constraint] | None = getattr(constraint, "within", None)
+    # A prompt that leaves no room is an error later.
+    return within(most) if within and most > 0 else constraint
+
+
+def _read_prompt(lm: Model, prompt: Prompt, call: Call) -> tuple[str, list[int]]:
+    """Return the text and token ids of prefix + prompt."""
+    prefix = call.prefix
+    if prefix is not None:
+        from gpt2np.generation.prefix import Prefix
+
+        check_argument(isinstance(prefix, Prefix), "prefix", prefix, "made by lm.prefix(text)")
+        if prefix.model is not lm.model:
+            raise InvalidArgumentError("the prefix was computed by another model", param="prefix")
+        if isinstance(prompt, Sized) and not len(prompt):
+            return prefix.text, prefix.ids
+    text, ids = text_and_ids(lm, prompt, call.options.window, call.allowed_special)
+    return (prefix.text + text, prefix.ids + ids) if prefix else (text, ids)
+
+
+def text_and_ids(
+    lm: Model, prompt: Prompt, window: int = 0, allowed_special: Any = ()
+) -> tuple[str, list[int]]:
+    """Return the text and token ids of a prompt; with `window`, the prompt may have any length."""
+    if isinstance(prompt, str):
+        longest, context = lm.tokenizer.vocabulary.max_token_characters, lm.model.config.n_positions
+        if not window and longest and len(prompt) > context * longest:  # encoding takes long
+            raise ContextLengthError(
+                f"the prompt has {len(prompt):,} characters, at least {len(prompt) // longest:,} "
+                f"tokens, and the model's maximum context length is {context} tokens; shorten it, "
+                "or set window, which keeps its last tokens"
+            )
+        return prompt, encode_prompt(lm.tokenizer, prompt, lm.bos_token_id, allowed_special)
+    items = as_list(prompt)
+    is_list = items is not None and all(map(is_integer, items))
+    expected = "a text or a list of ids; for several prompts, call generate_batch"
+    check_argument(is_list, "prompt", prompt, expected)
+    ids = [int(token_id) for token_id in items or ()]
+    decoder = lm.tokenizer.streaming_decoder()
+    text = "".join(map(decoder.push, ids)) + decoder.finish()
+    return text, ids or encode_prompt(lm.tokenizer, "", lm.bos_token_id)
+
+
+def encode_prompt(
+    tokenizer: Tokenizer, text: str, bos_token_id: int | None, allowed_special: Any = ()
+) -> list[int]:
+    """Encode a prompt; an empty prompt becomes `bos_token_id`, if there is one."""
+    ids = tokenizer.encode(text, allowed_special=allowed_special, disallowed_special=())
+    return ids if ids or bos_token_id is None else [bos_token_id]
+
+
+def encode_scored(
+    tokenizer: Tokenizer, text: Prompt, name: str, allowed_special: Any
+) -> Sequence[int]:
+    """Encode a text to score, called `name` in errors. Token ids stay as they are."""
+    if isinstance(text, str):
+        return tokenizer.encode(text, allowed_special=allowed_special, disallowed_special=())
+    ids = as_list(text)
+    is_valid = ids is not None and not any(isinstance(item, str) for item in ids)
+    check_argument(is_valid, name, text, "a text or a list of ids")
+    return ids or []
+
+
+def scoring_prefix(
+    lm: Model, ids: Sequence[int], given: list[int], from_end_of_text: bool | None
+) -> list[int]:
+    """Return the ids before a text to score; see `LanguageModel.score`."""
+    if from_end_of_text is None:
+        from_end_of_text = not given and not (len(ids) and ids[0] == lm.bos_token_id)
+    if not from_end_of_text:
+        return given
+    if lm.bos_token_id is None:
+        raise InvalidArgumentError(
+            f"{lm.name} has no end-of-text token to put before a text; set "
+            "from_end_of_text=False, which leaves the first token unscored",
+            param="from_end_of_text",
+        )
+    return [lm.bos_token_id, *given]
+
+
+def warn_of_special(
+    tokenizer: Tokenizer, texts: Iterable[object], allowed: Collection[str] | str
+) -> None:
+    """Warn the caller's caller if a text has a special token that is encoded as plain text."""
+    for text in texts:
+        for name in () if allowed == "all" else tokenizer.special_tokens:
+            if isinstance(text, str) and name in text and name not in allowed:
+                warnings.warn(
+                    f"the text has the special token {name}, which is encoded as plain text; to "
+                    'encode it as one token, allow it (allowed_special="all")',
+                    stacklevel=3,
+                )
+                return

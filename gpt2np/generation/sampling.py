@@ -16,7 +16,7 @@ from gpt2np.generation.options import GenerationOptions
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2, KVCache
-from gpt2np.model.ops import softmax
+from gpt2np.model.ops import exp_and_row_sums, softmax
 
 _CHUNK = 64  # rows of logits in memory at a time
 
@@ -109,7 +109,7 @@ class TokenLogprob:
 @np.errstate(under="ignore")
 def log_softmax(logits: Array) -> Array:
     """Compute log probabilities from logits (…, V). Returns (…, V), float64."""
-    exp, row_sums = exact.functions(logits.dtype)
+    exp, row_sums = exp_and_row_sums(logits.dtype)
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(-1, keepdims=True)
     shifted -= exact.log(row_sums(exp(shifted)))

@@ -4,19 +4,21 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+from operator import itemgetter
 
 import numpy as np
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
+from gpt2np.generation.drafts import ModelDraft
 from gpt2np.generation.logits_processors import check_finite
-from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.sequence import RunningSequence
-from gpt2np.generation.shared_prefix import copy_shared_prefix
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, common_length
 from gpt2np.limits import limits
-from gpt2np.model import GPT2
+from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.kv_cache import cache_nbytes
 
+_MIN_SHARED = 16  # tokens; copying fewer keys and values saves no time
 _SCORED_CHUNK = 64  # rows of logits of prompts in a pass; bounds their memory
 
 
@@ -186,7 +188,7 @@ class Scheduler:
                 _accept(sequence, logits[start:stop], draft)
         # 5. Prompts that begin as one of these copy its keys and values before it leaves.
         for sequence in group if len(batch) < len(group) else ():
-            copy_shared_prefix(sequence, self.running)
+            _copy_shared_prefix(sequence, self.running)
         return n_left
 
     def _forward(
@@ -223,7 +225,7 @@ class Scheduler:
         n_scored = _SCORED_CHUNK
         for sequence in group:
             sequence.slide_window()
-            if not copy_shared_prefix(sequence, self.running):
+            if not _copy_shared_prefix(sequence, self.running):
                 continue
             n = sequence.n_pending
             if n > 1 or sequence.scores_prompt:
@@ -314,3 +316,45 @@ def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> N
         return
     if sequence.speculation:
         sequence.speculation.update(draft, sequence.ids[n_ids:])
+
+
+def _copy_shared_prefix(sequence: RunningSequence, running: Iterable[RunningSequence]) -> bool:
+    """Copy the keys and values with which a new prompt begins, if they are known.
+
+    They come from the request's prefix, or from the sequence before this one in `running` that
+    shares the most tokens. Returns False if that sequence will still compute more of these tokens:
+    then the new sequence should wait.
+    """
+    if sequence.cache.length or sequence.n_pending == 1 or not _is_shareable(sequence):
+        return True
+    request = sequence.request
+    ids, top = request.ids[:-1], request.options.prompt_logprobs
+    earlier = takewhile(lambda other: other is not sequence, running)
+    donors = [
+        (common_length(ids, other.request.ids), other)
+        for other in earlier
+        if _is_shareable(other) and top in (None, other.request.options.prompt_logprobs)
+    ]
+    n_shared, donor = max(donors, key=itemgetter(0), default=(0, sequence))
+    prefix = request.prefix if top is None else None
+    if prefix and (n := min(len(prefix.ids), len(ids))) >= n_shared:
+        sequence.cache = _first_tokens(prefix.cache, n)
+    elif n_shared >= _MIN_SHARED:
+        if donor.cache.length < n_shared:
+            return False
+        if top is not None:  # the last shared token predicts another one in the other prompt
+            n_shared -= 1
+            sequence.prompt_logprobs = donor.prompt_logprobs[:n_shared]
+        sequence.cache = _first_tokens(donor.cache, n_shared)
+    return True
+
+
+def _is_shareable(sequence: RunningSequence) -> bool:
+    """Return whether keys and values depend on the prompt alone, at positions from 0."""
+    return not (sequence.request.callbacks.interventions or sequence.context_start)
+
+
+def _first_tokens(cache: KVCache, n: int) -> KVCache:
+    copy = cache.copy()
+    copy.truncate(n)
+    return copy

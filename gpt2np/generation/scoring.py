@@ -26,6 +26,7 @@ from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model import GPT2
+from gpt2np.model.ops import exp_and_row_sums
 from gpt2np.runtime.arguments import check_sequences
 from gpt2np.runtime.hooked_context import Hook
 
@@ -360,7 +361,7 @@ def _score_logits(model: GPT2, logits: Array, targets: IntArray, details: bool) 
     best = np.empty(len(targets), np.int64)
     n_details = len(targets) if details else 0
     ranks, entropies = np.empty(n_details, np.int64), np.empty(n_details)
-    exp, row_sums = exact.functions(logits.dtype)
+    exp, row_sums = exp_and_row_sums(logits.dtype)
 
     def score_rows(rows: slice) -> None:
         chunk = logits[rows]

@@ -31,8 +31,7 @@ from gpt2np.runtime.hooked_context import Hook, after_prompt
 if TYPE_CHECKING:
     from gpt2np.checkpoint.config import GPT2Config
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.model_draft import ModelDraft
-    from gpt2np.generation.ngram_draft import NgramDraft
+    from gpt2np.generation.drafts import ModelDraft, NgramDraft
 
 
 @dataclass
@@ -301,6 +300,17 @@ def new_detokenizer(request: Request) -> StreamingDetokenizer | None:
     return StreamingDetokenizer(
         request.tokenizer, request.options, request.eos_token_ids, request.n_healed
     )
+
+
+def start_sequences(model: GPT2, request: Request) -> list[RunningSequence]:
+    """Return one sequence per continuation of a request, ready for a scheduler."""
+    if request.options.num_beams > 1:
+        raise InvalidArgumentError(
+            f"num_beams is {request.options.num_beams}: beam search cannot stream its text; call "
+            "generate",
+            param="num_beams",
+        )
+    return [start_sequence(model, continuation) for continuation in request.continuations()]
 
 
 def start_sequence(model: GPT2, request: Request) -> RunningSequence:

@@ -1,10 +1,10 @@
 """Speculative decoding: several tokens per forward pass. The generated text stays the same.
 
-Draft tokens come from n-grams (`ngram_draft`) or from a smaller model (`model_draft`). The target
-model computes the logits at all draft tokens in one pass. At each position, a token is selected
-from these logits, with the random number that decoding without drafts would use. Draft tokens are
-accepted up to the first that differs from the selected token. This is the verification of Leviathan
-et al. 2023 for a deterministic draft.
+Draft tokens come from n-grams or from a smaller model (`drafts`). The target model computes the
+logits at all draft tokens in one pass. At each position, a token is selected from these logits,
+with the random number that decoding without drafts would use. Draft tokens are accepted up to the
+first that differs from the selected token. This is the verification of Leviathan et al. 2023 for a
+deterministic draft.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from functools import lru_cache, partial
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.drafts import ModelDraft, NgramDraft
 from gpt2np.generation.logits_processors import process_logits
-from gpt2np.generation.model_draft import ModelDraft
-from gpt2np.generation.ngram_draft import NgramDraft
 from gpt2np.generation.sampling import next_id
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array

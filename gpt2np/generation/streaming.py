@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.complete import start_sequences
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler, drive
-from gpt2np.generation.sequence import RunningSequence
+from gpt2np.generation.sequence import RunningSequence, start_sequences
 from gpt2np.model import GPT2
 
 __all__ = ["TextStream"]

@@ -14,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial, wraps
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import NamedTuple
 
 import numpy as np
 
@@ -159,14 +159,6 @@ def row_sums(x: Array) -> Array:
         first[..., : n - half] += x[..., half:]
         x = first
     return x
-
-
-@cache
-def functions(dtype: np.dtype[Any]) -> tuple[Callable[..., Array], Callable[[Array], Array]]:
-    """Return exp and row_sums: exact for float64, else NumPy's, which are faster."""
-    if dtype == np.float64:
-        return exp, row_sums
-    return np.exp, partial(np.add.reduce, axis=-1, keepdims=True)
 
 
 class Slices(NamedTuple):

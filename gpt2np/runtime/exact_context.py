@@ -12,9 +12,8 @@ import numpy as np
 
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array
-from gpt2np.runtime.context import Attend, Context
+from gpt2np.runtime.context import Attend, Context, KVView
 from gpt2np.runtime.hooked_context import HookedContext
-from gpt2np.runtime.kv_view import KVView
 
 
 class ExactKVView(KVView):

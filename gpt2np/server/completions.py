@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
-from gpt2np.generation.complete import pick_best, start_sequences
+from gpt2np.generation.complete import pick_best
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
-from gpt2np.generation.sequence import RunningSequence
+from gpt2np.generation.sequence import RunningSequence, start_sequences
 from gpt2np.language_model import Prompt
 from gpt2np.runtime.arguments import check_ids
 from gpt2np.server.engine import Engine, RunningRequest

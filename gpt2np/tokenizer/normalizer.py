@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpt2np.data.text import any_literal, is_unicode_text
+from gpt2np.data.text import any_literal
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.tokenizer.unicode16 import is_word_character
 from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary
@@ -38,9 +38,11 @@ def replace_surrogates(text: str) -> str:
     """Replace each lone surrogate of `text` by U+FFFD; raise InvalidArgumentError if not a str."""
     if not isinstance(text, str):
         raise InvalidArgumentError(f"the text is {short_repr(text)}; it must be a str")
-    if is_unicode_text(text):
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def split_and_normalize(

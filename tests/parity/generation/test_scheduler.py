@@ -9,8 +9,7 @@ from helpers.near_ties import NEAR_TIE, assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
 from gpt2np.generation.callbacks import Callbacks
-from gpt2np.generation.model_draft import ModelDraft
-from gpt2np.generation.ngram_draft import NgramDraft
+from gpt2np.generation.drafts import ModelDraft, NgramDraft
 from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import RunningSequence, start_sequence

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpt2np.model import GPT2Config, KVCache
 from gpt2np.model.ops import causal_mask, causal_softmax
+from gpt2np.runtime.batch import query_blocks
+from gpt2np.runtime.context import KVView
 from gpt2np.runtime.kv_cache import kv_writes, reserve
-from gpt2np.runtime.kv_view import KVView
-from gpt2np.runtime.query_blocks import query_blocks
 
 HEADS, SIZE = 3, 16
 CONFIG = GPT2Config(

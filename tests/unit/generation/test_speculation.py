@@ -7,8 +7,7 @@ import pytest
 from helpers.near_ties import assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError, LanguageModel, Tokenizer
-from gpt2np.generation.model_draft import ModelDraft, best_length
-from gpt2np.generation.ngram_draft import NgramDraft
+from gpt2np.generation.drafts import ModelDraft, NgramDraft, best_length
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import RandomGenerator
@@ -17,7 +16,7 @@ from gpt2np.generation.speculation import MAX_ROWS, _min_probability, propose_dr
 from gpt2np.model import GPT2Config
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
-DRAFT_SOURCE = "gpt2np.generation.draft_source"
+DRAFT_SOURCE = "gpt2np.generation.drafts"
 
 SETTINGS = {
     "greedy": {"temperature": 0},
