@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, cached_property
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -64,14 +64,14 @@ class Option:
     name: str = ""
     annotation: Any = None
 
-    @property
+    @cached_property
     def types(self) -> tuple[Any, ...]:
         """The types of the annotation, without None: (int,) for `int | None`."""
         is_union = get_origin(self.annotation) in (Union, UnionType)
         types = get_args(self.annotation) if is_union else (self.annotation,)
         return tuple(kind for kind in types if kind is not NoneType)
 
-    @property
+    @cached_property
     def choices(self) -> tuple[bool | str, ...]:
         """The valid values, if there are only a few and one of them is a text."""
         literals = [get_args(kind) for kind in self.types if get_origin(kind) is Literal]
@@ -80,12 +80,12 @@ class Option:
             return (True, False, *texts) if bool in self.types else texts
         return ()
 
-    @property
+    @cached_property
     def is_list(self) -> bool:
         """Whether the value is a list."""
         return get_origin(self.types[0]) is tuple
 
-    @property
+    @cached_property
     def item_type(self) -> Any:
         """The type of a list's items, or of the value."""
         return get_args(self.types[0])[0] if self.is_list else self.types[0]
@@ -182,8 +182,9 @@ def check_options(instance: object) -> None:
     """
     declaration: Any = type(instance)
     for name, declared in options_of(declaration).items():
-        # The dataclass may be frozen.
-        object.__setattr__(instance, name, declared.check(getattr(instance, name)))
+        value = getattr(instance, name)
+        if value is not declared.default:
+            object.__setattr__(instance, name, declared.check(value))  # it may be frozen
 
 
 def check_no_array(name: str, value: Any) -> None:
