@@ -11,9 +11,12 @@ export class ServerError extends Error {
 
 export class ConnectionLost extends Error {}
 
+/** @type {(isLost: boolean) => void} */
 let tell = () => {};
 /** Call `listener(isLost)` when the server can't be reached, and when it answers. */
-export const onConnection = (listener) => { tell = listener; };
+export const onConnection = (listener) => {
+  tell = listener;
+};
 
 let key = sessionStorage.getItem("gpt2np-key");
 
@@ -28,7 +31,10 @@ function connectionLost() {
 }
 
 async function request(path, options = {}) {
-  const headers = { ...(options.body && { "Content-Type": "application/json" }), ...(key && { Authorization: `Bearer ${key}` }) };
+  const headers = {
+    ...(options.body && { "Content-Type": "application/json" }),
+    ...(key && { Authorization: `Bearer ${key}` }),
+  };
   let response;
   try {
     response = await fetch(path, { ...options, headers });
@@ -38,10 +44,14 @@ async function request(path, options = {}) {
   tell(false);
   if (response.ok) return response;
   const body = await response.json().catch(() => null);
-  throw new ServerError(response.status, body?.error?.message ?? `The server answered with status ${response.status}.`);
+  throw new ServerError(
+    response.status,
+    body?.error?.message ?? `The server answered with status ${response.status}.`,
+  );
 }
 
-export const post = (path, body, signal) => request(path, { method: "POST", body: JSON.stringify(body), signal });
+export const post = (path, body, signal) =>
+  request(path, { method: "POST", body: JSON.stringify(body), signal });
 export const getJson = async (path) => (await request(path)).json();
 export const postJson = async (path, body, signal) => (await post(path, body, signal)).json();
 
@@ -49,7 +59,9 @@ const kept = new Map(); // the latest answers (promises), by request
 const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
 export const isKept = (path, body) => kept.has(keyOf(path, body));
 
-/** Send a request, which `signal` can abort, or return its cached answer. Without a body, send GET. */
+/**
+ * Send a request, which `signal` can abort, or return its cached answer. Without a body, send GET.
+ */
 export function once(path, body = null, signal) {
   const request = keyOf(path, body);
   if (!kept.has(request)) {
@@ -62,9 +74,19 @@ export function once(path, body = null, signal) {
 
 /** Ask for a completion at once; return its stream of events. */
 export function streamCompletion(body, signal) {
-  return readEvents(post("v1/completions", {
-    ...body, stream: true, logprobs: 10, return_token_ids: true, return_tokens_as_token_ids: true,
-  }, signal));
+  return readEvents(
+    post(
+      "v1/completions",
+      {
+        ...body,
+        stream: true,
+        logprobs: 10,
+        return_token_ids: true,
+        return_tokens_as_token_ids: true,
+      },
+      signal,
+    ),
+  );
 }
 
 async function* readEvents(asked) {
@@ -99,7 +121,11 @@ export function readTokens(choice) {
   return tokens.map((name, i) => ({
     id: number(name),
     logprob: own[i],
-    top: top[i] && Object.entries(top[i]).map(([other, logprob]) => ({ id: number(other), logprob })).sort((a, b) => b.logprob - a.logprob),
+    top:
+      top[i] &&
+      Object.entries(top[i])
+        .map(([other, logprob]) => ({ id: number(other), logprob }))
+        .sort((a, b) => b.logprob - a.logprob),
   }));
 }
 
@@ -115,11 +141,23 @@ export async function loadModel(name) {
   return models.get(name);
 }
 
-/** Activations beyond a description. `model()` is the model's name, `changes(pass)` the fields of a request that change the pass. */
+/**
+ * Activations beyond a description. `model()` is the model's name, `changes(pass)` the fields of a
+ * request that change the pass.
+ */
 export const serverSource = ({ model, changes }) => ({
   has: () => true,
   async points(pass, points) {
-    const answer = await once("api/inspect", { model: model(), prompt: pass.ids, include: [], points, n_rows: pass.count, ...changes(pass) });
-    return Object.fromEntries(Object.entries(answer.points).map(([name, array]) => [name, decodeArray(array)]));
+    const answer = await once("api/inspect", {
+      model: model(),
+      prompt: pass.ids,
+      include: [],
+      points,
+      n_rows: pass.count,
+      ...changes(pass),
+    });
+    return Object.fromEntries(
+      Object.entries(answer.points).map(([name, array]) => [name, decodeArray(array)]),
+    );
   },
 });

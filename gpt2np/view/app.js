@@ -1,6 +1,20 @@
 // The playground: prompt, story, choices. gpt2np/view/__init__.py lists the other modules.
 
-import { ConnectionLost, ServerError, getJson, isKept, loadModel, onConnection, once, postJson, post, readTokens, serverSource, setKey, streamCompletion } from "./api.js";
+import {
+  ConnectionLost,
+  ServerError,
+  getJson,
+  isKept,
+  loadModel,
+  onConnection,
+  once,
+  postJson,
+  post,
+  readTokens,
+  serverSource,
+  setKey,
+  streamCompletion,
+} from "./api.js";
 import { EXAMPLES, MODEL } from "./examples.js";
 import { createInside } from "./inside.js";
 import { createMachine } from "./machine.js";
@@ -10,7 +24,27 @@ import { createSaliency } from "./saliency.js";
 import { createShare } from "./share.js";
 import { createSteering } from "./steering.js";
 import { Tree, pathTo } from "./tree.js";
-import { $, bar, button, chipElement, counted, dataElement, decodeToken, decodeTokens, element, find, hex, hint, inText, percent, rovingFocus, shareElement, showList, visible, withSpaces } from "./view.js";
+import {
+  $,
+  bar,
+  button,
+  chipElement,
+  counted,
+  dataElement,
+  decodeToken,
+  decodeTokens,
+  element,
+  find,
+  hex,
+  hint,
+  inText,
+  percent,
+  rovingFocus,
+  shareElement,
+  showList,
+  visible,
+  withSpaces,
+} from "./view.js";
 
 const SETTINGS = ["temperature", "top_k", "top_p", "max_tokens", "seed"];
 const N_END = 8; // tokens of the end of a text
@@ -29,7 +63,9 @@ function inRange({ min, max, step, value }) {
 
 const readSettings = () => Object.fromEntries(SETTINGS.map((name) => [name, inRange($(name))]));
 
-/** A number that an input can't have becomes the nearest that it can; return what to say about it. */
+/**
+ * A number that an input can't have becomes the nearest that it can; return what to say about it.
+ */
 function correctSetting(input) {
   const value = inRange(input);
   if (input.value !== "" && Number(input.value) === value) return "";
@@ -43,7 +79,10 @@ function showSettings() {
   $("top_p-value").value = $("top_p").value === "1" ? "off" : Number($("top_p").value).toFixed(2);
 }
 
-/** Return the fields of a request that say how tokens are picked. */
+/**
+ * Return the fields of a request that say how tokens are picked.
+ * @param {any} settings
+ */
 const sampling = ({ temperature, top_k, top_p }) => ({ temperature, top_k, top_p });
 /** What is kept with each token that is written. */
 const settingsNow = () => ({ ...sampling(readSettings()), steering: steering.read() });
@@ -51,7 +90,11 @@ const settingsNow = () => ({ ...sampling(readSettings()), steering: steering.rea
 // ---- tokens
 
 /** A token's text, after the tokens `before`, which may have begun a character. */
-const tokenText = (id, before = []) => decodeToken(state.model.bytes(id), before.slice(-4).flatMap((each) => [...state.model.bytes(each)]));
+const tokenText = (id, before = []) =>
+  decodeToken(
+    state.model.bytes(id),
+    before.slice(-4).flatMap((each) => [...state.model.bytes(each)]),
+  );
 /** Texts of tokens in their text: a character of several tokens stands at the last one. */
 const textsOf = (ids) => {
   const bytes = ids.map((id) => (id === null ? new Uint8Array() : state.model.bytes(id)));
@@ -60,7 +103,9 @@ const textsOf = (ids) => {
 const allIds = () => [...state.tree.ids, ...pathTo(state.current).map((node) => node.id)];
 const isEnd = (id) => state.model.eos_token_ids.includes(id);
 
-/** An element that shows a token, with visible spaces, as the next one after the tokens `before`. */
+/**
+ * An element that shows a token, with visible spaces, as the next one after the tokens `before`.
+ */
 const chip = (id, before = []) => chipElement(tokenText(id, before), id);
 
 // ---- the prompt: tokens while you type
@@ -90,12 +135,24 @@ async function tokenizePrompt() {
 
 function showPromptTokens(ids) {
   const limit = state.model.n_positions;
-  const count = $("prompt-count"), texts = textsOf(ids);
-  count.textContent = `${counted(ids.length, "token")} of at most ${limit.toLocaleString("en")}` +
-    (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads (␣ is a space):");
-  if (texts.at(-1)?.endsWith(" ")) count.textContent += " The text ends in a space: GPT-2’s words begin with their space, so leave this space out.";
+  const count = $("prompt-count"),
+    texts = textsOf(ids);
+  count.textContent =
+    `${counted(ids.length, "token")} of at most ${limit.toLocaleString("en")}` +
+    (ids.length > limit
+      ? ": too many for this model’s context. Shorten the text."
+      : ". These are the pieces that the model reads (␣ is a space):");
+  if (texts.at(-1)?.endsWith(" "))
+    count.textContent +=
+      " The text ends in a space: GPT-2’s words begin with their space, so leave this space out.";
   count.classList.toggle("wrong", ids.length > limit);
-  showList($("prompt-tokens"), ids.map((id, i) => ({ id, text: texts[i] })), ({ id, text }) => `${id} ${text}`, ({ id, text }, i) => button(withSpaces(text), null, { class: `token t${i % 5}`, tabindex: -1, "data-id": id }));
+  showList(
+    $("prompt-tokens"),
+    ids.map((id, i) => ({ id, text: texts[i] })),
+    ({ id, text }) => `${id} ${text}`,
+    ({ id, text }, i) =>
+      button(withSpaces(text), null, { class: `token t${i % 5}`, tabindex: -1, "data-id": id }),
+  );
   promptFocus.reset();
 }
 
@@ -105,9 +162,13 @@ function readToken(event) {
   if (!button) return;
   const id = Number(button.dataset.id);
   const bytes = state.model.bytes(id);
-  $("token-readout").replaceChildren(chip(id), ` is token number ${id} of ${state.model.vocab_size.toLocaleString("en")}. Its ${bytes.length === 1 ? "byte" : counted(bytes.length, "byte")}: ${hex(bytes)}.`);
+  $("token-readout").replaceChildren(
+    chip(id),
+    ` is token number ${id} of ${state.model.vocab_size.toLocaleString("en")}. Its ${bytes.length === 1 ? "byte" : counted(bytes.length, "byte")}: ${hex(bytes)}.`,
+  );
 }
-for (const kind of ["pointerover", "focusin", "click"]) $("prompt-tokens").addEventListener(kind, readToken);
+for (const kind of ["pointerover", "focusin", "click"])
+  $("prompt-tokens").addEventListener(kind, readToken);
 $("prompt").addEventListener("input", () => {
   tokenizePrompt();
   setBusy(running);
@@ -122,7 +183,10 @@ $("prompt").addEventListener("input", () => {
   }
 });
 
-/** What is on the page describes one text: a story that is not the prompt's goes, and what the panels said of it. */
+/**
+ * What is on the page describes one text: a story that is not the prompt's goes, and what the
+ * panels said of it.
+ */
 function hideStory(why) {
   for (const id of ["story", "story-legend", "branches"]) $(id).hidden = true;
   shown += 1; // an answer on its way comes too late
@@ -135,20 +199,54 @@ function hideStory(why) {
 
 function storyToken(node, index) {
   const id = node.id;
-  if (id === null) return element("span", { role: "button", class: "piece next", tabindex: -1, "data-index": index, "aria-label": "the next token" }, "?");
+  if (id === null)
+    return element(
+      "span",
+      {
+        role: "button",
+        class: "piece next",
+        tabindex: -1,
+        "data-index": index,
+        "aria-label": "the next token",
+      },
+      "?",
+    );
   const { text } = node;
   const p = node.logprob === undefined ? null : Math.exp(node.logprob);
   const label = `token ${index}: ${withSpaces(text)}${p === null ? "" : `, probability ${percent(p)}`}`;
-  return element("span", { // a button would not break across lines
-    role: "button", class: `piece${isEnd(id) ? " end" : ""}${node.isGiven ? " given" : ""}`, tabindex: -1, "data-index": index, "data-id": id,
-    "data-p": p, "aria-label": label, title: label, p: p ?? 0,
-  }, isEnd(id) ? "⟨end of text⟩" : text === "·" && !node.isLast ? "" : visible(text), ...(text.endsWith("\n") ? [element("br")] : []));
+  return element(
+    "span",
+    {
+      // a button would not break across lines
+      role: "button",
+      class: `piece${isEnd(id) ? " end" : ""}${node.isGiven ? " given" : ""}`,
+      tabindex: -1,
+      "data-index": index,
+      "data-id": id,
+      "data-p": p,
+      "aria-label": label,
+      title: label,
+      p: p ?? 0,
+    },
+    isEnd(id) ? "⟨end of text⟩" : text === "·" && !node.isLast ? "" : visible(text),
+    ...(text.endsWith("\n") ? [element("br")] : []),
+  );
 }
 
 function showStory() {
-  const nodes = [...state.tree.ids.map((id) => ({ id, isGiven: true })), ...pathTo(state.current), { id: null }];
+  const nodes = [
+    ...state.tree.ids.map((id) => ({ id, isGiven: true })),
+    ...pathTo(state.current),
+    { id: null },
+  ];
   const texts = textsOf(nodes.map(({ id }) => id));
-  showList($("story"), nodes.map((node, i) => ({ ...node, text: texts[i], isLast: i === nodes.length - 2 })), ({ id, logprob, isGiven, text, isLast }) => `${id} ${logprob} ${isGiven} ${text} ${text === "·" && isLast}`, storyToken);
+  showList(
+    $("story"),
+    nodes.map((node, i) => ({ ...node, text: texts[i], isLast: i === nodes.length - 2 })),
+    ({ id, logprob, isGiven, text, isLast }) =>
+      `${id} ${logprob} ${isGiven} ${text} ${text === "·" && isLast}`,
+    storyToken,
+  );
 }
 
 function renderStory() {
@@ -165,8 +263,12 @@ const indexOf = (event) => {
   const button = event.target.closest(".piece");
   return button ? Number(button.dataset.index) : null;
 };
-for (const kind of ["pointerover", "focusin"]) $("story").addEventListener(kind, (event) => preview(indexOf(event)));
-$("story").addEventListener("pointerleave", () => { preview(state.pinned); glow(null); });
+for (const kind of ["pointerover", "focusin"])
+  $("story").addEventListener(kind, (event) => preview(indexOf(event)));
+$("story").addEventListener("pointerleave", () => {
+  preview(state.pinned);
+  glow(null);
+});
 $("story").addEventListener("focusout", ({ relatedTarget }) => {
   if (!relatedTarget?.closest("#story, #choices")) preview(state.pinned);
   glow(null);
@@ -196,7 +298,7 @@ function preview(index) {
   if (index !== null) showChoices(index);
 }
 
-async function pin(index, plays = false) {
+async function pin(index, plays = /** @type {boolean | string} */ (false)) {
   if (index === null || running || !isTreeOfPrompt()) return;
   state.pinned = index;
   markPinned();
@@ -206,29 +308,44 @@ async function pin(index, plays = false) {
   const answer = context.length ? askNext(context, token) : null; // for both sections
   asking = null;
   showChoices(index);
-  if (!inside.factors.size) showMachine(answer, token, plays); // otherwise inside.show draws it, with the changed parts
+  // otherwise inside.show draws it, with the changed parts
+  if (!inside.factors.size) showMachine(answer, token, plays);
   await inside.show(context, token, answer, plays);
 }
 
-/** Show the text that ends with a node, and what is inside at the token `index` (default: the next one). */
+/**
+ * Show the text that ends with a node, and what is inside at the token `index` (default: the next
+ * one).
+ * @param node
+ * @param {{index?: number, says?: string, plays?: boolean | string}} [options]
+ */
 async function goTo(node, { index, says, plays } = {}) {
   Object.assign(state, { current: node, pinned: null });
   setBusy(null);
   renderStory();
   if (says) setStatus(says);
   const { how } = pathTo(node).findLast((each) => each.how) ?? {};
-  if (how) await steering.set(how.steering); // so that the panels show the pass that the text came from
+  // so that the panels show the pass that the text came from
+  if (how) await steering.set(how.steering);
   await pin(index ?? allIds().length, plays);
 }
 
 // ---- the Machine
 
 const source = serverSource({ model: () => state.model.id, changes: () => page.changes() });
-const machine = createMachine($("machine"), { onEnd: goOn, onPick: pickNext, onSwitch: switchPart, source });
+const machine = createMachine($("machine"), {
+  onEnd: goOn,
+  onPick: pickNext,
+  onSwitch: switchPart,
+  source,
+});
 $("numbers").append(machine.panels);
 let asked = 0; // the number of the latest pass to show
 
-/** Switch a part off, or on again, in the pass that is shown: also in that of a prompt with which nothing was done yet. */
+/**
+ * Switch a part off, or on again, in the pass that is shown: also in that of a prompt with which
+ * nothing was done yet.
+ */
 async function switchPart(key) {
   if (running) return;
   if (state.pinned === null || !isTreeOfPrompt()) {
@@ -245,18 +362,34 @@ async function pickNext(id) {
   await choose(ids.length, { id, logprob: next.find((row) => row.id === id)?.logprob });
 }
 
-async function showMachine(answer, token, plays = false, changes = {}) {
+async function showMachine(
+  answer,
+  token,
+  plays = /** @type {boolean | string} */ (false),
+  changes = {},
+) {
   const number = ++asked;
   const described = await answer;
   if (number !== asked || !described) return;
   const { temperature, top_k, top_p } = readSettings();
-  const filters = [`temperature ${temperature}`, ...(top_k ? [`top-k\u00a0${top_k}`] : []), ...(top_p < 1 ? [`top-p ${top_p}`] : [])];
-  const title = [...steering.name().map((name) => `${name[0].toUpperCase()}${name.slice(1)}.`), `With ${filters.join(", ")}: before → after`].join(" ");
-  const picks = !isTreeOfPrompt() || described.ids.length >= state.tree.ids.length; // tokens of the prompt stay
+  const filters = [
+    `temperature ${temperature}`,
+    ...(top_k ? [`top-k\u00a0${top_k}`] : []),
+    ...(top_p < 1 ? [`top-p ${top_p}`] : []),
+  ];
+  const title = [
+    ...steering.name().map((name) => `${name[0].toUpperCase()}${name.slice(1)}.`),
+    `With ${filters.join(", ")}: before → after`,
+  ].join(" ");
+  // tokens of the prompt stay
+  const picks = !isTreeOfPrompt() || described.ids.length >= state.tree.ids.length;
   machine.show(described, { token, title, plays, picks, ...changes });
 }
 
-/** The Machine has played a pass: play that of the next token, which is written if it is not there yet. */
+/**
+ * The Machine has played a pass: play that of the next token, which is written if it is not there
+ * yet.
+ */
 async function goOn() {
   if (running) return;
   const next = state.pinned + 1;
@@ -278,22 +411,37 @@ async function showPrompt(ids) {
 
 // ---- choices
 
-/** The draw of the token after `context`, if the story knows it: a request's seed, and the tokens drawn before. */
+/**
+ * The draw of the token after `context`, if the story knows it: a request's seed, and the tokens
+ * drawn before.
+ */
 function drawOf({ length }, token) {
-  const node = state.tree && token !== null && pathTo(state.current)[length - state.tree.ids.length];
+  const node =
+    state.tree && token !== null && pathTo(state.current)[length - state.tree.ids.length];
   return node?.draw ? { seed: node.draw[0], n_drawn: node.draw[1] } : {};
 }
 
-/** The request for what is inside the pass over `context`, and for what follows it. */
+/**
+ * The request for what is inside the pass over `context`, and for what follows it.
+ * @param {any} [more]
+ */
 const requestNext = (context, token, more = drawOf(context, token)) => ({
-  model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...sampling(readSettings()), ...steering.fields(), ...more,
+  model: state.model.id,
+  prompt: context,
+  tokens: token === null ? null : [token],
+  ...sampling(readSettings()),
+  ...steering.fields(),
+  ...more,
 });
 
 /** Ask the server what follows `context`. The answer is cached: a click often follows hovering. */
-const askNext = (context, token, signal) => once("api/inspect", requestNext(context, token), signal);
+const askNext = (context, token, signal) =>
+  once("api/inspect", requestNext(context, token), signal);
 
 let shown = 0; // the number of the latest choices
-let asking = null; // their index and the AbortController of their request; null: nobody may end it, as the token is pinned
+// their index and the AbortController of their request; null: nobody may end it, as the token is
+// pinned
+let asking = null;
 
 async function showChoices(index) {
   const number = ++shown;
@@ -304,7 +452,10 @@ async function showChoices(index) {
   const ids = allIds();
   const context = ids.slice(0, index);
   const chosen = ids[index] ?? null;
-  if (!context.length) return $("choices-content").replaceChildren(hint("This is the first token: the model has nothing to predict it from."));
+  if (!context.length)
+    return $("choices-content").replaceChildren(
+      hint("This is the first token: the model has nothing to predict it from."),
+    );
   $("choices-content").setAttribute("aria-busy", "true");
   const settings = readSettings();
   if (!isKept("api/inspect", requestNext(context, chosen))) {
@@ -315,7 +466,15 @@ async function showChoices(index) {
   }
   try {
     const answer = await askNext(context, chosen, asking.controller.signal);
-    if (number === shown) renderChoices(index, chosen, answer.next, answer.kept, settings, answer.lens.at(-1).ranks[answer.tokens.indexOf(chosen)]);
+    if (number === shown)
+      renderChoices(
+        index,
+        chosen,
+        answer.next,
+        answer.kept,
+        settings,
+        answer.lens.at(-1).ranks[answer.tokens.indexOf(chosen)],
+      );
   } finally {
     if (number === shown) $("choices-content").removeAttribute("aria-busy");
   }
@@ -326,9 +485,12 @@ function whyLost(rank, settings) {
   return settings.top_k > 0 && rank > settings.top_k ? "top-k" : "top-p";
 }
 
-/** `next` has the likeliest tokens; `kept`, `sampled` and the chosen token's `rank` are missing until the server answers. */
+/**
+ * `next` has the likeliest tokens; `kept`, `sampled` and the chosen token's `rank` are missing
+ * until the server answers.
+ */
 function renderChoices(index, chosen, next, kept, settings, rank) {
-  const focused = document.activeElement?.closest?.("#choices .pick")?.dataset.id;
+  const focused = find("#choices .pick:focus-within")?.dataset.id;
   const ranked = [...next].sort((a, b) => b.logprob - a.logprob);
   const listed = ranked.slice(0, 10);
   const own = ranked.find((row) => row.id === chosen);
@@ -340,29 +502,69 @@ function renderChoices(index, chosen, next, kept, settings, rank) {
   const before = endOf(read);
   if (chosen === null) says.append("After ", before, " the next token could be:");
   else {
-    const place = ["likeliest", "second likeliest", "third likeliest"][rank - 1] ?? (rank ? `number ${rank.toLocaleString("en")} of ${state.model.vocab_size.toLocaleString("en")}` : "…");
-    says.append("After ", before, isGiven ? " you wrote " : " came ", chip(chosen, read),
-      ...(own ? [`, to which the model gave ${percent(Math.exp(own.logprob))}: ${place}.`] : ["."]));
+    const place =
+      ["likeliest", "second likeliest", "third likeliest"][rank - 1] ??
+      (rank
+        ? `number ${rank.toLocaleString("en")} of ${state.model.vocab_size.toLocaleString("en")}`
+        : "…");
+    says.append(
+      "After ",
+      before,
+      isGiven ? " you wrote " : " came ",
+      chip(chosen, read),
+      ...(own ? [`, to which the model gave ${percent(Math.exp(own.logprob))}: ${place}.`] : ["."]),
+    );
   }
   const most = Math.exp(ranked[0].logprob);
   const rest = 1 - listed.reduce((sum, row) => sum + Math.exp(row.logprob), 0);
   const mostSampled = kept && Math.max(...listed.map((row) => row.sampled));
   const restSampled = kept && 1 - listed.reduce((sum, row) => sum + row.sampled, 0);
   const share = (p, longest) => [shareElement(p), bar(longest ? p / longest : 0)];
-  const lost = (row) => element("span", { class: "lost" }, `cut off by ${whyLost(row === own ? rank : ranked.indexOf(row) + 1, settings)}`);
+  const lost = (row) =>
+    element(
+      "span",
+      { class: "lost" },
+      `cut off by ${whyLost(row === own ? rank : ranked.indexOf(row) + 1, settings)}`,
+    );
   const rows = listed.map((row) => {
     const text = withSpaces(tokenText(row.id, read));
-    const name = isGiven ? chip(row.id, read) : button(text, () => choose(index, row), { class: "token pick", "data-id": row.id, "aria-label": row === own ? `${text}, in the text` : `Continue with ${text}` });
+    const name = isGiven
+      ? chip(row.id, read)
+      : button(text, () => choose(index, row), {
+          class: "token pick",
+          "data-id": row.id,
+          "aria-label": row === own ? `${text}, in the text` : `Continue with ${text}`,
+        });
     const isCut = kept && row.sampled === 0;
-    return tableRow({ class: `${row === own ? "own" : ""}${isCut ? " cut" : ""}` }, name, share(Math.exp(row.logprob), most), kept === null ? "…" : isCut ? lost(row) : share(row.sampled, mostSampled));
+    return tableRow(
+      { class: `${row === own ? "own" : ""}${isCut ? " cut" : ""}` },
+      name,
+      share(Math.exp(row.logprob), most),
+      kept === null ? "…" : isCut ? lost(row) : share(row.sampled, mostSampled),
+    );
   });
-  rows.push(tableRow({ class: "rest" }, `all ${(state.model.vocab_size - listed.length).toLocaleString("en")} others`,
-    dataElement(rest, percent(Math.max(0, rest))), kept === null ? "…" : dataElement(restSampled, restSampled < 1e-12 ? "0 %" : percent(restSampled))));
-  const table = plainTable(isGiven ? "This token is part of your prompt." : "Press a token to continue with it.", ["token", "the model’s probability", "after temperature, top-k, top-p"], rows, "choices");
+  rows.push(
+    tableRow(
+      { class: "rest" },
+      `all ${(state.model.vocab_size - listed.length).toLocaleString("en")} others`,
+      dataElement(rest, percent(Math.max(0, rest))),
+      kept === null
+        ? "…"
+        : dataElement(restSampled, restSampled < 1e-12 ? "0 %" : percent(restSampled)),
+    ),
+  );
+  const table = plainTable(
+    isGiven ? "This token is part of your prompt." : "Press a token to continue with it.",
+    ["token", "the model’s probability", "after temperature, top-k, top-p"],
+    rows,
+    "choices",
+  );
   const note = element("p", { class: "hint", id: "kept" });
   if (kept) {
-    note.textContent = settings.temperature === 0 ? "At temperature 0 the likeliest token is always taken."
-      : `The model knows ${state.model.vocab_size.toLocaleString("en")} tokens; the settings leave ${kept.count.toLocaleString("en")} in the draw. Together these had ${percent(kept.probability)} before.`;
+    note.textContent =
+      settings.temperature === 0
+        ? "At temperature 0 the likeliest token is always taken."
+        : `The model knows ${state.model.vocab_size.toLocaleString("en")} tokens; the settings leave ${kept.count.toLocaleString("en")} in the draw. Together these had ${percent(kept.probability)} before.`;
     Object.assign(note.dataset, { count: kept.count, probability: kept.probability });
   }
   $("choices-content").replaceChildren(says, table, note);
@@ -376,7 +578,10 @@ function textOf(ids) {
 
 /** The end of a text, as an element. */
 function endOf(ids) {
-  const text = textsOf(ids).map((each, i) => (each === "·" || isEnd(ids[i]) ? "" : each)).slice(-N_END).join("");
+  const text = textsOf(ids)
+    .map((each, i) => (each === "·" || isEnd(ids[i]) ? "" : each))
+    .slice(-N_END)
+    .join("");
   return element("bdi", { class: "context" }, (ids.length > N_END ? "…" : "") + visible(text));
 }
 
@@ -405,7 +610,8 @@ const isTreeOfPrompt = () => state.tree?.text === $("prompt").value;
 function setBusy(controller) {
   running = controller;
   const hasText = isTreeOfPrompt();
-  for (const id of ["generate", "step", "continue", "retry"]) $(id).disabled = Boolean(controller) || (!hasText && (id === "continue" || id === "retry"));
+  for (const id of ["generate", "step", "continue", "retry"])
+    $(id).disabled = Boolean(controller) || (!hasText && (id === "continue" || id === "retry"));
   $("retry").disabled ||= !state.lastRun;
   $("stop").disabled = !controller;
 }
@@ -416,12 +622,14 @@ function setStatus(text, isWrong = false) {
 }
 
 function showError(error) {
-  if (error.name === "AbortError" || error instanceof ConnectionLost) return; // the page says so above
+  // the page says so above
+  if (error.name === "AbortError" || error instanceof ConnectionLost) return;
   if (!(error instanceof ServerError)) throw error;
   if (error.status === 401) $("key-form").hidden = false;
   setStatus(error.message, true);
 }
-addEventListener("unhandledrejection", (event) => { // whatever was pressed
+addEventListener("unhandledrejection", (event) => {
+  // whatever was pressed
   showError(event.reason);
   event.preventDefault();
 });
@@ -437,14 +645,23 @@ async function usePrompt() {
   return true;
 }
 
-/** The node before the chosen token; the root if the token belongs to the prompt, or if none is chosen. */
-const pinnedNode = () => pathTo(state.current)[(state.pinned ?? 0) - state.tree.ids.length - 1] ?? state.tree.root;
+/**
+ * The node before the chosen token; the root if the token belongs to the prompt, or if none is
+ * chosen.
+ */
+const pinnedNode = () =>
+  pathTo(state.current)[(state.pinned ?? 0) - state.tree.ids.length - 1] ?? state.tree.root;
 
-/** Put the tokens of a stream into the tree as they come. `ends` has the last node of each text, `how` the settings; return why the texts ended. */
+/**
+ * Put the tokens of a stream into the tree as they come. `ends` has the last node of each text,
+ * `how` the settings; return why the texts ended.
+ */
 async function grow(chunks, ends, seed, how, onToken) {
   const lengths = ends.map(() => 0);
   let reason = null;
-  for await (const { choices: [choice] } of chunks) {
+  for await (const {
+    choices: [choice],
+  } of chunks) {
     const i = choice.index;
     for (const token of readTokens(choice)) {
       ends[i] = state.tree.add(ends[i], { ...token, draw: [seed + i, lengths[i]], how });
@@ -457,23 +674,45 @@ async function grow(chunks, ends, seed, how, onToken) {
   return reason;
 }
 
-/** Return the status after `n` tokens were written with seed `used`: the page's seed, or the page's seed plus the `depth` tokens before them. */
+/**
+ * Return the status after `n` tokens were written with seed `used`: the page's seed, or the page's
+ * seed plus the `depth` tokens before them.
+ */
 function sayWritten(n, used, depth, reason, count) {
   const { seed } = readSettings();
-  const why = reason === "stop" ? " The model ended the text." : allIds().length >= state.model.n_positions ? " The model’s context is full." : count > 1 ? " You asked for this many. Press a token to see in the picture how it was chosen." : "";
-  const sum = used === seed ? "" : ` (the seed ${seed} plus ${depth} for the ${depth === 1 ? "token" : "tokens"} already written)`;
+  const why =
+    reason === "stop"
+      ? " The model ended the text."
+      : allIds().length >= state.model.n_positions
+        ? " The model’s context is full."
+        : count > 1
+          ? " You asked for this many. Press a token to see in the picture how it was chosen."
+          : "";
+  const sum =
+    used === seed
+      ? ""
+      : ` (the seed ${seed} plus ${depth} for the ${depth === 1 ? "token" : "tokens"} already written)`;
   return `${[`${counted(n, "token")} written with seed ${used}${sum}`, ...steering.name()].join(" and ")}.${why}`;
 }
 
 function sayStopped(error, n) {
-  if (error.name === "AbortError") setStatus(n ? `Stopped after ${counted(n, "token")}.` : "Stopped. Nothing was written.");
-  else if (error instanceof ConnectionLost) setStatus(`${error.message} ${n ? `${n === 1 ? "The token is" : `The ${n} tokens so far are`} kept.` : "Nothing was written."}`, true);
+  if (error.name === "AbortError")
+    setStatus(n ? `Stopped after ${counted(n, "token")}.` : "Stopped. Nothing was written.");
+  else if (error instanceof ConnectionLost)
+    setStatus(
+      `${error.message} ${n ? `${n === 1 ? "The token is" : `The ${n} tokens so far are`} kept.` : "Nothing was written."}`,
+      true,
+    );
   else showError(error);
 }
 
 /**
- * Write `count` tokens after the node `start`; without it, after the current text, or after the prompt if `seed` is given.
+ * Write `count` tokens after the node `start`; without it, after the current text, or after the
+ * prompt if `seed` is given.
  * With `ways` > 1, write that many texts, without `start` from the chosen token on.
+ * @param start
+ * @param count
+ * @param {{seed?: number, ways?: number, usesPrompt?: boolean, plays?: boolean | string}} [options]
  */
 async function writeText(start, count, { seed, ways = 1, usesPrompt = false, plays = false } = {}) {
   const controller = new AbortController();
@@ -485,38 +724,61 @@ async function writeText(start, count, { seed, ways = 1, usesPrompt = false, pla
   if (first > state.model.n_positions) {
     setBusy(null);
     renderStory(); // of this prompt, not of the one before
-    setStatus(`The model’s context is full: it reads at most ${state.model.n_positions.toLocaleString("en")} tokens. Shorten the prompt.`, true);
+    setStatus(
+      `The model’s context is full: it reads at most ${state.model.n_positions.toLocaleString("en")} tokens. Shorten the prompt.`,
+      true,
+    );
     return;
   }
   const settings = readSettings();
   const used = seed ?? (settings.seed + depth) % 2 ** 32; // another draw at each length of the text
   state.current = start;
   state.lastRun = { start, count };
-  const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, n: ways, ...sampling(settings), ...steering.fields() };
+  const body = {
+    model: state.model.id,
+    prompt: allIds(),
+    max_tokens: count,
+    seed: used,
+    n: ways,
+    ...sampling(settings),
+    ...steering.fields(),
+  };
   const chunks = streamCompletion(body, controller.signal); // before drawing, which takes time
   renderStory();
   setStatus(ways > 1 ? `Writing ${ways} texts from here…` : "Writing…");
   const ends = Array(ways).fill(start);
   try {
-    const reason = await grow(chunks, ends, used, settingsNow(), () => showProgress(controller, ways));
+    const reason = await grow(chunks, ends, used, settingsNow(), () =>
+      showProgress(controller, ways),
+    );
     await drawn();
-    setStatus(ways > 1 ? `${ways} texts from the same point, with the seeds ${used} to ${used + ways - 1}: ${counted(new Set(ends).size, "distinct text")}.`
-      : sayWritten(pathTo(ends[0]).length - depth, used, depth, reason, count));
+    setStatus(
+      ways > 1
+        ? `${ways} texts from the same point, with the seeds ${used} to ${used + ways - 1}: ${counted(new Set(ends).size, "distinct text")}.`
+        : sayWritten(pathTo(ends[0]).length - depth, used, depth, reason, count),
+    );
   } catch (error) {
-    sayStopped(error, ends.reduce((sum, end) => sum + pathTo(end).length - depth, 0));
+    sayStopped(
+      error,
+      ends.reduce((sum, end) => sum + pathTo(end).length - depth, 0),
+    );
   }
   setBusy(null);
   renderStory();
   if (!isTreeOfPrompt()) hideStory("The prompt has changed. Write something first.");
-  const stays = state.pinned !== null && state.pinned < first && count > 1; // a single token is to be looked at
+  // a single token is to be looked at
+  const stays = state.pinned !== null && state.pinned < first && count > 1;
   if (state.current !== start) await pin(stays ? state.pinned : first, plays || count === 1);
 }
 
 let written = null; // the promise of the latest text
 /** Write as `writeText`, unless a text is being written. */
+/** @type {typeof writeText} */
 const write = (...args) => (running ? null : (written = writeText(...args)));
 
-/** Write the text of the prompt again, as the model writes now; a text that is being written ends. */
+/**
+ * Write the text of the prompt again, as the model writes now; a text that is being written ends.
+ */
 async function writeAnew() {
   share.save();
   running?.abort();
@@ -542,7 +804,10 @@ function showProgress(controller, ways) {
 /** Whether the temperature is 0; say what follows. */
 function isGreedy(so) {
   const { temperature } = readSettings();
-  if (!temperature) setStatus(`At temperature 0 the likeliest token is always taken, so ${so}. Raise the temperature first.`);
+  if (!temperature)
+    setStatus(
+      `At temperature 0 the likeliest token is always taken, so ${so}. Raise the temperature first.`,
+    );
   return !temperature;
 }
 
@@ -554,7 +819,8 @@ $("river-form").addEventListener("submit", (event) => {
   event.preventDefault();
   const { seed, max_tokens } = readSettings();
   correctSetting($("river-count"));
-  if (!isGreedy("all texts would be the same")) write(null, max_tokens, { seed, ways: Number($("river-count").value), usesPrompt: true });
+  if (!isGreedy("all texts would be the same"))
+    write(null, max_tokens, { seed, ways: Number($("river-count").value), usesPrompt: true });
 });
 $("step").addEventListener("click", () => write(null, 1, { usesPrompt: true }));
 $("stop").addEventListener("click", () => running?.abort());
@@ -587,7 +853,9 @@ async function openExample({ prompt, layer, head, looksAt, next }) {
   const isKnown = state.model.id === MODEL;
   if (isKnown) Object.assign(inside.chosen, { layer, head });
   if (!(await usePrompt())) return;
-  const says = isKnown ? `Head ${head} of block ${layer} takes much from “${withSpaces(looksAt)}”. Switch the head off under “Inside” and see how likely “${withSpaces(next)}” is then.` : "Ready.";
+  const says = isKnown
+    ? `Head ${head} of block ${layer} takes much from “${withSpaces(looksAt)}”. Switch the head off under “Inside” and see how likely “${withSpaces(next)}” is then.`
+    : "Ready.";
   await goTo(state.tree.root, { says, plays: true });
 }
 
@@ -606,7 +874,12 @@ async function ensureNumbers() {
   if (path.every((node) => node.logprob !== undefined && node.top)) return;
   if (steering.name().length) return ensureSteeredNumbers(path);
   const response = await post("v1/completions", {
-    model: state.model.id, prompt: allIds(), echo: true, max_tokens: 0, logprobs: 10, return_tokens_as_token_ids: true,
+    model: state.model.id,
+    prompt: allIds(),
+    echo: true,
+    max_tokens: 0,
+    logprobs: 10,
+    return_tokens_as_token_ids: true,
   });
   const tokens = readTokens((await response.json()).choices[0]).slice(state.tree.ids.length);
   path.forEach((node, i) => Object.assign(node, tokens[i]));
@@ -624,7 +897,29 @@ async function ensureSteeredNumbers(path) {
 // ---- start
 
 let settled = null; // the settings have changed: a timer
-const page = { state, save: () => share.save(), changes: () => inside.changes(), correctSetting, machine, showMachine, requestNext, readSettings, allIds, tokenText, textsOf, textOf, endOf, chip, setStatus, showError, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy };
+const page = {
+  state,
+  save: () => share.save(),
+  changes: () => inside.changes(),
+  correctSetting,
+  machine,
+  showMachine,
+  requestNext,
+  readSettings,
+  allIds,
+  tokenText,
+  textsOf,
+  textOf,
+  endOf,
+  chip,
+  setStatus,
+  showError,
+  tokenizePrompt,
+  ensureNumbers,
+  renderStory,
+  pin,
+  setBusy,
+};
 const steering = createSteering(page, $("steering-content"), writeAnew);
 page.steering = steering;
 const inside = createInside(page);
@@ -633,7 +928,10 @@ const glow = createSaliency(page, $("story"), $("glow-says"), $("glow"));
 const share = createShare(page, inside);
 
 for (const name of SETTINGS) {
-  $(name).addEventListener("change", () => { const said = correctSetting($(name)); if (said) setStatus(said); });
+  $(name).addEventListener("change", () => {
+    const said = correctSetting($(name));
+    if (said) setStatus(said);
+  });
   $(name).addEventListener("input", () => {
     showSettings();
     share.save();
@@ -648,13 +946,17 @@ function showAgain() {
   else if (!running) tokenizePrompt(); // a second request would take the first one's place
 }
 
-onConnection((isLost) => { $("connection").hidden = !isLost; });
+onConnection((isLost) => {
+  $("connection").hidden = !isLost;
+});
 
 async function useModel(name) {
   state.model = await loadModel(name);
   await steering.build();
   $("model").value = name;
-  $("model-facts").textContent = Object.entries(state.model.facts).map(([fact, value]) => `${fact}: ${value}`).join(" · ");
+  $("model-facts").textContent = Object.entries(state.model.facts)
+    .map(([fact, value]) => `${fact}: ${value}`)
+    .join(" · ");
 }
 
 $("model").addEventListener("change", async () => {
@@ -669,7 +971,8 @@ $("model").addEventListener("change", async () => {
   setStatus("Ready.");
 });
 
-addEventListener("hashchange", () => share.save()); // a link within the page must not take the text out of its address
+// a link within the page must not take the text out of its address
+addEventListener("hashchange", () => share.save());
 
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -682,7 +985,9 @@ async function start() {
   try {
     const answer = await getJson("v1/models");
     state.models = answer.data.map((model) => model.id);
-    $("model").replaceChildren(...state.models.map((name) => element("option", { value: name }, name)));
+    $("model").replaceChildren(
+      ...state.models.map((name) => element("option", { value: name }, name)),
+    );
     await useModel(share.modelName() ?? state.models[0]);
     setStatus("Ready.");
     if (!(await share.restore())) await tokenizePrompt();

@@ -1,12 +1,17 @@
-// The draw: a ruler from 0 to 1, on which each token has a share, and the random number that falls on it.
+// The draw: a ruler from 0 to 1, on which each token has a share, and the random number that falls
+// on it.
 
 import { clamp, ease, element, percent, withSpaces } from "./view.js";
 
-const STRETCHED = 0.45; // of the phase: until then temperature and filters stretch and cut the ruler
+// of the phase: until then temperature and filters stretch and cut the ruler
+const STRETCHED = 0.45;
 const FALLEN = 0.9; // of the phase: until then the number falls
 const FALL = 26; // px
 
-/** The share of a row of a pass's `next`: `f` from 0, the model's probability, to 1, that of the draw. */
+/**
+ * The share of a row of a pass's `next`: `f` from 0, the model's probability, to 1, that of the
+ * draw.
+ */
 function shareAt({ start, from, logprob, sampled }, f) {
   const p = Math.exp(logprob);
   return { left: start + (from - start) * f, width: p + (sampled - p) * f };
@@ -21,7 +26,10 @@ export function createDraw() {
   let place = null; // where the number falls
   let stretched = null;
 
-  /** Show the shares of `next`. `token` came; `at` is where the number fell (null: unknown), and `isKnown` tells whether it is the random one. */
+  /**
+   * Show the shares of `next`. `token` came; `at` is where the number fell (null: unknown), and
+   * `isKnown` tells whether it is the random one.
+   */
   function show({ next, nextText }, token, at, isKnown) {
     rows = next;
     place = at;
@@ -34,9 +42,10 @@ export function createDraw() {
       }
     }
     for (const { id, sampled, from } of next) {
-      if (!parts.has(id)) parts.set(id, segments.appendChild(element("span", { "data-id": id }, element("bdi"))));
+      if (!parts.has(id))
+        parts.set(id, segments.appendChild(element("span", { "data-id": id }, element("bdi"))));
       const part = parts.get(id);
-      part.className = id === token ? "own" : from * 7919 % 1 > 0.5 ? "odd" : "";
+      part.className = id === token ? "own" : (from * 7919) % 1 > 0.5 ? "odd" : "";
       part.firstChild.textContent = withSpaces(nextText(id));
       part.title = `${withSpaces(nextText(id))}: ${percent(sampled)}`;
     }
@@ -49,11 +58,16 @@ export function createDraw() {
   function render(f) {
     const g = f === null ? 0 : ease(f / STRETCHED);
     segments.classList.toggle("on", f !== null);
-    segments.classList.toggle("moves", f !== null && f < 1); // the moment moves them, not a transition
+    // the moment moves them, not a transition
+    segments.classList.toggle("moves", f !== null && f < 1);
     if (g !== stretched) {
       for (const row of rows) {
         const { left, width } = shareAt(row, g);
-        Object.assign(parts.get(row.id).style, { left: `${100 * left}%`, width: `${100 * width}%`, visibility: width > 0 ? "" : "hidden" });
+        Object.assign(parts.get(row.id).style, {
+          left: `${100 * left}%`,
+          width: `${100 * width}%`,
+          visibility: width > 0 ? "" : "hidden",
+        });
       }
       stretched = g;
     }

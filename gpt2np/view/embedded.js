@@ -10,9 +10,7 @@ const described = JSON.parse(find("#data").textContent).pass;
 const source = described.points && {
   has: ({ kind }) => kind === "score",
   points: async (pass, names) =>
-    Object.fromEntries(
-      names.map((name) => [name, pass.point(name)]).filter(([, array]) => array),
-    ),
+    Object.fromEntries(names.map((name) => [name, pass.point(name)]).filter(([, array]) => array)),
 };
 const sections = described.pieces ? [...SECTIONS, MERGES] : SECTIONS;
 const machine = createMachine(find("#machine"), { sections, source });
@@ -26,9 +24,10 @@ requestAnimationFrame(() =>
     document.documentElement.dataset.ready = "true";
   }),
 );
+/** @type {HTMLDetailsElement[]} */
 let closed = [];
 addEventListener("beforeprint", () => {
-  closed = [...document.querySelectorAll("details:not([open])")];
+  closed = [.../** @type {any} */ (document.querySelectorAll("details:not([open])"))];
   for (const each of closed) each.open = true;
 });
 addEventListener("afterprint", () => {

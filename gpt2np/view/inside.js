@@ -1,7 +1,17 @@
 // Look inside: contributions of heads and MLPs, and switching off.
 
 import { post, postJson } from "./api.js";
-import { $, button, dataElement, element, find, formatNumber, percent, rovingFocus, shareElement } from "./view.js";
+import {
+  $,
+  button,
+  dataElement,
+  element,
+  find,
+  formatNumber,
+  percent,
+  rovingFocus,
+  shareElement,
+} from "./view.js";
 
 /** A part by its key, "layer,head" or "layer,mlp": a block and a head, or null for the MLP. */
 const partOf = (key) => {
@@ -28,14 +38,26 @@ export function createInside(page) {
 
   async function show(context, token, asked, plays) {
     const [mine, model] = [++number, page.state.model];
-    if (!context.length) return clear("This is the first token: the model has read nothing before it. Click a later token.");
+    if (!context.length)
+      return clear(
+        "This is the first token: the model has read nothing before it. Click a later token.",
+      );
     root.setAttribute("aria-busy", "true");
     try {
       const answer = await asked;
-      if (mine !== number || (answer === shown?.answer && !shown.edited && !factors.size)) return; // the panels show it
+      // the panels show it
+      if (mine !== number || (answer === shown?.answer && !shown.edited && !factors.size)) return;
       const [first, second] = answer.tokens;
       const target = token ?? first;
-      shown = { model, context, token: target, isNext: token === null, rival: answer.tokens.find((id) => id !== target) ?? second, answer, edited: null };
+      shown = {
+        model,
+        context,
+        token: target,
+        isNext: token === null,
+        rival: answer.tokens.find((id) => id !== target) ?? second,
+        answer,
+        edited: null,
+      };
       if (chosen.layer === null || chosen.layer >= model.n_layer) chosen.layer = model.n_layer - 1;
       if (chosen.head >= model.n_head) chosen.head = 0;
       render();
@@ -51,11 +73,25 @@ export function createInside(page) {
     const { model, token, rival, isNext, context, answer } = shown;
     const p = probability(answer, token);
     root.replaceChildren(
-      element("p", { class: "says" }, "The model has read ", page.endOf(context), isNext ? ". Its best guess is " : " and then came ", nextChip(token), ` (${percent(p)}). `,
-        "Its strongest rival is ", nextChip(rival), ". Here is what happened inside."),
-      element("div", { class: "inside-grid" },
-        element("div", { class: "panel", id: "parts-panel" }), element("div", { class: "panel", id: "edit-panel" }),
-        element("div", { class: "panel", id: "explain-panel" }, ...explainPart())),
+      element(
+        "p",
+        { class: "says" },
+        "The model has read ",
+        page.endOf(context),
+        isNext ? ". Its best guess is " : " and then came ",
+        nextChip(token),
+        ` (${percent(p)}). `,
+        "Its strongest rival is ",
+        nextChip(rival),
+        ". Here is what happened inside.",
+      ),
+      element(
+        "div",
+        { class: "inside-grid" },
+        element("div", { class: "panel", id: "parts-panel" }),
+        element("div", { class: "panel", id: "edit-panel" }),
+        element("div", { class: "panel", id: "explain-panel" }, ...explainPart()),
+      ),
     );
     renderParts();
     renderEdit();
@@ -73,7 +109,8 @@ export function createInside(page) {
 
   function select(key) {
     Object.assign(chosen, partOf(key));
-    for (const cell of root.querySelectorAll(".cell")) cell.setAttribute("aria-pressed", String(cell.dataset.part === key));
+    for (const cell of root.querySelectorAll(".cell"))
+      cell.setAttribute("aria-pressed", String(cell.dataset.part === key));
     page.machine.openBlock(chosen.layer);
     renderEdit();
     page.save();
@@ -88,8 +125,14 @@ export function createInside(page) {
     const [a, b] = [answer.tokens.indexOf(token), answer.tokens.indexOf(rival)];
     const of = new Map(components.map((name, i) => [name, values[i][a] - values[i][b]]));
     const grid = Array.from({ length: model.n_layer }, (_, layer) => [
-      ...Array.from({ length: model.n_head }, (_, head) => ({ key: `${layer},${head}`, value: of.get(`blocks.${layer}.attn.head.${head}`) })),
-      { key: `${layer},mlp`, value: of.get(`blocks.${layer}.mlp`) + of.get(`blocks.${layer}.mlp.c_proj.bias`) },
+      ...Array.from({ length: model.n_head }, (_, head) => ({
+        key: `${layer},${head}`,
+        value: of.get(`blocks.${layer}.attn.head.${head}`),
+      })),
+      {
+        key: `${layer},mlp`,
+        value: of.get(`blocks.${layer}.mlp`) + of.get(`blocks.${layer}.mlp.c_proj.bias`),
+      },
     ]);
     const total = answer.attribution.logits[a] - answer.attribution.logits[b];
     const inGrid = grid.flat().reduce((sum, cell) => sum + cell.value, 0);
@@ -102,29 +145,105 @@ export function createInside(page) {
     const cells = grid.flat();
     const most = Math.max(...cells.map((cell) => Math.abs(cell.value)), 1e-9);
     const sorted = [...cells].sort((a, b) => b.value - a.value);
-    const list = (some) => (some.length ? some : [null]).flatMap((cell, i) => [i ? ", " : "", cell ? `${nameOf(cell.key)} (${formatNumber(cell.value)})` : "none"]);
-    const body = grid.map((row, layer) => element("tr", {}, element("th", { scope: "row" }, `block ${layer}`),
-      ...row.map(({ key, value }) => {
-        const label = `${nameOf(key)}: ${formatNumber(value)}${factors.has(key) ? `, set to ${factors.get(key)} times` : ""}`;
-        return element("td", {}, button(formatNumber(value, 1), () => select(key), {
-          class: `cell ${value < 0 ? "minus" : "plus"}${factors.has(key) ? " edited" : ""}`, "data-part": key, "data-value": value,
-          tabindex: key === keyOf(chosen) ? 0 : -1, "aria-pressed": String(key === keyOf(chosen)), "aria-label": label, title: label, p: Math.abs(value) / most,
-        }));
-      })));
-    const table = element("table", { class: "parts", "data-columns": model.n_head + 1 },
-      element("thead", {}, element("tr", {}, element("td"), ...Array.from({ length: model.n_head }, (_, i) => element("th", { scope: "col" }, `head ${i}`)), element("th", { scope: "col" }, "MLP"))),
-      element("tbody", {}, ...body));
+    const list = (some) =>
+      (some.length ? some : [null]).flatMap((cell, i) => [
+        i ? ", " : "",
+        cell ? `${nameOf(cell.key)} (${formatNumber(cell.value)})` : "none",
+      ]);
+    const body = grid.map((row, layer) =>
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, `block ${layer}`),
+        ...row.map(({ key, value }) => {
+          const label = `${nameOf(key)}: ${formatNumber(value)}${factors.has(key) ? `, set to ${factors.get(key)} times` : ""}`;
+          return element(
+            "td",
+            {},
+            button(formatNumber(value, 1), () => select(key), {
+              class: `cell ${value < 0 ? "minus" : "plus"}${factors.has(key) ? " edited" : ""}`,
+              "data-part": key,
+              "data-value": value,
+              tabindex: key === keyOf(chosen) ? 0 : -1,
+              "aria-pressed": String(key === keyOf(chosen)),
+              "aria-label": label,
+              title: label,
+              p: Math.abs(value) / most,
+            }),
+          );
+        }),
+      ),
+    );
+    const table = element(
+      "table",
+      { class: "parts", "data-columns": model.n_head + 1 },
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          element("td"),
+          ...Array.from({ length: model.n_head }, (_, i) =>
+            element("th", { scope: "col" }, `head ${i}`),
+          ),
+          element("th", { scope: "col" }, "MLP"),
+        ),
+      ),
+      element("tbody", {}, ...body),
+    );
     rovingFocus(table, ".cell");
     find("#parts-panel", root).replaceChildren(
       element("h3", {}, "Who pushed for it?"),
-      element("p", { class: "hint", id: "parts-hint" }, `Each block has ${model.n_head} heads and an MLP. A head looks back at earlier tokens and brings something along from them; this is called attention. The MLP then works on each token alone. A number says how hard a part pushed: `,
-        element("span", { class: "key plus" }, "blue"), " for ", nextChip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", nextChip(rival), ". Press a part to look at it."),
+      element(
+        "p",
+        { class: "hint", id: "parts-hint" },
+        `Each block has ${model.n_head} heads and an MLP. A head looks back at earlier tokens and brings something along from them; this is called attention. The MLP then works on each token alone. A number says how hard a part pushed: `,
+        element("span", { class: "key plus" }, "blue"),
+        " for ",
+        nextChip(token),
+        ", ",
+        element("span", { class: "key minus" }, "orange"),
+        " for its rival ",
+        nextChip(rival),
+        ". Press a part to look at it.",
+      ),
       element("div", { class: "wide" }, table),
-      element("div", { class: "buttons" }, button("Switch every part off in turn", switchAllOff, { id: "all-off" })),
+      element(
+        "div",
+        { class: "buttons" },
+        button("Switch every part off in turn", switchAllOff, { id: "all-off" }),
+      ),
       element("p", { class: "facts", id: "effects-says", role: "status" }),
-      element("p", { class: "facts" }, "Most for ", nextChip(token), ": ", ...list(sorted.slice(0, 2).filter(({ value }) => value > 0)), ". Most for ", nextChip(rival), ": ", ...list(sorted.slice(-2).reverse().filter(({ value }) => value < 0)), "."),
-      element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the last token read (the embedding) and fixed numbers (biases), the sum is ", dataElement(total, formatNumber(total)),
-        ", the difference of the two tokens’ scores (logits). Researchers call this direct logit attribution."),
+      element(
+        "p",
+        { class: "facts" },
+        "Most for ",
+        nextChip(token),
+        ": ",
+        ...list(sorted.slice(0, 2).filter(({ value }) => value > 0)),
+        ". Most for ",
+        nextChip(rival),
+        ": ",
+        ...list(
+          sorted
+            .slice(-2)
+            .reverse()
+            .filter(({ value }) => value < 0),
+        ),
+        ".",
+      ),
+      element(
+        "p",
+        { class: "hint" },
+        "All parts add up to ",
+        dataElement(total - rest, formatNumber(total - rest)),
+        "; with ",
+        dataElement(rest, formatNumber(rest)),
+        " from the last token read (the embedding) and fixed numbers (biases), the sum is ",
+        dataElement(total, formatNumber(total)),
+        ", the difference of the two tokens’ scores (logits). Researchers call this direct logit attribution.",
+      ),
     );
   }
 
@@ -141,18 +260,44 @@ export function createInside(page) {
     try {
       const effects = [];
       for (const cell of cells) {
-        const edited = await postJson("api/inspect", page.requestNext(context, token, { include: [], interventions: interventions([[cell.dataset.part, 0]]) }));
+        const edited = await postJson(
+          "api/inspect",
+          page.requestNext(context, token, {
+            include: [],
+            interventions: interventions([[cell.dataset.part, 0]]),
+          }),
+        );
         if (mine !== shown) return;
         effects.push(probability(edited, token) - before);
         showEffect(cell, effects.at(-1));
         const most = Math.max(...effects.map(Math.abs), 1e-9); // the scale grows with what is found
-        effects.forEach((each, i) => cells[i].style.setProperty("--p", (Math.abs(each) / most).toFixed(4)));
+        effects.forEach((each, i) =>
+          cells[i].style.setProperty("--p", (Math.abs(each) / most).toFixed(4)),
+        );
       }
-      find("#parts-hint", root).replaceChildren("A number says by how many percentage points the probability of ", nextChip(token), ` (${percent(before)}) changes without this part: `, element("span", { class: "key plus" }, "blue"), " means that it falls, ", element("span", { class: "key minus" }, "orange"), " that it rises.");
+      find("#parts-hint", root).replaceChildren(
+        "A number says by how many percentage points the probability of ",
+        nextChip(token),
+        ` (${percent(before)}) changes without this part: `,
+        element("span", { class: "key plus" }, "blue"),
+        " means that it falls, ",
+        element("span", { class: "key minus" }, "orange"),
+        " that it rises.",
+      );
       const sizes = effects.map(Math.abs);
-      $("effects-says").textContent = `Largest effect: ${cells[sizes.indexOf(Math.max(...sizes))].title}.`;
+      $("effects-says").textContent =
+        `Largest effect: ${cells[sizes.indexOf(Math.max(...sizes))].title}.`;
       find("#parts-panel h3", root).textContent = "What happens without it?";
-      $("all-off").replaceWith(button("Show the pushes again", () => { renderParts(); $("all-off").focus(); }, { id: "pushes" }));
+      $("all-off").replaceWith(
+        button(
+          "Show the pushes again",
+          () => {
+            renderParts();
+            $("all-off").focus();
+          },
+          { id: "pushes" },
+        ),
+      );
     } catch (error) {
       if (mine === shown) renderParts();
       throw error;
@@ -172,10 +317,15 @@ export function createInside(page) {
   // ---- switching off
 
   /** The interventions of a request: parts with another strength, and steering. */
-  const interventions = (changes = [...factors]) => [...(page.steering.fields().interventions ?? []), ...changes.map(([key, factor]) => {
-    const { layer, head } = partOf(key);
-    return head === null ? { point: `blocks.${layer}.mlp.out`, factor } : { point: `blocks.${layer}.attn.z`, heads: [head], factor };
-  })];
+  const interventions = (changes = [...factors]) => [
+    ...(page.steering.fields().interventions ?? []),
+    ...changes.map(([key, factor]) => {
+      const { layer, head } = partOf(key);
+      return head === null
+        ? { point: `blocks.${layer}.mlp.out`, factor }
+        : { point: `blocks.${layer}.attn.z`, heads: [head], factor };
+    }),
+  ];
 
   async function setFactor(key, factor) {
     if (factor === 1) factors.delete(key);
@@ -187,28 +337,68 @@ export function createInside(page) {
   /** Show the pass with the changed parts, unless another request has come since number `mine`. */
   async function showChanges(mine, plays = false) {
     const { context, isNext, token, answer } = shown;
-    const edited = factors.size ? await postJson("api/inspect", page.requestNext(context, token, { include: ["lens", "neurons", "lines"], interventions: interventions() })) : null;
+    const edited = factors.size
+      ? await postJson(
+          "api/inspect",
+          page.requestNext(context, token, {
+            include: ["lens", "neurons", "lines"],
+            interventions: interventions(),
+          }),
+        )
+      : null;
     if (mine !== number) return;
     shown.edited = edited;
-    page.showMachine(edited ?? answer, isNext ? null : token, plays, { off: [...factors].filter(([, each]) => each === 0).map(([key]) => key), ...(edited && { title: "With the changed parts: before (gray) → now", isChanged: true, was: answer.next }) });
-    for (const button of root.querySelectorAll(".cell")) button.classList.toggle("edited", factors.has(button.dataset.part));
+    page.showMachine(edited ?? answer, isNext ? null : token, plays, {
+      off: [...factors].filter(([, each]) => each === 0).map(([key]) => key),
+      ...(edited && {
+        title: "With the changed parts: before (gray) → now",
+        isChanged: true,
+        was: answer.next,
+      }),
+    });
+    for (const button of root.querySelectorAll(".cell"))
+      button.classList.toggle("edited", factors.has(button.dataset.part));
     renderEditResult();
   }
 
   function renderEdit() {
     const key = keyOf(chosen);
-    const slider = element("input", { type: "range", id: "factor", min: 0, max: 2, step: 0.1, value: factors.get(key) ?? 1, "aria-describedby": "factor-help" });
+    const slider = element("input", {
+      type: "range",
+      id: "factor",
+      min: 0,
+      max: 2,
+      step: 0.1,
+      value: factors.get(key) ?? 1,
+      "aria-describedby": "factor-help",
+    });
     const output = element("output", {}, String(slider.value));
-    slider.addEventListener("input", () => { output.value = slider.value; });
+    slider.addEventListener("input", () => {
+      output.value = slider.value;
+    });
     slider.addEventListener("change", () => setFactor(key, Number(slider.value)));
-    const set = (value) => { slider.value = value; output.value = value; setFactor(key, value); };
+    const set = (value) => {
+      slider.value = value;
+      output.value = value;
+      setFactor(key, value);
+    };
     find("#edit-panel", root).replaceChildren(
       element("h3", {}, "What if it were switched off?"),
       element("label", { class: "slide" }, `Strength of ${nameOf(key)}: `, output, slider),
-      element("p", { class: "hint", id: "factor-help" }, "0 is off, 1 is normal, 2 is double. This changes the picture and the numbers, not the text. If they hardly move, the other parts do the work without this one."),
-      element("div", { class: "buttons" },
-        button("Switch it off", () => set(0), { id: "switch-off" }), button("Normal", () => set(1), { id: "normal" }), button("Reset all parts", reset, { id: "reset" })),
-      element("div", { id: "edit-result", "aria-live": "polite" }));
+      element(
+        "p",
+        { class: "hint", id: "factor-help" },
+        "0 is off, 1 is normal, 2 is double. This changes the picture and the numbers, not the text. If they hardly move, the other parts do the work without this one.",
+      ),
+      element(
+        "div",
+        { class: "buttons" },
+        button("Switch it off", () => set(0), { id: "switch-off" }),
+        button("Normal", () => set(1), { id: "normal" }),
+        button("Reset all parts", reset, { id: "reset" }),
+      ),
+      element("div", { id: "edit-result", "aria-live": "polite" }),
+    );
     renderEditResult();
   }
 
@@ -217,15 +407,35 @@ export function createInside(page) {
     const { answer, edited, token } = shown;
     const result = find("#edit-result", root);
     if (!edited) {
-      result.replaceChildren(element("p", { class: "facts" }, factors.size ? "Computing…" : "All parts work normally."));
+      result.replaceChildren(
+        element("p", { class: "facts" }, factors.size ? "Computing…" : "All parts work normally."),
+      );
       return;
     }
     const names = [...factors].map(([key, factor]) => `${nameOf(key)} × ${factor}`);
     const best = edited.next[0];
     result.replaceChildren(
       element("p", { class: "facts" }, `Changed: ${names.join("; ")}.`),
-      element("p", { class: "says" }, "The model’s probability of ", nextChip(token), " was ", shareElement(probability(answer, token)), ". Now it is ", shareElement(probability(edited, token)),
-        ...(best.id === token ? [", and no token is likelier."] : ["; the likeliest is ", nextChip(best.id), " with ", shareElement(Math.exp(best.logprob)), "."])));
+      element(
+        "p",
+        { class: "says" },
+        "The model’s probability of ",
+        nextChip(token),
+        " was ",
+        shareElement(probability(answer, token)),
+        ". Now it is ",
+        shareElement(probability(edited, token)),
+        ...(best.id === token
+          ? [", and no token is likelier."]
+          : [
+              "; the likeliest is ",
+              nextChip(best.id),
+              " with ",
+              shareElement(Math.exp(best.logprob)),
+              ".",
+            ]),
+      ),
+    );
   }
 
   // ---- the explain page
@@ -233,13 +443,20 @@ export function createInside(page) {
   function explainPart() {
     const { context, model } = shown;
     const limit = model.max_explained_tokens;
-    const says = element("p", { class: "hint", role: "status" }, context.length > limit
-      ? `Opens a page about the last ${limit} tokens alone, so its numbers differ from these.` : "Opens the whole explain page for exactly these tokens.");
+    const says = element(
+      "p",
+      { class: "hint", role: "status" },
+      context.length > limit
+        ? `Opens a page about the last ${limit} tokens alone, so its numbers differ from these.`
+        : "Opens the whole explain page for exactly these tokens.",
+    );
     const open = async () => {
       const tab = window.open("about:blank", "_blank");
       says.textContent = "Computing the page…";
       try {
-        const html = await (await post("api/explain", { model: model.id, prompt: context.slice(-limit) })).text();
+        const html = await (
+          await post("api/explain", { model: model.id, prompt: context.slice(-limit) })
+        ).text();
         const url = URL.createObjectURL(new Blob([html], { type: "text/html;charset=utf-8" }));
         if (tab) tab.location = url;
         says.replaceChildren(element("a", { href: url, target: "_blank" }, "Open the page again"));
@@ -250,8 +467,13 @@ export function createInside(page) {
     };
     return [
       element("h3", {}, "Every number of it"),
-      element("p", { class: "hint" }, "How text becomes numbers, one attention score multiplied out, every block and every probability: a page to read at leisure, which you can keep as a file."),
-      element("div", { class: "buttons" }, button("Explain this step", open, { id: "explain" })), says,
+      element(
+        "p",
+        { class: "hint" },
+        "How text becomes numbers, one attention score multiplied out, every block and every probability: a page to read at leisure, which you can keep as a file.",
+      ),
+      element("div", { class: "buttons" }, button("Explain this step", open, { id: "explain" })),
+      says,
     ];
   }
 
@@ -271,5 +493,12 @@ export function createInside(page) {
     setFactor(keyOf(chosen), 1);
   }
 
-  return { show, clear, chosen, factors, toggle, changes: () => ({ interventions: interventions() }) };
+  return {
+    show,
+    clear,
+    chosen,
+    factors,
+    toggle,
+    changes: () => ({ interventions: interventions() }),
+  };
 }

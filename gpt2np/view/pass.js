@@ -1,4 +1,5 @@
-// A description of a pass (format "gpt2np.pass", version 1), decoded. Nothing here knows where it came from.
+// A description of a pass (format "gpt2np.pass", version 1), decoded. Nothing here knows where it
+// came from.
 
 import { decodeToken, decodeTokens, inText } from "./view.js";
 
@@ -11,16 +12,25 @@ function fromFloat16(bits) {
     return sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
   });
   const values = new Float32Array(bits.length);
-  for (let i = 0; i < bits.length; i++) values[i] = float16[bits[i]]; // many times as fast as `from`
+  // many times as fast as `from`
+  for (let i = 0; i < bits.length; i++) values[i] = float16[bits[i]];
   return values;
 }
 
-/** Decode an array of a description: flat data and shape. float16 becomes float32, its values unchanged. */
+/**
+ * Decode an array of a description: flat data and shape. float16 becomes float32, its values
+ * unchanged.
+ */
 export function decodeArray({ dtype, shape, base64 }) {
   const binary = atob(base64);
   const bytes = new Uint8Array(binary.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = binary.charCodeAt(i);
-  const kinds = { float16: Uint16Array, float32: Float32Array, float64: Float64Array, int32: Int32Array };
+  const kinds = {
+    float16: Uint16Array,
+    float32: Float32Array,
+    float64: Float64Array,
+    int32: Int32Array,
+  };
   if (!kinds[dtype]) throw new Error(`This page cannot read arrays of ${dtype}.`);
   const data = new kinds[dtype](bytes.buffer);
   return { shape, data: dtype === "float16" ? fromFloat16(data) : data };
@@ -42,12 +52,19 @@ export function row({ shape, data }, ...index) {
 
 const sum = (a, b) => a.map((value, i) => value + b[i]);
 
-/** The strongest number of each of `count` groups of neighbours: every cell of a strip is a real number. */
+/**
+ * The strongest number of each of `count` groups of neighbours: every cell of a strip is a real
+ * number.
+ */
 export function strongest(vector, count) {
   const n = Math.min(count, vector.length);
   return Array.from({ length: n }, (_, cell) => {
     let best = 0;
-    for (let i = Math.floor((cell * vector.length) / n); i < Math.floor(((cell + 1) * vector.length) / n); i++) {
+    for (
+      let i = Math.floor((cell * vector.length) / n);
+      i < Math.floor(((cell + 1) * vector.length) / n);
+      i++
+    ) {
       if (Math.abs(vector[i]) > Math.abs(best)) best = vector[i];
     }
     return best;
@@ -55,44 +72,102 @@ export function strongest(vector, count) {
 }
 
 export function readPass(described) {
-  if (described.format !== "gpt2np.pass" || described.version !== 1) throw new Error("This page cannot read this description.");
+  if (described.format !== "gpt2np.pass" || described.version !== 1)
+    throw new Error("This page cannot read this description.");
   const { shape, lines } = described;
-  const arrays = Object.fromEntries(Object.entries(lines).filter(([name]) => name !== "first").map(([name, array]) => [name, decodeArray(array)]));
+  const arrays = Object.fromEntries(
+    Object.entries(lines)
+      .filter(([name]) => name !== "first")
+      .map(([name, array]) => [name, decodeArray(array)]),
+  );
   const count = arrays.wte.shape[0];
-  const guesses = described.guesses && Object.fromEntries(Object.entries(described.guesses).map(([name, array]) => [name, decodeArray(array)]));
-  const bytes = new Map(Object.entries(described.texts).map(([id, text]) => [Number(id), Uint8Array.from(atob(text), (c) => c.charCodeAt(0))]));
+  const guesses =
+    described.guesses &&
+    Object.fromEntries(
+      Object.entries(described.guesses).map(([name, array]) => [name, decodeArray(array)]),
+    );
+  const bytes = new Map(
+    Object.entries(described.texts).map(([id, text]) => [
+      Number(id),
+      Uint8Array.from(atob(text), (c) => c.charCodeAt(0)),
+    ]),
+  );
   const bytesOf = (id) => bytes.get(id) ?? new TextEncoder().encode(`[${id}]`);
-  const texts = decodeTokens(described.ids.map(bytesOf)).map((text, i) => inText(text, bytesOf(described.ids[i])));
-  /** The residual stream of a line: of checkpoint 0 before the first block, of k after block k - 1. */
-  const resid = (k, line) => (k ? row(arrays.resid, k - 1, line) : sum(row(arrays.wte, line), row(arrays.wpe, line)));
+  const texts = decodeTokens(described.ids.map(bytesOf)).map((text, i) =>
+    inText(text, bytesOf(described.ids[i])),
+  );
+  /**
+   * The residual stream of a line: of checkpoint 0 before the first block, of k after block k - 1.
+   */
+  const resid = (k, line) =>
+    k ? row(arrays.resid, k - 1, line) : sum(row(arrays.wte, line), row(arrays.wpe, line));
   const attention = (layer, line) => row(arrays.attention, layer, line);
-  const strengths = Float32Array.from(arrays.resid.data.filter((_, i) => i % Math.ceil(arrays.resid.data.length / 20_000) === 0), Math.abs).sort();
+  const strengths = Float32Array.from(
+    arrays.resid.data.filter((_, i) => i % Math.ceil(arrays.resid.data.length / 20_000) === 0),
+    Math.abs,
+  ).sort();
   return {
-    ...shape, described, count, first: lines.first, next: described.next, lens: described.lens,
-    ids: described.ids, lineIds: described.ids.slice(lines.first),
+    ...shape,
+    described,
+    count,
+    first: lines.first,
+    next: described.next,
+    lens: described.lens,
+    ids: described.ids,
+    lineIds: described.ids.slice(lines.first),
     text: (id) => decodeToken(bytesOf(id)),
-    nextText: (id) => decodeToken(bytesOf(id), described.ids.slice(-4).flatMap((each) => [...bytesOf(each)])), // after the last line
+    nextText: (id) =>
+      decodeToken(
+        bytesOf(id),
+        described.ids.slice(-4).flatMap((each) => [...bytesOf(each)]),
+      ), // after the last line
     texts, // of the tokens in their text
     lineText: (line) => texts[lines.first + line],
-    wte: (line) => row(arrays.wte, line), wpe: (line) => row(arrays.wpe, line), resid, attention,
+    wte: (line) => row(arrays.wte, line),
+    wpe: (line) => row(arrays.wpe, line),
+    resid,
+    attention,
     middle: (layer, line) => sum(resid(layer, line), attention(layer, line)),
     mlp: (layer, line) => row(arrays.mlp, layer, line),
     weights: (layer, head, line) => row(arrays.pattern, layer, head, line),
-    /** The token before a line that it takes most from, by which head and how much; null for the first line. */
+    /**
+     * The token before a line that it takes most from, by which head and how much; null for the
+     * first line.
+     */
     strongestLook(layer, line) {
-      const looks = Array.from({ length: shape.n_head }, (_, head) => [...row(arrays.pattern, layer, head, line).subarray(0, line)].map((weight, key) => ({ head, key, weight }))).flat();
+      const looks = Array.from({ length: shape.n_head }, (_, head) =>
+        [...row(arrays.pattern, layer, head, line).subarray(0, line)].map((weight, key) => ({
+          head,
+          key,
+          weight,
+        })),
+      ).flat();
       return looks.reduce((best, look) => (!best || look.weight > best.weight ? look : best), null);
     },
-    /** The lens of a line after `k` blocks, or null if the description has that of the last line only. */
+    /**
+     * The lens of a line after `k` blocks, or null if the description has that of the last line
+     * only.
+     */
     guess: (k, line) => {
       if (line === count - 1) return described.lens[k];
-      return guesses ? { ids: [...row(guesses.ids, k, line)], probabilities: [...row(guesses.probabilities, k, line)] } : null;
+      return guesses
+        ? {
+            ids: [...row(guesses.ids, k, line)],
+            probabilities: [...row(guesses.probabilities, k, line)],
+          }
+        : null;
     },
-    /** The final guess of a line (an id), or null if the description lacks the lens of all lines. */
+    /**
+     * The final guess of a line (an id), or null if the description lacks the lens of all lines.
+     */
     answer: (line) => (guesses ? guesses.answers.data[line] : null),
-    /** The probability and the rank, after `k` blocks, of a line's answer or, for the last line, of one of the followed tokens; otherwise null. */
+    /**
+     * The probability and the rank, after `k` blocks, of a line's answer or, for the last line, of
+     * one of the followed tokens; otherwise null.
+     */
     followed(k, line, id) {
-      if (guesses?.answers.data[line] === id) return { p: row(guesses.of_answer, k)[line], rank: row(guesses.ranks, k)[line] };
+      if (guesses?.answers.data[line] === id)
+        return { p: row(guesses.of_answer, k)[line], rank: row(guesses.ranks, k)[line] };
       const i = line === count - 1 ? described.tokens.indexOf(id) : -1;
       return i < 0 ? null : { p: described.lens[k].followed[i], rank: described.lens[k].ranks[i] };
     },
@@ -100,14 +175,24 @@ export function readPass(described) {
     point: (name) => (described.points?.[name] ? arrayOf(described.points[name]) : null),
     neurons: (layer, line) => {
       const activations = row(arrays.activations, layer, line);
-      return [...row(arrays.neurons, layer, line)].map((neuron, i) => ({ neuron, activation: activations[i] }));
+      return [...row(arrays.neurons, layer, line)].map((neuron, i) => ({
+        neuron,
+        activation: activations[i],
+      }));
     },
-    /** The neurons that write most, with what they write and which tokens they raise; null if the description has none for the line. */
+    /**
+     * The neurons that write most, with what they write and which tokens they raise; null if the
+     * description has none for the line.
+     */
     written(layer, line) {
       if (line === described.details?.focus.position) return described.details.neurons[layer];
-      return line === count - 1 ? described.neurons?.[layer] ?? null : null;
+      return line === count - 1 ? (described.neurons?.[layer] ?? null) : null;
     },
-    largestActivation: arrays.activations.data.reduce((most, value) => Math.max(most, Math.abs(value)), 1e-9),
-    limit: strengths[Math.floor(0.99 * (strengths.length - 1))] || 1, // of the color scale, the same for all vectors
+    largestActivation: arrays.activations.data.reduce(
+      (most, value) => Math.max(most, Math.abs(value)),
+      1e-9,
+    ),
+    // of the color scale, the same for all vectors
+    limit: strengths[Math.floor(0.99 * (strengths.length - 1))] || 1,
   };
 }

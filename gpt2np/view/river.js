@@ -1,4 +1,5 @@
-// The texts written from one prompt as a river: what they share is drawn once, and each branch leaves where it differs.
+// The texts written from one prompt as a river: what they share is drawn once, and each branch
+// leaves where it differs.
 
 import { pathTo } from "./tree.js";
 import { counted, element, visible } from "./view.js";
@@ -14,28 +15,52 @@ function svgElement(name, attributes) {
   return made;
 }
 
-const NAMES = { from: "from", temperature: "temperature", top_k: "top-k", top_p: "top-p", steering: "steering" };
+const NAMES = {
+  from: "from",
+  temperature: "temperature",
+  top_k: "top-k",
+  top_p: "top-p",
+  steering: "steering",
+};
 
-/** How the end of a text was written: its seed, the token it begins at, and its settings; null for a text that came from a link. */
+/**
+ * How the end of a text was written: its seed, the token it begins at, and its settings; null for a
+ * text that came from a link.
+ */
 function factsOf(leaf, nGiven) {
   const nodes = pathTo(leaf);
   const at = nodes.findLastIndex((node) => node.draw);
   if (at < 0) return null;
-  const { draw: [seed, nDrawn], how } = nodes[at];
+  const {
+    draw: [seed, nDrawn],
+    how,
+  } = nodes[at];
   return { ...how, seed, from: nGiven + at - nDrawn, steering: how.steering[0] };
 }
 
-/** A text's seed and the settings in which the texts differ; of texts with one seed, also where they begin. */
+/**
+ * A text's seed and the settings in which the texts differ; of texts with one seed, also where they
+ * begin.
+ */
 function nameOf(facts, all) {
-  const differs = (name) => all.some((each) => each[name] !== facts[name] && (name !== "from" || each.seed === facts.seed));
-  return [`seed ${facts.seed}`, ...Object.keys(NAMES).filter(differs).map((name) => `${NAMES[name]} ${facts[name]}`)].join(", ");
+  const differs = (name) =>
+    all.some((each) => each[name] !== facts[name] && (name !== "from" || each.seed === facts.seed));
+  return [
+    `seed ${facts.seed}`,
+    ...Object.keys(NAMES)
+      .filter(differs)
+      .map((name) => `${NAMES[name]} ${facts[name]}`),
+  ].join(", ");
 }
 
-const cut = (text, n, fromEnd) => (text.length <= n ? text : fromEnd ? `…${text.slice(-n)}` : `${text.slice(0, n)}…`);
+const cut = (text, n, fromEnd) =>
+  text.length <= n ? text : fromEnd ? `…${text.slice(-n)}` : `${text.slice(0, n)}…`;
 
 /**
- * The rows of a tree, one for each leaf: the parts of its path that no row above has drawn. A part runs from one parting
- * of the ways to the next. `from` is the row and part where the row leaves; `count` the leaves that a part leads to.
+ * The rows of a tree, one for each leaf: the parts of its path that no row above has drawn. A part
+ * runs from one parting
+ * of the ways to the next. `from` is the row and part where the row leaves; `count` the leaves that
+ * a part leads to.
  */
 function rowsOf(root) {
   const rows = [];
@@ -53,7 +78,9 @@ function rowsOf(root) {
     if (!at.children.length) {
       part.count = 1;
       rows[part.row].leaf = at;
-    } else for (const [i, child] of at.children.entries()) part.count += visit(child, i ? null : part.row, part);
+    } else
+      for (const [i, child] of at.children.entries())
+        part.count += visit(child, i ? null : part.row, part);
     return part.count;
   };
   visit(root, null, null);
@@ -74,10 +101,27 @@ export function createRiver(page, list, open) {
   function rowElement({ parts, leaf }, name) {
     const nodes = pathTo(leaf);
     const own = parts.at(-1);
-    const common = visible(page.textOf(nodes.slice(0, nodes.length - own.nodes.length).slice(-4).map((node) => node.id)));
-    const button = element("button", { type: "button", class: "branch", "aria-current": leaf === state.current ? "true" : null, onclick: () => open(leaf) },
-      element("span", { class: "hidden" }, common && `After ${common}: `), partElement(own, true),
-      element("span", { class: "hidden" }, `, ${counted(nodes.length, "token")}`), element("span", { class: "soft", title: name }, name));
+    const common = visible(
+      page.textOf(
+        nodes
+          .slice(0, nodes.length - own.nodes.length)
+          .slice(-4)
+          .map((node) => node.id),
+      ),
+    );
+    const button = element(
+      "button",
+      {
+        type: "button",
+        class: "branch",
+        "aria-current": leaf === state.current ? "true" : null,
+        onclick: () => open(leaf),
+      },
+      element("span", { class: "hidden" }, common && `After ${common}: `),
+      partElement(own, true),
+      element("span", { class: "hidden" }, `, ${counted(nodes.length, "token")}`),
+      element("span", { class: "soft", title: name }, name),
+    );
     return element("li", {}, ...parts.slice(0, -1).map((part) => partElement(part, false)), button);
   }
 
@@ -93,7 +137,11 @@ export function createRiver(page, list, open) {
       return;
     }
     const facts = rows.map(({ leaf }) => factsOf(leaf, state.tree.ids.length));
-    list.replaceChildren(...rows.map((row, i) => rowElement(row, facts[i] ? nameOf(facts[i], facts.filter(Boolean)) : "")));
+    list.replaceChildren(
+      ...rows.map((row, i) =>
+        rowElement(row, facts[i] ? nameOf(facts[i], facts.filter(Boolean)) : ""),
+      ),
+    );
     lay();
   }
 
@@ -109,16 +157,33 @@ export function createRiver(page, list, open) {
       item.style.paddingLeft = from ? `${from.x + 28}px` : "";
       const y = item.offsetTop + item.offsetHeight / 2 + UNDER;
       const isCurrent = leaf === state.current;
-      if (from) paths.push({ d: `M${from.x} ${from.y}C${from.x + 18} ${from.y} ${from.x + 8} ${y} ${from.x + 28} ${y}`, width: parts[0].count * unit, isCurrent });
+      if (from)
+        paths.push({
+          d: `M${from.x} ${from.y}C${from.x + 18} ${from.y} ${from.x + 8} ${y} ${from.x + 28} ${y}`,
+          width: parts[0].count * unit,
+          isCurrent,
+        });
       parts.forEach((part, k) => {
         const { offsetLeft: x, offsetWidth: width } = item.children[k];
         ends.set(part, { x: x + (part.nodes.length ? width : 0), y });
-        paths.push({ d: `M${x} ${y}H${x + width + (k < parts.length - 1 ? 8 : 0)}`, width: part.count * unit, isCurrent });
+        paths.push({
+          d: `M${x} ${y}H${x + width + (k < parts.length - 1 ? 8 : 0)}`,
+          width: part.count * unit,
+          isCurrent,
+        });
       });
     });
     picture.setAttribute("width", Math.max(...[...ends.values()].map(({ x }) => x)));
     picture.setAttribute("height", list.offsetHeight);
-    picture.replaceChildren(...paths.map(({ d, width, isCurrent }) => svgElement("path", { d, "stroke-width": Math.max(1.5, width), class: isCurrent ? "current" : "" })));
+    picture.replaceChildren(
+      ...paths.map(({ d, width, isCurrent }) =>
+        svgElement("path", {
+          d,
+          "stroke-width": Math.max(1.5, width),
+          class: isCurrent ? "current" : "",
+        }),
+      ),
+    );
   }
   new ResizeObserver(lay).observe(list);
 

@@ -1,5 +1,6 @@
 // What the picture shows when one goes into it: a block, a head, a score.
-// A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x, y)` says what is under the pointer.
+// A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x,
+// y)` says what is under the pointer.
 
 import { row, strongest } from "./pass.js";
 import { CELLS, colorOf } from "./stage.js";
@@ -8,11 +9,16 @@ import { dataElement, formatNumber, percent, shareElement, withSpaces } from "./
 const LABEL = 15; // pixels of a line of small text
 const shownNumber = (value) => formatNumber(value, Math.abs(value) < 10 ? 3 : 2);
 const numberElement = (value) => dataElement(value, shownNumber(value));
-const largest = (...arrays) => arrays.reduce((most, array) => array.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
+const largest = (...arrays) =>
+  arrays.reduce((most, array) => array.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
 /** The range of numbers, so that a color can be read. */
-const rangeOf = (values) => `${shownNumber(values.reduce((a, b) => Math.min(a, b)))} to ${shownNumber(values.reduce((a, b) => Math.max(a, b)))}`;
+const rangeOf = (values) =>
+  `${shownNumber(values.reduce((a, b) => Math.min(a, b)))} to ${shownNumber(values.reduce((a, b) => Math.max(a, b)))}`;
 
-/** Paint numbers as cells, `columns` a row: the color is the sign, the strength the size beside `limit`. */
+/**
+ * Paint numbers as cells, `columns` a row: the color is the sign, the strength the size beside
+ * `limit`.
+ */
 function paintCells(context, values, columns, box, limit, colors) {
   const rows = Math.ceil(values.length / columns);
   const bitmap = document.createElement("canvas");
@@ -33,7 +39,9 @@ function outline(context, { x, y, w, h }, color) {
   context.strokeRect(x, y, w, h);
 }
 
-/** A vector across a box: as many cells as there are pixels for, each the strongest of its numbers. */
+/**
+ * A vector across a box: as many cells as there are pixels for, each the strongest of its numbers.
+ */
 const paintVector = (context, vector, box, limit, colors) => {
   const cells = strongest(vector, Math.max(1, Math.floor(box.w)));
   paintCells(context, cells, cells.length, box, limit, colors);
@@ -47,23 +55,36 @@ function paintBars(context, values, box, limit, colors) {
   cells.forEach((value, i) => {
     const height = (value / limit) * (box.h / 2);
     context.fillStyle = value < 0 ? colors.orange : colors.blue;
-    context.fillRect(box.x + i * width, middle - Math.max(0, height), Math.max(0.7, width * 0.8), Math.max(0.5, Math.abs(height)));
+    context.fillRect(
+      box.x + i * width,
+      middle - Math.max(0, height),
+      Math.max(0.7, width * 0.8),
+      Math.max(0.5, Math.abs(height)),
+    );
   });
   context.fillStyle = colors.soft;
   context.fillRect(box.x, middle, box.w, 1);
 }
 
 /** Vectors [name, numbers] as the columns of a table. */
-const vectorTable = (caption, parts, first = "number") => () =>
-  ({ caption, head: [first, ...parts.map(([name]) => name)], rows: Array.from(parts[0]?.[1] ?? [], (_, i) => [i, ...parts.map(([, vector]) => vector[i])]) });
+const vectorTable =
+  (caption, parts, first = "number") =>
+  () => ({
+    caption,
+    head: [first, ...parts.map(([name]) => name)],
+    rows: Array.from(parts[0]?.[1] ?? [], (_, i) => [i, ...parts.map(([, vector]) => vector[i])]),
+  });
 
 const inside = ({ x, y, w, h }, px, py) => px >= x && px < x + w && py >= y && py < y + h;
-const cellAt = (box, px, count) => Math.max(0, Math.min(count - 1, Math.floor(((px - box.x) / box.w) * count)));
-const label = (text, x, y, w = 0) => ({ text, x, y, w, h: LABEL + 3 }); // with room for what hangs below the line
+const cellAt = (box, px, count) =>
+  Math.max(0, Math.min(count - 1, Math.floor(((px - box.x) / box.w) * count)));
+// with room for what hangs below the line
+const label = (text, x, y, w = 0) => ({ text, x, y, w, h: LABEL + 3 });
 const chipText = (pass, line) => `“${withSpaces(pass.lineText(line))}”`;
 
 /** A share, in whole percent where there is no room for more. */
-const shareIn = (width, p) => (width > 44 ? percent(p) : p > 0 && p < 0.01 ? "<1 %" : `${Math.round(100 * p)} %`);
+const shareIn = (width, p) =>
+  width > 44 ? percent(p) : p > 0 && p < 0.01 ? "<1 %" : `${Math.round(100 * p)} %`;
 
 /** What is under a point of the picture of the whole model, which `place` (stage.js) lays out. */
 export function modelAt(pass, place, x, y) {
@@ -75,61 +96,139 @@ export function modelAt(pass, place, x, y) {
 
 function tipAt(pass, place, layer, line, x) {
   const own = chipText(pass, line);
-  const k = Math.min(pass.n_layer, Math.max(0, Math.round((x - place.start + place.strip / 2) / place.block))); // of the nearest strip
+  const k = Math.min(
+    pass.n_layer,
+    Math.max(0, Math.round((x - place.start + place.strip / 2) / place.block)),
+  ); // of the nearest strip
   if (layer < 0 || (k && Math.abs(x - place.stop(k)) <= place.strip / 2)) {
-    const name = k ? `line of ${own} after block ${k - 1}` : `embedding of ${own}, token ${pass.lineIds[line]} at position ${pass.first + line}`;
-    return readVector(pass.resid(k, line), { x: place.stop(k) - place.strip / 2, w: place.strip }, x, `${name}, number`, CELLS).says;
+    const name = k
+      ? `line of ${own} after block ${k - 1}`
+      : `embedding of ${own}, token ${pass.lineIds[line]} at position ${pass.first + line}`;
+    return readVector(
+      pass.resid(k, line),
+      { x: place.stop(k) - place.strip / 2, w: place.strip },
+      x,
+      `${name}, number`,
+      CELLS,
+    ).says;
   }
-  if (layer >= pass.n_layer) return [`logits: one for each of the ${pass.vocab_size.toLocaleString("en")} tokens; the highest is that of “${withSpaces(pass.nextText(pass.next[0].id))}”, probability `, shareElement(Math.exp(pass.next[0].logprob))];
+  if (layer >= pass.n_layer)
+    return [
+      `logits: one for each of the ${pass.vocab_size.toLocaleString("en")} tokens; the highest is that of “${withSpaces(pass.nextText(pass.next[0].id))}”, probability `,
+      shareElement(Math.exp(pass.next[0].logprob)),
+    ];
   const [{ neuron, activation }] = pass.neurons(layer, line);
-  if (x > place.left(layer) + 0.4 * place.block) return [`MLP of block ${layer}: neuron ${neuron} writes most into the line of ${own}, activation `, numberElement(activation)];
+  if (x > place.left(layer) + 0.4 * place.block)
+    return [
+      `MLP of block ${layer}: neuron ${neuron} writes most into the line of ${own}, activation `,
+      numberElement(activation),
+    ];
   const look = pass.strongestLook(layer, line);
-  return look ? [`attention of block ${layer}: ${own} takes most from ${chipText(pass, look.key)} (head ${look.head}), `, shareElement(look.weight)] : [`attention of block ${layer}: no token is before ${own} in the picture`];
+  return look
+    ? [
+        `attention of block ${layer}: ${own} takes most from ${chipText(pass, look.key)} (head ${look.head}), `,
+        shareElement(look.weight),
+      ]
+    : [`attention of block ${layer}: no token is before ${own} in the picture`];
 }
 
 /** A block: the pattern of each head, the sums on the token's line, all neurons. */
 export function blockScene({ layer }, { pass, line, colors, width, height, data, off }) {
   const { n_head: heads, n_layer: layers } = pass;
   const exact = (name, rounded) => (data[name] ? row(data[name], line) : rounded);
-  const parts = [["before", exact("before", pass.resid(layer, line))], ["+ attention", exact("attention", pass.attention(layer, line))], ["= between", exact("middle", pass.middle(layer, line))], ["+ MLP", exact("mlp", pass.mlp(layer, line))], ["= after", exact("after", pass.resid(layer + 1, line))]];
+  const parts = [
+    ["before", exact("before", pass.resid(layer, line))],
+    ["+ attention", exact("attention", pass.attention(layer, line))],
+    ["= between", exact("middle", pass.middle(layer, line))],
+    ["+ MLP", exact("mlp", pass.mlp(layer, line))],
+    ["= after", exact("after", pass.resid(layer + 1, line))],
+  ];
   const gap = 6;
   const top = { y: LABEL + 5, h: height * 0.34 - LABEL };
   const size = (width + gap) / heads - gap;
-  const boxes = Array.from({ length: heads }, (_, head) => ({ x: head * (size + gap), y: top.y, w: size, h: top.h }));
+  const boxes = Array.from({ length: heads }, (_, head) => ({
+    x: head * (size + gap),
+    y: top.y,
+    w: size,
+    h: top.h,
+  }));
   const start = top.y + top.h + 10;
   const pitch = Math.max(LABEL, (height * 0.3) / parts.length);
   const left = Math.min(84, width * 0.24);
-  const strips = parts.map((_, i) => ({ x: left, y: start + i * pitch + 2, w: width - left, h: pitch - 4 }));
+  const strips = parts.map((_, i) => ({
+    x: left,
+    y: start + i * pitch + 2,
+    w: width - left,
+    h: pitch - 4,
+  }));
   const under = start + parts.length * pitch + 8 + LABEL;
   const act = data.act ? row(data.act, line) : null;
   const grid = { x: 0, y: under, w: width, h: Math.max(12, height - under - 2) };
-  const columns = act ? Math.ceil(act.length / Math.max(1, Math.round(Math.sqrt((act.length * grid.h) / grid.w)))) : 1;
+  const columns = act
+    ? Math.ceil(act.length / Math.max(1, Math.round(Math.sqrt((act.length * grid.h) / grid.w))))
+    : 1;
   const rows = act ? Math.ceil(act.length / columns) : 1;
-  const looks = (head) => pass.weights(layer, head, line).reduce((a, weight, key) => (weight > a.weight ? { key, weight } : a), { key: 0, weight: 0 });
+  const looks = (head) =>
+    pass
+      .weights(layer, head, line)
+      .reduce((a, weight, key) => (weight > a.weight ? { key, weight } : a), { key: 0, weight: 0 });
   return {
-    says: [`Block ${layer} of ${layers}. Above: where each head looks, a row for each token. In the middle: what the line of ${chipText(pass, line)} holds, and what attention and the MLP add. Below: all ${pass.n_inner.toLocaleString("en")} neurons. Go into a head.`],
+    says: [
+      `Block ${layer} of ${layers}. Above: where each head looks, a row for each token. In the middle: what the line of ${chipText(pass, line)} holds, and what attention and the MLP add. Below: all ${pass.n_inner.toLocaleString("en")} neurons. Go into a head.`,
+    ],
     items: [
       ...boxes.map((box, head) => label(size > 50 ? `head ${head}` : String(head), box.x, 0, size)),
-      ...boxes.map((box, head) => ({ ...box, to: { kind: "head", layer, head }, name: "spot", label: `Head ${head}: ${chipText(pass, line)} looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}` })),
+      ...boxes.map((box, head) => ({
+        ...box,
+        to: { kind: "head", layer, head },
+        name: "spot",
+        label: `Head ${head}: ${chipText(pass, line)} looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}`,
+      })),
       ...parts.map(([name], i) => label(name, 0, strips[i].y + (strips[i].h - LABEL) / 2, left)),
-      label(`MLP: ${pass.n_inner.toLocaleString("en")} neurons${act ? `, ${rangeOf(act)}` : ""}`, 0, under - LABEL - 2, width),
+      label(
+        `MLP: ${pass.n_inner.toLocaleString("en")} neurons${act ? `, ${rangeOf(act)}` : ""}`,
+        0,
+        under - LABEL - 2,
+        width,
+      ),
     ],
     paint(context) {
-      boxes.forEach((box, head) => paintPattern(context, pass, layer, head, box, colors, off.has(`${layer},${head}`), line));
+      boxes.forEach((box, head) =>
+        paintPattern(context, pass, layer, head, box, colors, off.has(`${layer},${head}`), line),
+      );
       const limit = largest(...parts.map(([, vector]) => vector));
       parts.forEach(([, vector], i) => paintVector(context, vector, strips[i], limit, colors));
       if (act) paintCells(context, act, columns, grid, largest(act), colors);
     },
     at(x, y) {
       const head = boxes.findIndex((box) => inside(box, x, y));
-      if (head >= 0) return { to: { kind: "head", layer, head }, says: [`head ${head}: looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}`] };
+      if (head >= 0)
+        return {
+          to: { kind: "head", layer, head },
+          says: [
+            `head ${head}: looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}`,
+          ],
+        };
       const strip = strips.findIndex((box) => inside(box, x, y));
-      if (strip >= 0) return readVector(parts[strip][1], strips[strip], x, `${parts[strip][0].replace(/^\W+/, "")}, number`);
+      if (strip >= 0)
+        return readVector(
+          parts[strip][1],
+          strips[strip],
+          x,
+          `${parts[strip][0].replace(/^\W+/, "")}, number`,
+        );
       if (!act || !inside(grid, x, y)) return null;
-      const neuron = Math.floor(((y - grid.y) / grid.h) * rows) * columns + cellAt(grid, x, columns);
-      return neuron < act.length ? { says: [`neuron ${neuron}: `, numberElement(act[neuron])] } : null;
+      const neuron =
+        Math.floor(((y - grid.y) / grid.h) * rows) * columns + cellAt(grid, x, columns);
+      return neuron < act.length
+        ? { says: [`neuron ${neuron}: `, numberElement(act[neuron])] }
+        : null;
     },
-    table: vectorTable(`Block ${layer}: the numbers on the line of ${chipText(pass, line)}`, parts, "channel"),
+    table: vectorTable(
+      `Block ${layer}: the numbers on the line of ${chipText(pass, line)}`,
+      parts,
+      "channel",
+    ),
   };
 }
 
@@ -143,13 +242,22 @@ function readVector(vector, box, x, name, count = Math.floor(box.w)) {
 
 function paintPattern(context, pass, layer, head, box, colors, isOff, line) {
   const n = pass.count;
-  const values = Array.from({ length: n }, (_, row) => [...pass.weights(layer, head, row)].map((weight, key) => (key > row ? 0 : weight))).flat();
+  const values = Array.from({ length: n }, (_, row) =>
+    [...pass.weights(layer, head, row)].map((weight, key) => (key > row ? 0 : weight)),
+  ).flat();
   paintCells(context, values, n, box, 1, isOff ? { ...colors, plus: [128, 128, 128] } : colors);
-  outline(context, { x: box.x, y: box.y + (line * box.h) / n, w: box.w, h: box.h / n }, colors.soft);
+  outline(
+    context,
+    { x: box.x, y: box.y + (line * box.h) / n, w: box.w, h: box.h / n },
+    colors.soft,
+  );
 }
 
 /** A head: its pattern; queries, keys, values and output, a row for each token. */
-export function headScene({ layer, head }, { pass, line, colors, width, height, data, off, rows: { y, h } }) {
+export function headScene(
+  { layer, head },
+  { pass, line, colors, width, height, data, off, rows: { y, h } },
+) {
   const n = pass.count;
   const gap = 14;
   const square = { x: 0, y, w: Math.min(width * 0.4, h * 1.2), h };
@@ -157,19 +265,36 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
   const w = (width - square.w - names.length * gap) / Math.max(1, names.length);
   const boxes = names.map((_, i) => ({ x: square.w + gap + i * (w + gap), y, w, h }));
   const titles = { q: "queries", k: "keys", v: "values", z: "output" };
-  const rows = names.map((name) => data[name].data.subarray(head * n * data[name].shape[2], (head + 1) * n * data[name].shape[2]));
-  const cell = (query, key) => ({ x: square.x + (key * square.w) / n, y: square.y + (query * square.h) / n, w: square.w / n, h: square.h / n });
+  const rows = names.map((name) =>
+    data[name].data.subarray(head * n * data[name].shape[2], (head + 1) * n * data[name].shape[2]),
+  );
+  const cell = (query, key) => ({
+    x: square.x + (key * square.w) / n,
+    y: square.y + (query * square.h) / n,
+    w: square.w / n,
+    h: square.h / n,
+  });
   const own = pass.weights(layer, head, line);
   return {
-    says: ["A row says how much a token takes from each token before it. The share comes from the token’s query (what it looks for) and the earlier token’s key (what it can be found by). Press a cell to see how. The output is the sum of the values (what is handed on), each times its share."],
+    says: [
+      "A row says how much a token takes from each token before it. The share comes from the token’s query (what it looks for) and the earlier token’s key (what it can be found by). Press a cell to see how. The output is the sum of the values (what is handed on), each times its share.",
+    ],
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w),
-      ...Array.from({ length: line + 1 }, (_, key) => ({ ...cell(line, key), to: { kind: "score", layer, head, key }, name: "spot", text: cell(line, key).w > 28 ? shareIn(cell(line, key).w, own[key]) : "", label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}` })),
+      ...Array.from({ length: line + 1 }, (_, key) => ({
+        ...cell(line, key),
+        to: { kind: "score", layer, head, key },
+        name: "spot",
+        text: cell(line, key).w > 28 ? shareIn(cell(line, key).w, own[key]) : "",
+        label: `${chipText(pass, line)} looks at ${chipText(pass, key)}: ${percent(own[key])}`,
+      })),
       ...names.map((name, i) => label(w > 44 ? titles[name] : name, boxes[i].x, height + 4, w)),
     ],
     paint(context) {
       paintPattern(context, pass, layer, head, square, colors, off.has(`${layer},${head}`), line);
-      const limits = [rows.slice(0, 2), rows.slice(0, 2), rows.slice(2), rows.slice(2)].map((shared) => largest(...shared));
+      const limits = [rows.slice(0, 2), rows.slice(0, 2), rows.slice(2), rows.slice(2)].map(
+        (shared) => largest(...shared),
+      );
       names.forEach((name, i) => {
         paintCells(context, rows[i], data[name].shape[2], boxes[i], limits[i], colors);
         outline(context, { x: boxes[i].x, y: y + (line * h) / n, w, h: h / n }, colors.soft);
@@ -181,13 +306,28 @@ export function headScene({ layer, head }, { pass, line, colors, width, height, 
         const key = cellAt(square, x, n);
         if (key > query) return { says: ["a token never looks ahead"] };
         const weight = pass.weights(layer, head, query)[key];
-        return { line: query, to: { kind: "score", layer, head, key }, says: [`${chipText(pass, query)} takes from ${chipText(pass, key)}: `, shareElement(weight)] };
+        return {
+          line: query,
+          to: { kind: "score", layer, head, key },
+          says: [
+            `${chipText(pass, query)} takes from ${chipText(pass, key)}: `,
+            shareElement(weight),
+          ],
+        };
       }
       const i = boxes.findIndex((box) => inside(box, x, y0));
       if (i < 0) return null;
-      return readVector(row(data[names[i]], head, query), boxes[i], x, `${names[i]} of ${chipText(pass, query)}, number`);
+      return readVector(
+        row(data[names[i]], head, query),
+        boxes[i],
+        x,
+        `${names[i]} of ${chipText(pass, query)}, number`,
+      );
     },
-    table: vectorTable(`Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`, names.map((name) => [titles[name], row(data[name], head, line)])),
+    table: vectorTable(
+      `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`,
+      names.map((name) => [titles[name], row(data[name], head, line)]),
+    ),
   };
 }
 
@@ -198,10 +338,19 @@ function productScene({ a, b, nameA, nameB, extra, says }, { colors, width, heig
   const y1 = LABEL + 4;
   const y2 = y1 + part + LABEL + 8;
   const y3 = y2 + part + LABEL + 8;
-  const boxes = [{ x: 0, y: y1, w: width, h: part }, { x: 0, y: y2, w: width, h: part }, { x: 0, y: y3, w: width, h: 2 * part }];
+  const boxes = [
+    { x: 0, y: y1, w: width, h: part },
+    { x: 0, y: y2, w: width, h: part },
+    { x: 0, y: y3, w: width, h: 2 * part },
+  ];
   return {
     says,
-    items: [label(`${nameA}, ${rangeOf(a)}`, 0, 0, width), label(`${nameB}, ${rangeOf(b)}`, 0, y2 - LABEL - 2, width), label("each pair multiplied", 0, y3 - LABEL - 2, width), ...extra],
+    items: [
+      label(`${nameA}, ${rangeOf(a)}`, 0, 0, width),
+      label(`${nameB}, ${rangeOf(b)}`, 0, y2 - LABEL - 2, width),
+      label("each pair multiplied", 0, y3 - LABEL - 2, width),
+      ...extra,
+    ],
     paint(context) {
       paintVector(context, a, boxes[0], largest(a), colors);
       paintVector(context, b, boxes[1], largest(b), colors);
@@ -211,9 +360,22 @@ function productScene({ a, b, nameA, nameB, extra, says }, { colors, width, heig
     at(x, y) {
       if (y < y1 || y > y3 + 2 * part) return null;
       const i = cellAt(boxes[0], x, a.length);
-      return { says: [`number ${i}: `, numberElement(a[i]), " × ", numberElement(b[i]), " = ", numberElement(products[i])] };
+      return {
+        says: [
+          `number ${i}: `,
+          numberElement(a[i]),
+          " × ",
+          numberElement(b[i]),
+          " = ",
+          numberElement(products[i]),
+        ],
+      };
     },
-    table: vectorTable(`${nameA}; ${nameB}`, [["first", a], ["second", b], ["product", products]]),
+    table: vectorTable(`${nameA}; ${nameB}`, [
+      ["first", a],
+      ["second", b],
+      ["product", products],
+    ]),
   };
 }
 
@@ -225,26 +387,72 @@ export function scoreScene({ layer, head, key: wanted }, context) {
   const factor = pass.described.scales[layer];
   const key = Math.min(wanted, line);
   const q = row(data.q, head, line);
-  const scores = Array.from({ length: line + 1 }, (_, other) => sumOf(q, row(data.k, head, other)) * factor);
+  const scores = Array.from(
+    { length: line + 1 },
+    (_, other) => sumOf(q, row(data.k, head, other)) * factor,
+  );
   const weights = pass.weights(layer, head, line);
   const y = height * 0.7;
-  const box = (i) => ({ x: (i * width) / scores.length, y, w: width / scores.length, h: height - y });
-  const sum = sumOf(q, row(data.k, head, key));
-  const terms = [numberElement(sum), " × ", numberElement(factor), " = ", numberElement(scores[key])];
-  return productScene({
-    a: q, b: row(data.k, head, key),
-    nameA: `query of ${chipText(pass, line)}`, nameB: `key of ${chipText(pass, key)}`,
-    says: [`How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number, and the products added. A fixed factor keeps the sum small: `, ...terms, ". The softmax turns all scores, even negative ones, into shares: a higher score gives a larger share, here ", shareElement(weights[key]), "."],
-    extra: [label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
-      ...scores.map((score, other) => ({ ...box(other), to: { kind: "score", layer, head, key: other }, name: other === key ? "spot lines current" : "spot lines", text: box(other).w > 24 ? [withSpaces(pass.lineText(other)), ...(box(other).w > 44 ? [shownNumber(score)] : []), shareIn(box(other).w, weights[other])].join("\n") : "", label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}` }))],
-  }, context, (canvas) => {
-    const most = Math.max(...weights);
-    weights.slice(0, line + 1).forEach((weight, other) => {
-      const { x, w, h } = box(other);
-      canvas.fillStyle = colors.blue;
-      canvas.globalAlpha = 0.45; // so that the words on it stay readable
-      canvas.fillRect(x + 2, y + h * (1 - (weight / most) * 0.75), w - 4, h * (weight / most) * 0.75);
-    });
-    canvas.globalAlpha = 1;
+  const box = (i) => ({
+    x: (i * width) / scores.length,
+    y,
+    w: width / scores.length,
+    h: height - y,
   });
+  const sum = sumOf(q, row(data.k, head, key));
+  const terms = [
+    numberElement(sum),
+    " × ",
+    numberElement(factor),
+    " = ",
+    numberElement(scores[key]),
+  ];
+  return productScene(
+    {
+      a: q,
+      b: row(data.k, head, key),
+      nameA: `query of ${chipText(pass, line)}`,
+      nameB: `key of ${chipText(pass, key)}`,
+      says: [
+        `How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number, and the products added. A fixed factor keeps the sum small: `,
+        ...terms,
+        ". The softmax turns all scores, even negative ones, into shares: a higher score gives a larger share, here ",
+        shareElement(weights[key]),
+        ".",
+      ],
+      extra: [
+        label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
+        ...scores.map((score, other) => ({
+          ...box(other),
+          to: { kind: "score", layer, head, key: other },
+          name: other === key ? "spot lines current" : "spot lines",
+          text:
+            box(other).w > 24
+              ? [
+                  withSpaces(pass.lineText(other)),
+                  ...(box(other).w > 44 ? [shownNumber(score)] : []),
+                  shareIn(box(other).w, weights[other]),
+                ].join("\n")
+              : "",
+          label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}`,
+        })),
+      ],
+    },
+    context,
+    (canvas) => {
+      const most = Math.max(...weights);
+      weights.slice(0, line + 1).forEach((weight, other) => {
+        const { x, w, h } = box(other);
+        canvas.fillStyle = colors.blue;
+        canvas.globalAlpha = 0.45; // so that the words on it stay readable
+        canvas.fillRect(
+          x + 2,
+          y + h * (1 - (weight / most) * 0.75),
+          w - 4,
+          h * (weight / most) * 0.75,
+        );
+      });
+      canvas.globalAlpha = 1;
+    },
+  );
 }

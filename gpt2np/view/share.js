@@ -6,9 +6,17 @@ import { $, download, visible } from "./view.js";
 
 const encode = (value) => {
   const bytes = new TextEncoder().encode(JSON.stringify(value));
-  return btoa(Array.from(bytes, (b) => String.fromCharCode(b)).join("")).replace(/\+/g, "-").replace(/\//g, "_").replace(/=/g, "");
+  return btoa(Array.from(bytes, (b) => String.fromCharCode(b)).join(""))
+    .replace(/\+/g, "-")
+    .replace(/\//g, "_")
+    .replace(/=/g, "");
 };
-const decode = (text) => JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0))));
+const decode = (text) =>
+  JSON.parse(
+    new TextDecoder().decode(
+      Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (c) => c.charCodeAt(0)),
+    ),
+  );
 
 export function createShare(page, inside) {
   const { state } = page;
@@ -25,9 +33,20 @@ export function createShare(page, inside) {
   }
 
   const snapshot = () => ({
-    v: 1, model: state.model?.id, prompt: $("prompt").value, settings: page.readSettings(),
-    part: [inside.chosen.layer, inside.chosen.head], factors: [...inside.factors], steering: page.steering.read(),
-    ...(state.tree && { ids: state.tree.ids, text: state.tree.text, tree: packTree(state.tree.root), path: pathTo(state.current).map((node) => node.id), pinned: state.pinned }),
+    v: 1,
+    model: state.model?.id,
+    prompt: $("prompt").value,
+    settings: page.readSettings(),
+    part: [inside.chosen.layer, inside.chosen.head],
+    factors: [...inside.factors],
+    steering: page.steering.read(),
+    ...(state.tree && {
+      ids: state.tree.ids,
+      text: state.tree.text,
+      tree: packTree(state.tree.root),
+      path: pathTo(state.current).map((node) => node.id),
+      pinned: state.pinned,
+    }),
   });
 
   function saveNow() {
@@ -62,7 +81,8 @@ export function createShare(page, inside) {
     }
     const [layer, head] = arrived.part ?? [null, 0];
     Object.assign(inside.chosen, { layer, head });
-    for (const [key, factor] of arrived.factors ?? []) inside.factors.set(String(key), Number(factor));
+    for (const [key, factor] of arrived.factors ?? [])
+      inside.factors.set(String(key), Number(factor));
     if (Array.isArray(arrived.steering)) await page.steering.set(arrived.steering);
     await page.tokenizePrompt();
     if (arrived.ids) await restoreTree();
@@ -71,20 +91,29 @@ export function createShare(page, inside) {
   async function restoreTree() {
     const isId = (id) => Number.isInteger(id) && id >= 0 && id < state.model.vocab_size;
     if (arrived.model !== state.model.id || !arrived.ids.every(isId) || !arrived.path.every(isId)) {
-      page.setStatus(`This link was made with the model ${visible(String(arrived.model)).slice(0, 60)}, which this server does not have.`, true);
+      page.setStatus(
+        `This link was made with the model ${visible(String(arrived.model)).slice(0, 60)}, which this server does not have.`,
+        true,
+      );
       return;
     }
     const tree = Object.assign(new Tree(arrived.text, arrived.ids), { model: state.model.id });
     unpackTree(tree, tree.root, arrived.tree);
-    Object.assign(state, { tree, current: arrived.path.reduce((node, id) => tree.add(node, { id }), tree.root) });
+    Object.assign(state, {
+      tree,
+      current: arrived.path.reduce((node, id) => tree.add(node, { id }), tree.root),
+    });
     await page.ensureNumbers();
     page.renderStory();
     page.setBusy(null);
     page.setStatus("Opened from the link.");
-    if (arrived.pinned !== null) await page.pin(Math.min(arrived.pinned, page.allIds().length)).catch(page.showError);
+    if (arrived.pinned !== null)
+      await page.pin(Math.min(arrived.pinned, page.allIds().length)).catch(page.showError);
   }
 
-  const says = (text) => { $("share-status").textContent = text; };
+  const says = (text) => {
+    $("share-status").textContent = text;
+  };
   const text = () => (state.tree ? page.textOf(page.allIds()) : $("prompt").value);
   $("copy-link").addEventListener("click", async () => {
     saveNow();
@@ -100,5 +129,9 @@ export function createShare(page, inside) {
     says("Saved as gpt2.txt.");
   });
 
-  return { save, restore, modelName: () => (state.models.includes(arrived?.model) ? arrived.model : null) };
+  return {
+    save,
+    restore,
+    modelName: () => (state.models.includes(arrived?.model) ? arrived.model : null),
+  };
 }

@@ -4,35 +4,61 @@ import { strongest } from "./pass.js";
 import { clamp, ease } from "./view.js";
 
 export const CELLS = 48; // of a strip
-const HEADS = ["#009e73", "#cc79a7", "#8a5cd0", "#56b4e9", "#b8860b", "#0072b2", "#d55e00", "#7a7a7a"]; // Okabe and Ito's, for the color-blind; colors unlike the strips' come first
+const HEADS = [
+  "#009e73",
+  "#cc79a7",
+  "#8a5cd0",
+  "#56b4e9",
+  "#b8860b",
+  "#0072b2",
+  "#d55e00",
+  "#7a7a7a",
+]; // Okabe and Ito's, for the color-blind; colors unlike the strips' come first
 export const headColor = (head) => HEADS[head % HEADS.length];
 
 /** The moments of a pass: the embedding, attention and MLP of each block, the answer, the draw. */
 export const phasesOf = ({ n_layer }) => [
   { kind: "embed" },
-  ...Array.from({ length: n_layer }, (_, layer) => [{ kind: "attention", layer }, { kind: "mlp", layer }]).flat(),
-  { kind: "answer" }, { kind: "draw" },
+  ...Array.from({ length: n_layer }, (_, layer) => [
+    { kind: "attention", layer },
+    { kind: "mlp", layer },
+  ]).flat(),
+  { kind: "answer" },
+  { kind: "draw" },
 ];
 
 /** Seconds of a phase: the middle blocks run quicker than the first. */
 export const secondsOf = ({ kind, layer }, { n_layer }) =>
-  ({ embed: 1, attention: layer ? 4.4 / (2 * n_layer) : 0.9, mlp: layer ? 3.2 / (2 * n_layer) : 0.6, answer: 0.8, draw: 1.2 })[kind];
+  ({
+    embed: 1,
+    attention: layer ? 4.4 / (2 * n_layer) : 0.9,
+    mlp: layer ? 3.2 / (2 * n_layer) : 0.6,
+    answer: 0.8,
+    draw: 1.2,
+  })[kind];
 
 /** A number's color, red to alpha: the sign gives the hue, the size beside `limit` the strength. */
-export const colorOf = (value, limit, colors) => [...(value < 0 ? colors.minus : colors.plus), Math.round(255 * Math.sqrt(clamp(Math.abs(value) / limit)))];
+export const colorOf = (value, limit, colors) => [
+  ...(value < 0 ? colors.minus : colors.plus),
+  Math.round(255 * Math.sqrt(clamp(Math.abs(value) / limit))),
+];
 const mix = (a, b, f) => a + (b - a) * f;
 
 /** All strips of a pass as one bitmap, a row of pixels each; `at(line, name, layer)` is its row. */
 export function paintStrips(pass, colors) {
   const perLine = 3 + 4 * pass.n_layer;
   const names = { wte: 0, wpe: 1, resid: 2, attention: 3, middle: 4, mlp: 5 };
-  const at = (line, name, k = 0) => line * perLine + (name === "resid" ? (k ? 2 + 4 * k : 2) : names[name] + 4 * k);
+  const at = (line, name, k = 0) =>
+    line * perLine + (name === "resid" ? (k ? 2 + 4 * k : 2) : names[name] + 4 * k);
   const canvas = document.createElement("canvas");
   canvas.width = Math.min(CELLS, pass.n_embd);
   canvas.height = pass.count * perLine;
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(canvas.width, canvas.height);
-  const paint = (index, vector) => strongest(vector, CELLS).forEach((value, cell) => pixels.data.set(colorOf(value, pass.limit, colors), 4 * (index * canvas.width + cell)));
+  const paint = (index, vector) =>
+    strongest(vector, CELLS).forEach((value, cell) =>
+      pixels.data.set(colorOf(value, pass.limit, colors), 4 * (index * canvas.width + cell)),
+    );
   for (let line = 0; line < pass.count; line++) {
     paint(at(line, "wte"), pass.wte(line));
     paint(at(line, "wpe"), pass.wpe(line));
@@ -47,7 +73,10 @@ export function paintStrips(pass, colors) {
   return { canvas, at, width: canvas.width };
 }
 
-/** Where everything is, in CSS pixels. `rows` lines, at least `least` high, are shown, up to `bottom`; the tokens before share the top row, if any. */
+/**
+ * Where everything is, in CSS pixels. `rows` lines, at least `least` high, are shown, up to
+ * `bottom`; the tokens before share the top row, if any.
+ */
 export function layOut(pass, width, height, bottom, least) {
   const rows = Math.min(pass.count, Math.max(2, Math.floor(height / least)));
   const hidden = Math.max(rows, Math.min(bottom, pass.count)) - rows; // lines above
@@ -58,7 +87,16 @@ export function layOut(pass, width, height, bottom, least) {
   const block = (width - start - fan) / pass.n_layer;
   const strip = Math.max(6, Math.min(48, block * 0.42));
   return {
-    width, height, rows, hidden, hasEarlier, pitch, block, strip, start, fan,
+    width,
+    height,
+    rows,
+    hidden,
+    hasEarlier,
+    pitch,
+    block,
+    strip,
+    start,
+    fan,
     y: (line) => (line - hidden + 0.5 + (hasEarlier ? 1 : 0)) * pitch,
     /** The line at a height, or null in the row of the tokens before. */
     lineAt(y) {
@@ -74,9 +112,19 @@ export function layOut(pass, width, height, bottom, least) {
 /** The part from 0 to f of a curve that leaves (x0, y0) and reaches (x1, y1) horizontally. */
 function flow(context, x0, y0, x1, y1, f) {
   const c = mix(x0, x1, 0.55);
-  const points = [[x0, y0], [c, y0], [c, y1], [x1, y1]];
+  const points = [
+    [x0, y0],
+    [c, y0],
+    [c, y1],
+    [x1, y1],
+  ];
+  /** @type {(from: number[], to: number[]) => [number, number]} */
   const between = ([ax, ay], [bx, by]) => [mix(ax, bx, f), mix(ay, by, f)];
-  const [a, b, d] = [between(points[0], points[1]), between(points[1], points[2]), between(points[2], points[3])];
+  const [a, b, d] = [
+    between(points[0], points[1]),
+    between(points[1], points[2]),
+    between(points[2], points[3]),
+  ];
   const [e, g] = [between(a, b), between(b, d)];
   const end = between(e, g);
   context.beginPath();
@@ -88,7 +136,8 @@ function flow(context, x0, y0, x1, y1, f) {
 
 /**
  * Draw the pass at `moment`, from 0 to the number of phases.
- * `view` has `line` (looked at), `head` (one alone, or null), `off` (parts that are switched off) and `bars` (of the answer: y, share).
+ * `view` has `line` (looked at), `head` (one alone, or null), `off` (parts that are switched off)
+ * and `bars` (of the answer: y, share).
  */
 export function drawStage(context, pass, strips, place, colors, moment, view) {
   const { width, height, block, strip, thickness } = place;
@@ -103,7 +152,17 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     const [w, h] = [strip * size, thickness * size];
     context.fillStyle = colors.paper;
     context.fillRect(x - w / 2, y - h / 2, w, h);
-    context.drawImage(strips.canvas, 0, strips.at(line, name, layer), strips.width, 1, x - w / 2, y - h / 2, w, h);
+    context.drawImage(
+      strips.canvas,
+      0,
+      strips.at(line, name, layer),
+      strips.width,
+      1,
+      x - w / 2,
+      y - h / 2,
+      w,
+      h,
+    );
     context.strokeStyle = colors.rule;
     context.lineWidth = 1;
     context.strokeRect(x - w / 2, y - h / 2, w, h);
@@ -114,7 +173,8 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   const through = clamp((moment - 1) / (2 * layers)) * layers;
   const layer = Math.min(layers - 1, Math.floor(through));
   const inside = through - layer;
-  const traveler = moment < 1 ? place.stop(0) : mix(place.stop(layer), place.stop(layer + 1), ease(inside));
+  const traveler =
+    moment < 1 ? place.stop(0) : mix(place.stop(layer), place.stop(layer + 1), ease(inside));
 
   const drawLine = (line, from, to, color, width, opacity) => {
     Object.assign(context, { strokeStyle: color, lineWidth: width, globalAlpha: opacity });
@@ -139,21 +199,32 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   function drawVectors(line) {
     const y = place.y(line);
     const opacity = line === view.line || line === last ? 1 : 0.75;
-    if (moment < 1) { // what and where slide together
+    if (moment < 1) {
+      // what and where slide together
       const f = ease(moment * 1.25);
       drawStrip(line, "wte", 0, place.stop(0), y - (1 - f) * place.pitch * 0.24, 0.9, 1 - f * f);
       drawStrip(line, "wpe", 0, place.stop(0), y + (1 - f) * place.pitch * 0.24, 0.9, 1 - f * f);
       if (f > 0.6) drawStrip(line, "resid", 0, place.stop(0), y, 1, (f - 0.6) / 0.4);
       return;
     }
-    for (let k = 0; k <= layers && moment >= 1 + 2 * k; k++) drawStrip(line, "resid", k, place.stop(k), y, 1, opacity);
+    for (let k = 0; k <= layers && moment >= 1 + 2 * k; k++)
+      drawStrip(line, "resid", k, place.stop(k), y, 1, opacity);
     if (moment >= 1 + 2 * layers) return;
     const half = inside < 0.5 ? "attention" : "mlp";
     const f = (inside * 2) % 1;
     drawStrip(line, half === "mlp" ? "middle" : "resid", layer, traveler, y, 1.1, opacity);
-    if (f > 0.45) { // what is added slides in from the side
+    if (f > 0.45) {
+      // what is added slides in from the side
       const g = ease((f - 0.45) / 0.55);
-      drawStrip(line, half, layer, traveler + 2, y + (half === "mlp" ? 1 : -1) * (1 - g) * place.pitch * 0.55, 1, (1 - g * g) * opacity);
+      drawStrip(
+        line,
+        half,
+        layer,
+        traveler + 2,
+        y + (half === "mlp" ? 1 : -1) * (1 - g) * place.pitch * 0.55,
+        1,
+        (1 - g * g) * opacity,
+      );
     }
   }
 
@@ -163,7 +234,9 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     for (let head = 0; head < pass.n_head; head++) {
       if (view.head !== null && view.head !== head) continue;
       const lane = (head / pass.n_head) * reach * 0.4;
-      context.strokeStyle = context.fillStyle = view.off.has(`${each},${head}`) ? colors.soft : headColor(head);
+      context.strokeStyle = context.fillStyle = view.off.has(`${each},${head}`)
+        ? colors.soft
+        : headColor(head);
       for (const line of lines) {
         const isLooked = line === view.line;
         if (!isLooked && !isNow) continue; // what is over stays for one line only
@@ -171,16 +244,19 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
         let earlier = 1;
         for (let key = place.hidden; key <= line; key++) {
           earlier -= weights[key];
-          if (key !== line) arc(weights[key], place.y(key), place.y(line), isLooked, x0 + lane, reach);
+          if (key !== line)
+            arc(weights[key], place.y(key), place.y(line), isLooked, x0 + lane, reach);
         }
-        if (place.hasEarlier) arc(earlier, place.pitch / 2, place.y(line), isLooked, x0 + lane, reach);
+        if (place.hasEarlier)
+          arc(earlier, place.pitch / 2, place.y(line), isLooked, x0 + lane, reach);
       }
     }
     context.globalAlpha = 1;
 
     function arc(weight, from, to, isLooked, x, length) {
       if (weight < 0.03) return;
-      context.globalAlpha = (isLooked ? 0.35 + 0.6 * weight : 0.05 + 0.2 * weight) * (isNow ? 1 : 0.75);
+      context.globalAlpha =
+        (isLooked ? 0.35 + 0.6 * weight : 0.05 + 0.2 * weight) * (isNow ? 1 : 0.75);
       context.lineWidth = Math.max(0.5, weight * Math.min(9, place.pitch * 0.34));
       const [ex, ey] = flow(context, x, from, x + length, to, isNow ? ease(f * 1.3) : 1);
       if (!isNow || !isLooked) return;
@@ -201,9 +277,19 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
         const angle = (i - 2) * 0.55;
         const radius = (0.6 + 0.4 * flash) * size * Math.min(6, block * 0.1, place.pitch * 0.24);
         context.globalAlpha = Math.min(1, looked(line) * (0.25 + 0.75 * flash));
-        context.fillStyle = view.off.has(`${each},mlp`) ? colors.soft : activation < 0 ? colors.orange : colors.gold;
+        context.fillStyle = view.off.has(`${each},mlp`)
+          ? colors.soft
+          : activation < 0
+            ? colors.orange
+            : colors.gold;
         context.beginPath();
-        context.arc(x + Math.cos(angle) * block * 0.06, place.y(line) + Math.sin(angle) * place.pitch * 0.36, Math.max(0.6, radius), 0, 7);
+        context.arc(
+          x + Math.cos(angle) * block * 0.06,
+          place.y(line) + Math.sin(angle) * place.pitch * 0.36,
+          Math.max(0.6, radius),
+          0,
+          7,
+        );
         context.fill();
       });
     }

@@ -1,6 +1,9 @@
 // The texts written from one prompt, as a tree of tokens. Nothing is ever removed from it.
 
-/** What tells a token from others after the same text: its id, and the steering under which it has its probability. */
+/**
+ * What tells a token from others after the same text: its id, and the steering under which it has
+ * its probability.
+ */
 const keyOf = ({ id, how }) => `${id} ${how?.steering[0] ? how.steering : ""}`;
 
 export class Tree {
@@ -11,7 +14,10 @@ export class Tree {
     this.root = { id: null, parent: null, children: [] };
   }
 
-  /** Add a token after a node, with `how` it was written if that is known; return the node, which may have existed before. */
+  /**
+   * Add a token after a node, with `how` it was written if that is known; return the node, which
+   * may have existed before.
+   */
   add(parent, token) {
     let node = parent.children.find((child) => keyOf(child) === keyOf(token));
     if (!node) {
@@ -34,7 +40,9 @@ export function pathTo(node) {
   return nodes.reverse();
 }
 
-/** The tree as lists of ids that can be put into an address: [ids, children] for each branch point. */
+/**
+ * The tree as lists of ids that can be put into an address: [ids, children] for each branch point.
+ */
 export function packTree(node) {
   const ids = [];
   let at = node;

@@ -1,6 +1,8 @@
 // Helpers for elements and numbers. Text is always set as textContent, so no prompt becomes markup.
 
+/** @type {(id: string) => any} */
 export const $ = (id) => document.getElementById(id);
+/** @type {(selector: string, within?: ParentNode) => any} */
 export const find = (selector, within = document) => within.querySelector(selector);
 
 /** Create an element: a name, attributes or properties, and children. */
@@ -10,13 +12,15 @@ export function element(name, attributes = {}, ...children) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (key === "p") made.style.setProperty("--p", Number(value).toFixed(4));
     else if (value === true) made.setAttribute(key, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
+    else if (value !== false && value !== null && value !== undefined)
+      made.setAttribute(key, value);
   }
   made.append(...children);
   return made;
 }
 
-export const button = (label, action, more = {}) => element("button", { type: "button", onclick: action, ...more }, label);
+export const button = (label, action, more = {}) =>
+  element("button", { type: "button", onclick: action, ...more }, label);
 
 export const hint = (...words) => element("p", { class: "hint" }, ...words);
 
@@ -27,18 +31,27 @@ export function showList(parent, items, keyOf, create) {
   const changed = keys.findIndex((key, i) => children[i]?.key !== key);
   const first = changed < 0 ? keys.length : changed;
   for (const child of children.slice(first)) child.remove();
-  parent.append(...items.slice(first).map((item, i) => Object.assign(create(item, first + i), { key: keys[first + i] })));
+  parent.append(
+    ...items
+      .slice(first)
+      .map((item, i) => Object.assign(create(item, first + i), { key: keys[first + i] })),
+  );
 }
 
 export const clamp = (x) => Math.min(1, Math.max(0, x));
-export const ease = (x) => { const t = clamp(x); return t * t * (3 - 2 * t); };
+export const ease = (x) => {
+  const t = clamp(x);
+  return t * t * (3 - 2 * t);
+};
 
 const minus = (shown) => shown.replace(/-/g, "\u2212");
-export const formatNumber = (value, digits = 2) => minus(value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
+export const formatNumber = (value, digits = 2) =>
+  minus(value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
 
 /** Four significant digits; integers and large numbers with thousands separators. */
 export function significant(value) {
-  if (Number.isInteger(value) || Math.abs(value) >= 1e4) return minus(Math.round(value).toLocaleString("en"));
+  if (Number.isInteger(value) || Math.abs(value) >= 1e4)
+    return minus(Math.round(value).toLocaleString("en"));
   return minus(Math.abs(value) < 1e-3 ? value.toExponential(3) : value.toPrecision(4));
 }
 
@@ -59,14 +72,19 @@ export function percent(p) {
 }
 
 /** A number with all its digits in `value` and in the tooltip. */
-export const dataElement = (value, shown) => element("data", { value, title: shortest(value) }, shown);
+export const dataElement = (value, shown) =>
+  element("data", { value, title: shortest(value) }, shown);
 export const shareElement = (p) => dataElement(p, percent(p));
 
 const isControl = (byte) => (byte < 0x20 && byte !== 0x09 && byte !== 0x0a) || byte === 0x7f;
-const byteText = (byte) => (byte < 0x80 && !isControl(byte) ? String.fromCharCode(byte) : `⟨${byte.toString(16).padStart(2, "0")}⟩`);
+const byteText = (byte) =>
+  byte < 0x80 && !isControl(byte)
+    ? String.fromCharCode(byte)
+    : `⟨${byte.toString(16).padStart(2, "0")}⟩`;
 
 /**
- * Text of a token's bytes, after the text that ends with the bytes `before`: a character that the token completes is shown whole.
+ * Text of a token's bytes, after the text that ends with the bytes `before`: a character that the
+ * token completes is shown whole.
  * A byte that is only a part of a character, or a control code, is shown as its number: ⟨d9⟩.
  */
 export function decodeToken(bytes, before = []) {
@@ -78,7 +96,9 @@ export function decodeToken(bytes, before = []) {
 /** The text of UTF-8, or null if the bytes are none. */
 function exactText(bytes) {
   try {
-    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes));
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(
+      Uint8Array.from(bytes),
+    );
   } catch {
     return null;
   }
@@ -101,8 +121,11 @@ export function decodeTokens(tokens) {
 }
 
 export const visible = (text) =>
-  text.replace(/\n/g, "↵").replace(/\t/g, "→").replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) =>
-    `\\u{${c.codePointAt(0).toString(16)}}`).replace(/^\p{M}/u, "◌$&");
+  text
+    .replace(/\n/g, "↵")
+    .replace(/\t/g, "→")
+    .replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) => `\\u{${c.codePointAt(0).toString(16)}}`)
+    .replace(/^\p{M}/u, "◌$&");
 
 export const withSpaces = (text) => visible(text).replace(/ /g, "␣") || "∅";
 
@@ -110,7 +133,8 @@ export const withSpaces = (text) => visible(text).replace(/ /g, "␣") || "∅";
 export const inText = (text, bytes) => text || (bytes.length ? "·" : "");
 
 /** A token, with its spaces visible. */
-export const chipElement = (text, id) => element("bdi", { class: "token", "data-id": id }, withSpaces(text));
+export const chipElement = (text, id) =>
+  element("bdi", { class: "token", "data-id": id }, withSpaces(text));
 
 export const hex = (bytes) => [...bytes].map((b) => b.toString(16).padStart(2, "0")).join(" ");
 
@@ -131,13 +155,20 @@ export function rovingFocus(group, selector) {
     const columns = Number(group.dataset.columns || 1);
     const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns };
     const ends = { Home: 0, End: all.length - 1 };
-    const next = event.key in ends ? all[ends[event.key]] : all[all.indexOf(item) + steps[event.key]];
+    const next =
+      event.key in ends ? all[ends[event.key]] : all[all.indexOf(item) + steps[event.key]];
     if (!next) return;
     event.preventDefault();
     select(next);
     next.focus();
   });
-  return { select, reset: () => { const all = items(); if (all.length && !all.some((i) => i.tabIndex === 0)) all[0].tabIndex = 0; } };
+  return {
+    select,
+    reset: () => {
+      const all = items();
+      if (all.length && !all.some((i) => i.tabIndex === 0)) all[0].tabIndex = 0;
+    },
+  };
 }
 
 export function bar(share) {

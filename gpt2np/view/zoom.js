@@ -1,4 +1,5 @@
-// Going into the picture: from the model to a score. The path of levels, what each needs, and how the picture changes.
+// Going into the picture: from the model to a score. The path of levels, what each needs, and how
+// the picture changes.
 
 import { table, tableRow } from "./numbers.js";
 import { blockScene, headScene, scoreScene } from "./scenes.js";
@@ -14,7 +15,10 @@ function pathOf(level) {
   return up ? [...pathOf(up), level] : [level];
 }
 
-/** What the scene of a level needs beyond the description, from `source`; {} without a source. What `source` lacks is missing. */
+/**
+ * What the scene of a level needs beyond the description, from `source`; {} without a source. What
+ * `source` lacks is missing.
+ */
 async function loadLevel(level, pass, source) {
   if (!source) return {};
   const { kind, layer } = level;
@@ -24,15 +28,33 @@ async function loadLevel(level, pass, source) {
     return Object.fromEntries(Object.entries(names).map(([short, point]) => [short, found[point]]));
   };
   const before = layer ? `blocks.${layer - 1}.resid` : "embed";
-  if (kind === "block") return points({ before, attention: `${at}attn.out`, middle: `${at}resid_mid`, mlp: `${at}mlp.out`, after: `${at}resid`, act: `${at}mlp.act` });
-  const found = await points({ q: `${at}attn.q`, k: `${at}attn.k`, v: `${at}attn.v`, z: `${at}attn.z` });
-  if (kind === "score" && !found.q) throw new Error("To stay small, this file holds the queries and keys of one block only, that of its first view.");
+  if (kind === "block")
+    return points({
+      before,
+      attention: `${at}attn.out`,
+      middle: `${at}resid_mid`,
+      mlp: `${at}mlp.out`,
+      after: `${at}resid`,
+      act: `${at}mlp.act`,
+    });
+  const found = await points({
+    q: `${at}attn.q`,
+    k: `${at}attn.k`,
+    v: `${at}attn.v`,
+    z: `${at}attn.z`,
+  });
+  if (kind === "score" && !found.q)
+    throw new Error(
+      "To stay small, this file holds the queries and keys of one block only, that of its first view.",
+    );
   return found;
 }
 
 /**
- * Let the user go into a picture. `host` has `canvas`, `picture` (its element), `crumbs`, `say(nodes)`, `model` (the scene of the whole model),
- * `context()` (of the scenes: pass, line, colors, width, height, off), `lookAt(line)` and `setLine(line)`, `source`,
+ * Let the user go into a picture. `host` has `canvas`, `picture` (its element), `crumbs`,
+ * `say(nodes)`, `model` (the scene of the whole model),
+ * `context()` (of the scenes: pass, line, colors, width, height, off), `lookAt(line)` and
+ * `setLine(line)`, `source`,
  * `actions(level)` (buttons beside the path) and `onChange(level)`.
  */
 export function createZoom(host) {
@@ -41,16 +63,28 @@ export function createZoom(host) {
   let scene = host.model;
   let data = {};
   let loads = 0;
-  const layer = element("div", { class: "machine-targets", role: "group", "aria-label": "Parts to go into" });
+  const layer = element("div", {
+    class: "machine-targets",
+    role: "group",
+    "aria-label": "Parts to go into",
+  });
   const tip = element("p", { class: "machine-tip", hidden: true });
-  const sheet = element("details", { class: "zoom-table", hidden: true }, element("summary", {}, "These numbers as a table"));
+  const sheet = element(
+    "details",
+    { class: "zoom-table", hidden: true },
+    element("summary", {}, "These numbers as a table"),
+  );
   picture.append(layer, tip);
   picture.tabIndex = -1; // keeps the focus where there is nothing to go into
 
   function nameOf({ kind, layer, head, key }) {
     const { pass, line } = host.context();
     const text = (at = line) => withSpaces(pass.lineText(Math.min(at, line)));
-    return { block: `block ${layer}`, head: `head ${head}`, score: `${text()} looks at ${text(key)}` }[kind];
+    return {
+      block: `block ${layer}`,
+      head: `head ${head}`,
+      score: `${text()} looks at ${text(key)}`,
+    }[kind];
   }
   /** Whether there are numbers for a level: those of the description, or of the source. */
   const isThere = (level) => DESCRIBED.includes(level.kind) || Boolean(host.source?.has(level));
@@ -67,38 +101,75 @@ export function createZoom(host) {
   }
 
   function showCrumbs() {
-    const places = [{ name: "the model", to: [] }, ...path.map((level, i) => ({ name: nameOf(level), to: path.slice(0, i + 1) }))];
+    const places = [
+      { name: "the model", to: [] },
+      ...path.map((level, i) => ({ name: nameOf(level), to: path.slice(0, i + 1) })),
+    ];
     crumbs.replaceChildren(
-      element("ol", {}, ...places.map(({ name, to }) => element("li", {}, to.length === path.length ? element("span", { "aria-current": "location" }, name) : button(name, () => enter(to))))),
-      ...host.actions(path.at(-1)));
+      element(
+        "ol",
+        {},
+        ...places.map(({ name, to }) =>
+          element(
+            "li",
+            {},
+            to.length === path.length
+              ? element("span", { "aria-current": "location" }, name)
+              : button(name, () => enter(to)),
+          ),
+        ),
+      ),
+      ...host.actions(path.at(-1)),
+    );
   }
 
   function showItems() {
     const focused = [...layer.children].indexOf(document.activeElement);
-    layer.replaceChildren(...scene.items.filter(({ to }) => !to || isThere(to)).map((item) => {
-      const { x, y, w, h, text = "", to, name = "", label } = item;
-      const press = (event) => { event.stopPropagation(); if (event.detail === 0 || !enterAt(event)) enter(pathOf(to)); };
-      const made = to ? button(text, press, { class: `target ${name}`, "aria-label": label, tabindex: -1 }) : element("span", { class: `target ${name}` }, text);
-      Object.assign(made.style, { left: `${x}px`, top: `${y}px`, width: w ? `${w}px` : "auto", height: `${h}px` });
-      return made;
-    }));
+    layer.replaceChildren(
+      ...scene.items
+        .filter(({ to }) => !to || isThere(to))
+        .map((item) => {
+          const { x, y, w, h, text = "", to, name = "", label } = item;
+          const press = (event) => {
+            event.stopPropagation();
+            if (event.detail === 0 || !enterAt(event)) enter(pathOf(to));
+          };
+          const made = to
+            ? button(text, press, { class: `target ${name}`, "aria-label": label, tabindex: -1 })
+            : element("span", { class: `target ${name}` }, text);
+          Object.assign(made.style, {
+            left: `${x}px`,
+            top: `${y}px`,
+            width: w ? `${w}px` : "auto",
+            height: `${h}px`,
+          });
+          return made;
+        }),
+    );
     focus.reset();
-    if (focused >= 0) (layer.children[focused]?.matches("button") ? layer.children[focused] : firstItem()).focus({ preventScroll: true });
+    if (focused >= 0)
+      (layer.children[focused]?.matches("button") ? layer.children[focused] : firstItem()).focus({
+        preventScroll: true,
+      });
   }
 
   const focus = rovingFocus(layer, "button");
-  const firstItem = () => layer.querySelector("button.current") ?? layer.querySelector("button") ?? picture;
+  const firstItem = () =>
+    layer.querySelector("button.current") ?? layer.querySelector("button") ?? picture;
 
   /** Show another path. */
   async function enter(next) {
     const mine = ++loads;
     const { pass } = host.context();
     const level = next.at(-1);
-    if (level && !isThere(level)) return host.say(["This page has no numbers beyond this point; the playground of gpt2np serve has them."]);
+    if (level && !isThere(level))
+      return host.say([
+        "This page has no numbers beyond this point; the playground of gpt2np serve has them.",
+      ]);
     picture.setAttribute("aria-busy", "true");
     const isDescribed = next !== path && (!level || DESCRIBED.includes(level.kind));
     if (isDescribed) change(next, {}); // at once, with the description's rounded numbers
-    let loaded = {};
+    let loaded;
     try {
       loaded = level ? await loadLevel(level, pass, host.source) : {};
     } catch (error) {
@@ -122,7 +193,8 @@ export function createZoom(host) {
   }
 
   function change(next, loaded) {
-    const hadFocus = picture.contains(document.activeElement) || crumbs.contains(document.activeElement);
+    const hadFocus =
+      picture.contains(document.activeElement) || crumbs.contains(document.activeElement);
     path = next;
     data = loaded;
     sheet.open = false;
@@ -175,8 +247,12 @@ export function createZoom(host) {
   }
 
   picture.addEventListener("pointermove", point);
-  picture.addEventListener("pointerleave", () => { tip.hidden = true; });
-  picture.addEventListener("click", (event) => { if (event.detail) enterAt(event); });
+  picture.addEventListener("pointerleave", () => {
+    tip.hidden = true;
+  });
+  picture.addEventListener("click", (event) => {
+    if (event.detail) enterAt(event);
+  });
   picture.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !path.length) return;
     event.stopPropagation();
@@ -186,21 +262,42 @@ export function createZoom(host) {
   sheet.addEventListener("toggle", () => {
     if (!sheet.open || !path.length) return;
     const { caption, head, rows } = scene.table();
-    const cell = (value) => (typeof value === "number" && !Number.isInteger(value) ? dataElement(value, formatNumber(value, 5)) : String(value));
-    sheet.replaceChildren(sheet.firstChild, table(caption, head, rows.map((row) => tableRow({}, ...row.map(cell)))));
+    const cell = (value) =>
+      typeof value === "number" && !Number.isInteger(value)
+        ? dataElement(value, formatNumber(value, 5))
+        : String(value);
+    sheet.replaceChildren(
+      sheet.firstChild,
+      table(
+        caption,
+        head,
+        rows.map((row) => tableRow({}, ...row.map(cell))),
+      ),
+    );
   });
 
   return {
-    draw, sheet,
+    draw,
+    sheet,
     /** Go into a level with the levels above it. */
     open: (level) => enter(pathOf(level)),
     /** Leave for the model at once, without a picture in between. */
-    leave() { loads++; if (path.length) { path = []; data = {}; build(); host.onChange(); } },
+    leave() {
+      loads++;
+      if (path.length) {
+        path = [];
+        data = {};
+        build();
+        host.onChange();
+      }
+    },
     /** Show the same place again, for another line, size or pass. */
     async refresh(isNew = false) {
       if (isNew) await enter(path);
       else show();
     },
-    get isInside() { return path.length > 0; },
+    get isInside() {
+      return path.length > 0;
+    },
   };
 }

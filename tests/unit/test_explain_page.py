@@ -12,7 +12,7 @@ from helpers.explain_pages import LONG, MARKUP, PROMPT, SIGNS
 from gpt2np import GPT2, CheckpointError, ContextLengthError, InvalidArgumentError, load
 from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import trace
-from gpt2np.view import script_json
+from gpt2np.view import joined_modules, script_json, web_files
 
 
 def content(page):
@@ -27,6 +27,16 @@ def test_nothing_is_loaded_from_anywhere(lm):
     links = re.findall(r'(?:src|href)="(.*?)"', markup)
     assert links and all(link.startswith("data:") for link in links)
     assert not re.search(r"https?://|@import|url\(|fetch\(|XMLHttp", page.html)
+
+
+def test_joined_modules_come_once_each_after_their_imports():
+    joined, files = joined_modules(), web_files()
+    heads = {name: content.decode().partition("\n")[0] for name, content in files.items()}
+    order = ["view.js", "pass.js", "stage.js", "machine.js", "embedded.js"]
+    places = [joined.index(heads[name]) for name in order]
+    assert places == sorted(places) and joined.count(heads["view.js"]) == 1
+    assert not re.search(r"^(import|export)\b| from \"\./", joined, re.MULTILINE)
+    assert heads["app.js"] not in joined
 
 
 def test_the_points_of_a_score_are_those_of_the_pass(lm):
