@@ -76,12 +76,25 @@ class _Entry:
         logprobs, stop_reason = sequence.logprobs[start:], sequence.stop_reason
         return Update(sequence, sequence.new_text(), ids, logprobs, reason, stop_reason)
 
+    def last_update(self, failure: BaseException) -> Update:
+        """End the sequence with an error, if it runs; return its last update."""
+        sequence, error = self.sequence, failure
+        if not isinstance(error, Exception):  # in another task it would mean something else
+            error = GPT2NPError(f"a {type(failure).__name__} has ended the generation")
+            error.__cause__ = failure
+        with suppress(BaseException):
+            sequence.interrupt(failure)
+            if sequence.finish_reason != "cancelled" and (update := self.new_update()):
+                return update  # the text had ended before the failure
+        sequence.finish_reason, sequence.error = "cancelled", sequence.error or error
+        return Update(sequence, "", [], [], "cancelled", None)
+
 
 class AsyncEngine:
     """Runs the sequences of one model on a thread of its own, which ends when none is left.
 
-    The methods may be called from any thread. If the thread fails, it gives the error to all
-    readers; the next call starts another thread.
+    The methods may be called from any thread. A failure on the thread ends the texts that run, and
+    their readers get the error; later texts run as before.
     """
 
     def __init__(
@@ -121,7 +134,10 @@ class AsyncEngine:
                     "a callback cannot wait for a text of the same model; call generate instead"
                 )
             if sequences and not self._thread:
-                thread = threading.Thread(target=self._run, args=[model], daemon=True)
+                scheduler = Scheduler(
+                    model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK
+                )
+                thread = threading.Thread(target=self._run, args=[scheduler], daemon=True)
                 thread.name = "gpt2np-engine"
                 thread.start()
                 self._thread = thread
@@ -144,24 +160,27 @@ class AsyncEngine:
             for sequence in sequences:
                 sequence.cancel()
 
-    def _run(self, model: GPT2) -> None:
-        """Run the thread: take new entries, run steps, deliver their updates."""
+    def _run(self, scheduler: Scheduler) -> None:
+        """Run the thread until no entry is left. A failure ends the texts that run."""
         entries: list[_Entry] = []
-        scheduler = Scheduler(
-            model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK
-        )
-        try:
-            for _ in drive(scheduler, self._arrivals(entries)):
-                if not entries:  # the thread has given up its place; another may run
-                    return
-                new = [(entry, update) for entry in entries if (update := entry.new_update())]
+        while True:
+            try:
+                for _ in drive(scheduler, self._arrivals(entries)):
+                    if not entries:  # the thread has given up its place; another may run
+                        return
+                    new = [(entry, update) for entry in entries if (update := entry.new_update())]
+                    if self._on_step:
+                        self._on_step(scheduler, [update for _, update in new])
+                    _deliver(new)
+                    ended = {id(update.sequence) for _, update in new if update.finish_reason}
+                    entries[:] = [entry for entry in entries if id(entry.sequence) not in ended]
+            except BaseException as failure:  # also SystemExit in a callback: no reader may hang
+                new = [(entry, entry.last_update(failure)) for entry in entries]
+                entries.clear()
                 if self._on_step:
-                    self._on_step(scheduler, [update for _, update in new])
+                    with suppress(BaseException):
+                        self._on_step(scheduler, [update for _, update in new])
                 _deliver(new)
-                ended = {id(update.sequence) for _, update in new if update.finish_reason}
-                entries[:] = [entry for entry in entries if id(entry.sequence) not in ended]
-        except BaseException as failure:  # also SystemExit in a callback: no reader may hang
-            self._fail(scheduler, entries, failure)
 
     def _arrivals(self, entries: list[_Entry]) -> Iterator[RunningSequence | None]:
         """Move new entries to `entries`; yield their sequences, and None before each step."""
@@ -175,27 +194,6 @@ class AsyncEngine:
                     return
             yield from (entry.sequence for entry in new)
             yield None
-
-    def _fail(self, scheduler: Scheduler, entries: list[_Entry], failure: BaseException) -> None:
-        """End all entries with an error."""
-        with self._lock:
-            entries += self._new
-            self._new.clear()
-            self._thread = None
-        error = failure
-        if not isinstance(error, Exception):  # in another task it would mean something else
-            error = GPT2NPError(f"a {type(failure).__name__} has ended the generation")
-            error.__cause__ = failure
-        for entry in entries:
-            with suppress(BaseException):
-                entry.sequence.interrupt(failure)
-            entry.sequence.finish_reason = entry.sequence.finish_reason or "cancelled"
-            entry.sequence.error = entry.sequence.error or error
-        new = [(entry, Update(entry.sequence, "", [], [], "cancelled", None)) for entry in entries]
-        if self._on_step:
-            with suppress(BaseException):
-                self._on_step(scheduler, [update for _, update in new])
-        _deliver(new)
 
 
 def _deliver(new: Sequence[tuple[_Entry, Update]]) -> None:

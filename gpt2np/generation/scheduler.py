@@ -314,6 +314,9 @@ def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> N
         sequence.interrupt(error)
         sequence.error = error  # also if the sequence ended with the token its callback received
         return
+    except BaseException:
+        sequence.finish_reason = None  # `step` ends the sequence, also if its callback raises last
+        raise
     if sequence.speculation:
         sequence.speculation.update(draft, sequence.ids[n_ids:])
 

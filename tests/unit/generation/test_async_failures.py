@@ -59,6 +59,39 @@ def test_any_exception_of_a_callback_reaches_all_readers(lm, error):
     check_works(lm)
 
 
+def test_failure_of_another_text_spares_texts_that_have_ended_and_that_wait(lm):
+    """The third token ends one text, and the callback of another raises, when a third arrives."""
+    late = []
+
+    def on_token(token):
+        if token.index == 0 and len(late) == 0 and next(tokens) == 2:
+            thread = threading.Thread(target=lambda: late.append(run(lm.agenerate("A", **OPTIONS))))
+            thread.start()
+            while not engine_of(lm.model)._new:
+                time.sleep(0.001)
+            late.append(thread)
+            raise SystemExit
+
+    async def both():
+        short = {**OPTIONS, "max_new_tokens": 3}
+        ended = asyncio.create_task(lm.agenerate("Once", **short))
+        failed = asyncio.create_task(lm.agenerate("The fox", **OPTIONS, on_token=on_token))
+        return await asyncio.gather(ended, failed, return_exceptions=True)
+
+    tokens = iter(range(20))
+    ended, failed = run(both())
+    late[0].join(SECONDS)
+    assert ended == lm.generate("Once", **{**OPTIONS, "max_new_tokens": 3})
+    assert isinstance(failed, GPT2NPError)
+    assert late[1] == lm.generate("A", **OPTIONS)
+
+
+@pytest.mark.parametrize("error", [ValueError(), SystemExit()])
+def test_callback_that_raises_at_the_last_token_its_reader_gets_the_error(lm, error):
+    with pytest.raises((ValueError, GPT2NPError)):
+        run(lm.agenerate("The fox", max_new_tokens=3, on_token=raising(error)))
+
+
 def test_a_sequence_that_the_scheduler_refuses_gives_an_error(lm, monkeypatch):
     stream = lm.stream("The fox", **OPTIONS)
     next(stream)
