@@ -156,8 +156,11 @@ def _describe(error: OSError) -> str:
         return "standard output is closed"
     if error.filename is None:
         return f"cannot write standard output: {error_reason(error)}"
+    from gpt2np.data.files import WriteError
+
     name = printable(shortened(os.fsdecode(error.filename)))
-    return f"cannot access {name}: {error_reason(error)}"
+    action = "write" if isinstance(error, WriteError) else "access"
+    return f"cannot {action} {name}: {error_reason(error)}"
 
 
 def _message(error: GPT2NPError, parser: Parser | None) -> str:

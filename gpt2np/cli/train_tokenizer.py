@@ -51,7 +51,6 @@ def run(args: argparse.Namespace) -> int:
         options = replace(options, special_tokens=(*options.special_tokens, UNK_TOKEN))
     from gpt2np.data import END_OF_TEXT
     from gpt2np.data.corpus import read_corpus_texts
-    from gpt2np.data.files import errors_name
     from gpt2np.hub.model_files import VOCABULARY_EXTRAS, VOCABULARY_FILES
     from gpt2np.tokenizer.formats import write_vocabulary
     from gpt2np.tokenizer.training.report import report_training
@@ -72,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
         is_smaller = len(trained.tokens) < options.vocab_size
         reason = "no pair is left to merge" if is_smaller else "the alphabet alone has that many"
         print_stderr(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {reason}")
-    with errors_name(args.out):
-        write_vocabulary(trained.vocabulary, args.out)
+    write_vocabulary(trained.vocabulary, args.out)
     print_stderr(f"written to {args.out}")
     report = report_training(trained)
     print(json.dumps(report.to_json(), ensure_ascii=False) if args.json else report.to_text())

@@ -174,20 +174,20 @@ def atomic_path(path: Path) -> Iterator[Path]:
     fails, an existing file at `path` is unchanged.
 
     Raises:
-        OSError: writing fails, or `path` is a device or pipe. The error's file name is `path`.
+        WriteError: writing fails, or `path` is a device or pipe.
     """
-    target = followed(path)
-    # A name of its own for each thread; tempfile would withhold the file from other users.
-    temporary = target.with_name(f".{os.urandom(8).hex()}.tmp")
-    try:
-        with errors_name(path):
+    with writing(path):
+        target = followed(path)
+        # A name of its own for each thread; tempfile would withhold the file from other users.
+        temporary = target.with_name(f".{os.urandom(8).hex()}.tmp")
+        try:
             if target.exists() and not target.is_file():
                 raise OSError(errno.EEXIST, "not a file")
             yield temporary
             temporary.replace(target)
-    finally:
-        with suppress(OSError):  # no such folder
-            temporary.unlink(missing_ok=True)
+        finally:
+            with suppress(OSError):  # no such folder
+                temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -197,11 +197,11 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     An empty folder at `path` is replaced. If writing fails, nothing remains.
 
     Raises:
-        OSError: writing fails, or `path` is not a new or empty folder.
+        WriteError: writing fails, or `path` is not a new or empty folder.
     """
     temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
-        with errors_name(path, within=temporary):
+        with writing(path, within=temporary):
             temporary.mkdir(parents=True)
             yield temporary
             if path.is_dir():
@@ -211,17 +211,21 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+class WriteError(OSError):
+    """An output can't be written; the error's file name is the output."""
+
+
 @contextmanager
-def errors_name(path: Path, *, within: Path | None = None) -> Iterator[None]:
-    """Replace the file name by `path` in an OSError of the `with` block.
+def writing(path: Path, *, within: Path | None = None) -> Iterator[None]:
+    """Raise a WriteError, which names the output `path`, for an OSError of the `with` block.
 
     With `within`, errors about files outside this folder stay as they are.
     """
     try:
         yield
     except OSError as error:
-        name = Path(os.fsdecode(error.filename or ""))
-        if within and error.filename and not name.is_relative_to(within):
+        name = error.filename2 or error.filename  # a copy names its source first
+        if within and name and not Path(os.fsdecode(name)).is_relative_to(within):
             raise
         # NumPy's error has no number, and tells only how much of an array was written.
-        raise OSError(error.errno or errno.EIO, error_reason(error), str(path)) from error
+        raise WriteError(error.errno or errno.EIO, error_reason(error), str(path)) from error

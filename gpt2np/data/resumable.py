@@ -29,7 +29,7 @@ from typing import Any, BinaryIO, NamedTuple
 from filelock import FileLock, Timeout
 
 from gpt2np.data.corpus import UnreadableFileError
-from gpt2np.data.files import atomic_write_text, check_target, errors_name, followed
+from gpt2np.data.files import atomic_write_text, check_target, followed, writing
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, error_reason, short_repr
 
 SAVE_SECONDS = 5.0
@@ -135,7 +135,7 @@ def run_job(
         check_target(out, force=force)
         saved = _resume(folder, job, callbacks, force)
         paths = [folder / f"stream-{n}" for n in range(job.n_streams)]
-        with errors_name(folder), ExitStack() as stack:
+        with writing(out), ExitStack() as stack:
             streams = [stack.enter_context(path.open("ab")) for path in paths]
             for stream, size in zip(streams, saved.at.sizes, strict=True):
                 stream.truncate(size)
@@ -143,7 +143,7 @@ def run_job(
         if (changed := _changed_input(job, saved)) is not None:
             raise GPT2NPError(f"{changed} has changed while it was read; run it again with --force")
         output = folder / f"{_OUTPUT}{out.suffix}"
-        with errors_name(out):
+        with writing(out):
             result = job.assemble(paths, output)
             source = output if output.exists() else paths[0]
             if source.stat().st_size:
@@ -389,7 +389,7 @@ def _append(
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write under another name; then flush it to the disk, and rename it."""
     new = path.with_name("new")
-    with errors_name(path):
+    with writing(path):
         with new.open("wb") as file:
             yield file
             file.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from gpt2np.data.files import atomic_write_text
+from gpt2np.data.files import atomic_write_text, writing
 from gpt2np.errors import TokenizerError, error_reason
 from gpt2np.tokenizer import gpt2_files
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
@@ -64,33 +64,38 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     two names are removed. Existing `special_tokens_map.json` and `added_tokens.json` are always
     removed.
 
-    Raises TokenizerError if the formats can't express the vocabulary, and OSError if the folder
+    Raises TokenizerError if the formats can't express the vocabulary, and WriteError if the folder
     can't be created or written to. After an error, a new folder is removed.
     """
-    import json
-
-    from gpt2np.tokenizer.special_tokens import CONFIG_FILE, FILE_NAMES
-    from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
-
     is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
-        obsolete: tuple[str, ...] = FILE_NAMES
-        if gpt2_files.can_write_gpt2_files(vocabulary):
-            gpt2_files.write_gpt2_files(vocabulary, folder)
-        else:
-            obsolete += gpt2_files.FILE_NAMES[0]  # of another vocabulary
-        for name in obsolete:
-            (folder / name).unlink(missing_ok=True)
-        config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
-        atomic_write_text(folder / CONFIG_FILE, config + "\n")
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            _write_files(vocabulary, folder)
     except BaseException:
         if is_new:
             import shutil  # slow to import
 
             shutil.rmtree(folder, ignore_errors=True)
         raise
+
+
+def _write_files(vocabulary: Vocabulary, folder: Path) -> None:
+    import json
+
+    from gpt2np.tokenizer.special_tokens import CONFIG_FILE, FILE_NAMES
+    from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
+
+    write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
+    obsolete: tuple[str, ...] = FILE_NAMES
+    if gpt2_files.can_write_gpt2_files(vocabulary):
+        gpt2_files.write_gpt2_files(vocabulary, folder)
+    else:
+        obsolete += gpt2_files.FILE_NAMES[0]  # of another vocabulary
+    for name in obsolete:
+        (folder / name).unlink(missing_ok=True)
+    config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
+    atomic_write_text(folder / CONFIG_FILE, config + "\n")
 
 
 def _tokenizer_config(vocabulary: Vocabulary) -> dict[str, object]:

@@ -46,7 +46,7 @@ def test_impossible_targets(tmp_path):
     below = tmp_path / "file" / "b"
     for target, code in ((tmp_path, 2), (tmp_path / "file", 2), ("", 2), (".", 2), (below, 1)):
         result = run("convert", "bundled", target)
-        assert code == 2 or f"cannot access {below}: Not a directory" in result.stderr
+        assert code == 2 or f"cannot write {below}: Not a directory" in result.stderr
         assert (result.returncode, result.stdout) == (code, "")
         assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
     assert (tmp_path / "file").read_text() == "x"
@@ -79,7 +79,7 @@ def test_openais_names_of_the_vocabulary(tmp_path, bundled):
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that root cannot write")
 def test_relative_target_in_a_read_only_folder_cannot_be_written():
     result = run("convert", "bundled", "b", cwd="/proc")
-    assert result.returncode == 1 and "error: cannot access /proc/b: " in result.stderr
+    assert result.returncode == 1 and "error: cannot write /proc/b: " in result.stderr
 
 
 def test_pickles_are_not_read(tmp_path):

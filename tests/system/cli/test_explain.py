@@ -76,7 +76,7 @@ def test_a_device_is_never_replaced(tmp_path):
 def test_where_nothing_can_be_written():
     """In /proc not even root can make a file."""
     result = explain("fox", "-o", "/proc/page.html")
-    assert error(result, code=1).startswith("cannot access /proc/page.html: ")
+    assert error(result, code=1).startswith("cannot write /proc/page.html: ")
 
 
 def test_a_page_that_is_there_is_replaced_only_by_force(tmp_path):
@@ -128,6 +128,6 @@ def test_a_full_disk_leaves_the_old_page(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),
     )
     told = result.stderr.decode().splitlines()[-1]
-    assert told == f"gpt2np explain: error: cannot access {page}: File too large"
+    assert told == f"gpt2np explain: error: cannot write {page}: File too large"
     assert (result.returncode, result.stdout) == (1, b"")
     assert page.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [page]

@@ -250,7 +250,7 @@ class TestBadInput:
         folder.mkdir(mode=0o555)
         result = run(FOX, "--npz", str(folder / "x.npz"))
         assert (result.returncode, result.stdout) == (1, b"") and not list(folder.iterdir())
-        assert b"cannot access" in result.stderr.splitlines()[-1]
+        assert b"cannot write" in result.stderr.splitlines()[-1]
 
     @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs ulimit -f, as Linux has it")
     def test_a_file_that_can_not_grow(self, tmp_path):

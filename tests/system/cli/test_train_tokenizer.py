@@ -253,7 +253,7 @@ class TestWrongUse:
             cwd=corpus.parent,
         )
         assert (result.returncode, result.stdout) == (1, "")
-        assert result.stderr == "gpt2np train-tokenizer: error: cannot access o: File too large\n"
+        assert result.stderr == "gpt2np train-tokenizer: error: cannot write o: File too large\n"
         assert [path.name for path in corpus.parent.iterdir()] == ["corpus.txt"]
 
     def test_a_failure_leaves_no_folder(self, corpus):

@@ -9,14 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpt2np.data.files import atomic_path, atomic_write_text, check_target
+from gpt2np.data.files import (
+    WriteError,
+    atomic_folder,
+    atomic_path,
+    atomic_write_text,
+    check_target,
+)
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp import trace
 
 
 def test_an_error_names_the_file_and_not_a_temporary_one(tmp_path):
     for path in (tmp_path / "no" / "x.txt", tmp_path / ("x" * 300)):
-        with pytest.raises(OSError, match=re.escape(str(path))) as caught:
+        with pytest.raises(WriteError, match=re.escape(str(path))) as caught:
             atomic_write_text(path, "a")
         assert caught.value.filename == str(path) and ".tmp" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -34,10 +40,21 @@ def test_a_full_disk_keeps_the_old_file(tmp_path):
 
 def test_a_trace_that_cannot_be_saved_names_its_file(lm, tmp_path):
     found = trace(lm, "The king", "embed")
-    with pytest.raises(FileNotFoundError, match=re.escape(str(tmp_path / "no" / "x.npz"))):
+    with pytest.raises(WriteError, match=re.escape(str(tmp_path / "no" / "x.npz"))):
         found.save(tmp_path / "no" / "x.npz")
     found.save(tmp_path / "x.npz")
     assert np.array_equal(np.load(tmp_path / "x.npz")["embed"], found["embed"])
+
+
+def test_an_error_of_a_copy_into_a_folder_names_the_folder_and_a_foreign_one_its_own_file(tmp_path):
+    out, source = tmp_path / "out", tmp_path / "source"
+    for of_target, name in ((True, out), (False, source)):
+        with pytest.raises(OSError, match="No space left") as caught, atomic_folder(out) as folder:
+            target = str(folder / "copy") if of_target else None
+            raise OSError(errno.ENOSPC, "No space left", str(source), None, target)
+        assert isinstance(caught.value, WriteError) == of_target
+        assert caught.value.filename == str(name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_standard_output_is_no_file(tmp_path, monkeypatch):
