@@ -34,8 +34,9 @@ class Attribution:
         position: index of the token at which the logits were computed, from 0.
         tokens: ids of the tokens whose logits are split, (K).
         components: P names: wte, wpe, blocks.i.attn.head.h, blocks.i.attn.c_proj.bias,
-            blocks.i.mlp, blocks.i.mlp.c_proj.bias, ln_f.bias; `by_block` has fewer.
-        values: the contribution of each component to each logit, (P, K).
+            blocks.i.mlp, blocks.i.mlp.c_proj.bias, ln_f.bias.
+        values: the contribution of each component to each logit, (P, K); their sum is the logit
+            unless hooks edited the pass.
         logits: the logits of the pass, (K).
     """
 
@@ -46,22 +47,6 @@ class Attribution:
     logits: NDArray[np.float64]
 
     __eq__ = equal_fields
-
-    @property
-    def unexplained(self) -> NDArray[np.float64]:
-        """Logits minus the sum of contributions, (K,); near 0 unless hooks edited the pass."""
-        difference: NDArray[np.float64] = self.logits - self.values.sum(0)
-        return difference
-
-    def by_block(self) -> Attribution:
-        """Merge components into embed, blocks.i.attn, blocks.i.mlp (with biases) and ln_f.bias."""
-        groups: dict[str, list[int]] = {}
-        for index, component in enumerate(self.components):
-            block = ".".join(component.split(".")[:3])  # blocks.i.attn
-            group = "embed" if component in ("wte", "wpe") else block
-            groups.setdefault(group, []).append(index)
-        values = np.stack([self.values[indices].sum(0) for indices in groups.values()])
-        return Attribution(self.position, self.tokens, tuple(groups), values, self.logits)
 
 
 def attribution(

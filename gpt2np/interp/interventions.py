@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from numbers import Real
 from typing import Any
 
@@ -77,12 +77,8 @@ class Intervention:
                 raise InvalidArgumentError(f"{name} has no heads; choose positions or channels")
         return dataclasses.replace(self, points=names)
 
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(self.points)
-
     def _selects(self, name: str) -> bool:
-        return name in self._names or any("*" in p and matches(name, p) for p in self.points)
+        return name in self.points or any("*" in p and matches(name, p) for p in self.points)
 
     def after_prompt(self) -> Intervention | None:
         """Return the intervention for generated tokens: `self`, or None if `positions` are set."""

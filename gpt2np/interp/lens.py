@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpt2np.display import html_table
 from gpt2np.errors import check_argument, counted, is_integer
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace
@@ -60,28 +59,17 @@ class LensTable:
 
     def __str__(self) -> str:
         """Return a table as text: the most likely token of each residual and position."""
-        rows = [("residual", *map(str, self.positions)), *self._rows()]
+        rows = [("residual", *map(str, self.positions))]
+        for point, ids, numbers in zip(
+            self.points, self.ids[..., 0].tolist(), self.probabilities[..., 0].tolist(), strict=True
+        ):
+            cells = (f"{self._text(i)} {p:.0%}" for i, p in zip(ids, numbers, strict=True))
+            rows.append((point, *cells))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         )
-
-    def _repr_html_(self) -> str:
-        """Return a table for notebooks: the most likely token of each residual and position."""
-        columns = ("residual", *map(str, self.positions))
-        return html_table(columns, self._rows(), repr(self).strip("<>"))
-
-    def _rows(self) -> list[tuple[str, ...]]:
-        return [
-            (point, *(f"{self._text(i)} {p:.0%}" for i, p in zip(ids, numbers, strict=True)))
-            for point, ids, numbers in zip(
-                self.points,
-                self.ids[..., 0].tolist(),
-                self.probabilities[..., 0].tolist(),
-                strict=True,
-            )
-        ]
 
     def _text(self, token_id: int) -> str:
         return repr(self.texts[token_id]) if self.texts else f"id {token_id}"

@@ -29,7 +29,7 @@ def plot_attention(
         InvalidArgumentError: `layer` or `heads` does not exist, or the trace lacks the pattern.
     """
     try:
-        from gpt2np.interp.figure import DisplayedFigure
+        from matplotlib import pyplot
     except ModuleNotFoundError as error:
         raise GPT2NPError(f"plots need matplotlib; {install_hint('plots')}") from error
     check_trace(trace)
@@ -49,7 +49,8 @@ def plot_attention(
     size = max(2.5, 0.28 * len(tokens))
     labels = 0.1 * max(map(len, tokens))  # the longest, in inches
     figsize = (len(drawn) * size + labels + 1.2, size + labels + 0.7)
-    figure = DisplayedFigure(figsize=figsize, layout="constrained")
+    figure = pyplot.figure(figsize=figsize, layout="constrained")
+    pyplot.close(figure)  # it is returned; a notebook would show it twice
     axes = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for ax, head in zip(axes, drawn, strict=True):
         image = ax.imshow(trace[name][head], cmap="Blues", vmin=0, vmax=1)

@@ -42,12 +42,16 @@ def test_plot_attention_of_record_pass_labels_the_last_queries(lm):
     assert [len(ax.get_yticks()), len(ax.get_xticks())] == [16, 20]
 
 
-def test_jupyter_displays_the_figure(lm):
+def test_jupyter_displays_the_returned_figure_once(bundled):
     pytest.importorskip("matplotlib")
-    core = pytest.importorskip("IPython.core.formatters")
-    trace = gpt2np.trace(lm, "The king", "blocks.0.attn.pattern")
-    formats, _ = core.DisplayFormatter().format(plot_attention(lm, trace, layer=0))
-    assert formats["image/png"].startswith(b"\x89PNG")
+    client, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    source = f"""import gpt2np, gpt2np.interp
+lm = gpt2np.LanguageModel.load({str(bundled)!r})
+traced = gpt2np.trace(lm, "The king", "blocks.0.attn.pattern")
+gpt2np.interp.plot_attention(lm, traced, layer=0)"""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    (cell,) = client.NotebookClient(notebook).execute().cells
+    assert ["image/png" in output.get("data", {}) for output in cell.outputs] == [True]
 
 
 def test_long_tokens_do_not_push_the_titles_out_of_the_figure(lm):
@@ -74,7 +78,6 @@ def test_invalid_heads_and_layers(lm, arguments):
 
 def test_without_matplotlib(lm, monkeypatch):
     trace = gpt2np.trace(lm, "The king", "blocks.0.attn.pattern")
-    monkeypatch.delitem(sys.modules, "gpt2np.interp.figure", raising=False)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(gpt2np.GPT2NPError, match=r"'\.\[plots\]'"):
         plot_attention(lm, trace, layer=0)
