@@ -27,21 +27,30 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._strings = tuple(stops)
         self._buffer = ""
+        self._n_passed_over = 0  # first characters of the buffer, in which no stop string may end
         self.stop_text: str | None = None
 
-    def push(self, piece: str) -> str:
-        """Add a piece of text; return the text that can no longer be part of a stop string."""
+    def push(self, piece: str, can_stop: bool = True) -> str:
+        """Add a piece of text; return the text that can no longer be part of a stop string.
+
+        Unless `can_stop`, a stop string that ends in the piece does not count.
+        """
         if not self._strings:
             return piece
         text = self._buffer + piece
-        matches = [(text.index(stop), stop) for stop in self._strings if stop in text]
+        n_over = self._n_passed_over if can_stop else len(text)
+        matches = [
+            (start, stop)
+            for stop in self._strings
+            if (start := text.find(stop, max(0, n_over - len(stop) + 1))) >= 0
+        ]
         if matches:
             start, self.stop_text = min(matches)
             self._buffer = ""
             return text[:start]
-        n_held = max(_overlap(text, stop) for stop in self._strings)
-        self._buffer = text[len(text) - n_held :]
-        return text[: len(text) - n_held]
+        n_free = len(text) - max(_overlap(text, stop) for stop in self._strings)
+        self._buffer, self._n_passed_over = text[n_free:], max(0, n_over - n_free)
+        return text[:n_free]
 
     def finish(self) -> str:
         """End the text; return the text that was held back."""
@@ -78,6 +87,7 @@ class StreamingDetokenizer:
         """
         self._decoder = tokenizer.streaming_decoder(n_skipped)
         self._stop_token_ids = options.stop_token_ids
+        self._n_to_pass_over = options.min_new_tokens  # tokens before a stop text counts
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
         self._matcher: StopStrings | StopPatterns
         if options.stop_regex:
@@ -111,12 +121,16 @@ class StreamingDetokenizer:
 
     def push(self, token_id: int) -> None:
         """Add the text of a token id."""
+        self._n_to_pass_over -= 1
         if token_id not in self._skipped_ids:
-            self.pieces.append(self._matcher.push(self._decoder.push(token_id)))
+            self.pieces.append(self._push(self._decoder.push(token_id)))
 
     def finish(self) -> bool:
         """End the text: add the text held back, up to a stop text; return whether there is one."""
         if not self.is_stopped:
-            rest = self._matcher.push(self._decoder.finish())
+            rest = self._push(self._decoder.finish())
             self.pieces.append(rest if self.is_stopped else rest + self._matcher.finish())
         return self.is_stopped
+
+    def _push(self, piece: str) -> str:
+        return self._matcher.push(piece, can_stop=self._n_to_pass_over < 0)

@@ -137,8 +137,11 @@ def process_logits(
         logits = ban(logits, repeated_ngram_ids(history.ids, options.no_repeat_ngram_size - 1))
     if options.bad_words_ids:
         logits = ban_words(logits, history, options.bad_words_ids)
-    if options.ignore_eos or history.n_generated < options.min_new_tokens:
+    is_short = history.n_generated < options.min_new_tokens
+    if options.ignore_eos or is_short:
         logits = ban(logits, eos_token_ids)
+    if is_short and options.stop_token_ids:
+        logits = ban(logits, options.stop_token_ids)
     if constraint:
         logits = apply_constraint(logits, constraint)
     if logits is not unprocessed and not math.isfinite(logits.max()):

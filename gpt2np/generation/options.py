@@ -310,8 +310,9 @@ class GenerationOptions:
     )
     min_new_tokens: int = _stopping(
         0,
-        "Exclude the end-of-text token until N tokens are generated",
-        details="A stop string or another limit can still end the text earlier.",
+        "Do not stop before N tokens are generated",
+        details="Until then, the end-of-text token and stop ids are excluded, and stop texts do "
+        "not count. Another limit, or a complete constraint, can still end the text earlier.",
         json_name="min_tokens",
         is_model_default=True,
         low=0,

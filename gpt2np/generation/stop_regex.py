@@ -36,13 +36,17 @@ class StopPatterns:
         self._n_passed = 0  # characters
         self.stop_text: str | None = None
 
-    def push(self, piece: str) -> str:
+    def push(self, piece: str, can_stop: bool = True) -> str:
         """Add a piece of text; return the text that can no longer be part of a match.
+
+        Unless `can_stop`, a match that begins in the piece does not count.
 
         Raises:
             InvalidArgumentError: a search takes too long. Afterwards the patterns are ignored.
         """
         self._text += piece
+        if not can_stop:
+            return self._pass_until(len(self._text))
         matches = self._matches()
         final = [match for match in matches if self._is_final(match)]
         if final:

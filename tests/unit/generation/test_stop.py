@@ -35,6 +35,42 @@ def test_by_hand(stops, pieces, out, matched):
     assert run(stops, pieces) == (out, matched)
 
 
+@pytest.mark.parametrize(
+    ("stops", "passed_over", "piece", "out", "matched"),
+    [
+        (["b"], "ab", "cb", "abc", "b"),
+        (["\n\n"], "a\n", "\nb", "a", "\n\n"),  # ends in the second piece, as in vLLM
+        (["\n\n"], "\n\n", "b", "\n\nb", None),
+        (["b", "abc"], "ab", "d", "abd", None),
+        (["b", "abc"], "ab", "cb", "", "abc"),
+    ],
+)
+def test_stop_string_that_ends_in_text_passed_over_does_not_count(
+    stops, passed_over, piece, out, matched
+):
+    holder = StopStrings(stops)
+    text = holder.push(passed_over, can_stop=False) + holder.push(piece)
+    text += "" if holder.stop_text else holder.finish()
+    assert (text, holder.stop_text) == (out, matched)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("kind", ["stop", "stop_regex", "stop_token_ids"])
+def test_min_new_tokens_holds_back_stops(lm, kind, beams):
+    options = {"temperature": 0, "num_beams": beams, "max_new_tokens": 40, "ignore_eos": True}
+    texts = [" the", " a", ".", ","]
+    ids = [lm.tokenizer.encode(text)[0] for text in texts]
+    stops = ids if kind == "stop_token_ids" else texts if kind == "stop" else [r" the| a|\.|,"]
+    early = lm.generate("Once upon a time", **options, **{kind: stops})
+    late = lm.generate("Once upon a time", **options, **{kind: stops}, min_new_tokens=25)
+    assert early.finish_reason == "stop" and len(early.ids) < 25 < len(late.ids)
+    assert late.finish_reason == "stop"
+    if kind == "stop_token_ids":
+        assert not {*late.ids[:25]} & {*ids}
+    else:
+        assert late.text.startswith(early.text + early.stop_reason)
+
+
 @given(
     text=st.text("ab", max_size=30),
     stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
