@@ -45,6 +45,22 @@ gc.set_threshold(50_000)  # as in commands: the objects of vocabularies and modu
 
 TIERS = ("unit", "parity", "system")
 
+# The tests of the core: the packages that all others are built on, and two commands. The import
+# contract in pyproject.toml lists the packages.
+CORE = (
+    "unit/tokenizer",
+    "unit/kernels",
+    "unit/model",
+    "unit/runtime",
+    "unit/generation",
+    "unit/test_against_references.py",
+    "unit/test_everyday.py",
+    "unit/test_imports.py",
+    "unit/test_language_model.py",
+    "system/cli/test_generate.py",
+    "system/cli/test_tokenize.py",
+)
+
 # Skips that are no failures with the environment variable NO_SKIPS.
 ALLOWED_SKIPS = (
     "root may read and write|cannot create a control group|AVX-512|no small-matrix"
@@ -53,9 +69,15 @@ ALLOWED_SKIPS = (
 
 
 def pytest_ignore_collect(collection_path, config):
-    """`pytest -m unit` imports no other tier, so that it needs nothing but the extra `dev`."""
-    other_tier = collection_path.parent == CHECKOUT / "tests" and collection_path.name in TIERS[1:]
-    return True if other_tier and config.option.markexpr == "unit" else None
+    """`pytest -m unit` and `-m core` import no other test; they need only the extra `dev`."""
+    names = {"unit": ("unit",), "core": CORE}.get(config.option.markexpr)
+    return not any(is_inside(collection_path, name) for name in names) or None if names else None
+
+
+def is_inside(path, name) -> bool:
+    """Tell whether a path is in tests/`name`, or is one of its parents."""
+    wanted = CHECKOUT / "tests" / name
+    return path.is_relative_to(wanted) or wanted.is_relative_to(path)
 
 
 @pytest.fixture(autouse=True)
@@ -83,11 +105,13 @@ def may_read_all() -> bool:
 
 
 def pytest_collection_modifyitems(items):
-    """Mark each test with its tier, the folder in `tests`; slow tests belong to none."""
+    """Mark each test with its tier, the folder in `tests`, and `core`; slow tests have neither."""
     for item in items:
         tier = item.path.relative_to(CHECKOUT / "tests").parts[0]
         if tier in TIERS and item.get_closest_marker("slow") is None:
             item.add_marker(tier)
+            if any(is_inside(item.path, name) for name in CORE):
+                item.add_marker("core")
         if item.get_closest_marker("permissions") and may_read_all():
             item.add_marker(pytest.mark.skip(reason="root may read and write all files"))
 

@@ -21,14 +21,9 @@ import argparse
 from pathlib import Path
 
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
-from gpt2np.cli.model_options import (
-    add_model_arguments,
-    add_ray_arguments,
-    load_model,
-    model_source,
-    ray_cluster,
-)
-from gpt2np.cli.output import print_stderr, report_rows, running_job
+from gpt2np.cli.jobs import add_ray_arguments, model_source, ray_cluster, report_rows, running_job
+from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import spool_stdin
 from gpt2np.errors import GPT2NPError
 

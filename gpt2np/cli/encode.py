@@ -27,14 +27,15 @@ from functools import partial
 from pathlib import Path
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
-from gpt2np.cli.model_options import (
+from gpt2np.cli.jobs import (
+    add_files_argument,
     add_ray_arguments,
-    add_vocabulary_argument,
-    load_tokenizer,
+    corpus_files,
     ray_cluster,
+    running_corpus_job,
 )
-from gpt2np.cli.output import print_stderr, running_corpus_job
-from gpt2np.cli.text_input import add_files_argument, corpus_files
+from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
+from gpt2np.cli.output import print_stderr
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError, counted
 

@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.output import print_stderr
-from gpt2np.distributed.cluster import Cluster
-from gpt2np.errors import InvalidArgumentError, ModelNotFoundError
+from gpt2np.errors import ModelNotFoundError
 from gpt2np.options import options_of
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
 if TYPE_CHECKING:
-    from gpt2np.distributed.jobs import ModelArguments
     from gpt2np.hub import ModelSource
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer import Tokenizer
@@ -76,35 +74,6 @@ def _processes(text: str) -> int | str:
     if text != "auto" and not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number from 1 on")
     return text if text == "auto" else int(text)
-
-
-def model_source(args: argparse.Namespace, lm: "LanguageModel") -> "ModelArguments":
-    """Return what the workers of a cluster need to load the model `lm`, which `args` specify."""
-    from gpt2np.distributed.jobs import ModelArguments
-    from gpt2np.language_model import language_model_fingerprint
-
-    fingerprint = language_model_fingerprint(lm)
-    options = given_options(args, ModelOptions) | {"draft": "auto", "processes": 1}
-    return ModelArguments(ModelOptions(**options), fingerprint)
-
-
-def add_ray_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of a job that can run on a Ray cluster."""
-    group = parser.add_argument_group("Ray")
-    add_option(group, Cluster, "address", nargs="?", const="")
-    add_options(group, Cluster, ("workers", "cpus_per_worker"))
-
-
-def ray_cluster(args: argparse.Namespace) -> "Cluster | None":
-    """Return the cluster of --ray, --workers and --cpus-per-worker; None without --ray."""
-    given = given_options(args, Cluster)
-    if args.address is None:
-        for name in given:
-            raise InvalidArgumentError(f"{name} needs --ray", param=name)
-        return None
-    cluster = Cluster(**given | {"address": args.address or None})
-    cluster.connect()
-    return cluster
 
 
 def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:

@@ -43,15 +43,16 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
-from gpt2np.cli.model_options import (
-    add_model_arguments,
+from gpt2np.cli.jobs import (
+    add_files_argument,
     add_ray_arguments,
-    load_model,
+    corpus_files,
     model_source,
     ray_cluster,
+    running_corpus_job,
 )
-from gpt2np.cli.output import print_stderr, running_corpus_job
-from gpt2np.cli.text_input import add_files_argument, corpus_files
+from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.evaluation.options import ScoreOptions
 

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,12 +22,6 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     add("prompt", nargs="?", metavar="PROMPT", help="Prompt, or '-' to read standard input")
     file = "UTF-8 text file to read the prompt from, or '-' for standard input"
     add("--file", type=Path, metavar="FILE", help=file)
-
-
-def add_files_argument(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:
-    """Declare the files of a corpus; `spool_stdin` reads -."""
-    text = "Files, folders or patterns to read, or '-' to read text from standard input"
-    parser.add_argument(name, nargs="+", metavar=metavar, help=text)
 
 
 def read_prompt(args: argparse.Namespace) -> str:
@@ -104,22 +97,6 @@ def _read_text(stream: BinaryIO, source: str) -> str:
         advice = how_to_raise("max_document_bytes")
         raise InvalidArgumentError(f"{source} has more than {most:,} bytes; {advice}")
     return decode_utf8(data, source)
-
-
-def corpus_files(paths: Iterable[str], written: Sequence[Path], field: str) -> list[Path]:
-    """Return the files of a corpus, except those that the command writes.
-
-    Raises:
-        InvalidArgumentError: there is no file, or `field` has no effect on any of them.
-    """
-    from gpt2np.data.corpus import find_files, kind_of
-
-    files = find_files(map(spool_stdin, paths), written, print_stderr)
-    kinds = {kind_of(file).removesuffix(".gz") for file in files}
-    if field != "text" and not kinds & {".jsonl", ".csv", ".tsv", ".parquet"}:
-        message = "--field is for .jsonl, .csv, .tsv and .parquet files; there is none to read"
-        raise InvalidArgumentError(message)
-    return files
 
 
 def strip_newline(text: str) -> str:

@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_groups, given_options
+from gpt2np.cli.jobs import exit_on_interrupt
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
-from gpt2np.cli.output import exit_on_interrupt, print_stderr
+from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interrupts import held_signals
 from gpt2np.progress import progress_bar

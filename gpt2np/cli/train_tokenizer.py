@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
-from gpt2np.cli.output import print_skipped, print_stderr
-from gpt2np.cli.text_input import add_files_argument, corpus_files
+from gpt2np.cli.jobs import add_files_argument, corpus_files, print_skipped
+from gpt2np.cli.output import print_stderr
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.options import options_of

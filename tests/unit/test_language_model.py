@@ -492,9 +492,9 @@ def test_every_public_name_exists_and_is_documented():
 
 
 def test_every_module_is_an_attribute():
-    optional = set() if importlib.util.find_spec("llm") else {"llm_plugin"}
-    names = {module.name for module in pkgutil.iter_modules(gpt2np.__path__)}
-    for name in names - optional:
+    needs = {"llm_plugin": "llm", "option_types": "pydantic"}
+    missing = {name for name, need in needs.items() if not importlib.util.find_spec(need)}
+    for name in {module.name for module in pkgutil.iter_modules(gpt2np.__path__)} - missing:
         assert getattr(gpt2np, name).__name__ == f"gpt2np.{name}"
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-import tokenizers
 from helpers.command_line import run_here
 
 EOT = "<|endoftext|>"
@@ -36,7 +35,7 @@ def output(gpt2_vocabulary):
 @pytest.fixture(scope="module")
 def peer(gpt2_vocabulary):
     files = (str(gpt2_vocabulary / name) for name in ("vocab.json", "merges.txt"))
-    return tokenizers.ByteLevelBPETokenizer(*files)
+    return pytest.importorskip("tokenizers").ByteLevelBPETokenizer(*files)
 
 
 class TestOutput:
@@ -202,6 +201,7 @@ class TestBadInput:
         self.check(tokenize("x", model=file), 1, told)
 
     def test_a_character_that_a_vocabulary_lacks(self, tmp_path):
+        tokenizers = pytest.importorskip("tokenizers")
         model = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
         model.save(str(tmp_path / "tokenizer.json"))
         self.check(tokenize("abc", model=tmp_path), 2, "'c' is not in the vocabulary")

@@ -1,0 +1,151 @@
+"""Files, cluster and progress of the commands that run a job over many texts."""
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt2np.cli.declared_options import add_option, add_options, given_options
+from gpt2np.cli.output import print_stderr
+from gpt2np.cli.text_input import spool_stdin
+from gpt2np.data.resumable import JobCallbacks, partial_folder
+from gpt2np.distributed.cluster import Cluster
+from gpt2np.errors import InvalidArgumentError, counted
+from gpt2np.runtime.options import ModelOptions
+
+if TYPE_CHECKING:
+    from gpt2np.distributed.jobs import ModelArguments
+    from gpt2np.language_model import LanguageModel
+
+_LOG_INTERVAL = 60.0  # seconds between two lines of progress in a log file
+
+
+def add_files_argument(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:
+    """Declare the files of a corpus; `spool_stdin` reads -."""
+    text = "Files, folders or patterns to read, or '-' to read text from standard input"
+    parser.add_argument(name, nargs="+", metavar=metavar, help=text)
+
+
+def corpus_files(paths: Iterable[str], written: Sequence[Path], field: str) -> list[Path]:
+    """Return the files of a corpus, except those that the command writes.
+
+    Raises:
+        InvalidArgumentError: there is no file, or `field` has no effect on any of them.
+    """
+    from gpt2np.data.corpus import find_files, kind_of
+
+    files = find_files(map(spool_stdin, paths), written, print_stderr)
+    kinds = {kind_of(file).removesuffix(".gz") for file in files}
+    if field != "text" and not kinds & {".jsonl", ".csv", ".tsv", ".parquet"}:
+        message = "--field is for .jsonl, .csv, .tsv and .parquet files; there is none to read"
+        raise InvalidArgumentError(message)
+    return files
+
+
+def add_ray_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of a job that can run on a Ray cluster."""
+    group = parser.add_argument_group("Ray")
+    add_option(group, Cluster, "address", nargs="?", const="")
+    add_options(group, Cluster, ("workers", "cpus_per_worker"))
+
+
+def ray_cluster(args: argparse.Namespace) -> Cluster | None:
+    """Return the cluster of --ray, --workers and --cpus-per-worker; None without --ray."""
+    given = given_options(args, Cluster)
+    if args.address is None:
+        for name in given:
+            raise InvalidArgumentError(f"{name} needs --ray", param=name)
+        return None
+    cluster = Cluster(**given | {"address": args.address or None})
+    cluster.connect()
+    return cluster
+
+
+def model_source(args: argparse.Namespace, lm: "LanguageModel") -> "ModelArguments":
+    """Return what the workers of a cluster need to load the model `lm`, which `args` specify."""
+    from gpt2np.distributed.jobs import ModelArguments
+    from gpt2np.language_model import language_model_fingerprint
+
+    fingerprint = language_model_fingerprint(lm)
+    options = given_options(args, ModelOptions) | {"draft": "auto", "processes": 1}
+    return ModelArguments(ModelOptions(**options), fingerprint)
+
+
+@contextlib.contextmanager
+def running_job(
+    out: Path, position: Callable[[int], object], **options: Any
+) -> Iterator[JobCallbacks]:
+    """Show a job that writes `out` in a tqdm bar with `options`; Ctrl-C exits with code 130.
+
+    `position` formats the progress. Without a terminal, the bar is a line each minute.
+    """
+    from tqdm import tqdm  # required by huggingface_hub
+
+    is_terminal = sys.stderr.isatty()
+    options |= {"disable": False, "mininterval": 0.1 if is_terminal else _LOG_INTERVAL}
+    options |= {"leave": False, "delay": 0 if is_terminal else _LOG_INTERVAL}
+    with exit_on_interrupt(partial_folder(out)), tqdm(**options) as bar:
+        started = time.monotonic()
+
+        def write(message: object) -> None:
+            if is_terminal:
+                bar.write(f"{message}", file=sys.stderr)
+            else:
+                print_stderr(f"{message}")
+
+        def on_resume(done: int) -> None:
+            write(f"resuming at {position(done)}")
+            bar.initial = bar.n = done
+
+        def on_progress(done: int, n_tokens: int) -> None:
+            seconds = time.monotonic() - started
+            speed = f"{n_tokens / seconds:,.0f} tokens/s" if seconds else ""
+            bar.set_postfix_str(speed, refresh=False)
+            bar.update(done - bar.n)
+
+        yield JobCallbacks(
+            on_resume,
+            on_restart=lambda changes: write(f"discarding unfinished work: {'; '.join(changes)}"),
+            on_progress=on_progress,
+            on_skip=lambda problem: write(f"skipped: {problem}"),
+        )
+
+
+def running_corpus_job(
+    out: Path, files: Sequence[Path], description: str
+) -> contextlib.AbstractContextManager[JobCallbacks]:
+    """Show a job that reads the bytes of `files`; see `running_job`."""
+    total = sum(file.stat().st_size for file in files)
+    options = {"total": total, "desc": description, "unit": "B", "unit_scale": True}
+    return running_job(out, lambda done: f"{done / total:.0%}", **options)
+
+
+@contextlib.contextmanager
+def exit_on_interrupt(folder: Path) -> Iterator[None]:
+    """After Ctrl-C, print how to resume from the folder of unfinished work; exit with code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        when, end = " before the first results", "start"
+        if folder.exists():
+            when, end = "", f"resume from {folder}"
+        print_stderr(f"interrupted{when}; run the same command again to {end}")
+        sys.exit(130)
+
+
+def print_skipped(problem: object) -> None:
+    """Report a file or document that is skipped."""
+    print_stderr(f"skipped: {problem}")
+
+
+def report_rows(out: Path, written: tuple[int, str], skipped: tuple[int, str]) -> int:
+    """Print how many rows are in `out` and how many were skipped; return the exit code.
+
+    Each argument is a number and the noun to count. The exit code is 1 if anything was skipped.
+    """
+    problems = f", {counted(*skipped)} skipped" if skipped[0] else ""
+    print_stderr(f"{counted(*written)} in {out}{problems}")
+    return 1 if skipped[0] else 0
