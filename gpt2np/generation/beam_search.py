@@ -26,23 +26,16 @@ if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """A finished continuation that a beam search has found."""
+@dataclass
+class Beam:
+    """A continuation that a beam search extends, or has finished."""
 
     ids: list[int]  # includes the id that ended the continuation
-    score: float  # sum of log probabilities / length ** length_penalty
-    finish_reason: FinishReason
-
-
-@dataclass
-class _Beam:
-    """A continuation that the beam search still extends."""
-
-    ids: list[int]
     total_logprob: np.float32
     cache: KVCache
     constraint: Constraint | None
+    finish_reason: FinishReason | None = None
+    score: float = 0.0  # total_logprob / length ** length_penalty
 
 
 @dataclass
@@ -51,27 +44,30 @@ class _Search:
 
     request: Request
     max_length: int  # maximum number of ids of a continuation
-    hypotheses: list[Hypothesis] = field(default_factory=list)
-    is_hopeless: bool = False  # whether no running beam can still enter `hypotheses`
+    finished: list[Beam] = field(default_factory=list)
+    is_hopeless: bool = False  # whether no running beam can still enter `finished`
 
     @property
     def is_full(self) -> bool:
-        return len(self.hypotheses) == self.request.options.num_beams
+        return len(self.finished) == self.request.options.num_beams
 
     @property
     def is_finished(self) -> bool:
         return self.is_hopeless or (self.is_full and self.request.options.early_stopping is True)
 
-    def finish_reason(self, beam: _Beam) -> FinishReason | None:
-        last, constraint = beam.ids[-1], beam.constraint
-        if last in self.request.eos_token_ids:
-            return "eos"
-        if last in self.request.options.stop_token_ids or (constraint and constraint.complete):
-            return "stop"
-        return "length" if len(beam.ids) == self.max_length else None
-
-    def hypothesis(self, beam: _Beam, reason: FinishReason) -> Hypothesis:
-        return Hypothesis(beam.ids, self.score(beam.total_logprob, len(beam.ids)), reason)
+    def extended(self, beam: Beam, token_id: int, total_logprob: np.float32) -> Beam:
+        """Return a beam with one more token."""
+        ids, options = [*beam.ids, token_id], self.request.options
+        reason: FinishReason | None = None
+        constraint = beam.constraint.advance(token_id) if beam.constraint else None
+        if token_id in self.request.eos_token_ids:
+            reason = "eos"
+        elif token_id in options.stop_token_ids or (constraint and constraint.complete):
+            reason = "stop"
+        elif len(ids) == self.max_length:
+            reason = "length"
+        score = self.score(total_logprob, len(ids))
+        return Beam(ids, total_logprob, beam.cache, constraint, reason, score)
 
     @np.errstate(all="ignore")  # a score may be infinite with a large length_penalty
     def score(self, total_logprob: np.float32, length: int) -> float:
@@ -79,15 +75,15 @@ class _Search:
             np.float32(total_logprob / np.float32(length**self.request.options.length_penalty))
         )
 
-    def add(self, hypotheses: Sequence[Hypothesis]) -> None:
+    def add(self, beams: Sequence[Beam]) -> None:
         """Add finished continuations; keep the best `num_beams`. No effect after the search."""
         if not self.is_finished:
-            candidates = [*self.hypotheses, *hypotheses]
-            candidates.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
-            self.hypotheses = candidates[: self.request.options.num_beams]
+            candidates = [*self.finished, *beams]
+            candidates.sort(key=lambda beam: beam.score, reverse=True)
+            self.finished = candidates[: self.request.options.num_beams]
 
 
-def beam_search(model: GPT2, request: Request) -> list[Hypothesis]:
+def beam_search(model: GPT2, request: Request) -> list[Beam]:
     """Return up to `num_beams` continuations of a prompt, best first.
 
     One forward pass extends every beam by one token. `beam_completion`, not this function, applies
@@ -100,42 +96,39 @@ def beam_search(model: GPT2, request: Request) -> list[Hypothesis]:
     start = start_sequence(model, request)
     max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
     search = _Search(request, max_length)
-    beams = [_Beam([], np.float32(0), start.cache, request.constraint)]
+    beams = [Beam([], np.float32(0), start.cache, request.constraint)]
     new = [prompt]
     while True:
         logits = compute_logits(model, new, [beam.cache for beam in beams], last_token_indices(new))
         beams = _next_beams(search, beams, logits)
         if time.monotonic() >= start.deadline:
-            search.add([search.hypothesis(beam, "time") for beam in beams])
+            search.add([replace(beam, finish_reason="time") for beam in beams])
             beams = []
         if not beams or search.is_finished:
-            return search.hypotheses
+            return search.finished
         new = [[beam.ids[-1]] for beam in beams]
 
 
-def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[_Beam]:
+def _next_beams(search: _Search, beams: Sequence[Beam], logits: Array) -> list[Beam]:
     """Return the running beams after one more token; add ended continuations to `search`."""
     request, options = search.request, search.request.options
-    ended: list[Hypothesis] = []
-    running: list[tuple[int, _Beam]] = []  # (index of the extended beam, new beam)
+    ended: list[Beam] = []
+    running: list[tuple[int, Beam]] = []  # (index of the extended beam, new beam)
     n_end_ids = len({*request.eos_token_ids}) + len(options.stop_token_ids)
     candidates = _candidates(search, beams, logits, max(2, 1 + n_end_ids) * options.num_beams)
     for rank, (index, token_id, total_logprob) in enumerate(candidates):
-        beam = beams[index]
-        constraint = beam.constraint.advance(token_id) if beam.constraint else None
-        longer = _Beam([*beam.ids, token_id], total_logprob, beam.cache, constraint)
-        reason = search.finish_reason(longer)
-        if reason is None:
+        longer = search.extended(beams[index], token_id, total_logprob)
+        if longer.finish_reason is None:
             running.append((index, longer))
         elif rank < options.num_beams:  # a worse candidate that ends is dropped
-            ended.append(search.hypothesis(longer, reason))
+            ended.append(longer)
     search.add(ended)
     running = running[: options.num_beams]
-    if running and search.is_full:  # can the best running beam still enter `hypotheses`?
+    if running and search.is_full:  # can the best running beam still enter `finished`?
         best, length = running[0][1].total_logprob, len(running[0][1].ids)
         if options.early_stopping == "never" and options.length_penalty > 0:
             length = search.max_length
-        if search.score(best, length) <= search.hypotheses[-1].score:
+        if search.score(best, length) <= search.finished[-1].score:
             search.is_hopeless = True
     used: set[int] = set()
     for index, beam in running:  # only the first extension of a beam takes over its KV cache
@@ -146,7 +139,7 @@ def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[
 
 
 def _candidates(
-    search: _Search, beams: Sequence[_Beam], logits: Array, count: int
+    search: _Search, beams: Sequence[Beam], logits: Array, count: int
 ) -> list[tuple[int, int, np.float32]]:
     """Return the `count` most likely one-token extensions of the beams, best first.
 
@@ -154,12 +147,15 @@ def _candidates(
     """
     rows, errors = [], []
     for beam, row in zip(beams, logits, strict=True):
+        logprobs = log_softmax(row).astype(np.float32)
+        history = TokenHistory(search.request.ids, beam.ids)
         try:
-            rows.append(_total_logprobs(search, beam, row))
+            logprobs = search.request.process(logprobs, history, beam.constraint)
+            rows.append(logprobs + beam.total_logprob)
         except InvalidArgumentError as error:  # other beams may continue
             rows.append(np.full(len(row), -np.inf, np.float32))
             errors.append(error)
-    if len(errors) == len(beams) and not search.hypotheses:
+    if len(errors) == len(beams) and not search.finished:
         raise errors[0]
     totals = np.stack(rows)
     flat = totals.reshape(-1)
@@ -170,13 +166,6 @@ def _candidates(
     return [(index, token_id, totals[index, token_id]) for index, token_id in positions]
 
 
-def _total_logprobs(search: _Search, beam: _Beam, logits: Array) -> Array:
-    """Return the total log probability of a beam after each possible next token, (V,)."""
-    logprobs = log_softmax(logits).astype(np.float32)
-    history = TokenHistory(search.request.ids, beam.ids)
-    return search.request.process(logprobs, history, beam.constraint) + beam.total_logprob
-
-
 def beam_completion(model: GPT2, request: Request) -> Completion:
     """Run a beam search. Returns the best continuation, with runners-up in `alternatives`.
 
@@ -185,21 +174,19 @@ def beam_completion(model: GPT2, request: Request) -> Completion:
     options, tokenizer, prompt_ids = request.options, request.tokenizer, list(request.ids)
     assert tokenizer is not None
     started = time.perf_counter()
-    hypotheses = beam_search(model, request)[: options.num_return_sequences]
+    beams = beam_search(model, request)[: options.num_return_sequences]
     decoding = tokenizer, options, request.eos_token_ids, request.n_healed
-    results = [
-        _cut_at_stop(hypothesis, StreamingDetokenizer(*decoding)) for hypothesis in hypotheses
-    ]
+    results = [_cut_at_stop(beam, StreamingDetokenizer(*decoding)) for beam in beams]
     seconds = time.perf_counter() - started
     prompt_logprobs = _logprobs(model, prompt_ids, options.prompt_logprobs)
     completions = []
-    for text, stop_reason, hypothesis in results:
-        logprobs = _logprobs(model, [*prompt_ids, *hypothesis.ids], options.logprobs)
+    for text, stop_reason, beam in results:
+        logprobs = _logprobs(model, [*prompt_ids, *beam.ids], options.logprobs)
         completion = Completion.of(
             request,
             text=text,
-            ids=hypothesis.ids,
-            finish_reason=hypothesis.finish_reason,
+            ids=beam.ids,
+            finish_reason=beam.finish_reason,
             seconds=seconds,
             logprobs=None if logprobs is None else logprobs[len(prompt_ids) - 1 :],
             prompt_logprobs=None if prompt_logprobs is None else [None, *prompt_logprobs],
@@ -210,22 +197,22 @@ def beam_completion(model: GPT2, request: Request) -> Completion:
 
 
 def _cut_at_stop(
-    hypothesis: Hypothesis, detokenizer: StreamingDetokenizer
-) -> tuple[str, str | int | None, Hypothesis]:
-    """Cut a hypothesis at the first stop text.
+    beam: Beam, detokenizer: StreamingDetokenizer
+) -> tuple[str, str | int | None, Beam]:
+    """Cut a beam at the first stop text.
 
-    Returns the text, `Completion.stop_reason` and the shortened hypothesis.
+    Returns the text, `Completion.stop_reason` and the shortened beam.
     """
-    for i, token_id in enumerate(hypothesis.ids):
+    for i, token_id in enumerate(beam.ids):
         detokenizer.push(token_id)
         if detokenizer.is_stopped:
-            hypothesis = replace(hypothesis, ids=hypothesis.ids[: i + 1])
+            beam = replace(beam, ids=beam.ids[: i + 1])
             break
     if detokenizer.finish():
-        hypothesis = replace(hypothesis, finish_reason="stop")
-    stop_reason = detokenizer.stop_reason(hypothesis.finish_reason, hypothesis.ids)
-    return detokenizer.text, stop_reason, hypothesis
+        beam = replace(beam, finish_reason="stop")
+    stop_reason = detokenizer.stop_reason(beam.finish_reason, beam.ids)
+    return detokenizer.text, stop_reason, beam
 
 
 def _logprobs(model: GPT2, ids: list[int], top: int | None) -> list[TokenLogprob] | None:
-    return None if top is None else text_logprobs(model, ids, top, model.new_cache())
+    return None if top is None else text_logprobs(model, ids, top)

@@ -15,7 +15,7 @@ from gpt2np.generation.logits_processors import active_filters, compute_logits, 
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.model import GPT2, KVCache
+from gpt2np.model import GPT2
 from gpt2np.model.ops import exp_and_row_sums, softmax
 
 _CHUNK = 64  # rows of logits in memory at a time
@@ -131,18 +131,14 @@ def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
     return TokenLogprob(int(token_id), float(logprobs[token_id]), tuple(most_likely))
 
 
-def text_logprobs(model: GPT2, ids: Sequence[int], top: int, cache: KVCache) -> list[TokenLogprob]:
-    """Compute log probabilities of the ids of a text, and of the `top` most likely ids beside each.
-
-    `cache` holds the keys and values of the first ids; the call adds those of the other ids,
-    except the last. Returns the log probabilities of the ids after the first new id; with an empty
-    cache, the log probabilities of ids[1:].
+def text_logprobs(model: GPT2, ids: Sequence[int], top: int) -> list[TokenLogprob]:
+    """Compute log probabilities of ids[1:], and of the `top` most likely ids beside each.
 
     Raises:
         CheckpointError: the logits are infinite or NaN.
     """
-    logprobs = []
-    for start in range(cache.length, len(ids) - 1, _CHUNK):
+    logprobs, cache = [], model.new_cache()
+    for start in range(0, len(ids) - 1, _CHUNK):
         stop = min(start + _CHUNK, len(ids) - 1)
         targets = ids[start + 1 : stop + 1]
         logprobs += [  # no variable keeps the logits in memory during the next pass

@@ -99,7 +99,7 @@ def test_long_prompts_take_little_memory(lm):
     peaks = []
     for _ in range(3):  # other threads allocate memory, too
         tracemalloc.start()
-        assert len(text_logprobs(lm.model, ids, 2, lm.model.new_cache())) == 511
+        assert len(text_logprobs(lm.model, ids, 2)) == 511
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert min(peaks) < 0.8 * 512 * 4096 * 4 + 2 * 512 * 4 * 256 * lm.model.config.n_layer
@@ -112,7 +112,7 @@ def test_on_a_random_model(tiny):
         ids = rng.integers(0, 211, rng.integers(2, 48)).tolist()
         logs = reference_logits(reference, ids).astype(np.float64)
         logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
-        result = text_logprobs(model, ids, 0, model.new_cache())
+        result = text_logprobs(model, ids, 0)
         np.testing.assert_allclose(
             [item.logprob for item in result],
             logs[np.arange(len(ids) - 1), ids[1:]],
