@@ -27,7 +27,8 @@ from gpt2np.data.files import check_target
 from gpt2np.errors import InvalidArgumentError, check_argument, counted
 from gpt2np.interp import Target, Trace, describe_pass, saliency
 from gpt2np.interp.description import DESCRIBED_POINTS
-from gpt2np.interp.summary import OVERVIEW_POINTS, overview, summarize_arrays
+from gpt2np.interp.lens import RESIDUALS, lens_table
+from gpt2np.interp.summary import PATTERNS, summarize_arrays
 from gpt2np.interp.trace import prompt_ids, trace
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
@@ -71,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     ids = prompt_ids(lm, prompt)
     points = select_hook_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
     with np.errstate(all="ignore"):  # NaN and infinity raise an error later
-        shown = DESCRIBED_POINTS if args.json else OVERVIEW_POINTS
-        found = _run_trace(lm, ids, [*points, *shown])
+        needed = DESCRIBED_POINTS if args.json else (*RESIDUALS, PATTERNS)
+        found = _run_trace(lm, ids, [*points, *needed])
         if args.npz:
             saved = found.subset(points)
             saved.save(args.npz)
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             style = terminal_style()
             tables = [report.numbers_table(arrays, style)] if arrays else []
-            print("\n\n".join([_overview(lm, found, top, style), *tables]), flush=True)
+            print("\n\n".join([_report(lm, found, top, style), *tables]), flush=True)
     return 0
 
 
@@ -122,14 +123,14 @@ def _described(lm: LanguageModel, trace: Trace, top: int, has_saliency: bool) ->
     return described
 
 
-def _overview(lm: LanguageModel, trace: Trace, top: int, style: Style) -> str:
+def _report(lm: LanguageModel, trace: Trace, top: int, style: Style) -> str:
     """Return the text report, as wide as the terminal."""
     width = shutil.get_terminal_size().columns
     n_columns = min(report.lens_columns(width), len(trace.ids))
     total = n_columns * (lm.model.config.n_layer + 1)
     with progress_bar(total, "logit lens", "position") as bar:
-        found = overview(lm.model, trace, top, last=n_columns, progress=bar.update)
-    return report.as_text(found, lm.tokenizer.vocabulary.token_bytes, width, style)
+        lens = lens_table(lm.model, trace, top, last=n_columns, progress=bar.update)
+    return report.as_text(trace, lens, lm.tokenizer.vocabulary.token_bytes, width, style)
 
 
 def _point_table() -> str:

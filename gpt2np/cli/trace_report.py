@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpt2np.interp.summary import ArraySummary, AttentionWeight, Overview
+from gpt2np.interp.lens import LensTable, top_k
+from gpt2np.interp.summary import PATTERNS, ArraySummary
+from gpt2np.interp.trace import Trace
 from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_token, token_rows
 from gpt2np.tokenizer.vocabulary import token_bytes
 
@@ -17,14 +19,17 @@ _HEAD_CELL = 3 + _POSITION + 7  # "12→" before the position, " 100%  " after i
 _BAR = 40
 
 
-def as_text(overview: Overview, table: Mapping[int, bytes], width: int, style: Style) -> str:
-    """Format the overview: tokens, logit lens, the last token's attention, and the next token."""
-    tokens = token_bytes(overview.ids, table)
+def as_text(
+    trace: Trace, lens: LensTable, table: Mapping[int, bytes], width: int, style: Style
+) -> str:
+    """Format a pass: tokens, logit lens, the last token's attention, and the next token."""
+    ids = trace.ids.tolist()
+    tokens = token_bytes(ids, table)
     parts = (
-        [token_rows(tokens, overview.ids, width, style)],
-        _lens_lines(overview, table, width, style),
-        _attention_lines(overview, tokens, width, style),
-        _next_token_lines(overview, table, style),
+        [token_rows(tokens, ids, width, style)],
+        _lens_lines(lens, tokens, table, width, style),
+        _attention_lines(trace, tokens, lens.ids.shape[-1], width, style),
+        _next_token_lines(trace, lens, table, style),
     )
     return "\n\n".join("\n".join(part) for part in parts)
 
@@ -35,14 +40,14 @@ def lens_columns(width: int) -> int:
 
 
 def _lens_lines(
-    overview: Overview, table: Mapping[int, bytes], width: int, style: Style
+    lens: LensTable, tokens: Sequence[bytes], table: Mapping[int, bytes], width: int, style: Style
 ) -> Iterator[str]:
     """Yield the logit lens: a line for the embedding and each block, a column for each token."""
-    lens, total = overview.lens, len(overview.ids)
+    total = len(tokens)
     n_columns = min(len(lens.positions), lens_columns(width))
     suffix = "" if n_columns == total else f" (the last {n_columns} of {total} tokens)"
     yield style.bold(f"logit lens: next token predicted after each block{suffix}")
-    heads = [_fit(token, _CELL) for token in token_bytes(overview.ids[-n_columns:], table)]
+    heads = [_fit(token, _CELL) for token in tokens[-n_columns:]]
     yield style.dim("after".ljust(_LABEL) + "".join(heads).rstrip())
     ids, probabilities = lens.ids[:, -n_columns:, 0], lens.probabilities[:, -n_columns:, 0]
     for point, row, p in zip(lens.points, ids, probabilities, strict=True):
@@ -54,32 +59,34 @@ def _lens_lines(
 
 
 def _attention_lines(
-    overview: Overview, tokens: Sequence[bytes], width: int, style: Style
+    trace: Trace, tokens: Sequence[bytes], most: int, width: int, style: Style
 ) -> Iterator[str]:
-    """Yield a line per block with the largest attention weights of the last token."""
+    """Yield a line per block with the largest attention weights of the last token, over all heads.
+
+    `most` is the largest number of weights.
+    """
     yield style.bold("attention of the last token (head→token@position)")
-    n_cells = max(1, (width - _LABEL) // _HEAD_CELL)
-    for weights in overview.top_attention:
-        cells = "".join(_attention_cell(weight, tokens) for weight in weights[:n_cells])
-        yield style.dim(f"block {weights[0].layer}".ljust(_LABEL)) + cells.rstrip()
-
-
-def _attention_cell(head: AttentionWeight, tokens: Sequence[bytes]) -> str:
-    position = f"@{head.position}"
-    token = _fit(tokens[head.position], _POSITION - len(position)).rstrip() + position
-    return f"{head.head:>2}→{_pad(token, _POSITION)}{head.weight:5.0%}  "
+    n_cells = min(most, max(1, (width - _LABEL) // _HEAD_CELL))
+    for layer, name in enumerate(trace.require(PATTERNS)):
+        weights = trace[name][:, -1].reshape(-1)  # (H·T)
+        cells = ""
+        for index in top_k(weights, min(n_cells, weights.size)):
+            head, position = divmod(int(index), len(tokens))
+            token = _fit(tokens[position], _POSITION - len(f"@{position}")).rstrip()
+            cells += f"{head:>2}→{_pad(f'{token}@{position}', _POSITION)}{weights[index]:5.0%}  "
+        yield style.dim(f"block {layer}".ljust(_LABEL)) + cells.rstrip()
 
 
 def _next_token_lines(
-    overview: Overview, table: Mapping[int, bytes], style: Style
+    trace: Trace, lens: LensTable, table: Mapping[int, bytes], style: Style
 ) -> Iterator[str]:
     """Yield a bar for each likely next token, then the total probability of all other tokens."""
     yield style.bold("next token")
-    ids, probabilities = overview.next_ids, overview.next_probabilities
+    ids, probabilities = lens.ids[-1, -1].tolist(), lens.probabilities[-1, -1].tolist()
     for token, p in zip(token_bytes(ids, table), probabilities, strict=True):
         bar = "█" * round(p / probabilities[0] * _BAR)
         yield f"{_fit(token, 2 * _TOKEN)}{p:6.1%} {bar}".rstrip()
-    n_rest = overview.vocab_size - len(ids)
+    n_rest = trace.config.vocab_size - len(ids)
     rest = max(0.0, 1 - sum(probabilities))
     yield style.dim(f"{f'{n_rest:,} others':<{2 * _TOKEN}}{rest:6.1%}")
 

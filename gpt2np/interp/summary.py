@@ -1,27 +1,22 @@
-"""Summaries of a trace: statistics of attention heads and arrays, and an overview.
+"""Summaries of a trace: statistics of attention heads and arrays.
 
-Shape letters: K residuals, L layers, H heads, T tokens.
+Shape letters: H heads, R queries, T tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.logits_processors import check_finite
-from gpt2np.interp.lens import RESIDUALS, LensTable, lens_table, top_k
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace, trace
 from gpt2np.kernels.array import Array, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
-from gpt2np.model.ops import softmax
 
 PATTERNS = "blocks.*.attn.pattern"
-OVERVIEW_POINTS = (*RESIDUALS, PATTERNS, "logits")
-"""The hook points that `overview` needs."""
 
 
 @dataclass(frozen=True)
@@ -105,16 +100,6 @@ def _mean_weight_at(pattern: Array, distance: int) -> Array:
 
 
 @dataclass(frozen=True)
-class AttentionWeight:
-    """The attention weight of one head from the last token to the token at `position`."""
-
-    layer: int
-    head: int
-    position: int
-    weight: float
-
-
-@dataclass(frozen=True)
 class ArraySummary:
     """Name, shape, minimum, mean and maximum of an array."""
 
@@ -123,56 +108,6 @@ class ArraySummary:
     least: float
     mean: float
     largest: float
-
-
-@dataclass(frozen=True)
-class Overview:
-    """An overview of a pass over T tokens: logit lens, attention, n most likely next tokens."""
-
-    ids: list[int]
-    lens: LensTable
-    top_attention: list[list[AttentionWeight]]  # per layer, the n largest weights of the last token
-    next_ids: list[int]
-    next_probabilities: list[float]  # over the whole vocabulary
-    vocab_size: int
-
-
-def overview(
-    model: GPT2 | LanguageModel,
-    trace: Trace,
-    n: int = 10,
-    *,
-    last: int | None = None,
-    progress: Callable[[int], object] = lambda count: None,
-) -> Overview:
-    """Summarize a trace that has the hook points OVERVIEW_POINTS.
-
-    `last` and `progress` are passed to `lens_table`.
-    """
-    model = as_gpt2(model)
-    names = trace.require(PATTERNS)
-    lens = lens_table(model, trace, n, last=last, progress=progress)
-    logits = trace["logits"][-1]
-    check_finite(logits, model)
-    p = softmax(logits)
-    next_ids = top_k(p, n)
-    return Overview(
-        trace.ids.tolist(),
-        lens,
-        [_largest_weights(layer, trace[name][:, -1], n) for layer, name in enumerate(names)],
-        next_ids.tolist(),
-        p[next_ids].tolist(),
-        model.config.vocab_size,
-    )
-
-
-def _largest_weights(layer: int, rows: Array, n: int) -> list[AttentionWeight]:
-    """Return the n largest attention weights of a query over all heads; `rows` is (H, T)."""
-    heads, positions = np.unravel_index(top_k(rows.reshape(-1), min(n, rows.size)), rows.shape)
-    return [
-        AttentionWeight(layer, int(head), int(position), float(rows[head, position]))
-        for head, position in zip(heads, positions, strict=True)
-    ]
 
 
 def summarize_arrays(arrays: Mapping[str, Array]) -> list[ArraySummary]:

@@ -76,7 +76,7 @@ class TestView:
 
     def test_stderr_tells_the_model_and_the_memory(self, traced):
         lines = run(FOX).stderr.decode().splitlines()
-        points = ["embed", "blocks.*.resid", "blocks.*.attn.pattern", "logits"]
+        points = ["embed", "blocks.*.resid", "blocks.*.attn.pattern"]
         megabytes = traced.subset(points).nbytes / 1e6
         assert lines == [
             "model: bundled",
@@ -118,11 +118,10 @@ class TestView:
 
     def test_what_the_whole_model_says_stands_out(self, lm, traced):
         from gpt2np.cli.trace_report import as_text
-        from gpt2np.interp.summary import overview
         from gpt2np.tokenizer.display import Style
 
         table = lm.tokenizer.vocabulary.token_bytes
-        text = as_text(overview(lm.model, traced), table, 200, Style(color=True))
+        text = as_text(traced, lens_table(lm, traced, 10), table, 200, Style(color=True))
         last = text[text.index("block 5") :].partition("\n")[0]
         first = text[text.index("embed") :].partition("\n")[0]
         assert last.count("\x1b[1;32m") == 8 and first.count("\x1b[1;32m") < 4
