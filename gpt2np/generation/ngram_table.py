@@ -30,6 +30,7 @@ MAX_CONTEXT = 3
 
 METADATA_KEY = "gpt2np_ngram_table"
 _VERSION = 1
+_DTYPES = {"hashes": ["uint32"], "next_ids": ["uint16", "uint32"], "probabilities": ["uint8"]}
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: multiplicative hashing
 _LENGTH_SEED = 0xD6E8FEB86659FD93  # contexts of different lengths get different hashes
 
@@ -90,13 +91,6 @@ class NgramTable:
         return None
 
 
-_TENSORS: Mapping[str, tuple[str, ...]] = {
-    "hashes": ("uint32",),
-    "next_ids": ("uint16", "uint32"),
-    "probabilities": ("uint8",),
-}
-
-
 def hash_contexts(keys: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
     """Hash contexts of `length` ids, each given as one integer in base `vocab_size`."""
     seed = np.uint64(length * _LENGTH_SEED & 0xFFFFFFFFFFFFFFFF)
@@ -116,32 +110,34 @@ def read_ngram_table(path: Path) -> NgramTable:
     Raises:
         CheckpointError: the file is missing, damaged, or not an n-gram table.
     """
-    if not path.is_file():
-        raise CheckpointError(f"the n-gram table {path} is missing, or not a file")
     try:
         with safe_open(path, framework="numpy") as file:
-            description = json.loads((file.metadata() or {}).get(METADATA_KEY, "{}"))
-            if not isinstance(description, dict) or "version" not in description:
-                raise _damaged(path, "it holds something else")
-            if description["version"] != _VERSION:
-                raise _damaged(path, f"its version is not {_VERSION}")
-            if set(file.keys()) != set(_TENSORS):
-                raise _damaged(path, f"its tensors must be {', '.join(_TENSORS)}")
-            arrays = {name: file.get_tensor(name) for name in _TENSORS}
-            vocab_size = description["vocab_size"]
-            if not isinstance(vocab_size, int):
-                raise _damaged(path, "its vocab_size is not an integer")
-            fingerprint = str(description["vocabulary_sha256"])
+            description = json.loads((file.metadata() or {})[METADATA_KEY])
+            arrays = {name: file.get_tensor(name) for name in _DTYPES}
+        if description["version"] != _VERSION:
+            raise ValueError(f"its version is not {_VERSION}")
+        fingerprint, vocab_size = str(description["vocabulary_sha256"]), description["vocab_size"]
+        _check(arrays, vocab_size)
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
-        raise _damaged(path, str(error)) from error
-    for name, dtypes in _TENSORS.items():
-        if arrays[name].dtype.name not in dtypes or arrays[name].shape != arrays["hashes"].shape:
-            raise _damaged(path, f"{name} has the wrong dtype or shape")
-    if arrays["hashes"].ndim != 1 or np.any(arrays["hashes"][1:] <= arrays["hashes"][:-1]):
-        raise _damaged(path, "its hashes are not sorted")
-    if np.any(arrays["next_ids"] >= vocab_size):
-        raise _damaged(path, f"an id is not below {vocab_size}")
+        raise CheckpointError(
+            f"{path} is missing, damaged or not an n-gram table ({error}); make one with "
+            "examples/make_ngram_table.py"
+        ) from error
     return NgramTable(vocab_size, fingerprint, **arrays)
+
+
+def _check(arrays: Mapping[str, NDArray[Any]], vocab_size: object) -> None:
+    """Raise ValueError unless all lookups in the arrays of a table give ids of the vocabulary."""
+    if not isinstance(vocab_size, int):
+        raise ValueError("its vocab_size is not an integer")
+    hashes = arrays["hashes"]
+    for name, dtypes in _DTYPES.items():
+        if arrays[name].dtype.name not in dtypes or arrays[name].shape != (hashes.size,):
+            raise ValueError(f"{name} has the wrong dtype or shape")
+    if np.any(hashes[1:] <= hashes[:-1]):
+        raise ValueError("its hashes are not sorted")
+    if np.any(arrays["next_ids"] >= vocab_size):
+        raise ValueError(f"an id is not below {vocab_size}")
 
 
 def find_ngram_table(folder: Path | None, token_bytes: Mapping[int, bytes]) -> NgramTable | None:
@@ -153,10 +149,3 @@ def find_ngram_table(folder: Path | None, token_bytes: Mapping[int, bytes]) -> N
     paths = [folder / NGRAM_TABLE_FILE] if folder else []
     tables = (read_ngram_table(path) for path in [*paths, _GPT2_TABLE] if path.exists())
     return next((table for table in tables if table.matches(token_bytes)), None)
-
-
-def _damaged(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} is damaged or not an n-gram table ({reason}); make one with "
-        "examples/make_ngram_table.py"
-    )

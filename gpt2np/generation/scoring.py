@@ -36,16 +36,7 @@ _MAX_ROWS = 128  # rows of logits in one pass; more are no faster (benchmarks/NO
 _MAX_TOKENS = 512  # tokens in one pass
 
 
-class Span(NamedTuple):
-    """A window of a text: tokens start … stop - 1. Tokens first … stop - 1 are scored."""
-
-    start: int
-    first: int
-    stop: int
-
-
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """The token ids of a window, (n,). The scored ids are `ids[first:]`; `first` is at least 1.
 
     n may exceed the model's context by one, because the model does not read the last id.
@@ -196,8 +187,12 @@ def _scored(text: str, start: int, stop: int, logprob: float) -> ScoredText:
     return ScoredText(text, start, stop, logprob, -logprob / math.log(2))
 
 
-def strided_spans(length: int, context: int, stride: int, n_prefix: int = 0) -> Iterator[Span]:
-    """Yield windows of `context` tokens that start every `stride` tokens.
+def strided_spans(
+    length: int, context: int, stride: int, n_prefix: int = 0
+) -> Iterator[tuple[int, int, int]]:
+    """Yield windows (start, first, stop) of `context` tokens that start every `stride` tokens.
+
+    The tokens first … stop - 1 of a window start … stop - 1 are scored.
 
     Each token is scored once, in the first window that contains the token, as in Hugging Face's
     guide "Perplexity of fixed-length models". Tokens without a preceding token are not scored: the
@@ -209,14 +204,14 @@ def strided_spans(length: int, context: int, stride: int, n_prefix: int = 0) -> 
     """
     if n_prefix and length - n_prefix <= context:
         if n_prefix < length:
-            yield Span(max(0, length - context - 1), n_prefix, length)
+            yield max(0, length - context - 1), n_prefix, length
         return
     n_seen = max(1, n_prefix)
     for start in range(0, length, stride):
         stop = min(start + context, length)
         first = max(n_seen, start + 1)
         if first < stop:
-            yield Span(start, first, stop)
+            yield start, first, stop
         n_seen = max(n_seen, stop)
         if stop == length:
             return
@@ -252,9 +247,9 @@ def score_texts(
         inputs.append(np.concatenate([np.empty(0, np.int64), *checked]).astype(np.int64))
         spans_by_text.append([*strided_spans(len(inputs[-1]), context, stride, len(prefix))])
     windows = (
-        Window(ids[span.start : span.stop], span.first - span.start)
+        Window(ids[start:stop], first - start)
         for ids, spans in zip(inputs, spans_by_text, strict=True)
-        for span in spans
+        for start, first, stop in spans
     )
     scores = score_windows(model, windows, hook=hook, details=details)
     unscored = {"logprobs": np.nan, "best": -1}
@@ -263,10 +258,10 @@ def score_texts(
     results = []
     for ids, prefix, spans in zip(inputs, prefixes, spans_by_text, strict=True):
         found: dict[str, Any] = {name: np.full(len(ids), value) for name, value in unscored.items()}
-        for span, score in zip(spans, scores, strict=False):
+        for (_, first, stop), score in zip(spans, scores, strict=False):
             for name, array in found.items():
-                array[span.first : span.stop] = getattr(score, name)
-            on_progress(span.stop - span.first)
+                array[first:stop] = getattr(score, name)
+            on_progress(stop - first)
         text = slice(len(prefix), None)
         found = {name: array[text] for name, array in found.items()}
         results.append(TextScore(ids[text], **found))

@@ -29,7 +29,6 @@ from gpt2np.runtime.arguments import check_ids
 from gpt2np.runtime.hooked_context import Hook, after_prompt
 
 if TYPE_CHECKING:
-    from gpt2np.checkpoint.config import GPT2Config
     from gpt2np.constraints import Constraint
     from gpt2np.generation.drafts import ModelDraft, NgramDraft
 
@@ -196,8 +195,9 @@ class RunningSequence:
             if token_id != draft[n_accepted]:
                 break
             n_accepted += 1
-        if draft:
-            self.drop_rejected()
+        n_kept = self.length - self.context_start - 1  # the next step computes the last token
+        if self.cache.length > n_kept:
+            self.cache.truncate(n_kept)
         return n_accepted
 
     def score_prompt(self, first: int, logits: Array) -> None:
@@ -206,12 +206,6 @@ class RunningSequence:
         targets = self.request.ids[first + 1 : first + 1 + len(logits)]
         rows = logits[: len(targets)]
         self.prompt_logprobs += map(token_logprob, rows, targets, repeat(top))
-
-    def drop_rejected(self) -> None:
-        """Truncate the KV cache before the last token, which the next step computes."""
-        n_kept = self.length - self.context_start - 1
-        if self.cache.length > n_kept:
-            self.cache.truncate(n_kept)
 
     def choose(self, logits: Array) -> int:
         """Select the next token id from logits (V,). Raises the same errors as `accept`."""
@@ -323,21 +317,7 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
         InvalidArgumentError: the prompt is empty, the window exceeds the context, or a token id in
             prompt or options is outside the vocabulary.
     """
-    config, options = model.config, request.options
-    _check(request, config)
-    return RunningSequence(
-        request,
-        config.n_positions,
-        config.vocab_size,
-        cache=model.new_cache(),
-        rng=RandomGenerator(options.seed),
-        deadline=time.monotonic() + (options.max_time or math.inf),
-        speculation=request.draft_source.start() if request.draft_source else None,
-    )
-
-
-def _check(request: Request, config: GPT2Config) -> None:
-    prompt, options = request.ids, request.options
+    config, options, prompt = model.config, request.options, request.ids
     if not prompt:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
     if len(prompt) > config.n_positions and not options.window:
@@ -358,3 +338,12 @@ def _check(request: Request, config: GPT2Config) -> None:
     check_ids("logit_bias", biased, config.vocab_size)
     check_ids("bad_words_ids", banned, config.vocab_size)
     check_ids("stop_token_ids", options.stop_token_ids, config.vocab_size)
+    return RunningSequence(
+        request,
+        config.n_positions,
+        config.vocab_size,
+        cache=model.new_cache(),
+        rng=RandomGenerator(options.seed),
+        deadline=time.monotonic() + (options.max_time or math.inf),
+        speculation=request.draft_source.start() if request.draft_source else None,
+    )

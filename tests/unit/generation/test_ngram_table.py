@@ -117,7 +117,7 @@ class TestFile:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"version": None}, "it holds something else"),
+            ({"version": None}, "version"),
             ({"version": 2}, "its version is not 1"),
             ({"vocab_size": "x"}, "its vocab_size is not an integer"),
             ({"vocab_size": [1]}, "its vocab_size is not an integer"),
@@ -127,7 +127,7 @@ class TestFile:
             ({"hashes": lambda x: x[::-1].copy()}, "not sorted"),
             ({"hashes": lambda x: x.astype(np.int64)}, "hashes has the wrong dtype"),
             ({"next_ids": lambda x: x[1:].copy()}, "next_ids has the wrong dtype or shape"),
-            ({"probabilities": lambda x: None}, "its tensors must be hashes, next_ids"),
+            ({"probabilities": lambda x: None}, "probabilities"),
         ],
     )
     def test_damaged(self, table, tmp_path, change, reason):
@@ -159,10 +159,9 @@ class TestFile:
             (tmp_path / "t.safetensors").write_bytes(content)
             with pytest.raises(CheckpointError, match="not an n-gram table"):
                 read_ngram_table(tmp_path / "t.safetensors")
-        with pytest.raises(CheckpointError, match="is missing, or not a file"):
-            read_ngram_table(tmp_path)
-        with pytest.raises(CheckpointError, match="it holds something else"):
-            read_ngram_table(bundled / "model.safetensors")
+        for path in (tmp_path, tmp_path / "none", bundled / "model.safetensors"):
+            with pytest.raises(CheckpointError, match="not an n-gram table"):
+                read_ngram_table(path)
 
 
 class TestOfAModel:
