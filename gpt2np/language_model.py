@@ -263,8 +263,9 @@ class LanguageModel:
         arguments are `prefix`, a `Prefix` that precedes the prompt, and the caller's functions; see
         `gpt2np.generation.callbacks.Callbacks`.
 
-        In a text, special tokens such as `<|endoftext|>` are plain characters, with a warning;
-        `allowed_special`, a set of them or "all", encodes them as single tokens. An empty prompt
+        In a text, special tokens such as `<|endoftext|>` are plain characters, with a warning.
+        `allowed_special`, a set of them or "all", encodes them as single tokens; with (), they are
+        plain characters without a warning. An empty prompt
         becomes the end-of-text id, which starts a new text. Returns the first continuation; with
         `best_of` or `num_beams`, the best one. With `num_return_sequences`, the result's
         `alternatives` has the other continuations.
@@ -384,7 +385,7 @@ class LanguageModel:
         context: int | None = None,
         stride: int | None = None,
         from_end_of_text: bool | None = None,
-        allowed_special: Any = (),
+        allowed_special: Any = None,
         progress: bool | None = None,
         interventions: Hook | Sequence[Hook] | None = None,
     ) -> TextScore | list[TextScore]:
@@ -440,7 +441,7 @@ class LanguageModel:
         scores = [score.with_tokens(self.tokenizer.vocabulary.token_bytes) for score in scores]
         return scores if is_list else scores[0]
 
-    def encode_prompt(self, prompt: str, allowed_special: Any = ()) -> list[int]:
+    def encode_prompt(self, prompt: str, allowed_special: Any = None) -> list[int]:
         """Encode a prompt; an empty prompt becomes `bos_token_id`.
 
         Special tokens such as `<|endoftext|>` are plain characters, except those allowed.

@@ -23,6 +23,7 @@ from typing import Any
 from gpt2np import __version__
 from gpt2np.data.corpus import Record, kind_of, read_records
 from gpt2np.data.files import reading
+from gpt2np.data.options import Special
 from gpt2np.data.parquet import count_rows
 from gpt2np.data.resumable import (
     Job,
@@ -45,6 +46,7 @@ from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import LanguageModel, model_settings
 from gpt2np.tokenizer import Tokenizer
+from gpt2np.tokenizer.batches import allowed_special, check_special
 
 Convert = Callable[[Any], Any]
 """Converts the value of an option in a row."""
@@ -176,6 +178,7 @@ def continue_file(
     callbacks: JobCallbacks | None = None,
     force: bool = False,
     field: str = "prompt",
+    special: Special | None = None,
     run: RunLines | None = None,
 ) -> Outcome:
     """Continue each prompt of a file; the result of the Outcome is the number of rows.
@@ -183,7 +186,8 @@ def continue_file(
     `prompts` is a prompt file, and `out` the output file, .jsonl, .csv or .parquet, which is
     written at the end unless no line is valid. `options` are keyword arguments of
     `LanguageModel.generate` and include a seed; options of a line take precedence. `field` has the
-    prompt of a row. A call resumes an interrupted call; see `run_job`. `run` continues the lines
+    prompt of a row. `special` decides on special tokens of a prompt: with "error", a line that has
+    one is skipped. A call resumes an interrupted call; see `run_job`. `run` continues the lines
     elsewhere; see `gpt2np.distributed.jobs`.
 
     Raises the errors of `run_job`, and:
@@ -192,7 +196,7 @@ def continue_file(
     """
     given: Any = options
     lm.resolve_options(**given)  # raises an error before a file is written
-    run = run or partial(continue_lines, lm, options=options, source=f"{prompts}")
+    run = run or partial(continue_lines, lm, options=options, source=f"{prompts}", special=special)
 
     def steps(position: Position) -> Iterator[Step]:
         for line, results in run(read_prompts(prompts, field, position.done)):
@@ -205,6 +209,7 @@ def continue_file(
             "eos_token_ids": sorted(lm.eos_token_ids),
             **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},
             "field": field,
+            "special": special,
             **options,
         },
         partial(line_digests, prompts, field),
@@ -222,7 +227,11 @@ def _assemble(streams: Sequence[Path], out: Path) -> int:
 
 
 def continue_lines(
-    lm: LanguageModel, lines: Iterable[PromptLine], options: Mapping[str, Any], source: str
+    lm: LanguageModel,
+    lines: Iterable[PromptLine],
+    options: Mapping[str, Any],
+    source: str,
+    special: Special | None = None,
 ) -> Iterator[tuple[PromptLine, Results]]:
     """Continue prompts in batches; yield each line with its results, in order.
 
@@ -240,7 +249,7 @@ def continue_lines(
 
     def groups() -> Iterator[list[RunningSequence]]:
         for line in lines:
-            result = _start(lm, line, defaults, options, n_drawn)
+            result = _start(lm, line, defaults, options, n_drawn, special)
             started.append((line, result))
             yield result if isinstance(result, list) else []
 
@@ -262,15 +271,21 @@ def _start(
     defaults: GenerationOptions,
     options: Mapping[str, Any],
     n_drawn: int,
+    special: Special | None,
 ) -> Result | str | None:
     """Return a line's sequences or completion, its problem, or None for a blank line."""
     if line.problem is not None or line.prompt is None:
         return line.problem
     replaced = {_ALIASES.get(name, name) for name in line.options}
-    kept = {name: value for name, value in options.items() if name not in replaced}
+    kept = {
+        name: value for name, value in options.items() if _ALIASES.get(name, name) not in replaced
+    }
     seed = options["seed"] + (line.number - 1) * n_drawn
     changes: Any = {**kept, "seed": seed, **line.options}
+    changes["allowed_special"] = allowed_special(special)
     try:
+        if isinstance(line.prompt, str):
+            check_special(line.prompt, lm.tokenizer, special)
         return start(lm.model, lm.request(line.prompt, defaults, **changes))
     except (InvalidArgumentError, ContextLengthError) as error:
         return str(error)

@@ -24,7 +24,7 @@ from gpt2np.cli.generation_options import add_generation_arguments, generation_o
 from gpt2np.cli.jobs import add_ray_arguments, model_source, ray_cluster, report_rows, running_job
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
-from gpt2np.cli.text_input import spool_stdin
+from gpt2np.cli.text_input import add_special_argument, spool_stdin
 from gpt2np.errors import GPT2NPError
 
 
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--field", default="prompt", metavar="FIELD", help=field)
     out = "File for the results: .jsonl, .csv or .parquet"
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
+    add_special_argument(parser)
     force = "Overwrite the --out file; discard partial results that no longer apply"
     parser.add_argument("--force", action="store_true", help=force)
     add_generation_arguments(parser)
@@ -60,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
         from gpt2np.distributed.jobs import continue_on_ray
 
         source = model_source(args, lm)
-        run_elsewhere = continue_on_ray(source, prompts, options, cluster)
-    rest = args.force, args.field, run_elsewhere
+        run_elsewhere = continue_on_ray(source, prompts, options, args.special, cluster)
+    rest = args.force, args.field, args.special, run_elsewhere
     bar = {"total": n_lines, "desc": "generating", "unit": "line"}
     with running_job(args.out, lambda done: f"line {done + 1:,}", **bar) as callbacks:
         n_written, n_skipped, _ = continue_file(lm, prompts, args.out, options, callbacks, *rest)

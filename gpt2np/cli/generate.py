@@ -14,9 +14,9 @@ import argparse
 import json
 
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
-from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.model_options import add_model_arguments, load_model, resolve_before_loading
 from gpt2np.cli.output import print_stderr, write_stream
-from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
+from gpt2np.cli.text_input import add_prompt_arguments, add_special_argument, read_prompt
 from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.generation.complete import pick_best
 from gpt2np.generation.completion import Completion
@@ -25,6 +25,7 @@ from gpt2np.generation.notices import prompt_notice
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.streaming import TextStream
 from gpt2np.language_model import LanguageModel
+from gpt2np.tokenizer.batches import allowed_special, check_special
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     no_echo = "Print the continuation without the prompt"
     parser.add_argument("--no-echo", action="store_true", help=no_echo)
-    special = "Encode special tokens as single tokens (allow) or as plain text (default: text)"
-    parser.add_argument("--special", choices=("allow", "text"), default="text", help=special)
+    add_special_argument(parser)
     parser.add_argument("--json", action="store_true", help="Print each text as a JSON object")
     add_generation_arguments(parser)
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
@@ -43,19 +43,20 @@ def run(args: argparse.Namespace) -> int:
     prompt, options = read_prompt(args), generation_options(args)
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
+    resolved = resolve_before_loading(args, options)
     lm = load_model(args)
-    resolved = lm.resolve_options(**options)
-    allowed = "all" if args.special == "allow" else ()
+    check_special(prompt, lm.tokenizer, args.special)
+    allowed = allowed_special(args.special)
     if not prompt:
         print_stderr("the prompt is empty; the text starts from the end-of-text token")
     if notice := prompt_notice(prompt, resolved):
         print_stderr(notice)
     exit_code = 0
     if resolved.num_beams > 1:
-        completion = lm.generate(prompt, allowed_special=allowed, **options)
+        completion = lm.generate(prompt, resolved, allowed_special=allowed)
         _print_completions(completion, lm, args)
     else:
-        streams = lm.streams(prompt, allowed_special=allowed, **options)
+        streams = lm.streams(prompt, resolved, allowed_special=allowed)
         completion, exit_code = _run_streams(streams, lm, resolved, args)
     print_stderr(_summary(completion, lm.model.config.n_positions, resolved))
     return exit_code

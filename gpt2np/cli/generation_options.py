@@ -23,7 +23,7 @@ def add_generation_arguments(parser: argparse.ArgumentParser, omit: Collection[s
     add_options(parser, GenerationOptions, _COMMON)
     greedy = "Always select the most likely token, as --temperature 0 does"
     parser.add_argument(
-        "--greedy", dest="temperature", action="store_const", const=0.0, help=greedy
+        "--greedy", dest="do_sample", action="store_const", const=False, help=greedy
     )
     parser.add_argument("--help-all", action=ShowAll, nargs=0, help="Show all options and exit")
     parser.add_argument_group(MORE_OPTIONS, "The model's generation_config.json may set others.")
@@ -32,7 +32,7 @@ def add_generation_arguments(parser: argparse.ArgumentParser, omit: Collection[s
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Convert the options that are given to keyword arguments of `LanguageModel.generate`."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {} if args.do_sample is None else {"do_sample": args.do_sample}
     for name, option in options_of(GenerationOptions).items():
         value = None if name in _WITHOUT_FLAG else getattr(args, name, None)
         if value is None:

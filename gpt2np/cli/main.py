@@ -170,4 +170,4 @@ def _message(error: GPT2NPError, parser: Parser | None) -> str:
     options = parser.option_names() if parser else set()
     flags = {option[2:].replace("-", "_"): option for option in options if option[:2] == "--"}
     flags |= {name: flag for name, flag in FLAGS.items() if flag in options}
-    return error.renamed(flags)
+    return error.renamed(flags).replace("do_sample=False", "--greedy")

@@ -1,7 +1,7 @@
 """Options for the model, its dtype and threads; loading of a model or tokenizer."""
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.output import print_stderr
@@ -10,6 +10,7 @@ from gpt2np.options import options_of
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
 if TYPE_CHECKING:
+    from gpt2np.generation.options import GenerationOptions
     from gpt2np.hub import ModelSource
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer import Tokenizer
@@ -37,6 +38,17 @@ def add_performance_arguments(
         changes = {"type": _processes, "default": "auto"} if name == "processes" else {}
         add_option(group, ModelOptions, name, **changes)
     return group
+
+
+def resolve_before_loading(
+    args: argparse.Namespace, options: dict[str, Any]
+) -> "GenerationOptions":
+    """Resolve generation options for the model that the command line specifies, as it will."""
+    from gpt2np.generation.config_file import read_generation_config
+    from gpt2np.generation.request import resolve_options
+    from gpt2np.hub import find_model
+
+    return resolve_options(read_generation_config(find_model(args.model).path).options, options)
 
 
 def load_model(args: argparse.Namespace, *, may_fall_back: bool = True) -> "LanguageModel":

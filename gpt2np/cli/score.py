@@ -59,7 +59,7 @@ from gpt2np.evaluation.options import ScoreOptions
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_files_argument(parser, "files", "FILE")
-    add_options(parser, ScoreOptions, ("field", "context", "stride", "from_end_of_text"))
+    add_options(parser, ScoreOptions, ("field", "context", "stride", "from_end_of_text", "special"))
     output = parser.add_argument_group("Output")
     out = "File for a row of each document: .jsonl, .csv or .parquet"
     output.add_argument("--out", type=Path, metavar="FILE", help=out)

@@ -7,10 +7,11 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, get_args
 
 from gpt2np.cli.output import print_stderr
 from gpt2np.data.files import STDIN_PREFIX
+from gpt2np.data.options import SPECIAL_HELP, Special
 from gpt2np.data.text import decode_utf8
 from gpt2np.errors import InvalidArgumentError, error_reason
 from gpt2np.limits import how_to_raise, limits
@@ -22,6 +23,12 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     add("prompt", nargs="?", metavar="PROMPT", help="Prompt, or '-' to read standard input")
     file = "UTF-8 text file to read the prompt from, or '-' for standard input"
     add("--file", type=Path, metavar="FILE", help=file)
+
+
+def add_special_argument(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Declare --special, which `check_special` and `allowed_special` take."""
+    text = f"{SPECIAL_HELP} (default: {default or 'text, with a warning'})"
+    parser.add_argument("--special", choices=get_args(Special), default=default, help=text)
 
 
 def read_prompt(args: argparse.Namespace) -> str:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, terminal_style
-from gpt2np.cli.text_input import read_texts
-from gpt2np.errors import InvalidArgumentError, counted
+from gpt2np.cli.text_input import add_special_argument, read_texts
+from gpt2np.errors import counted
 
 if TYPE_CHECKING:
     from gpt2np.tokenizer import Tokenizer
@@ -35,13 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     file = "Read a text from each FILE (UTF-8)"
     add("--file", type=Path, nargs="+", default=[], metavar="FILE", help=file)
     add_vocabulary_argument(parser)
-    add(
-        "--special",
-        choices=("error", "allow", "text"),
-        default="error",
-        help="What to do with special tokens such as <|endoftext|>: report an error, encode them "
-        "(allow), or encode their characters (text) (default: error)",
-    )
+    add_special_argument(parser, "error")
     output = parser.add_argument_group("Output")
     formats = output.add_mutually_exclusive_group()
     for option, meaning in (
@@ -55,15 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from gpt2np.tokenizer.batches import allowed_special, check_special
+
     texts = [
         text
         for file in args.file or [None]
         for text in read_texts(args.texts, file, "text", "TEXT")
     ]
     tokenizer, description = load_tokenizer(args.model)
-    if args.special == "error":
-        _check_special_tokens(texts, tokenizer)
-    options = {"allowed_special": "all"} if args.special == "allow" else {"disallowed_special": ()}
+    for text in texts:
+        check_special(text, tokenizer, args.special)
+    options = {"allowed_special": allowed_special(args.special), "disallowed_special": ()}
     output = [_format(text, tokenizer, options, args) for text in texts]
     print_stderr(description)
     one_line_each = args.ids or args.count or args.json
@@ -111,14 +107,3 @@ def _as_json(text: str, tokenizer: "Tokenizer", options: dict[str, Any]) -> dict
         "offsets": [[span.start, span.end] for span in spans],
         "byte_offsets": [[span.byte_start, span.byte_end] for span in spans],
     }
-
-
-def _check_special_tokens(texts: list[str], tokenizer: "Tokenizer") -> None:
-    from gpt2np.tokenizer.normalizer import find_first
-
-    for text in texts:
-        if found := find_first(text, frozenset(tokenizer.special_tokens)):
-            raise InvalidArgumentError(
-                f"the text has the special token {found}; give --special allow to encode it as "
-                "that token, or --special text to encode it as plain text"
-            )

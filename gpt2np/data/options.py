@@ -16,6 +16,10 @@ field_option = partial(
     "In .jsonl, .csv, .tsv and .parquet files, the field or column with the text",
     metavar="FIELD",
 )
+SPECIAL_HELP = (
+    "What to do with special tokens such as <|endoftext|>: report an error, encode each as one "
+    "token (allow), or encode its characters (text)"
+)
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,7 @@ class DatasetOptions:
     field: str = field_option()
     skip_errors: bool = option(False, "Skip a file if a part of the file cannot be read")
     special: Special = option(
-        "error",
-        "What to do with special tokens, except <|endoftext|>: report an error, encode them "
-        "(allow), or encode their characters (text)",
+        "error", SPECIAL_HELP, details="But `<|endoftext|>` separates documents."
     )
     combine: int = option(
         50_000,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.data.files import file_name
+from gpt2np.data.options import Special
 from gpt2np.data.resumable import Results
 from gpt2np.distributed.cluster import Cluster
 from gpt2np.distributed.workers import map_on_cluster
@@ -71,10 +72,14 @@ def _make_scorer(
 
 
 def continue_on_ray(
-    source: ModelArguments, prompts: Path, options: dict[str, Any], cluster: Cluster
+    source: ModelArguments,
+    prompts: Path,
+    options: dict[str, Any],
+    special: Special | None,
+    cluster: Cluster,
 ) -> RunLines:
     """Return the argument `run` of `continue_file`."""
-    make_runner = partial(_make_runner, source, options, f"{prompts}")
+    make_runner = partial(_make_runner, source, options, f"{prompts}", special)
 
     def run(lines: Iterable[PromptLine]) -> Iterator[tuple[PromptLine, Results]]:
         remaining = iter(lines)
@@ -86,7 +91,9 @@ def continue_on_ray(
 
 
 def _make_runner(
-    source: ModelArguments, options: dict[str, Any], name: str
+    source: ModelArguments, options: dict[str, Any], name: str, special: Special | None
 ) -> Callable[[list[PromptLine]], list[Results]]:
     lm = source.load()
-    return lambda lines: [results for _, results in continue_lines(lm, lines, options, name)]
+    return lambda lines: [
+        results for _, results in continue_lines(lm, lines, options, name, special)
+    ]

@@ -18,6 +18,7 @@ from gpt2np.data.files import file_name
 from gpt2np.data.resumable import START, JobCallbacks, Outcome, Position, Results, run_job
 from gpt2np.data.rows import add_columns, assemble_rows, json_line
 from gpt2np.data.workers import map_here
+from gpt2np.errors import errors_at
 from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.evaluation.perplexity import (
     PER_TEXT,
@@ -27,6 +28,7 @@ from gpt2np.evaluation.perplexity import (
 )
 from gpt2np.generation.scoring import TextScore
 from gpt2np.language_model import LanguageModel, model_settings
+from gpt2np.tokenizer.batches import allowed_special, check_special
 
 BATCH_SIZE = 1 << 14  # characters of the documents that are sorted by length and scored together
 
@@ -142,8 +144,14 @@ def score_batch(
     names: Sequence[str],
     batch: DocumentBatch[Document],
 ) -> Results:
-    """Score the documents of a batch; `names` are the names of the files in the results."""
+    """Score the documents of a batch; `names` are the names of the files in the results.
+
+    Raises InvalidArgumentError if `options.special` is "error" and a text has a special token.
+    """
     readable = [document for document in batch.items if document.problem is None]
+    for document in readable:
+        with errors_at(f"{names[batch.file]} document {document.number}: "):
+            check_special(document.text, lm.tokenizer, options.special)
     scores = score_documents(lm, [document.text for document in readable], options)
     rows = []
     for document, score in zip(readable, scores, strict=True):
@@ -161,7 +169,8 @@ def score_documents(
 
     A measure is None if no token is scored.
     """
-    arguments = options.context, options.stride, options.from_end_of_text, options.tokens
+    allowed = allowed_special(options.special)
+    arguments = options.context, options.stride, options.from_end_of_text, allowed, options.tokens
     rows = []
     for text, score in zip(texts, score_plain_texts(lm, texts, *arguments), strict=True):
         row = {"model": lm.name, "from_end_of_text": options.from_end_of_text}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpt2np.data.options import field_option
+from gpt2np.data.options import SPECIAL_HELP, Special, field_option
 from gpt2np.options import check_options, option
 
 
@@ -30,6 +30,7 @@ class ScoreOptions:
         True,
         "Insert <|endoftext|> before each document, so that the document's first token is scored",
     )
+    special: Special = option("text", SPECIAL_HELP)
     tokens: bool = option(
         False,
         "Add to each row the list token_scores, with an entry for each token",

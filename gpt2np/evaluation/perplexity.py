@@ -179,6 +179,7 @@ def score_plain_texts(
     context: int | None = None,
     stride: int | None = None,
     from_end_of_text: bool = True,
+    allowed_special: Any = (),
     details: bool = False,
 ) -> list[TextScore]:
     """Score texts, of which those of similar length share forward passes; see `score_texts`.
@@ -187,7 +188,8 @@ def score_plain_texts(
     """
     check_score_arguments(lm, context, stride, from_end_of_text)
     prefix = [lm.bos_token_id] if from_end_of_text and lm.bos_token_id is not None else []
-    inputs = [lm.tokenizer.encode_to_numpy(text, disallowed_special=()) for text in texts]
+    special: Any = {"allowed_special": allowed_special, "disallowed_special": ()}
+    inputs = [lm.tokenizer.encode_to_numpy(text, **special) for text in texts]
     order = sorted(range(len(texts)), key=lambda i: len(inputs[i]))
     shortest_first = [inputs[i] for i in order]
     prefixes = [prefix] * len(texts)

@@ -111,4 +111,4 @@ class GenerateArguments(Options, total=False):
     interventions: Hook | Sequence[Hook] | None
     constraint: Constraint | None
     prefix: Prefix | None
-    allowed_special: Collection[str] | Literal["all"]
+    allowed_special: Collection[str] | Literal["all"] | None

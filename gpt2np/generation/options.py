@@ -505,28 +505,24 @@ _CONTRADICTIONS: list[tuple[str, str, Callable[[GenerationOptions], object], str
 ]
 """Two options, a condition that can rely on those before it, and the reason."""
 
-_SAMPLING, _BEAMS = "sampling; set temperature above 0", "beam search; set num_beams above 1"
-EFFECTS: dict[str, tuple[float, str]] = {
-    "top_k": (0, _SAMPLING),
-    "top_p": (1, _SAMPLING),
-    "min_p": (0, _SAMPLING),
-    "typical_p": (1, _SAMPLING),
-    "length_penalty": (1, _BEAMS),
-    "early_stopping": (False, _BEAMS),
-}
-"""Options of one search method: the value that changes nothing, and the method."""
+_OF_SAMPLING: dict[str, float] = {"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1}
+_OF_BEAM_SEARCH: dict[str, float] = {"length_penalty": 1, "early_stopping": False}
+EFFECTS = _OF_SAMPLING | _OF_BEAM_SEARCH
+"""Options of one search method, with the value that changes nothing."""
 
 
-def check_effect(given: Mapping[str, Any], resolved: GenerationOptions) -> None:
+def check_effect(given: Mapping[str, Any], resolved: GenerationOptions, cause: str) -> None:
     """Raise InvalidArgumentError if a given option belongs to another search method.
 
-    Defaults, such as those of a generation_config.json, contradict nothing.
+    `cause` is the argument that selected greedy decoding. Defaults, such as those of a
+    generation_config.json, contradict nothing.
     """
-    is_greedy = "temperature" in given and not resolved.temperature
-    for name, (neutral, method) in EFFECTS.items():
-        value = given.get(name, neutral)
-        is_used = resolved.num_beams > 1 if method is _BEAMS else not is_greedy
-        if value != neutral and not is_used:
-            raise InvalidArgumentError(
-                f"{name} is {short_repr(value)}, which has no effect without {method}", param=name
-            )
+    unused: dict[str, str] = {}
+    if "temperature" in given and not resolved.temperature:
+        unused |= dict.fromkeys(_OF_SAMPLING, f"with {cause}; omit one")
+    if resolved.num_beams == 1:
+        unused |= dict.fromkeys(_OF_BEAM_SEARCH, "without beam search; set num_beams above 1")
+    for name, reason in unused.items():
+        if (value := given.get(name, EFFECTS[name])) != EFFECTS[name]:
+            message = f"{name} is {short_repr(value)}, which has no effect {reason}"
+            raise InvalidArgumentError(message, param=name)

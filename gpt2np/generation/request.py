@@ -111,7 +111,8 @@ class Call:
         callbacks: the caller's functions.
         constraint: the constraint of the options or of the caller, in its initial state.
         prefix: the precomputed start of all prompts, if any.
-        allowed_special: special tokens that a prompt's text may contain; see `Tokenizer.encode`.
+        allowed_special: special tokens of a prompt's text that become single tokens; see
+            `LanguageModel.generate`.
     """
 
     options: GenerationOptions
@@ -129,7 +130,7 @@ def prepare_call(lm: Model, options: GenerationOptions | None, arguments: Any) -
         TypeError: an option does not exist.
     """
     given: dict[str, Any] = dict(arguments)
-    prefix, allowed_special = given.pop("prefix", None), given.pop("allowed_special", ())
+    prefix, allowed_special = given.pop("prefix", None), given.pop("allowed_special", None)
     callbacks = take_callbacks(given)
     resolved = resolve_options(lm.defaults if options is None else options, given)
     _check_callbacks(resolved, callbacks)
@@ -190,7 +191,9 @@ def resolve_options(base: GenerationOptions, changes: dict[str, Any]) -> Generat
     elif given.get("temperature") or given.get("best_of"):
         given.setdefault("num_beams", 1)
     resolved = replace(base, **given)
-    check_effect(given, resolved)
+    cause = "do_sample=False" if changes.get("do_sample") is False else "temperature=0"
+    cause = f"num_beams={resolved.num_beams}" if resolved.num_beams > 1 else cause
+    check_effect(given, resolved, cause)
     return resolved if resolved.seed is not None else resolved.with_seed(new_seed())
 
 
@@ -301,7 +304,7 @@ def _read_prompt(lm: Model, prompt: Prompt, call: Call) -> tuple[str, list[int]]
 
 
 def text_and_ids(
-    lm: Model, prompt: Prompt, window: int = 0, allowed_special: Any = ()
+    lm: Model, prompt: Prompt, window: int = 0, allowed_special: Any = None
 ) -> tuple[str, list[int]]:
     """Return the text and token ids of a prompt; with `window`, the prompt may have any length."""
     if isinstance(prompt, str):
@@ -324,10 +327,10 @@ def text_and_ids(
 
 
 def encode_prompt(
-    tokenizer: Tokenizer, text: str, bos_token_id: int | None, allowed_special: Any = ()
+    tokenizer: Tokenizer, text: str, bos_token_id: int | None, allowed_special: Any = None
 ) -> list[int]:
     """Encode a prompt; an empty prompt becomes `bos_token_id`, if there is one."""
-    ids = tokenizer.encode(text, allowed_special=allowed_special, disallowed_special=())
+    ids = tokenizer.encode(text, allowed_special=allowed_special or (), disallowed_special=())
     return ids if ids or bos_token_id is None else [bos_token_id]
 
 
@@ -336,7 +339,7 @@ def encode_scored(
 ) -> Sequence[int]:
     """Encode a text to score, called `name` in errors. Token ids stay as they are."""
     if isinstance(text, str):
-        return tokenizer.encode(text, allowed_special=allowed_special, disallowed_special=())
+        return tokenizer.encode(text, allowed_special=allowed_special or (), disallowed_special=())
     ids = as_list(text)
     is_valid = ids is not None and not any(isinstance(item, str) for item in ids)
     check_argument(is_valid, name, text, "a text or a list of ids")
@@ -360,16 +363,16 @@ def scoring_prefix(
     return [lm.bos_token_id, *given]
 
 
-def warn_of_special(
-    tokenizer: Tokenizer, texts: Iterable[object], allowed: Collection[str] | str
-) -> None:
-    """Warn the caller's caller if a text has a special token that is encoded as plain text."""
-    for text in texts:
-        for name in () if allowed == "all" else tokenizer.special_tokens:
-            if isinstance(text, str) and name in text and name not in allowed:
-                warnings.warn(
-                    f"the text has the special token {name}, which is encoded as plain text; to "
-                    'encode it as one token, allow it (allowed_special="all")',
-                    stacklevel=3,
-                )
-                return
+def warn_of_special(tokenizer: Tokenizer, texts: Iterable[object], allowed: Any) -> None:
+    """Warn the caller's caller of the first special token that is encoded as plain text.
+
+    With `allowed` set, the caller has decided about special tokens, and there is no warning.
+    """
+    known = tokenizer.special_tokens if allowed is None else ()
+    found = [name for text in texts if isinstance(text, str) for name in known if name in text]
+    if found:
+        warnings.warn(
+            f"the text has the special token {found[0]}, which is encoded as plain text; to "
+            'encode it as one token, set allowed_special="all"',
+            stacklevel=3,
+        )

@@ -105,7 +105,7 @@ def encode_batch(
 
 def _encode(text: str, tokenizer: Tokenizer, special: Special) -> NDArray[Any]:
     """Encode a text, a long one in pieces: lists of ids take many times the memory of an array."""
-    allowed: Any = "all" if special == "allow" else ()
+    allowed = allowed_special(special)
     pieces = _cut(text) if tokenizer.splits_before_whitespace and not allowed else [text]
     return np.concatenate(
         [
@@ -132,3 +132,8 @@ def check_special(text: str, tokenizer: Tokenizer, special: Special | None) -> N
             "as that token, 'text' as plain text",
             param="special",
         )
+
+
+def allowed_special(special: Special | None) -> Any:
+    """Return the argument `allowed_special` of an encoder; None, if `special` is not given."""
+    return None if special is None else "all" if special == "allow" else ()
