@@ -14,8 +14,6 @@ from gpt2np.errors import InvalidArgumentError, did_you_mean, short_repr
 
 MIB, GIB = 1 << 20, 1 << 30
 MAX_VOCABULARY_BYTES = 32 * MIB  # several times the largest byte-pair vocabulary in use
-MIN_CHECKED_EXPANSION = 64 * MIB
-"""A compressed file that expands to this size or less may have any ratio."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,6 @@ class Limits:
     max_document_bytes: int = GIB  # a text from standard input, a file or a corpus
     max_cache_bytes: int = GIB  # KV caches of all running sequences together
     max_body_bytes: int = 4 * MIB  # of a request; parsing 4 MiB keeps the interpreter for 0.1 s
-    max_compression_ratio: int = 200  # of an .npz file above 64 MiB
     max_header_seconds: int = 10  # until a request's headers have arrived
     max_body_seconds: int = 60  # until a request's body has arrived
     max_connections: int = 2048
@@ -52,15 +49,6 @@ def limits() -> Limits:
             raise InvalidArgumentError(f"{name} is {short_repr(text)}; expected a positive integer")
         values[names[name]] = int(text)
     return Limits(**values)
-
-
-def check_expansion(name: object, n_compressed: int, n_expanded: int) -> None:
-    """Raise InvalidArgumentError if a compressed file expands to more than the limits allow."""
-    if n_expanded > max(limits().max_compression_ratio * n_compressed, MIN_CHECKED_EXPANSION):
-        raise InvalidArgumentError(
-            f"{name}: {n_compressed:,} compressed bytes expand to {n_expanded:,} or more; "
-            f"{how_to_raise('max_compression_ratio')}"
-        )
 
 
 def how_to_raise(name: str) -> str:

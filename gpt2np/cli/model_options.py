@@ -48,7 +48,15 @@ def resolve_before_loading(
     from gpt2np.generation.request import resolve_options
     from gpt2np.hub import find_model
 
-    return resolve_options(read_generation_config(find_model(args.model).path).options, options)
+    source = find_model(_model_arguments(args).get("model"))
+    return resolve_options(read_generation_config(source.path).options, options)
+
+
+def _model_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the keyword arguments of `LanguageModel.load`. Raises an error for an empty one."""
+    options = given_options(args, ModelOptions)
+    ModelOptions(**options)
+    return options
 
 
 def load_model(args: argparse.Namespace, *, may_fall_back: bool = True) -> "LanguageModel":
@@ -60,8 +68,7 @@ def load_model(args: argparse.Namespace, *, may_fall_back: bool = True) -> "Lang
     from gpt2np.hub import find_model
     from gpt2np.language_model import LanguageModel
 
-    options = given_options(args, ModelOptions)
-    ModelOptions(**options)  # raises an error that names the option, such as an empty --draft
+    options = _model_arguments(args)
     if not may_fall_back:
         _check_source(find_model(args.model))
     lm = LanguageModel.load(**options)

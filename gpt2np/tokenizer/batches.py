@@ -17,7 +17,6 @@ from gpt2np.data.corpus_job import DocumentBatch
 from gpt2np.data.options import Special
 from gpt2np.data.resumable import Results
 from gpt2np.errors import InvalidArgumentError, errors_at
-from gpt2np.limits import check_expansion
 from gpt2np.tokenizer.normalizer import find_first
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
@@ -27,6 +26,8 @@ characters, and whether the document is an array of an .npz input file. The reco
 arrays of an .npz output file."""
 
 BATCH_SIZE = 1 << 20  # in characters or, for arrays, token ids
+_MAX_EXPANSION = 200  # of a compressed member of an .npz file, unless it is small
+_MAX_UNCHECKED_BYTES = 64 << 20
 _find_word_end = re.compile(r"\S(?=[ \n])").search
 _NPZ_ERRORS = (  # raised by zipfile and NumPy for a file that is damaged or not an .npz
     *(OSError, ValueError, EOFError, RuntimeError, MemoryError),
@@ -54,15 +55,18 @@ def _read_npz(file: Path, vocab_size: int) -> Iterator[NDArray[np.integer[Any]]]
     try:
         with zipfile.ZipFile(file) as archive:
             for info in archive.infolist():  # zipfile reads at most `file_size` bytes of a member
-                check_expansion(f"{file}, {info.filename}", info.compress_size, info.file_size)
+                most = max(_MAX_EXPANSION * info.compress_size, _MAX_UNCHECKED_BYTES)
+                if info.file_size > most:
+                    raise UnreadableFileError(
+                        f"{file}, {info.filename}: {info.compress_size:,} compressed bytes expand "
+                        f"to {info.file_size:,}, more than {_MAX_EXPANSION} times as many"
+                    )
                 with archive.open(info) as member:
                     array = np.lib.format.read_array(member, allow_pickle=False)
                 _check_ids(array, vocab_size, f"{file}, {info.filename}")
                 yield array
     except UnreadableFileError:
         raise
-    except InvalidArgumentError as error:
-        raise UnreadableFileError(str(error)) from error
     except _NPZ_ERRORS as error:
         raise UnreadableFileError(f"cannot read {file} as .npz: {error}") from error
 

@@ -285,7 +285,7 @@ class TestBadInput:
             ),
             (
                 ["--greedy", "--top-p", "0.9"],
-                ["--top-p is 0.9, which has no effect"],
+                ["--top-p is 0.9, which has no effect with --greedy; omit one"],
             ),
             (
                 ["--length-penalty", "2"],
@@ -507,12 +507,3 @@ def test_values_in_messages_are_not_mistaken_for_names():
     result = run_here("generate", "Hi", "--stop-regex", "(top_k is {top_k}")
     line = result.stderr.splitlines()[-1]
     assert "--stop-regex '(top_k is {top_k}' is not a regular expression" in line
-
-
-def test_a_special_token_in_the_prompt_is_one_token_if_allowed(lm):
-    prompt = "The<|endoftext|>"
-    for options, n_tokens, warnings in (([], len(lm.encode_prompt(prompt)), 1), (["allow"], 2, 0)):
-        special = [f"--special={value}" for value in options]
-        result = run_here("generate", prompt, "-n", "1", "--json", *special, "--model", "bundled")
-        assert len(json.loads(result.stdout)["prompt_ids"]) == n_tokens
-        assert result.stderr.count("warning: the text has the special token <|endof") == warnings

@@ -109,22 +109,6 @@ class TestOutput:
         assert named != output(TEXT, "--ids")
 
 
-class TestSpecialTokens:
-    def test_are_an_error(self):
-        result = tokenize("fine", f"one{EOT}")
-        assert (result.returncode, result.stdout) == (2, b"")
-        (line,) = result.stderr.decode().splitlines()
-        assert EOT in line and "--special allow" in line and "--special text" in line
-
-    def test_or_allowed(self, output):
-        assert output(f"a{EOT}", "--ids", "--special", "allow") == "64 50256\n"
-
-    def test_or_text(self, output, peer):
-        ids = peer.encode(f"a{EOT}").ids
-        assert output(f"a{EOT}", "--ids", "--special", "text").split() == list(map(str, ids))
-        assert 50256 not in ids
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 class TestColor:
     def on_a_terminal(self, *arguments, **env):

@@ -210,13 +210,13 @@ class TestLimits:
             self._read(path)
 
     def test_an_npz_bomb(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("gpt2np.limits.MIN_CHECKED_EXPANSION", 4 << 20)
+        monkeypatch.setattr("gpt2np.tokenizer.batches._MAX_UNCHECKED_BYTES", 4 << 20)
         path, tokenizer = tmp_path / "x.npz", Tokenizer.load("bundled")
         np.savez_compressed(path, np.zeros(1 << 20, np.uint16))
         ((ids, size, nbytes),) = read_contents(path, tokenizer.vocab_size, "text")
         assert len(ids) == size == nbytes // 2 == 1 << 20
         np.savez_compressed(path, np.zeros(3 << 20, np.uint16))
-        with pytest.raises(UnreadableFileError, match=r"arr_0.npy: .* set GPT2NP_MAX_COMPRESSION"):
+        with pytest.raises(UnreadableFileError, match=r"arr_0.npy: .* more than 200 times"):
             list(read_contents(path, tokenizer.vocab_size, "text"))
 
 

@@ -138,20 +138,19 @@ def test_the_most_that_may_be_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("given", "method"),
+    ("given", "reason"),
     [
-        ({"temperature": 0, "top_k": 5}, "sampling"),
-        ({"do_sample": False, "typical_p": 0.9}, "sampling"),
-        ({"num_beams": 2, "top_k": 5}, "sampling"),
-        ({"num_beams": 2, "top_p": 0.5}, "sampling"),
-        ({"length_penalty": 2}, "beam search"),
-        ({"early_stopping": True, "num_beams": 1}, "beam search"),
+        ({"temperature": 0, "top_k": 5}, "with temperature=0; omit one"),
+        ({"do_sample": False, "typical_p": 0.9}, "with do_sample=False; omit one"),
+        ({"num_beams": 2, "top_p": 0.5}, "with num_beams=2; omit one"),
+        ({"length_penalty": 2}, "without beam search"),
+        ({"early_stopping": True, "num_beams": 1}, "without beam search"),
     ],
 )
-def test_option_of_another_search_method_raises(lm, given, method):
-    with pytest.raises(InvalidArgumentError, match=f"which has no effect without {method}") as e:
+def test_option_of_another_search_method_raises(lm, given, reason):
+    with pytest.raises(InvalidArgumentError, match=f"which has no effect {reason}") as error:
         lm.generate("a", max_new_tokens=1, **given)
-    assert e.value.param in given
+    assert error.value.param in given
 
 
 def test_option_of_another_search_method_passes_if_neutral_or_a_default(lm):
