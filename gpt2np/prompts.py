@@ -46,7 +46,7 @@ from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import LanguageModel, model_settings
 from gpt2np.tokenizer import Tokenizer
-from gpt2np.tokenizer.batches import allowed_special, check_special
+from gpt2np.tokenizer.normalizer import allowed_special, check_special
 
 Convert = Callable[[Any], Any]
 """Converts the value of an option in a row."""
@@ -285,7 +285,7 @@ def _start(
     changes["allowed_special"] = allowed_special(special)
     try:
         if isinstance(line.prompt, str):
-            check_special(line.prompt, lm.tokenizer, special)
+            check_special(line.prompt, lm.tokenizer.special_tokens, special)
         return start(lm.model, lm.request(line.prompt, defaults, **changes))
     except (InvalidArgumentError, ContextLengthError) as error:
         return str(error)

@@ -25,7 +25,7 @@ from gpt2np.generation.notices import prompt_notice
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.streaming import TextStream
 from gpt2np.language_model import LanguageModel
-from gpt2np.tokenizer.batches import allowed_special, check_special
+from gpt2np.tokenizer.normalizer import allowed_special, check_special
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
     resolved = resolve_before_loading(args, options)
     lm = load_model(args)
-    check_special(prompt, lm.tokenizer, args.special)
+    check_special(prompt, lm.tokenizer.special_tokens, args.special)
     allowed = allowed_special(args.special)
     if not prompt:
         print_stderr("the prompt is empty; the text starts from the end-of-text token")

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpt2np.tokenizer.batches import allowed_special, check_special
+    from gpt2np.tokenizer.normalizer import allowed_special, check_special
 
     texts = [
         text
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     tokenizer, description = load_tokenizer(args.model)
     for text in texts:
-        check_special(text, tokenizer, args.special)
+        check_special(text, tokenizer.special_tokens, args.special)
     options = {"allowed_special": allowed_special(args.special), "disallowed_special": ()}
     output = [_format(text, tokenizer, options, args) for text in texts]
     print_stderr(description)

@@ -28,7 +28,7 @@ from gpt2np.evaluation.perplexity import (
 )
 from gpt2np.generation.scoring import TextScore
 from gpt2np.language_model import LanguageModel, model_settings
-from gpt2np.tokenizer.batches import allowed_special, check_special
+from gpt2np.tokenizer.normalizer import allowed_special, check_special
 
 BATCH_SIZE = 1 << 14  # characters of the documents that are sorted by length and scored together
 
@@ -151,7 +151,7 @@ def score_batch(
     readable = [document for document in batch.items if document.problem is None]
     for document in readable:
         with errors_at(f"{names[batch.file]} document {document.number}: "):
-            check_special(document.text, lm.tokenizer, options.special)
+            check_special(document.text, lm.tokenizer.special_tokens, options.special)
     scores = score_documents(lm, [document.text for document in readable], options)
     rows = []
     for document, score in zip(readable, scores, strict=True):

@@ -16,8 +16,8 @@ from gpt2np.data.corpus import UnreadableFileError, kind_of, read_corpus_texts
 from gpt2np.data.corpus_job import DocumentBatch
 from gpt2np.data.options import Special
 from gpt2np.data.resumable import Results
-from gpt2np.errors import InvalidArgumentError, errors_at
-from gpt2np.tokenizer.normalizer import find_first
+from gpt2np.errors import errors_at
+from gpt2np.tokenizer.normalizer import allowed_special, check_special
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
 LENGTH_DTYPE = np.dtype([("ids", "<u4"), ("characters", "<u4"), ("is_array", "?")])
@@ -96,7 +96,7 @@ def encode_batch(
     for content in batch.items:
         if isinstance(content, str):
             with errors_at(f"{names[batch.file]}: "):
-                check_special(content, tokenizer, special)
+                check_special(content, tokenizer.special_tokens, special)
             encoded, n_characters = _encode(content, tokenizer, special), len(content)
         else:
             encoded, n_characters = content.astype(end.dtype), 0
@@ -126,18 +126,3 @@ def _cut(text: str) -> Iterator[str]:
         yield text[start : end.end()]
         start = end.end()
     yield text[start:]
-
-
-def check_special(text: str, tokenizer: Tokenizer, special: Special | None) -> None:
-    """Raise InvalidArgumentError if `special` is "error" and the text has a special token."""
-    if special == "error" and (found := find_first(text, frozenset(tokenizer.special_tokens))):
-        raise InvalidArgumentError(
-            f"special is 'error', and the text has the special token {found}; 'allow' encodes it "
-            "as that token, 'text' as plain text",
-            param="special",
-        )
-
-
-def allowed_special(special: Special | None) -> Any:
-    """Return the argument `allowed_special` of an encoder; None, if `special` is not given."""
-    return None if special is None else "all" if special == "allow" else ()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from gpt2np.data.options import Special
 from gpt2np.data.text import any_literal
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.tokenizer.unicode16 import is_word_character
@@ -115,3 +116,18 @@ def find_first(text: str, contents: Collection[str]) -> str | None:
 def _is_within_word(text: str, start: int, end: int) -> bool:
     beside = text[max(start - 1, 0) : start] + text[end : end + 1]
     return any(map(is_word_character, beside))
+
+
+def check_special(text: str, special_tokens: Collection[str], special: Special | None) -> None:
+    """Raise InvalidArgumentError if `special` is "error" and the text has a special token."""
+    if special == "error" and (found := find_first(text, special_tokens)):
+        raise InvalidArgumentError(
+            f"special is 'error', and the text has the special token {found}; 'allow' encodes it "
+            "as that token, 'text' as plain text",
+            param="special",
+        )
+
+
+def allowed_special(special: Special | None) -> Any:
+    """Return the argument `allowed_special` of an encoder; None, if `special` is not given."""
+    return None if special is None else "all" if special == "allow" else ()
