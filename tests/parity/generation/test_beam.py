@@ -84,38 +84,39 @@ def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
         seen.append(result.finish_reason)
 
 
+def check_searches(model, reference, show, name, searches):
+    """Compare searches, given as (prompt, end-of-text ids, search, new tokens)."""
+    seen = []
+    for prompt, ends, search, new_tokens in searches:
+        compare(model, reference, prompt, ends, search, new_tokens, seen)
+    show("beam search", f"{name}: {len(seen)} texts equal, {seen.count('eos')} end by eos")
+    return set(seen)
+
+
 @pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_models(tiny, show, rounds):
     """Several end-of-text ids let beams end at different lengths."""
-    folder, reference = tiny
-    model, rng, seen = GPT2.from_folder(folder), np.random.default_rng(21), []
+    rng, searches = np.random.default_rng(21), []
     for number in range(rounds * len(SEARCHES)):
         prompt = rng.integers(0, 211, rng.integers(1, 20)).tolist()
         ends = set(rng.choice(211, [1, 6, 20, 60][number % 4], replace=False).tolist())
         search = SEARCHES[number % len(SEARCHES)]
-        compare(model, reference, prompt, ends, search, int(rng.integers(2, 28)), seen)
-    assert {"eos", "length"} == set(seen)
-    ended = seen.count("eos")
-    show(
-        "beam search",
-        f"random model: {number + 1} searches, {len(seen)} texts equal, {ended} end by eos",
-    )
+        searches.append((prompt, ends, search, int(rng.integers(2, 28))))
+    model = GPT2.from_folder(tiny[0])
+    assert check_searches(model, tiny[1], show, "random model", searches) == {"eos", "length"}
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_bundled_model(bundled, data, show, step):
     """Every fifth search (`-m slow`: all)."""
-    model, reference, seen = GPT2.from_folder(bundled), load_reference(bundled), []
-    tokenizer = LanguageModel.load(bundled).tokenizer
+    lm, searches = LanguageModel.load(bundled), []
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
     for number in range(0, len(SEARCHES), step):
-        search, text = SEARCHES[number], stories[40 + number].strip()
+        text = stories[40 + number].strip()
         # The last words of a story are likely to be followed by the end of text.
-        prompt = tokenizer.encode(text[-150:] if number % 2 else text[:200])
-        compare(model, reference, prompt, {4095}, search, 24, seen)
-    ended = seen.count("eos")
-    line = f"{len(SEARCHES[::step])} searches, {len(seen)} texts equal, {ended} end by eos"
-    show("beam search", f"bundled model: {line}")
+        prompt = lm.tokenizer.encode(text[-150:] if number % 2 else text[:200])
+        searches.append((prompt, {4095}, SEARCHES[number], 24))
+    check_searches(lm.model, load_reference(bundled), show, "bundled model", searches)
 
 
 def test_until_the_context_is_full(tiny):
@@ -127,16 +128,6 @@ def test_until_the_context_is_full(tiny):
     assert len(beam_search(model, Request([5] * 48, options))[0].ids) == 1
     with pytest.raises(ContextLengthError):
         beam_search(model, Request([5] * 49, options))
-
-
-def test_one_step_takes_the_likeliest(tiny):
-    model = GPT2.from_folder(tiny[0])
-    options = GenerationOptions(temperature=0, num_beams=4, max_new_tokens=1)
-    result = beam_search(model, Request([1, 2, 3], options))
-    logits = model.forward([[1, 2, 3]])[-1].astype(np.float64)
-    logs = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
-    assert [item.ids[0] for item in result] == np.argsort(-logs)[:4].tolist()
-    np.testing.assert_allclose([item.score for item in result], np.sort(logs)[::-1][:4], atol=1e-5)
 
 
 def test_stop_ids_end_a_beam(tiny):

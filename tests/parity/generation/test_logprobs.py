@@ -7,7 +7,6 @@ import pytest
 import torch
 from helpers.references import load_reference, reference_logits, to_float64
 
-from gpt2np import GPT2
 from gpt2np.generation.sampling import log_softmax, text_logprobs, token_logprob
 
 
@@ -103,18 +102,3 @@ def test_long_prompts_take_little_memory(lm):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert min(peaks) < 0.8 * 512 * 4096 * 4 + 2 * 512 * 4 * 256 * lm.model.config.n_layer
-
-
-def test_on_a_random_model(tiny):
-    folder, reference = tiny
-    rng, model = np.random.default_rng(6), GPT2.from_folder(folder)
-    for _ in range(20):
-        ids = rng.integers(0, 211, rng.integers(2, 48)).tolist()
-        logs = reference_logits(reference, ids).astype(np.float64)
-        logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
-        result = text_logprobs(model, ids, 0)
-        np.testing.assert_allclose(
-            [item.logprob for item in result],
-            logs[np.arange(len(ids) - 1), ids[1:]],
-            atol=2e-5,
-        )

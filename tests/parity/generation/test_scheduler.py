@@ -142,22 +142,21 @@ def check_batches(model, rng, batches, vocab_size, longest):
     return f"{batches} batches, {rows} rows: {rows - flipped} equal; {near} near-ties met"
 
 
-@pytest.mark.parametrize("batches", [8, pytest.param(200, marks=pytest.mark.slow)])
-def test_random_batches(model, show, batches):
-    line = check_batches(model, np.random.default_rng(31), batches, 211, 24)
-    show("each row of a batch against its own single run", f"random model: {line}")
+SLOW = {"marks": pytest.mark.slow}
 
 
-@pytest.mark.parametrize("batches", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_bundled_model(bundled, show, batches):
-    line = check_batches(GPT2.from_folder(bundled), np.random.default_rng(32), batches, 4096, 20)
-    show("each row of a batch against its own single run", f"bundled model: {line}")
-
-
-@pytest.mark.slow
-def test_two_hundred_batches_of_the_bundled_model(bundled, show):
-    line = check_batches(GPT2.from_folder(bundled), np.random.default_rng(33), 200, 4096, 60)
-    show("each row of a batch against its own single run", f"bundled model: {line}")
+@pytest.mark.parametrize(
+    ("name", "seed", "batches", "longest"),
+    [
+        *(("random", 31, 8, 24), pytest.param("random", 31, 200, 24, **SLOW)),
+        *(("bundled", 32, 2, 20), pytest.param("bundled", 33, 200, 60, **SLOW)),
+    ],
+)
+def test_random_batches(model, bundled, show, name, seed, batches, longest):
+    model = GPT2.from_folder(bundled) if name == "bundled" else model
+    rng, vocab_size = np.random.default_rng(seed), model.config.vocab_size
+    line = check_batches(model, rng, batches, vocab_size, longest)
+    show("each row of a batch against its own single run", f"{name} model: {line}")
 
 
 class TestScheduler:
@@ -176,23 +175,6 @@ class TestScheduler:
         while scheduler.busy:
             ended += scheduler.step()
         assert ended == sequences and scheduler.step() == []
-
-    def test_a_constraint_that_fails_ends_only_its_text(self, model):
-        class Broken(EveryThird):
-            def allowed(self):
-                raise KeyError("no grammar")
-
-        n = model.config.vocab_size
-        broken, plain = (
-            start_sequence(model, Request([1, 2], self.options(), constraint=constraint))
-            for constraint in (Broken(n), None)
-        )
-        scheduler = Scheduler(model)
-        for sequence in (broken, plain):
-            scheduler.add(sequence)
-        while scheduler.busy:
-            scheduler.step()
-        assert isinstance(broken.error, KeyError) and len(plain.ids) == 5
 
     def test_the_same_order_each_time(self, model, monkeypatch):
         """Without small-matrix kernels the bits depend on the order."""
@@ -216,32 +198,22 @@ class TestScheduler:
         assert runs[0] == runs[1] == runs[2]
         assert [ids[0] for ids in runs[0][0]] == list(range(19, 3, -1))
 
-    def test_memory_is_bounded(self, model):
+    @pytest.mark.parametrize(("draft", "n_running"), [(False, 3), (True, 1)])
+    def test_memory_of_caches_and_drafts_is_bounded(self, model, draft, n_running):
         nbytes = 2 * 3 * 24 * 4 * 25  # layers, channels, bytes, tokens
         scheduler = Scheduler(model, cache_bytes=3 * nbytes)
         for _ in range(7):
-            scheduler.add(start_sequence(model, Request([3] * 20, self.options())))
-        scheduler.step()
-        assert len(scheduler.running) == 3
-        small = Scheduler(model, cache_bytes=1)  # a single sequence always runs
-        small.add(start_sequence(model, Request([3] * 20, self.options())))
-        small.step()
-        assert len(small.running) == 1
-
-    def test_memory_of_drafts_counts(self, model):
-        nbytes = 2 * 3 * 24 * 4 * 25
-        scheduler = Scheduler(model, cache_bytes=3 * nbytes)
-        for _ in range(7):
             sequence = start_sequence(model, Request([3] * 20, self.options()))
-            sequence.speculation = ModelDraft(model, model)
+            sequence.speculation = ModelDraft(model, model) if draft else None
             scheduler.add(sequence)
         scheduler.step()
+        assert len(scheduler.running) == n_running
+
+    def test_sequence_alone_runs_whatever_its_memory(self, model):
+        scheduler = Scheduler(model, cache_bytes=1)
+        scheduler.add(start_sequence(model, Request([3] * 20, self.options())))
+        scheduler.step()
         assert len(scheduler.running) == 1
-        scheduler.running[0].end("cancelled")
-        scheduler._cache_bytes = 4 * nbytes
-        scheduler.step()
-        scheduler.step()
-        assert len(scheduler.running) == 2
 
     def test_caches_are_let_go(self, model):
         scheduler = Scheduler(model)
@@ -252,24 +224,23 @@ class TestScheduler:
             scheduler.step()
         assert all(sequence.cache.length == 0 for sequence in sequences)
 
-    def test_cancelled_ones_leave(self, model):
-        scheduler = Scheduler(model)
-        first, second = (start_sequence(model, Request([1, i], self.options())) for i in range(2))
-        scheduler.add(first)
-        scheduler.add(second)
-        scheduler.step()
-        first.end("cancelled")
-        assert scheduler.step() == [first] and len(first.ids) == 1 and len(second.ids) == 2
+    @pytest.mark.parametrize("error", [InvalidArgumentError, KeyError])
+    def test_one_that_fails_does_not_hurt_the_others(self, model, error):
+        """By options that ban every token, or by an error of the constraint."""
 
-    def test_one_that_fails_does_not_hurt_the_others(self, model):
+        class Broken(EveryThird):
+            def allowed(self):
+                raise KeyError("no grammar")
+
         scheduler = Scheduler(model)
         banned = self.options(bad_words_ids=[[i] for i in range(211)])
-        bad = start_sequence(model, Request([1], banned))
+        request = Request([1], self.options(), constraint=Broken(211))
+        bad = start_sequence(model, request if error is KeyError else Request([1], banned))
         good = start_sequence(model, Request([1], self.options()))
         scheduler.add(bad)
         scheduler.add(good)
         assert scheduler.step() == [bad]
-        assert isinstance(bad.error, InvalidArgumentError) and bad.finish_reason == "cancelled"
+        assert isinstance(bad.error, error) and bad.finish_reason == "cancelled"
         while scheduler.busy:
             scheduler.step()
         assert len(good.ids) == 5 and good.error is None

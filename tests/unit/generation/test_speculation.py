@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.near_ties import assert_fell_otherwise, watch
+from helpers.random_models import random_model
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError, LanguageModel, Tokenizer
+from gpt2np.generation.complete import run_groups
 from gpt2np.generation.drafts import ModelDraft, NgramDraft, best_length
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
 from gpt2np.generation.request import Request
@@ -50,20 +52,32 @@ def cut(lm, layers, context=512):
     return LanguageModel(GPT2(config, weights), lm.tokenizer, name="early exit")
 
 
+@pytest.fixture(autouse=True)
+def no_draft_stays(lm):
+    yield
+    lm.use_draft("none")
+
+
 @pytest.fixture(params=["n-grams", "draft model"])
 def drafting(lm, early_exit, bundled, request):
     """The bundled model with each kind of drafts; `draft="none"` switches them off."""
     table = bundled / "ngram_draft.safetensors"
     lm.use_draft(early_exit if request.param == "draft model" else table)
-    yield lm
-    lm.use_draft("none")
+    return lm
 
 
 @pytest.fixture
 def lm_with_ngrams(lm, bundled):
     lm.use_draft(bundled / "ngram_draft.safetensors")
-    yield lm
-    lm.use_draft("none")
+    return lm
+
+
+def check_same(lm, prompt, **options):
+    """Check that drafts do not change the result; return it."""
+    plain, result = lm.generate(prompt, **options, draft="none"), lm.generate(prompt, **options)
+    assert same(result, plain)
+    assert all(map(same, result.alternatives, plain.alternatives))
+    return result
 
 
 def story_prompts(data, lm, number):
@@ -85,7 +99,6 @@ def test_prompts_in_a_batch(lm, early_exit, bundled, data, number, setting, show
     looked_up = lm.generate_batch(prompts, **options)
     lm.use_draft(early_exit)
     drafted = lm.generate_batch(prompts, **options)
-    lm.draft = None
     assert len(plain) == number
     ways = zip(plain, looked_up, drafted, strict=True)
     flipped = sum(flips(lm, options, result) for result in ways)
@@ -114,13 +127,9 @@ def test_alone_and_with_stops(drafting, setting, new_tokens):
     lm, options = drafting, SETTINGS[setting] | {"max_new_tokens": new_tokens}
     prompts = ["one two three, one two three, one", "a\n" * 9, "The king said"]
     for prompt in prompts[: 2 if new_tokens == 12 else 3]:
-        plain = lm.generate(prompt, **options, draft="none")
-        stop = plain.text[25:28] or "zz"
-        stopped = lm.generate(prompt, **options, stop=stop, draft="none")
-        assert same(plain, lm.generate(prompt, **options))
-        assert same(stopped, lm.generate(prompt, **options, stop=stop))
-        stream = lm.stream(prompt, **options, stop=stop)
-        assert "".join(stream) == stopped.text
+        stop = check_same(lm, prompt, **options).text[25:28] or "zz"
+        stopped = check_same(lm, prompt, **options, stop=stop)
+        assert "".join(lm.stream(prompt, **options, stop=stop)) == stopped.text
 
 
 @pytest.mark.parametrize("further", [{}, {"window": 40}, {"window": 120}])
@@ -131,35 +140,33 @@ def test_until_the_context_is_full_and_beyond(drafting, further, room):
     lm.draft = drafting.draft
     prompt = (lm.tokenizer.encode("he said, and he said, and ") * 20)[room - 128 :]
     options = {"temperature": 0, "max_new_tokens": new_tokens, "seed": 1} | further
-    plain = lm.generate(prompt, **options, draft="none")
+    plain = check_same(lm, prompt, **options)
     assert plain.finish_reason == "length"
     assert len(plain.ids) == (new_tokens if further else room + 1)
-    assert same(plain, lm.generate(prompt, **options))
     if isinstance(lm.draft, GPT2):
         lm.use_draft(cut(lm, 1, context=16))  # a draft model with a far shorter context
-        assert same(plain, lm.generate(prompt, **options))
+        check_same(lm, prompt, **options)
 
 
-def test_log_probabilities_and_choices(drafting):
-    lm, options = drafting, {"seed": 5, "max_new_tokens": 16, "logprobs": 2}
-    plain = lm.generate("a b c a b c a b", **options, draft="none")
-    result = lm.generate("a b c a b c a b", **options)
-    assert same(result, plain) and [t.id for t in result.logprobs] == plain.ids
+@pytest.mark.parametrize(
+    "further",
+    [
+        {"choices": [" the king", " the kingdom of the north", " a cat"]},
+        {"best_of": 4, "num_return_sequences": 2},
+        {"num_return_sequences": 5},
+    ],
+    ids=str,
+)
+def test_choices_and_several_continuations(drafting, further):
+    check_same(drafting, "The king and the king", seed=5, max_new_tokens=16, **further)
+
+
+def test_log_probabilities(drafting):
+    options = {"seed": 5, "max_new_tokens": 16, "logprobs": 2}
+    result = check_same(drafting, "a b c a b c a b", **options)
+    plain = drafting.generate("a b c a b c a b", **options, draft="none")
     for ours, theirs in zip(result.logprobs, plain.logprobs, strict=True):
-        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
-    choices = [" the king", " the kingdom of the north", " a cat"]
-    result = lm.generate("It was", choices=choices, seed=2)
-    assert same(result, lm.generate("It was", choices=choices, seed=2, draft="none"))
-
-
-def test_best_of_and_several_continuations(drafting):
-    for further in ({"best_of": 4, "num_return_sequences": 2}, {"num_return_sequences": 5}):
-        options = {"seed": 5, "max_new_tokens": 16, **further}
-        plain = drafting.generate("The king and the king", **options, draft="none")
-        result = drafting.generate("The king and the king", **options)
-        assert same(result, plain)
-        alternatives = zip(result.alternatives, plain.alternatives, strict=True)
-        assert all(same(*pair) for pair in alternatives)
+        assert ours.id == theirs.id and ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
 
 
 def test_drafts_save_passes(lm_with_ngrams, monkeypatch):
@@ -379,15 +386,12 @@ class TestDraftModel:
             lm.use_draft(draft)
         assert lm.draft is None
 
-    def test_as_many_or_more_rows_than_tokens(self, lm):
+    @pytest.mark.parametrize("size", [4096, 4200])
+    def test_as_many_or_more_rows_than_tokens(self, lm, size):
         """Padded embeddings are common; rows without a token are never drafted."""
-        plain = lm.generate("The king and the king and the", seed=1, max_new_tokens=30)
-        for size in (4096, 4200):
-            shape = {"vocab_size": size, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 64}
-            lm.use_draft(LanguageModel(random_model(**shape), lm.tokenizer, name="random"))
-            result = lm.generate("The king and the king and the", seed=1, max_new_tokens=30)
-            assert same(result, plain)
-        lm.draft = None
+        shape = {"vocab_size": size, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 64}
+        lm.use_draft(LanguageModel(random_model(**shape), lm.tokenizer, name="random"))
+        check_same(lm, "The king and the king and the", seed=1, max_new_tokens=30)
 
     @pytest.mark.parametrize(
         "further",
@@ -404,25 +408,17 @@ class TestDraftModel:
     def test_fewer_rows_than_the_model(self, lm, early_exit, further):
         """Options and prompts may name ids that only the model has."""
         padded = with_rows(lm, 4160)
-        options = {"seed": 1, "max_new_tokens": 10, **further}
-        prompts = [lm.tokenizer.encode("one two one two one two one"), [5, 4120, 6, 4120, 6] * 3]
-        plain = [padded.generate(prompt, **options) for prompt in prompts]
         padded.use_draft(early_exit)
-        assert early_exit.model.config.vocab_size < padded.model.config.vocab_size
-        for prompt, expected in zip(prompts, plain, strict=True):
-            assert same(padded.generate(prompt, **options), expected)
+        for prompt in (lm.tokenizer.encode("one two one two one two"), [5, 4120, 6, 4120, 6] * 3):
+            check_same(padded, prompt, seed=1, max_new_tokens=10, **further)
 
     @pytest.mark.parametrize("context", [1, 8, 16, pytest.param(20, marks=pytest.mark.slow)])
     def test_a_short_context(self, lm, context, monkeypatch):
         """A draft is never longer than the draft model's context allows."""
-        options = {"temperature": 0, "max_new_tokens": 20}
-        plain = lm.generate("The king said that the queen was there", **options)
         lm.use_draft(cut(lm, 6, context))
         for length in (15, 1):
-            monkeypatch.setattr(ModelDraft, "draft_length", fixed_length(length))
-            result = lm.generate("The king said that the queen was there", **options)
-            assert same(result, plain)
-        lm.draft = None
+            monkeypatch.setattr(ModelDraft, "draft_length", lambda *_, length=length: length)
+            check_same(lm, "The king said that the queen", temperature=0, max_new_tokens=20)
 
     def test_a_guess_beyond_a_constraint_is_no_guess(self, lm, early_exit):
         """A wrong draft token may lead to a state that allows nothing; then only the draft ends."""
@@ -445,7 +441,6 @@ class TestDraftModel:
         plain = lm.generate("one two one two one two", **options)
         lm.use_draft(early_exit)
         stream = lm.stream("one two one two one two", temperature=0, max_new_tokens=40)
-        lm.draft = None
         stream.sequence.constraint = Fragile()
         while len(stream.sequence.ids) < 8 and stream.running:
             next(stream, None)
@@ -453,12 +448,8 @@ class TestDraftModel:
 
     def test_loaded_beside_the_model(self, bundled, lm):
         with_draft = LanguageModel.load(bundled, draft=bundled)
-        options = {"seed": 3, "max_new_tokens": 20}
-        assert same(with_draft.generate("The", **options), lm.generate("The", **options))
-
-
-def fixed_length(length):
-    return lambda source, pass_costs: length
+        assert isinstance(with_draft.stream("The").sequence.speculation, ModelDraft)
+        check_same(with_draft, "The", seed=3, max_new_tokens=20)
 
 
 def with_rows(lm, rows):
@@ -472,17 +463,7 @@ def with_rows(lm, rows):
     return LanguageModel(model, lm.tokenizer, name="padded", eos_token_ids=lm.eos_token_ids)
 
 
-def random_model(**shape):
-    from gpt2np.checkpoint.names import weight_shapes
-
-    config, rng = GPT2Config(**shape), np.random.default_rng(0)
-    shapes = weight_shapes(config).items()
-    return GPT2(config, {n: rng.standard_normal(s, np.float32) * 0.1 for n, s in shapes})
-
-
 def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
-    from gpt2np.generation.complete import run_groups
-
     prompts, options = (
         ["one two one two one", "The king", "a b c a b", "It"],
         {"max_new_tokens": 20},
@@ -492,7 +473,6 @@ def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
     for i, draft in enumerate([early_exit.model, None, cut(lm, 1).model, early_exit.model]):
         lm.draft = draft
         streams.append(lm.stream(prompts[i], seed=i, **options))
-    lm.draft = None
     list(run_groups(lm.model, [[stream.sequence for stream in streams]]))
     assert all(same(s.completion, p) for s, p in zip(streams, plain, strict=True))
 
@@ -501,7 +481,6 @@ def test_a_batch_without_rows_for_a_draft_model(lm, early_exit):
     lm.use_draft(early_exit)
     scheduler = Scheduler(lm.model, max_running=MAX_ROWS + 1)
     streams = [lm.stream("The", seed=i, max_new_tokens=3) for i in range(MAX_ROWS + 1)]
-    lm.draft = None
     for stream in streams:
         scheduler.add(stream.sequence)
     while scheduler.busy:
@@ -514,17 +493,13 @@ def test_a_table_with_an_id_that_the_model_lacks(lm):
     [eos], config = lm.eos_token_ids, replace(lm.model.config, vocab_size=4095)
     weights = {**lm.model.weights, "wte.weight": lm.model.weights["wte.weight"][:eos]}
     short = LanguageModel(GPT2(config, weights), lm.tokenizer, name="no end of text")
-    plain = short.generate("The", seed=1, max_new_tokens=9, draft="none")
     short.draft = table_of({(): (eos, 255)}, vocab_size=4096)
-    assert same(short.generate("The", seed=1, max_new_tokens=9), plain)
+    check_same(short, "The", seed=1, max_new_tokens=9)
 
 
 def test_a_damaged_draft_only_guesses_nothing(lm):
     draft = cut(lm, 1)
     bias = np.full(lm.model.config.n_embd, np.nan, np.float32)
     draft.model = GPT2(draft.model.config, {**draft.model.weights, "ln_f.bias": bias})
-    plain = lm.generate("The king", seed=1, max_new_tokens=12)
     lm.use_draft(draft)
-    result = lm.generate("The king", seed=1, max_new_tokens=12)
-    lm.draft = None
-    assert same(result, plain)
+    check_same(lm, "The king", seed=1, max_new_tokens=12)
