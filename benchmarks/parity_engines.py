@@ -23,7 +23,7 @@ from record_bits import BUNDLED, random_ids, random_model
 
 import gpt2np
 from gpt2np import LanguageModel
-from gpt2np.parity import Golden, Report, check, check_texts, record
+from gpt2np.parity import Reference, Report, check, check_texts, record
 
 ENGINES = {
     "ctranslate2": (CTranslate2, make_ctranslate2),
@@ -52,15 +52,15 @@ def prompts(lm: LanguageModel) -> dict[str, list[int]]:
     return {**ids, "full": random_ids(min(n, 500), 1, lm.model.config.vocab_size)}
 
 
-def candidate(engine: Engine, golden: Golden) -> dict[str, Array]:
+def tested(engine: Engine, reference: Reference) -> dict[str, Array]:
     """Return the engine's logits of each prompt."""
     if isinstance(engine, CTranslate2):
-        tokens = {name: [engine.tokens[i] for i in ids] for name, ids in golden.ids.items()}
+        tokens = {name: [engine.tokens[i] for i in ids] for name, ids in reference.ids.items()}
         forward = engine.generator.forward_batch
         return {f"{name}/logits": np.array(forward([text]))[0] for name, text in tokens.items()}
     assert isinstance(engine, StepEngine)
     found = {}
-    for name, ids in golden.ids.items():
+    for name, ids in reference.ids.items():
         engine.begin(1)
         parts = [[i] for i in ids] if name == "unicode" else [ids]  # one by one, or at once
         logits = [np.array(engine.feed([part], range(len(part)))[0]) for part in parts]
@@ -73,15 +73,15 @@ def check_engine(name: str, folder: Path) -> bool:
     make_engine, write = ENGINES[name]
     write(folder)
     exact = gpt2np.load(folder, exact=True)
-    golden = record(exact, prompts(exact), points=["logits"], max_new_tokens=STEPS)
+    reference = record(exact, prompts(exact), points=["logits"], max_new_tokens=STEPS)
     engine = make_engine(folder, 2)
-    report = check(golden, candidate(engine, golden), exact, "float32")
+    report = check(reference, tested(engine, reference), exact, "float32")
     print(f"{name} {engine.version}, {folder.name}: {report}", flush=True)
     texts = {
-        prompt: engine.generate([ids], len(golden.greedy_ids[prompt])).ids[0]
-        for prompt, ids in golden.ids.items()
+        prompt: engine.generate([ids], len(reference.greedy_ids[prompt])).ids[0]
+        for prompt, ids in reference.ids.items()
     }
-    verdicts = check_texts(golden, texts, exact)
+    verdicts = check_texts(reference, texts, exact)
     print(*(f"  greedy text of {prompt}: {text}" for prompt, text in verdicts.items()), sep="\n")
     return report.is_rounding and all(text.is_rounding for text in verdicts.values())
 
@@ -92,8 +92,8 @@ def check_checkpoint(seed: int) -> Report:
     heads, size, vocab, layers = rng.integers((1, 2, 50, 1), (9, 17, 400, 5)).tolist()
     model = random_model(vocab_size=vocab, n_embd=heads * size, n_head=heads, n_layer=layers)
     ids = random_ids(int(rng.integers(1, 20)), seed, vocab)
-    golden = Golden("random", {"text": ids}, {}, {}, {})
-    return check(golden, dict(gpt2np.trace(model, ids).arrays), model)
+    reference = Reference("random", {"text": ids}, {}, {}, {})
+    return check(reference, dict(gpt2np.trace(model, ids).arrays), model)
 
 
 def main() -> int:

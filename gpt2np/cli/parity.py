@@ -1,7 +1,7 @@
 """Compare another engine's results with exact results: rounding, or a bug?
 
-record  Write golden arrays: the arrays of the exact pass for some prompts.
-check   Compare an engine's arrays or greedy texts with golden arrays.
+record  Write reference arrays: the arrays of the exact pass for some prompts.
+check   Compare an engine's arrays or greedy texts with reference arrays.
 """
 
 import argparse
@@ -22,15 +22,15 @@ from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 if TYPE_CHECKING:
     from gpt2np.parity import Report
 
-_CHECK = """Compare an engine's arrays or greedy texts with golden arrays.
+_CHECK = """Compare an engine's arrays or greedy texts with reference arrays.
 
-To compare arrays, set CANDIDATE to a file of arrays or a folder of such files:
+To compare arrays, set TESTED to a file of arrays or a folder of such files:
 .safetensors, .npz, .npy, or raw float32 such as logits.8x50257.f32. The arrays
 have the names of hook points in gpt2np or TransformerLens, or the names that
 transformers uses: hidden_states, attentions and logits. The engine need not
 provide all arrays.
 
-To compare texts, set CANDIDATE to a .json file: an object that maps the name of
+To compare texts, set TESTED to a .json file: an object that maps the name of
 each prompt to the new token ids of the greedy text, as in {"short": [11, 290]}.
 
 The exit code is 0 if rounding explains all differences, and 1 if rounding leaves
@@ -43,12 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     record = actions.add_parser(
         "record",
-        help="Write golden arrays of the exact pass",
-        description="Write golden arrays: the arrays of the exact pass, for comparisons with\n"
+        help="Write reference arrays of the exact pass",
+        description="Write reference arrays: the arrays of the exact pass, for comparisons with\n"
         "other engines. The file has the same bytes on every machine.",
     )
     add = record.add_argument
-    add("golden", type=Path, metavar="GOLDEN", help="File to write: .safetensors")
+    add("reference", type=Path, metavar="REFERENCE", help="File to write: .safetensors")
     prompt = "Prompt to use; the first is named prompt0, the second prompt1, … (may be given "
     prompt += "several times; default: five built-in prompts)"
     add("--prompt", type=text_argument, action="append", metavar="TEXT", help=prompt)
@@ -57,21 +57,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--points", action="append", metavar="POINT", help=points)
     steps = "Number of tokens in each greedy text; fewer if the context is full (default: 16)"
     add("-n", "--max-new-tokens", type=int, default=16, metavar="N", help=steps)
-    add("--force", action="store_true", help="Overwrite GOLDEN if it exists")
+    add("--force", action="store_true", help="Overwrite REFERENCE if it exists")
     checking = actions.add_parser(
         "check",
-        help="Compare an engine's arrays or greedy texts with golden arrays",
+        help="Compare an engine's arrays or greedy texts with reference arrays",
         description=_CHECK,
     )
     add = checking.add_argument
-    add("golden", type=Path, metavar="GOLDEN", help="File that 'gpt2np parity record' wrote")
-    add("candidate", type=Path, metavar="CANDIDATE", help="Arrays or token ids of the engine")
+    add("reference", type=Path, metavar="REFERENCE", help="File that 'gpt2np parity record' wrote")
+    add("tested", type=Path, metavar="TESTED", help="Arrays or token ids of the engine")
     dtype = "Data type that the engine computes in (default: for arrays, the narrowest type that "
     dtype += "holds the numbers; for texts, float32)"
     add("--dtype", choices=("float32", "bfloat16", "float16", "float64"), dest="engine", help=dtype)
     add("--json", action="store_true", help="Print the report as one JSON object")
     add_option(record, ModelOptions, "model")
-    add_option(checking, ModelOptions, "model", help=f"{MODEL_HELP} (default: the model of GOLDEN)")
+    add_option(
+        checking, ModelOptions, "model", help=f"{MODEL_HELP} (default: the model of REFERENCE)"
+    )
     for action in (record, checking):
         add_performance_arguments(action)
         action.set_defaults(exact=True)
@@ -80,18 +82,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.action == "record":
         return _record(args)
-    from gpt2np.parity import check, check_texts, read_candidate, read_golden
+    from gpt2np.parity import check, check_texts, read_reference, read_tested
 
-    golden = read_golden(args.golden)
-    args.model = args.model or golden.model
-    if args.candidate.suffix == ".json":
-        ids = read_json_object(args.candidate, InvalidArgumentError)
-        results = check_texts(golden, ids, load_model(args), args.engine or "float32")
+    reference = read_reference(args.reference)
+    args.model = args.model or reference.model
+    if args.tested.suffix == ".json":
+        ids = read_json_object(args.tested, InvalidArgumentError)
+        results = check_texts(reference, ids, load_model(args), args.engine or "float32")
         is_rounding = all(result.is_rounding for result in results.values())
         content: dict[str, Any] = {name: asdict(result) for name, result in results.items()}
         lines = [f"{name:10} {result}" for name, result in results.items()]
     else:
-        report = check(golden, read_candidate(args.candidate), load_model(args), args.engine)
+        report = check(reference, read_tested(args.tested), load_model(args), args.engine)
         is_rounding = report.is_rounding
         content = {"is_rounding": is_rounding, **asdict(report)}
         lines = [*_wrong_arrays(report), str(report)]
@@ -112,12 +114,12 @@ def _wrong_arrays(report: "Report") -> Iterator[str]:
 
 
 def _record(args: argparse.Namespace) -> int:
-    from gpt2np.parity import record, write_golden
+    from gpt2np.parity import record, write_reference
 
-    check_target(args.golden, (".safetensors",), force=args.force)
+    check_target(args.reference, (".safetensors",), force=args.force)
     prompts = {f"prompt{i}": text for i, text in enumerate(args.prompt or [])} or None
     lm = load_model(args, may_fall_back=False)
-    golden = record(lm, prompts, args.points or "*", args.max_new_tokens)
-    write_golden(golden, args.golden)
-    print(args.golden)
+    reference = record(lm, prompts, args.points or "*", args.max_new_tokens)
+    write_reference(reference, args.reference)
+    print(args.reference)
     return 0

@@ -18,9 +18,9 @@ from gpt2np.model import GPT2
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.hook_points import hook_point_names
 from gpt2np.model.plain import PlainContext, arrange_arrays
-from gpt2np.parity.candidate import by_prompt
-from gpt2np.parity.golden import Golden
 from gpt2np.parity.mistakes import MISTAKES, PassStep, split_name
+from gpt2np.parity.reference import Reference
+from gpt2np.parity.tested import by_prompt
 
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
@@ -35,10 +35,10 @@ _OF_C_ATTN = (".attn.q", ".attn.k", ".attn.v")  # steps that one layer computes
 _MIN_SIGNIFICANCE = 12  # least size of a mistake, in standard deviations of independent errors
 _MIN_ROW_SIGNIFICANCE = 6  # as above, below the tolerance: errors within a row may correlate
 _MAX_UNEXPLAINED_SHARE = 0.25  # of an error; other mistakes correlate with it, but explain little
-_MAX_UNEXPLAINED_BY_DESIGN = 0.7  # numbers near a boundary of float16 may round the other way
+_MAX_UNEXPLAINED_EXPECTED = 0.7  # numbers near a boundary of float16 may round the other way
 _MAX_TOKENS = 64  # of the longest prompt on which mistakes are tried
 _MAX_HALF_RATIO = 1 / 3  # of float16: bfloat16 has errors eight times as large
-_MAX_GOLDEN_ERROR = 1e-6  # of the golden arrays from a float64 pass of the same model
+_MAX_REFERENCE_ERROR = 1e-6  # of the reference arrays from a float64 pass of the same model
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class PointReport:
 
     Attributes:
         error: root mean square of the difference from the exact result, divided by the root mean
-            square of the array. The exact result is computed from the candidate's earlier arrays.
-        tolerance: the largest error that rounding to the candidate's dtype explains.
-        golden_error: like `error`, but relative to the golden array, so this error
+            square of the array. The exact result is computed from the engine's earlier arrays.
+        tolerance: the largest error that rounding to the engine's dtype explains.
+        reference_error: like `error`, but relative to the reference array, so this error
             includes the rounding of all earlier steps; None if the array was not recorded.
     """
 
@@ -57,7 +57,7 @@ class PointReport:
     point: str
     error: float
     tolerance: float
-    golden_error: float | None
+    reference_error: float | None
 
     @property
     def ratio(self) -> float:
@@ -72,16 +72,16 @@ class PointReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict on a candidate.
+    """The verdict on the tested engine.
 
     Attributes:
-        dtype: the candidate's dtype, declared or recognized.
+        dtype: the engine's dtype, declared or recognized.
         points: the result for each array, in the order of the pass.
         first: the first array that rounding does not explain; None if there is none.
         mistake: the name of the mistake that explains `first`; None if no known mistake does.
         explained_error: the error that an engine with this mistake has at `first`.
-        by_design: the name of a step that the candidate computes differently on purpose
-            (`Mistake.by_design`). Errors and tolerances are then relative to a pass that computes
+        expected_difference: the name of a step that the engine computes differently on purpose
+            (`Mistake.is_expected`). Errors and tolerances are then relative to a pass that computes
             this step in the same way.
         pattern: what the error at `first` looks like, if no known mistake explains it.
         mistakes: maps the hook point of `first`, and of each later array of the same prompt, to
@@ -93,7 +93,7 @@ class Report:
     first: PointReport | None = None
     mistake: str | None = None
     explained_error: float | None = None
-    by_design: str | None = None
+    expected_difference: str | None = None
     pattern: str | None = None
     mistakes: Mapping[str, str] = field(default_factory=dict)
 
@@ -103,7 +103,7 @@ class Report:
         return self.first is None
 
     def __str__(self) -> str:
-        dtype = f"{self.dtype} with {self.by_design}" if self.by_design else self.dtype
+        dtype = " with ".join(filter(None, (self.dtype, self.expected_difference)))
         if self.first is None:
             worst = max(self.points, key=lambda p: p.ratio)
             n = len(self.points)
@@ -127,34 +127,34 @@ class Report:
 
 @np.errstate(all="ignore")
 def check(
-    golden: Golden,
-    candidate: Mapping[str, Any],
+    reference: Reference,
+    tested: Mapping[str, Any],
     model: GPT2 | LanguageModel,
     dtype: str | None = None,
 ) -> Report:
-    """Compare a candidate's arrays with the exact pass of a model; see `gpt2np.parity.candidate`.
+    """Compare a tested engine's arrays with the exact pass; see `gpt2np.parity.tested`.
 
-    Every step is computed in float64 from the candidate's own earlier arrays. An array that
-    the candidate lacks is computed, too. `dtype` is the type in which the candidate computes; by
-    default, the narrowest of `DTYPES` that holds all its numbers.
+    Every step is computed in float64 from the engine's own earlier arrays. An array that the engine
+    lacks is computed, too. `dtype` is the type in which the engine computes; by default, the
+    narrowest of `DTYPES` that holds all its numbers.
 
     Raises:
-        InvalidArgumentError: an array's name or shape is unknown, there is no array, or the golden
-            arrays are of another model.
+        InvalidArgumentError: an array's name or shape is unknown, there is no array, or the
+            reference arrays are of another model.
     """
     model = as_gpt2(model)
     weights = _as_float64(model)
-    _check_model(golden, model.config, weights)
-    given = by_prompt(candidate, golden.ids, model.config)
+    _check_model(reference, model.config, weights)
+    given = by_prompt(tested, reference.ids, model.config)
     if not given:
-        raise InvalidArgumentError("the candidate has no arrays; give at least logits")
+        raise InvalidArgumentError("the tested engine has no arrays; give at least logits")
     is_known = dtype is None or dtype in DTYPES
     check_argument(is_known, "dtype", dtype, f"one of {', '.join(DTYPES)}, or None")
     is_declared = dtype is not None
     dtype = dtype or _recognized([x for arrays in given.values() for x in arrays.values()])
-    verdict = partial(_check, golden, given, model.config, weights)
+    verdict = partial(_check, reference, given, model.config, weights)
     report = verdict(dtype)
-    if any(m.by_design for m in MISTAKES if m.name == report.mistake):
+    if any(m.is_expected for m in MISTAKES if m.name == report.mistake):
         return verdict(dtype, report.mistake)
     n_wrong = sum(not p.is_rounding for p in report.points)
     if is_declared or report.mistake or dtype not in _WIDE or 2 * n_wrong <= len(report.points):
@@ -182,49 +182,53 @@ def _as_float64(model: GPT2) -> dict[str, Array]:
     return {name: array.astype(np.float64) for name, array in model.weights.items()}
 
 
-def _check_model(golden: Golden, config: GPT2Config, weights: Mapping[str, Array]) -> None:
-    """Raise InvalidArgumentError if the golden arrays, if any, are of another model."""
-    sizes = {prompt: len(golden.ids[prompt]) for prompt, found in golden.arrays.items() if found}
+def _check_model(reference: Reference, config: GPT2Config, weights: Mapping[str, Array]) -> None:
+    """Raise InvalidArgumentError if the reference arrays, if any, are of another model."""
+    sizes = {
+        prompt: len(reference.ids[prompt]) for prompt, found in reference.arrays.items() if found
+    }
     if not sizes:
         return
     prompt = max(sizes, key=lambda name: (sizes[name] <= _MAX_TOKENS, sizes[name]))
-    ids, right = golden.ids[prompt], golden.arrays[prompt]
+    ids, right = reference.ids[prompt], reference.arrays[prompt]
     is_same = max(ids) < config.vocab_size and len(ids) <= config.n_positions
     if is_same:
         ours = _PromptCheck(weights, config, ids, {}, "float64").rounded_pass()
         is_same = all(
             point in ours
             and array.shape == ours[point].shape
-            and _distance(array, ours[point]) < _MAX_GOLDEN_ERROR
+            and _distance(array, ours[point]) < _MAX_REFERENCE_ERROR
             for point, array in right.items()
         )
     if not is_same:
         raise InvalidArgumentError(
-            f"model is another model than that of the golden arrays, {golden.model!r}",
+            f"model is another model than that of the reference arrays, {reference.model!r}",
             param="model",
         )
 
 
 def _check(
-    golden: Golden,
+    reference: Reference,
     given: Mapping[str, Mapping[str, Array]],
     config: GPT2Config,
     weights: Mapping[str, Array],
     dtype: str,
-    by_design: str | None = None,
+    expected_difference: str | None = None,
 ) -> Report:
-    """Return the verdict; `by_design` names a mistake that is none."""
+    """Return the verdict; `expected_difference` names a mistake that is none."""
     checks = {
-        prompt: _PromptCheck(weights, config, ids, given[prompt], dtype, by_design)
-        for prompt, ids in golden.ids.items()
+        prompt: _PromptCheck(weights, config, ids, given[prompt], dtype, expected_difference)
+        for prompt, ids in reference.ids.items()
         if prompt in given
     }
     order = {name: i for i, name in enumerate(hook_point_names(config.n_layer))}
-    reports = (p for prompt in checks for p in checks[prompt].reports(prompt, golden))
+    reports = (p for prompt in checks for p in checks[prompt].reports(prompt, reference))
     points = tuple(sorted(reports, key=lambda p: order[p.point]))
     first = next((p for p in points if not p.is_rounding), None)
     # Mistakes are tried on one prompt: each is a pass.
-    fullest = max(checks, key=lambda name: (len(golden.ids[name]) <= _MAX_TOKENS, len(given[name])))
+    fullest = max(
+        checks, key=lambda name: (len(reference.ids[name]) <= _MAX_TOKENS, len(given[name]))
+    )
     prompt = first.prompt if first else fullest
     last = order[first.point] if first else len(order)
     tried = [
@@ -237,22 +241,22 @@ def _check(
     for report, name, _ in found:
         mistakes.setdefault(report.point, name)
     if found and order[found[0][0].point] <= last:
-        return Report(dtype, points, *found[0], by_design, mistakes=mistakes)
+        return Report(dtype, points, *found[0], expected_difference, mistakes=mistakes)
     pattern = None
     if first:
         x, right = given[prompt][first.point], checks[prompt].right[first.point]
         pattern = _pattern(x, right, first.tolerance, dtype) or None
-    return Report(dtype, points, first, None, None, by_design, pattern, mistakes)
+    return Report(dtype, points, first, None, None, expected_difference, pattern, mistakes)
 
 
 @dataclass(frozen=True)
 class _PromptCheck:
-    """The arrays of a candidate for one prompt, and the steps computed from them.
+    """The arrays of a tested engine for one prompt, and the steps computed from them.
 
     Attributes:
         weights: the weights of the model, float64.
         given: the arrays by hook point.
-        dtype: the dtype in which the candidate computes.
+        dtype: the dtype in which the engine computes.
     """
 
     weights: Mapping[str, Array]
@@ -260,18 +264,18 @@ class _PromptCheck:
     ids: Sequence[int]
     given: Mapping[str, Array]
     dtype: str
-    by_design: str | None = None
+    expected_difference: str | None = None
 
     @cached_property
     def right(self) -> dict[str, Array]:
-        """The steps computed from the candidate's arrays."""
-        return self.steps(self.given, self.by_design)
+        """The steps computed from the engine's arrays."""
+        return self.steps(self.given, self.expected_difference)
 
-    def reports(self, prompt: str, golden: Golden) -> Iterator[PointReport]:
+    def reports(self, prompt: str, reference: Reference) -> Iterator[PointReport]:
         """Yield the result for each array."""
-        rounded, exact = self.rounded_pass(), golden.arrays.get(prompt, {})
-        ours = self.steps({name: rounded[name] for name in self.given}, self.by_design)
-        plain = self.steps(self.given) if self.by_design else self.right
+        rounded, exact = self.rounded_pass(), reference.arrays.get(prompt, {})
+        ours = self.steps({name: rounded[name] for name in self.given}, self.expected_difference)
+        plain = self.steps(self.given) if self.expected_difference else self.right
         for point, array in self.given.items():
             right = self.right[point]
             own_error = _distance(rounded[point], ours[point])
@@ -279,8 +283,8 @@ class _PromptCheck:
             rounding_flips = _distance(plain[point], right) / 2
             floor = _floor(self.dtype, point, self.config)
             tolerance = max(_MARGIN * own_error, rounding_flips, floor)
-            from_golden = _distance(array, exact[point]) if point in exact else None
-            yield PointReport(prompt, point, _distance(array, right), tolerance, from_golden)
+            from_reference = _distance(array, exact[point]) if point in exact else None
+            yield PointReport(prompt, point, _distance(array, right), tolerance, from_reference)
 
     def explanations(
         self, reports: Sequence[PointReport], tolerances: Mapping[str, float]
@@ -299,10 +303,10 @@ class _PromptCheck:
         names = hook_point_names(self.config.n_layer)
         points = {split_name(name)[1] for name in names[: names.index(reports[-1].point) + 1]}
         for mistake in {m.name: m for m in MISTAKES if m.point in points}.values():
-            if mistake.by_design and (self.dtype not in _WIDE or self.by_design):
+            if mistake.is_expected and (self.dtype not in _WIDE or self.expected_difference):
                 continue
-            limit = _MAX_UNEXPLAINED_BY_DESIGN if mistake.by_design else _MAX_UNEXPLAINED_SHARE
-            wrong = self.steps(self.given, self.by_design, mistake.name)
+            limit = _MAX_UNEXPLAINED_EXPECTED if mistake.is_expected else _MAX_UNEXPLAINED_SHARE
+            wrong = self.steps(self.given, self.expected_difference, mistake.name)
             for report in reports:
                 if self._is_contradicted(report.point, wrong, tolerances):
                     continue
@@ -327,10 +331,10 @@ class _PromptCheck:
         return False
 
     def rounded_pass(self) -> dict[str, Array]:
-        """Return the arrays of our own pass in the candidate's dtype and shapes."""
+        """Return the arrays of our own pass in the engine's dtype and shapes."""
         wide = np.float64 if self.dtype == "float64" else np.float32
         weights = {n: _round(w, self.dtype).astype(wide) for n, w in self.weights.items()}
-        _, arrays = self._run(weights, lambda _, x: _round(x, self.dtype), self.by_design)
+        _, arrays = self._run(weights, lambda _, x: _round(x, self.dtype), self.expected_difference)
         return {name: array.astype(np.float64) for name, array in arrays.items()}
 
     def steps(self, given: Mapping[str, Array], *mistakes: str | None) -> dict[str, Array]:
@@ -345,7 +349,7 @@ class _PromptCheck:
     ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Run the pass; return the computed steps, and the arrays that `choose` returns for them.
 
-        At each of its points, a named mistake replaces the step. The candidate may lack the first
+        At each of its points, a named mistake replaces the step. The engine may lack the first
         rows of an array; then these rows are not returned.
         """
         computes = {m.point: m.compute for m in MISTAKES if m.name in mistakes}
@@ -447,7 +451,7 @@ def _recognized(arrays: Sequence[Array]) -> str:
 
 @dataclass(frozen=True)
 class TextReport:
-    """Where a greedy continuation first differs from the golden one.
+    """Where a greedy continuation first differs from the reference one.
 
     Attributes:
         step: the first token that differs, counted from 0; None if the continuations agree.
@@ -474,44 +478,46 @@ class TextReport:
 
 @np.errstate(all="ignore")
 def check_texts(
-    golden: Golden,
+    reference: Reference,
     continuations: Mapping[str, Sequence[int]],
     model: GPT2 | LanguageModel,
     dtype: str = "float32",
 ) -> dict[str, TextReport]:
-    """Compare greedy continuations with the golden ones, up to the end of the shorter one.
+    """Compare greedy continuations with the reference ones, up to the end of the shorter one.
 
     Raises:
         InvalidArgumentError: there is nothing to compare, a prompt is unknown, a continuation is
-            not a list of token ids, or the golden arrays are of another model.
+            not a list of token ids, or the reference arrays are of another model.
     """
     model = as_gpt2(model)
     weights = _as_float64(model)
-    _check_model(golden, model.config, weights)
+    _check_model(reference, model.config, weights)
     if not continuations:
         raise InvalidArgumentError(
-            "the candidate has no token ids; give those of at least one prompt"
+            "the tested engine has no token ids; give those of at least one prompt"
         )
     reports = {}
     for prompt, ids in continuations.items():
-        if prompt not in golden.greedy_ids:
-            raise InvalidArgumentError(f"no prompt {prompt!r}; there are {', '.join(golden.ids)}")
+        if prompt not in reference.greedy_ids:
+            raise InvalidArgumentError(
+                f"no prompt {prompt!r}; there are {', '.join(reference.ids)}"
+            )
         is_list = isinstance(ids, Sequence) and len(ids) > 0 and all(map(is_integer, ids))
         check_argument(is_list, prompt, ids, "a list of at least one token id")
-        right = golden.greedy_ids[prompt]
+        right = reference.greedy_ids[prompt]
         if not right:
             raise InvalidArgumentError(
-                f"the golden file has no continuation of prompt {prompt!r}; record the file with "
-                "max_new_tokens of at least 1"
+                f"the reference file has no continuation of prompt {prompt!r}; record the file "
+                "with max_new_tokens of at least 1"
             )
         reports[prompt] = TextReport()
         step = common_length(right, ids)
         if step < min(len(right), len(ids)):
-            before = [*golden.ids[prompt], *right[:step]]
+            before = [*reference.ids[prompt], *right[:step]]
             logits, exact = (
                 _PromptCheck(weights, model.config, before, {}, name).rounded_pass()["logits"][-1]
                 for name in (dtype, "float64")
             )
             tolerance = 2 * _MARGIN * float(np.abs(logits - exact).max())
-            reports[prompt] = TextReport(step, golden.gaps[prompt][step], tolerance)
+            reports[prompt] = TextReport(step, reference.gaps[prompt][step], tolerance)
     return reports

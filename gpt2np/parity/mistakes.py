@@ -1,7 +1,7 @@
 """Classic mistakes of GPT-2 engines: each a variation of one step of the forward pass.
 
 A mistake computes the array at a hook point from the arrays before it, as an engine with that
-mistake does. `check` tries the mistakes of the step at which a candidate first differs.
+mistake does. `check` tries the mistakes of the step at which a tested engine first differs.
 
 Shape letters: T tokens, C channels, H heads, D head size, F neurons, V vocabulary.
 """
@@ -124,13 +124,13 @@ class Mistake:
         name: what the engine does wrong.
         point: the hook point at which the mistake shows first, without the block.
         compute: the array that an engine with this mistake has at the point.
-        by_design: whether some engines, such as llama.cpp, compute the step in this way on purpose.
+        is_expected: whether some engines, such as llama.cpp, compute the step so on purpose.
     """
 
     name: str
     point: str
     compute: Compute
-    by_design: bool = False
+    is_expected: bool = False
 
 
 def _from(change: Callable[[Array], Array], *names: str) -> Compute:
@@ -399,6 +399,6 @@ MISTAKES: tuple[Mistake, ...] = (
         for point in points.split()
         for name, compute in steps.items()
     ),
-    Mistake("GELU from a table of float16", "mlp.act", _float16_table, by_design=True),
+    Mistake("GELU from a table of float16", "mlp.act", _float16_table, is_expected=True),
 )
 """The known mistakes. Mistakes of one name show at several points, such as attn.q and attn.v."""

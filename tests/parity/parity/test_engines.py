@@ -25,7 +25,7 @@ def exact():
 
 
 @pytest.fixture(scope="module")
-def golden(exact):
+def reference(exact):
     return record(exact, PROMPTS, points=["logits"], max_new_tokens=4)
 
 
@@ -40,55 +40,55 @@ def golden(exact):
         ("float16", "sdpa"),
     ],
 )
-def test_transformers_is_right(golden, exact, dtype, attention):
+def test_transformers_is_right(reference, exact, dtype, attention):
     model = GPT2LMHeadModel.from_pretrained(
         CHECKOUT / "weights", dtype=getattr(torch, dtype), attn_implementation=attention
     ).eval()
-    candidate = {}
-    for prompt, ids in golden.ids.items():
+    tested = {}
+    for prompt, ids in reference.ids.items():
         with torch.no_grad():
             output = model(
                 torch.tensor([ids]),
                 output_hidden_states=True,
                 output_attentions=attention == "eager",
             )
-        candidate[f"{prompt}/logits"] = output.logits.float().numpy()
-        candidate[f"{prompt}/hidden_states"] = [x.float().numpy() for x in output.hidden_states]
+        tested[f"{prompt}/logits"] = output.logits.float().numpy()
+        tested[f"{prompt}/hidden_states"] = [x.float().numpy() for x in output.hidden_states]
         if attention == "eager":
-            candidate[f"{prompt}/attentions"] = [x.float().numpy() for x in output.attentions]
-    report = check(golden, candidate, exact, dtype)
+            tested[f"{prompt}/attentions"] = [x.float().numpy() for x in output.attentions]
+    report = check(reference, tested, exact, dtype)
     assert report.is_rounding, report
 
 
-def test_the_forward_pass_in_60_lines(golden, exact, monkeypatch):
+def test_the_forward_pass_in_60_lines(reference, exact, monkeypatch):
     path = CHECKOUT / "examples" / "forward_in_60_lines.py"
     spec = importlib.util.spec_from_file_location("forward", path)
     forward = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(forward)
 
     def run():
-        return {f"{name}/logits": forward.forward(ids) for name, ids in golden.ids.items()}
+        return {f"{name}/logits": forward.forward(ids) for name, ids in reference.ids.items()}
 
-    assert check(golden, run(), exact).is_rounding
+    assert check(reference, run(), exact).is_rounding
     text = path.read_text(encoding="utf-8").replace("/ 8, -math.inf", "/ 64, -math.inf")
     code = compile(text.partition("if __name__")[0], str(path), "exec")
     exec(code, forward.__dict__)
-    report = check(golden, run(), exact)
+    report = check(reference, run(), exact)
     assert report.mistake == "the scale is 1 / D"
 
 
-def test_half_precision_is_recognized_by_its_numbers(golden, exact):
+def test_half_precision_is_recognized_by_its_numbers(reference, exact):
 
     def hook(name, array):
         return array.astype(np.float16).astype(np.float32) if name.endswith("mlp.act") else array
 
-    ids = golden.ids["short"]
+    ids = reference.ids["short"]
     arrays = gpt2np.trace(gpt2np.load("bundled"), ids, interventions=hook).arrays
     given = {f"short/{name}": arrays[name] for name in ("blocks.0.mlp.pre", "blocks.0.mlp.act")}
-    report = check(golden, given, exact, "float32")
+    report = check(reference, given, exact, "float32")
     assert report.first.point == "blocks.0.mlp.act" and report.mistake is None
     assert str(report).endswith("no known mistake explains it (all numbers are float16)")
     logits = {"short/logits": arrays["logits"]}
-    report = check(golden, logits, exact, "float32")
+    report = check(reference, logits, exact, "float32")
     assert not report.is_rounding and report.mistake is None
-    assert check(golden, logits, exact, "float16").is_rounding
+    assert check(reference, logits, exact, "float16").is_rounding

@@ -1,4 +1,4 @@
-"""Golden arrays on the command line: wrong input, and files that are there already."""
+"""Reference arrays on the command line: wrong input, and files that are there already."""
 
 import json
 
@@ -16,8 +16,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def golden(folder):
-    path = folder / "golden.safetensors"
+def reference(folder):
+    path = folder / "reference.safetensors"
     line = ("--prompt", "ab", "--points", "logits", "-n", "2", path, "--model", folder / "model")
     assert run_here("parity", "record", *line).returncode == 0
     return path
@@ -30,11 +30,11 @@ def one_line(result, code):
     return line
 
 
-def test_files_are_not_overwritten(folder, golden):
-    before = golden.read_bytes()
-    line = ("parity", "record", "--prompt", "a", "-n", "1", golden, "--model", folder / "model")
+def test_files_are_not_overwritten(folder, reference):
+    before = reference.read_bytes()
+    line = ("parity", "record", "--prompt", "a", "-n", "1", reference, "--model", folder / "model")
     assert "exists already; give --force" in one_line(run_here(*line), 2)
-    assert golden.read_bytes() == before
+    assert reference.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_wrong_arguments(folder, arguments, message):
     assert not (folder / "g.safetensors").exists()
 
 
-def test_golden_files_that_cannot_be_read(folder, golden):
+def test_reference_files_that_cannot_be_read(folder, reference):
     missing = folder / "none"
     messages = {folder: "is not a file", missing: f"cannot read {missing}: No such file"}
     for path, message in messages.items():
-        assert message in one_line(run_here("parity", "check", path, golden), 1)
+        assert message in one_line(run_here("parity", "check", path, reference), 1)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_golden_files_that_cannot_be_read(folder, golden):
     ],
     ids=str,
 )
-def test_nothing_to_compare(folder, golden, content, message):
+def test_nothing_to_compare(folder, reference, content, message):
     (folder / "ids.json").write_text(json.dumps(content))
-    assert message in one_line(run_here("parity", "check", golden, folder / "ids.json"), 2)
+    assert message in one_line(run_here("parity", "check", reference, folder / "ids.json"), 2)
 
 
-def test_candidates(folder, golden):
+def test_tested_arrays(folder, reference):
     """A whole .npy file is read; damaged files are named."""
     np.savez(folder / "whole.npz", logits=np.zeros((2, 4), np.float32))
     whole = (folder / "whole.npz").read_bytes()
@@ -84,12 +84,12 @@ def test_candidates(folder, golden):
         ("empty.npy", b""), ("short.3.f32", b"1234"), ("text.safetensors", b"text"),
     ):  # fmt: skip
         (folder / name).write_bytes(content)
-        line = one_line(run_here("parity", "check", golden, folder / name), 1)
+        line = one_line(run_here("parity", "check", reference, folder / name), 1)
         assert name in line and "pickle" not in line
     np.save(folder / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     assert "objects.npy is damaged" in one_line(
-        run_here("parity", "check", golden, folder / "objects.npy"), 1
+        run_here("parity", "check", reference, folder / "objects.npy"), 1
     )
     np.save(folder / "logits.npy", np.zeros((9, 9), np.float32))
-    line = run_here("parity", "check", golden, folder / "logits.npy").stderr
+    line = run_here("parity", "check", reference, folder / "logits.npy").stderr
     assert "logits has shape (9, 9)" in line

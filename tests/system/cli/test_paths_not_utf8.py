@@ -33,7 +33,7 @@ batch {D}/p.jsonl --model {D} -n 3 --out {D}/new.parquet
 batch {D}/p.parquet --model {D} -n 3 --out {D}/new.jsonl
 batch {D}/in.txt --model {D} -n 3 --out {D}/new.csv
 parity record --model {D} --prompt ab --points ln_f -n 1 {D}/new.safetensors
-parity check --model {D} {D}/golden.safetensors {D}/golden.safetensors --json
+parity check --model {D} {D}/reference.safetensors {D}/reference.safetensors --json
 chat --model {D} --chat-template {D}/t.jinja --max-new-tokens 3
 tokenize --model {D} --file {D}/in.txt
 tokenize --model {D} --file {D}/in.txt --json
@@ -97,8 +97,8 @@ def original(tmp_path_factory):
     tokens = Tokenizer.load(folder).vocabulary.token_bytes
     table = build_table(counts, 256, vocabulary_fingerprint(tokens, 256), 9)
     save_table(table, folder / "draft.safetensors")
-    golden = ("--prompt", "ab", "--points", "ln_f", "-n", "1", folder / "golden.safetensors")
-    assert run_here("parity", "record", "--model", folder, *golden).returncode == 0
+    reference = ("--prompt", "ab", "--points", "ln_f", "-n", "1", folder / "reference.safetensors")
+    assert run_here("parity", "record", "--model", folder, *reference).returncode == 0
     return folder
 
 

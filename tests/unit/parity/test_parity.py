@@ -16,7 +16,7 @@ from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, plain_weights
-from gpt2np.parity import MISTAKES, Golden, check, check_texts, read_candidate, read_golden
+from gpt2np.parity import MISTAKES, Reference, check, check_texts, read_reference, read_tested
 from gpt2np.parity.check import PointReport, Report, _round
 from gpt2np.parity.mistakes import PassStep, split_name
 
@@ -119,14 +119,14 @@ def test_thirty_mistakes(config: str, share: str, dtype: str) -> None:
     """By default, all in float32, and half of them in each of the short dtypes."""
     model = small_model(config)
     ids = random_ids(12, 3, model.config.vocab_size)
-    golden = Golden("x", {"p": ids}, {}, {}, {})
+    reference = Reference("x", {"p": ids}, {}, {}, {})
     assert len(THIRTY) == 30
     mistakes = list(THIRTY)
     if share == "some":
         mistakes = {"bfloat16": mistakes[::2], "float16": mistakes[1::2]}.get(dtype, mistakes)
     named = 0
     for mistake in mistakes:
-        report = check(golden, run(model, ids, dtype, mistake), model)
+        report = check(reference, run(model, ids, dtype, mistake), model)
         assert report.first is not None and report.first.point == THIRTY[mistake], str(report)
         named += report.mistake == mistake
     assert named >= 0.9 * len(mistakes)
@@ -138,7 +138,7 @@ def test_no_false_alarm(config: str, dtype: str) -> None:
     model = small_model(config)
     for seed in range(3):
         ids = random_ids(12, seed, model.config.vocab_size)
-        report = check(Golden("x", {"p": ids}, {}, {}, {}), run(model, ids, dtype), model)
+        report = check(Reference("x", {"p": ids}, {}, {}, {}), run(model, ids, dtype), model)
         assert report.is_rounding, str(report)
         assert "arrays agree" in str(report)
         one = replace(report, points=report.points[:1])
@@ -154,10 +154,10 @@ def test_a_table_of_float16_is_rounding(config: str, points: list[str] | None) -
     """As in llama.cpp, whose other steps are float32."""
     model = small_model(config)
     ids = random_ids(12, 3, model.config.vocab_size)
-    golden = Golden("x", {"p": ids}, {}, {}, {})
+    reference = Reference("x", {"p": ids}, {}, {}, {})
     arrays = run(model, ids, "float32", TABLE)
-    report = check(golden, {p: arrays[p] for p in points or arrays}, model)
-    assert report.is_rounding and report.by_design == TABLE, str(report)
+    report = check(reference, {p: arrays[p] for p in points or arrays}, model)
+    assert report.is_rounding and report.expected_difference == TABLE, str(report)
     assert f" within the rounding of float32 with {TABLE};" in str(report)
 
 
@@ -166,8 +166,8 @@ def test_a_mistake_beside_a_table_of_float16() -> None:
     ids = random_ids(12, 3, model.config.vocab_size)
     arrays = run(model, ids, "float32", TABLE)
     arrays["blocks.2.attn.z"] = arrays["blocks.2.attn.z"] * np.float32(1.00001)
-    report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
-    assert report.by_design == TABLE
+    report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
+    assert report.expected_difference == TABLE
     assert report.first is not None and report.first.point == "blocks.2.attn.z"
 
 
@@ -178,13 +178,15 @@ def test_one_step_of_float16_beside_a_table_of_float16() -> None:
     arrays = run(model, ids, "float32", TABLE)
     table = arrays["blocks.1.mlp.act"].astype(np.float16)
     arrays["blocks.1.mlp.act"] = np.nextafter(table, np.float16(9)).astype(np.float32)
-    report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+    report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
     assert report.first is not None and report.first.point == "blocks.1.mlp.act"
     assert report.mistake is None
 
 
-@pytest.mark.parametrize(("noise", "by_design"), [(0.3, TABLE), (2, None)])
-def test_a_table_of_float16_explains_most_of_an_error(noise: float, by_design: str | None) -> None:
+@pytest.mark.parametrize(("noise", "expected_difference"), [(0.3, TABLE), (2, None)])
+def test_a_table_of_float16_explains_most_of_an_error(
+    noise: float, expected_difference: str | None
+) -> None:
     model = small_model("GPT-2")
     ids = random_ids(12, 3, model.config.vocab_size)
     arrays, name = run(model, ids, "float32", TABLE), "blocks.0.mlp.act"
@@ -192,9 +194,9 @@ def test_a_table_of_float16_explains_most_of_an_error(noise: float, by_design: s
     size = noise * np.sqrt(np.mean(effect**2))
     arrays[name] = add(arrays[name], ..., np.random.default_rng(0).normal(0, size, effect.shape))
     given = {point: arrays[point] for point in ("blocks.0.mlp.pre", name)}
-    report = check(Golden("x", {"p": ids}, {}, {}, {}), given, model, "float32")
-    assert report.by_design == by_design, str(report)
-    assert report.is_rounding == (by_design is not None)
+    report = check(Reference("x", {"p": ids}, {}, {}, {}), given, model, "float32")
+    assert report.expected_difference == expected_difference, str(report)
+    assert report.is_rounding == (expected_difference is not None)
 
 
 def test_each_wrong_array_has_its_mistake() -> None:
@@ -204,7 +206,7 @@ def test_each_wrong_array_has_its_mistake() -> None:
     arrays["blocks.1.attn.z"] = z.transpose(1, 2, 0).reshape(9, 48)
     arrays["blocks.1.mlp.out"] = arrays["blocks.1.mlp.out"] - model.weights["h.1.mlp.c_proj.bias"]
     arrays["blocks.1.ln_2"] = arrays["blocks.1.ln_2"] ** 2
-    report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+    report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
     assert report.first is not None and report.first.point == "blocks.1.attn.z"
     assert report.mistake == "z: its heads are joined interleaved"
     named = {point: report.mistakes.get(point) for point in ("blocks.1.ln_2", "blocks.1.mlp.out")}
@@ -220,7 +222,7 @@ def test_a_mistake_that_explains_little_is_not_named() -> None:
     ids = random_ids(12, 3, model.config.vocab_size)
     arrays = run(model, ids, "float32", "the scale is 1 / D")
     arrays["logits"] = np.roll(arrays["logits"], 1, -1)
-    report = check(Golden("x", {"p": ids}, {}, {}, {}), {"logits": arrays["logits"]}, model)
+    report = check(Reference("x", {"p": ids}, {}, {}, {}), {"logits": arrays["logits"]}, model)
     assert report.mistake is None and not report.is_rounding
 
 
@@ -234,7 +236,7 @@ def test_a_row_that_rounds_as_a_whole_is_no_mistake() -> None:
         for name, scale in zip(arrays, scales, strict=True):
             if "ln_" in name:
                 arrays[name] = (arrays[name] * scale).astype(np.float32)
-        report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+        report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
         assert report.is_rounding, str(report)
 
 
@@ -251,7 +253,7 @@ def test_the_least_error_that_is_no_rounding(point: str, n: int) -> None:
     noise = np.random.default_rng(0).standard_normal(x.shape) * np.sqrt(np.mean(x * x))
     for factor, is_rounding in ((0.5, True), (3, False)):
         arrays[name] = (x + factor * np.sqrt(n) * 2.0**-23 * noise).astype(np.float32)
-        report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+        report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
         [result] = [p for p in report.points if p.point == name]
         assert result.is_rounding == is_rounding, str(report)
 
@@ -269,8 +271,8 @@ def test_sums_in_a_plain_loop_are_rounding() -> None:
         y = np.repeat(model.weights[f"{layer}.bias"][None], len(ids), 0)
         for i, row in enumerate(weight):
             y += arrays[given][:, i : i + 1] * row
-        golden = Golden("x", {"p": ids}, {}, {}, {})
-        report = check(golden, {given: arrays[given], name: y}, model)
+        reference = Reference("x", {"p": ids}, {}, {}, {})
+        report = check(reference, {given: arrays[given], name: y}, model)
         assert report.is_rounding, str(report)
 
 
@@ -280,9 +282,9 @@ def test_as_many_tokens_as_heads() -> None:
     ids = random_ids(4, 3, model.config.vocab_size)
     arrays = run(model, ids, "float32")
     query = arrays["blocks.0.attn.q"]
-    golden = Golden("x", {"p": ids}, {}, {}, {})
+    reference = Reference("x", {"p": ids}, {}, {}, {})
     for given in (query, query.swapaxes(0, 1).reshape(4, -1)):
-        assert check(golden, {**arrays, "blocks.0.attn.q": given}, model).is_rounding
+        assert check(reference, {**arrays, "blocks.0.attn.q": given}, model).is_rounding
 
 
 def add(array: Array, where: object, value: object) -> Array:
@@ -306,7 +308,7 @@ def test_the_pattern_of_an_unknown_mistake(point: str, change: object, pattern: 
     ids = random_ids(12, 3, model.config.vocab_size)
     arrays = run(model, ids, "float32")
     arrays[point] = change(arrays[point]).astype(np.float32)
-    report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+    report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
     assert report.first is not None and report.first.point == point and report.mistake is None
     assert report.pattern is not None and pattern in report.pattern
     assert f"no known mistake explains it ({report.pattern})" in str(report)
@@ -314,21 +316,21 @@ def test_the_pattern_of_an_unknown_mistake(point: str, change: object, pattern: 
 
 def test_rows_may_be_counted(tmp_path: Path) -> None:
     np.arange(12, dtype=np.float32).tofile(tmp_path / "p__logits.x4.f32")
-    assert read_candidate(tmp_path)["p/logits"].shape == (3, 4)
+    assert read_tested(tmp_path)["p/logits"].shape == (3, 4)
     np.arange(11, dtype=np.float32).tofile(tmp_path / "p__logits.x4.f32")
     with pytest.raises(CheckpointError, match="has 11 numbers"):
-        read_candidate(tmp_path)
+        read_tested(tmp_path)
 
 
 def test_integers_in_a_safetensors_file(tmp_path: Path) -> None:
     save_file({"logits": np.arange(12).reshape(3, 4)}, tmp_path / "c.safetensors")
     with pytest.raises(CheckpointError, match="logits has dtype I64, not floating-point"):
-        read_candidate(tmp_path / "c.safetensors")
+        read_tested(tmp_path / "c.safetensors")
 
 
-def test_a_report_names_what_is_computed_differently_by_design() -> None:
+def test_a_report_names_what_is_computed_differently_as_expected() -> None:
     first = PointReport("short", "logits", 0.5, 0.1, None)
-    report = Report("float32", (first,), first, by_design="GELU from a table of float16")
+    report = Report("float32", (first,), first, expected_difference="GELU from a table of float16")
     assert "rounding in float32 with GELU from a table of float16 explains" in str(report)
 
 
@@ -336,16 +338,16 @@ def test_a_report_names_what_is_computed_differently_by_design() -> None:
 def test_shapes_that_12_numbers_cannot_have(tmp_path: Path, shape: str) -> None:
     np.arange(12, dtype=np.float32).tofile(tmp_path / f"p__logits.{shape}.f32")
     with pytest.raises(CheckpointError, match="has 12 numbers"):
-        read_candidate(tmp_path)
+        read_tested(tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
-def test_golden_arrays_are_in_a_file(tmp_path: Path) -> None:
+def test_reference_arrays_are_in_a_file(tmp_path: Path) -> None:
     """Reading a pipe might never end."""
     os.mkfifo(tmp_path / "pipe")
     for name, message in (("pipe", "pipe is not a file"), ("none", "cannot read .*none: No such")):
         with pytest.raises(CheckpointError, match=f"(?i){message}"):
-            read_golden(tmp_path / name)
+            read_reference(tmp_path / name)
 
 
 @pytest.mark.parametrize("given", [["logits"], ["hidden_states"], ["blocks.1.hook_resid_post"]])
@@ -353,7 +355,7 @@ def test_subsets_under_other_names(given: list[str]) -> None:
     """A mistake is found from the logits alone, too."""
     model = small_model("GPT-2")
     ids = random_ids(12, 3, model.config.vocab_size)
-    golden = Golden("x", {"p": ids}, {}, {}, {})
+    reference = Reference("x", {"p": ids}, {}, {}, {})
     for mistake in (None, "the scale 1 / √D is missing", "GELU as x · sigmoid(1.702 x)"):
         ours = run(model, ids, "float32", mistake)
         hidden = [ours["embed"], ours["blocks.0.resid"], ours["blocks.1.resid"], ours["ln_f"]]
@@ -362,7 +364,7 @@ def test_subsets_under_other_names(given: list[str]) -> None:
             "hidden_states": [array[None] for array in hidden],
             "blocks.1.hook_resid_post": ours["blocks.1.resid"],
         }
-        report = check(golden, {name: all_arrays[name] for name in given}, model)
+        report = check(reference, {name: all_arrays[name] for name in given}, model)
         assert report.mistake == mistake and report.is_rounding == (mistake is None)
 
 
@@ -370,26 +372,26 @@ def test_files(tmp_path: Path) -> None:
     logits = np.arange(12, dtype=np.float32).reshape(3, 4)
     logits.tofile(tmp_path / "p__logits.3x4.f32")
     np.save(tmp_path / "embed.npy", logits)
-    found = read_candidate(tmp_path)
+    found = read_tested(tmp_path)
     assert sorted(found) == ["embed", "p/logits"]
     np.testing.assert_array_equal(found["p/logits"], logits)
     np.savez(tmp_path / "all.npz", logits=logits)
-    np.testing.assert_array_equal(read_candidate(tmp_path / "all.npz")["logits"], logits)
-    assert sorted(read_candidate(tmp_path)) == ["embed", "logits", "p/logits"]
+    np.testing.assert_array_equal(read_tested(tmp_path / "all.npz")["logits"], logits)
+    assert sorted(read_tested(tmp_path)) == ["embed", "logits", "p/logits"]
     logits[:2].tofile(tmp_path / "p__logits.3x4.f32")
     with pytest.raises(CheckpointError, match="has 8 numbers"):
-        read_candidate(tmp_path)
+        read_tested(tmp_path)
 
 
 def test_wrong_names_and_shapes() -> None:
     model = small_model("GPT-2")
-    golden = Golden("x", {"p": [1, 2, 3]}, {}, {}, {})
+    reference = Reference("x", {"p": [1, 2, 3]}, {}, {}, {})
     with pytest.raises(InvalidArgumentError, match="unknown array 'logit'; did you mean"):
-        check(golden, {"logit": np.zeros((3, 211))}, model)
+        check(reference, {"logit": np.zeros((3, 211))}, model)
     with pytest.raises(InvalidArgumentError, match=r"logits has shape \(3, 5\)"):
-        check(golden, {"logits": np.zeros((3, 5))}, model)
+        check(reference, {"logits": np.zeros((3, 5))}, model)
     with pytest.raises(InvalidArgumentError, match="no arrays"):
-        check(golden, {}, model)
+        check(reference, {}, model)
 
 
 def test_texts() -> None:
@@ -397,10 +399,10 @@ def test_texts() -> None:
     ids = [5, 6, 7]
     logits = model.forward([ids])[-1].astype(np.float64)
     second, first = np.argsort(logits)[-2:].tolist()
-    wide = Golden(
+    wide = Reference(
         "x", {"p": ids}, {"p": [first]}, {"p": [float(logits[first] - logits[second])]}, {}
     )
-    close = Golden("x", {"p": ids}, {"p": [first]}, {"p": [1e-9]}, {})
+    close = Reference("x", {"p": ids}, {"p": [first]}, {"p": [1e-9]}, {})
     assert str(check_texts(wide, {"p": [first]}, model)["p"]) == "equal"
     assert not check_texts(wide, {"p": [second]}, model)["p"].is_rounding
     assert "both are right" in str(check_texts(close, {"p": [second]}, model)["p"])
@@ -409,30 +411,30 @@ def test_texts() -> None:
 def test_check_texts_several_differ_weights_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model("GPT-2")
     prompts = {f"p{i}": [5, 6, i] for i in range(4)}
-    golden = Golden("x", prompts, {p: [1] for p in prompts}, {p: [1.0] for p in prompts}, {})
+    reference = Reference("x", prompts, {p: [1] for p in prompts}, {p: [1.0] for p in prompts}, {})
     reads = []
     items = Mapping.items
     monkeypatch.setattr(
         type(model.weights), "items", lambda self: reads.append(1) or items(self), raising=False
     )
-    check_texts(golden, {p: [2] for p in prompts}, model)
+    check_texts(reference, {p: [2] for p in prompts}, model)
     assert len(reads) == 1
 
 
-def test_check_golden_of_another_model_is_an_error() -> None:
+def test_check_reference_of_another_model_is_an_error() -> None:
     models = [small_model("GPT-2"), small_model("erf GELU, untied")]
     first = models[0]
     changed = {**first.weights, "h.1.attn.c_attn.bias": first.weights["h.1.attn.c_attn.bias"] + 1}
     models.append(GPT2(first.config, changed))
     ids = [3, 1, 4, 1, 5]
     arrays = {name: x.astype(np.float64) for name, x in run(first, ids, "float64").items()}
-    golden = Golden("first", {"p": ids}, {"p": [1]}, {"p": [1.0]}, {"p": arrays})
-    assert check(golden, arrays, first).is_rounding
+    reference = Reference("first", {"p": ids}, {"p": [1]}, {"p": [1.0]}, {"p": arrays})
+    assert check(reference, arrays, first).is_rounding
     for other in models[1:]:
         with pytest.raises(InvalidArgumentError, match=r"model is another model than .*'first'"):
-            check(golden, arrays, other)
+            check(reference, arrays, other)
         with pytest.raises(InvalidArgumentError, match=r"model is another model than .*'first'"):
-            check_texts(golden, {"p": [2]}, other)
+            check_texts(reference, {"p": [2]}, other)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -443,7 +445,7 @@ def test_check_q_and_k_of_one_of_two_heads_exchanged_is_not_interleaved(dtype: s
     q, k = (arrays[f"blocks.0.attn.{letter}"].copy() for letter in "qk")
     q[1], k[1] = k[1].copy(), q[1].copy()
     arrays |= {"blocks.0.attn.q": q, "blocks.0.attn.k": k}
-    report = check(Golden("x", {"p": ids}, {}, {}, {}), arrays, model)
+    report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
     assert report.first is not None and report.first.point == "blocks.0.attn.q"
     assert report.mistake is None and "only in 1 of 2 heads: 1" in str(report)
 
@@ -464,21 +466,21 @@ def test_check_products_in_half_precision_names_the_option(dtype: str, seed: int
         return arrays[name]
 
     gpt2(PlainContext(ids, model.config, hook), plain_weights(GPT2(model.config, weights)))
-    golden = Golden("x", {"p": ids}, {}, {}, {})
+    reference = Reference("x", {"p": ids}, {}, {}, {})
     names = ["embed", "blocks.0.resid", "blocks.1.resid", "ln_f", "logits"]
     given = {name: arrays[name] for name in names}
-    report = check(golden, given, model)
+    report = check(reference, given, model)
     assert not report.is_rounding
     assert f"it looks like rounding to {dtype}" in str(report) and f"this dtype, {dtype}" in str(
         report
     )
-    assert check(golden, given, model, dtype).is_rounding
+    assert check(reference, given, model, dtype).is_rounding
 
 
 def test_reports_are_json() -> None:
     from dataclasses import asdict
 
     model = small_model("GPT-2")
-    golden = Golden("x", {"p": [1, 2, 3]}, {}, {}, {})
-    report = check(golden, run(model, [1, 2, 3], "float32", "the scale is 1 / D"), model)
+    reference = Reference("x", {"p": [1, 2, 3]}, {}, {}, {})
+    report = check(reference, run(model, [1, 2, 3], "float32", "the scale is 1 / D"), model)
     assert json.loads(json.dumps(asdict(report)))["mistake"] == "the scale is 1 / D"

@@ -27,7 +27,7 @@ from gpt2np.model.hook_points import all_names, get_hook_point, hook_point_names
 _RAW = re.compile(r"(?P<name>.+)\.(?P<shape>\d*(?:x\d+)*)\.f32")
 
 
-def read_candidate(path: str | Path) -> dict[str, Array]:
+def read_tested(path: str | Path) -> dict[str, Array]:
     """Read arrays from a .safetensors file, or from a .npz, .npy or .f32 file or a folder of these.
 
     A .npy or .f32 file has the name of its array, with `__` instead of the `/` after the prompt. A
@@ -76,9 +76,9 @@ def _load(file: Path) -> list[tuple[str, Array]]:
 
 
 def by_prompt(
-    candidate: Mapping[str, Any], ids: Mapping[str, list[int]], config: GPT2Config
+    tested: Mapping[str, Any], ids: Mapping[str, list[int]], config: GPT2Config
 ) -> dict[str, dict[str, Array]]:
-    """Return a candidate's arrays by prompt and hook point, in gpt2np's shapes, as float64.
+    """Return a tested engine's arrays by prompt and hook point, in gpt2np's shapes, as float64.
 
     Arrays without a prompt belong to the first prompt with as many tokens as the array.
 
@@ -87,7 +87,7 @@ def by_prompt(
     """
     aliases = _aliases(config.n_layer)
     found: dict[str, dict[str, Array]] = {}
-    for full_name, value in candidate.items():
+    for full_name, value in tested.items():
         prompt, slash, name = full_name.rpartition("/")
         if slash and prompt not in ids:
             raise InvalidArgumentError(f"{full_name}: no prompt {prompt!r}; {', '.join(ids)}")
@@ -113,7 +113,7 @@ def by_prompt(
 
 
 def _aliases(n_layer: int) -> dict[str, str]:
-    """Map the names of a candidate's arrays to hook points."""
+    """Map the names of a tested engine's arrays to hook points."""
     names = hook_point_names(n_layer)
     aliases = {alias: name for name in names for alias in all_names(name, n_layer)}
     # transformers applies ln_f to the last hidden state

@@ -1,4 +1,4 @@
-"""Golden arrays: the exact pass at hook points, for some prompts, in one safetensors file."""
+"""Reference arrays: the exact pass at hook points, for some prompts, in one safetensors file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FULL_POINTS = ("embed", "blocks.*.resid", "ln_f")  # of a full context, pattern
 
 
 @dataclass(frozen=True)
-class Golden:
+class Reference:
     """Exact results, by the name of the prompt.
 
     Attributes:
@@ -55,7 +55,7 @@ def record(
     prompts: Mapping[str, str | Sequence[int]] | None = None,
     points: str | Sequence[str] = "*",
     max_new_tokens: int = 16,
-) -> Golden:
+) -> Reference:
     """Run prompts through an exact model and record the arrays of the hook points.
 
     `prompts` maps names to texts or token ids. By default, the prompts are `PROMPTS` and "full", a
@@ -78,10 +78,10 @@ def record(
     if prompts is None:
         base = [token_id for ids in all_ids.values() for token_id in ids]
         all_ids["full"] = (base * (n_positions // len(base) + 1))[:n_positions]
-    golden = Golden(lm.name, all_ids, {}, {}, {})
+    reference = Reference(lm.name, all_ids, {}, {}, {})
     for name, ids in all_ids.items():
         is_full = prompts is None and name == "full"
-        golden.arrays[name] = dict(trace(lm, ids, _FULL_POINTS if is_full else points).arrays)
+        reference.arrays[name] = dict(trace(lm, ids, _FULL_POINTS if is_full else points).arrays)
         cache, new, greedy_ids, gaps = lm.model.new_cache(), ids, [], []
         for _ in range(min(max_new_tokens, n_positions - len(ids) + 1)):
             logits = lm.model.forward([new], [cache], logits_indices=[len(new) - 1])[0]
@@ -89,11 +89,11 @@ def record(
             new = [int(logits.argmax())]
             greedy_ids += new
             gaps.append(first - second)
-        golden.greedy_ids[name], golden.gaps[name] = greedy_ids, gaps
-    return golden
+        reference.greedy_ids[name], reference.gaps[name] = greedy_ids, gaps
+    return reference
 
 
-def write_golden(golden: Golden, path: str | Path) -> None:
+def write_reference(reference: Reference, path: str | Path) -> None:
     """Write a safetensors file; its bytes are the same on every machine. Replaces an existing file.
 
     An array is named `prompt/point`, as in `short/blocks.0.attn.q`. The metadata has one entry,
@@ -104,21 +104,21 @@ def write_golden(golden: Golden, path: str | Path) -> None:
     """
     tensors = {
         f"{prompt}/{point}": (array.shape, [array.reshape(-1)])
-        for prompt, arrays in golden.arrays.items()
+        for prompt, arrays in reference.arrays.items()
         for point, array in arrays.items()
     }
-    described = {"format": 1, **vars(golden)}
+    described = {"format": 1, **vars(reference)}
     del described["arrays"]
     metadata = {"gpt2np": json.dumps(described, ensure_ascii=False)}
     with atomic_path(as_path(path)) as temporary:
         write_safetensors(temporary, "F64", tensors, metadata)
 
 
-def read_golden(path: str | Path) -> Golden:
-    """Read a file that `write_golden` has written.
+def read_reference(path: str | Path) -> Reference:
+    """Read a file that `write_reference` has written.
 
     Raises:
-        CheckpointError: the file is missing, damaged, or was not written by `write_golden`.
+        CheckpointError: the file is missing, damaged, or was not written by `write_reference`.
     """
     path = as_path(path)
     check_readable(path, CheckpointError)
@@ -129,10 +129,10 @@ def read_golden(path: str | Path) -> Golden:
             for name in file.keys():  # noqa: SIM118, a safe_open is not a mapping
                 prompt, _, point = name.partition("/")
                 arrays[prompt][point] = file.get_tensor(name)
-        return Golden(
+        return Reference(
             content["model"], content["ids"], content["greedy_ids"], content["gaps"], arrays
         )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise CheckpointError(
-            f"{path} has no golden arrays ({error}); write them with gpt2np parity record"
+            f"{path} has no reference arrays ({error}); write them with gpt2np parity record"
         ) from error
