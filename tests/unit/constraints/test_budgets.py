@@ -137,6 +137,7 @@ PATTERN = r"(?: [a-z]+){2,40}[.!]"
     [
         {"seed": 1},
         {"seed": 2, "draft": "none", "temperature": 3.0},
+        {"seed": 3, "top_k": 1},
         {"num_beams": 3},
         {"seed": 3, "window": 30},
         {"seed": 4, "stop": ["\n"], "stop_token_ids": [13], "ignore_eos": False},
@@ -177,11 +178,6 @@ def test_stop_text_ends_a_constrained_text(lm):
     assert regex.fullmatch(PATTERN, completion.text, partial=True)
     unstopped = lm.generate("It was", regex=PATTERN, seed=1)
     assert unstopped.text.startswith(completion.text + completion.stop_reason)
-
-
-def test_stop_regex_contradicts_a_constraint(lm):
-    with pytest.raises(InvalidArgumentError, match="stop_regex"):
-        lm.generate("It was", regex=PATTERN, stop_regex="x")
 
 
 @pytest.mark.slow

@@ -43,17 +43,11 @@ def test_choices_are_exactly_these(lm):
     assert completion <= set(choices) and len(completion) > 2
 
 
-def test_with_filters_beams_samples_and_guesses(lm):
-    options = {"regex": r"(?: [a-z]+){3,5}[.!]", "max_new_tokens": 60}
-    alone = lm.generate("The king", seed=3, **options)
-    assert lm.generate("The king", seed=3, draft="none", **options).ids == alone.ids
-    texts = lm.generate("The king", seed=3, num_return_sequences=3, **options)
-    assert texts.ids == alone.ids
-    beams = lm.generate("The king", num_beams=3, **options)
-    for completion in [texts, *texts.alternatives, beams]:
-        assert regex.fullmatch(options["regex"], completion.text)
-    strict = lm.generate("The king", seed=3, top_k=1, **options)
-    assert regex.fullmatch(options["regex"], strict.text)
+def test_drafts_and_continuations_change_no_text(lm):
+    options = {"regex": r"(?: [a-z]+){3,5}[.!]", "max_new_tokens": 60, "seed": 3}
+    alone = lm.generate("The king", **options)
+    assert lm.generate("The king", draft="none", **options).ids == alone.ids
+    assert lm.generate("The king", num_return_sequences=3, **options).ids == alone.ids
 
 
 @dataclass(frozen=True)
@@ -142,10 +136,5 @@ def test_what_is_no_constraint(lm, vowels):
 )
 def test_bad_input(lm, options, message):
     with pytest.raises(InvalidArgumentError, match=message) as caught:
-        lm.generate("It was", **options)
+        lm.stream("It was", **options)  # before the first token
     assert "\n" not in str(caught.value)
-
-
-def test_a_large_pattern_is_refused_before_the_first_token(lm):
-    with pytest.raises(InvalidArgumentError, match="too large"):
-        lm.stream("It was", regex="(a?){8000}")

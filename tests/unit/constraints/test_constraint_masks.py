@@ -112,6 +112,7 @@ def test_choices(tokens):
     assert no.allowed()[END] and not no.complete
     assert after(start, tokens, " nothing").complete
     assert after(start, tokens, " yes").allowed().nonzero()[0].tolist() == [END]
+    assert not after(start, tokens, " n\xc3").allowed().any()
 
 
 def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
@@ -168,11 +169,6 @@ def test_states_are_shared_and_stay_as_they_are(tokens):
         start.allowed()[0] = True
 
 
-def test_an_id_that_may_not_come_leads_to_nothing(tokens):
-    lost = after(constraint(tokens, regex="ab"), tokens, "x")
-    assert not lost.allowed().any() and not lost.complete
-
-
 def test_rows_without_a_token_and_beyond_the_vocabulary(tokens):
     mask = constraint(tokens, rows=50_304, ends=(END, 99_999), regex=".*").allowed()
     assert mask.shape == (50_304,) and not mask[END + 1 :].any() and mask[END]
@@ -186,15 +182,13 @@ def test_special_tokens_are_no_text(tokens):
     assert text_constraint(TokenTable(table), END + 2, [END], regex=pattern).allowed()[END + 1]
 
 
-@pytest.mark.parametrize("pattern", [r"[^\s\S]", r"a[^\d\D]"])
-def test_a_pattern_that_nothing_matches(tokens, pattern):
-    with pytest.raises(InvalidArgumentError, match="no text matches the pattern"):
-        constraint(tokens, regex=pattern)
+NOTHING = [r"[^\s\S]", r"a[^\d\D]", r"a[^\s\S]+b", r"\ud800", r"(?:[^\w\W]|[^\d\D])x"]
 
 
-def test_no_choices(tokens):
-    with pytest.raises(InvalidArgumentError, match="no text matches one of the choices"):
-        constraint(tokens, choices=())
+@pytest.mark.parametrize("given", [*({"regex": pattern} for pattern in NOTHING), {"choices": ()}])
+def test_what_nothing_matches_is_refused(tokens, given):
+    with pytest.raises(InvalidArgumentError, match="no text matches"):
+        constraint(tokens, **given)
 
 
 def test_a_vocabulary_that_lacks_bytes(tokens):

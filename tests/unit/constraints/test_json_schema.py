@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from decimal import Decimal
 
 import pytest
@@ -77,6 +78,20 @@ KINDS = [
         ({"oneOf": KINDS}, ['{"k":"a"}', '{"k":"b"}'], ['{"k":"c"}', "{}"]),
         ({"allOf": [{"minimum": 3}, {"type": "integer"}, {"maximum": 4}]}, ["3", "4"], ["5", "2"]),
         (True, ["1", "[{}]"], ["[1", "nul"]),
+        (
+            {"type": "integer", "minimum": 1, "anyOf": [{"type": "string"}, {"maximum": 5}]},
+            ["1", "5"],
+            ["60.079564", "0", "6", '"a"'],
+        ),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "anyOf": [{"required": ["a"]}, {"type": "null"}],
+            },
+            ['{"a":1}'],
+            ["{}", "null"],
+        ),
     ],
 )
 def test_texts(schema, valid, invalid):
@@ -96,12 +111,8 @@ def test_texts(schema, valid, invalid):
     ],
 )
 def test_each_unsupported_keyword_is_named(keyword):
-    with pytest.raises(
-        InvalidArgumentError,
-        match=rf"#/properties/a~1b: '\{keyword}'"
-        if keyword[0] == "$"
-        else f"#/properties/a~1b: '{keyword}' is not supported",
-    ):
+    message = re.escape(f"#/properties/a~1b: '{keyword}' is not supported")
+    with pytest.raises(InvalidArgumentError, match=message):
         schema_tree({"properties": {"a/b": {keyword: True}}}, 4)
 
 
@@ -118,7 +129,6 @@ def test_each_unsupported_keyword_is_named(keyword):
         ({"pattern": "^a+$", "maxLength": 2}, "put the length into the pattern"),
         ({"enum": [1], "minimum": 0}, "minimum beside enum"),
         ({"pattern": "(?=a)"}, r"has \(\?= at offset 0, which is not supported"),
-        ({"pattern": "^(ab)+$", "maxLength": 9}, "put the length into the pattern"),
         ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "two values of pattern"),
     ],
 )
@@ -140,29 +150,6 @@ CONTRADICTIONS = [
 def test_keywords_without_a_common_type_no_text_matches(lm, schema):
     with pytest.raises(InvalidArgumentError, match="no text matches the JSON Schema"):
         lm.generate("It was", json_schema=schema)
-
-
-@pytest.mark.parametrize(
-    ("schema", "valid", "invalid"),
-    [
-        (
-            {"type": "integer", "minimum": 1, "anyOf": [{"type": "string"}, {"maximum": 5}]},
-            ["1", "5"],
-            ["60.079564", "0", "6", '"a"'],
-        ),
-        (
-            {
-                "type": "object",
-                "properties": {"a": {"type": "integer"}},
-                "anyOf": [{"required": ["a"]}, {"type": "null"}],
-            },
-            ['{"a":1}'],
-            ["{}", "null"],
-        ),
-    ],
-)
-def test_alternatives_beside_a_type_only_its_values(schema, valid, invalid):
-    test_texts(schema, valid, invalid)
 
 
 @pytest.mark.parametrize(

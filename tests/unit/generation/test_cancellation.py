@@ -19,23 +19,14 @@ def start(lm, n, **limits):
     return scheduler, sequences
 
 
-def test_the_next_sequence_takes_the_place_in_the_same_step(lm):
-    scheduler, [first, second, third] = start(lm, 3, max_running=2)
+def test_cancelled_sequences_leave_and_the_next_takes_the_place_in_the_same_step(lm):
+    scheduler, [first, second, *waiting, third] = start(lm, 100, max_running=2)
     scheduler.step()
-    first.end("cancelled")
-    assert scheduler.step() == [first]
-    assert (len(first.ids), len(second.ids), len(third.ids)) == (1, 2, 1)
-    assert scheduler.running == [second, third]
-
-
-def test_waiting_sequences_leave_the_queue_in_one_step(lm):
-    scheduler, [running, *waiting] = start(lm, 1001, max_running=1)
-    scheduler.step()
-    for sequence in waiting:
+    for sequence in (first, *waiting):
         sequence.end("cancelled")
-    assert scheduler.step() == waiting
-    assert scheduler.running == [running]
-    assert not scheduler.waiting
+    assert scheduler.step() == [first, *waiting]
+    assert (len(first.ids), len(second.ids), len(third.ids)) == (1, 2, 1)
+    assert scheduler.running == [second, third] and not scheduler.waiting
 
 
 def test_an_interrupted_step_ends_all_sequences(lm, monkeypatch):
@@ -117,27 +108,19 @@ def test_another_thread_cancels_a_stream_between_two_steps(lm):
     assert [*stream] == [] and stream.cancel() == ""
 
 
-def test_another_task_cancels_a_stream(lm):
-    async def read():
-        stream = lm.stream("Once", max_new_tokens=400, seed=1, draft="none")
-        asyncio.get_running_loop().call_later(0.03, stream.cancel)
-        return "".join([piece async for piece in stream]), stream.completion
-
-    text, completion = asyncio.run(read())
-    assert completion.finish_reason == "cancelled" and len(completion.ids) < 400
-    assert text == completion.text
-
-
-def test_a_callback_cancels_its_stream(lm):
-    tokens = []
-
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_callback_cancels_its_stream(lm, is_async):
     def on_token(token):
         tokens.append(token)
         if len(tokens) == 3:
             stream.cancel()
 
-    stream = lm.stream("Once", max_new_tokens=40, on_token=on_token)
-    assert "".join(stream) == stream.completion.text
+    async def read():
+        return "".join([piece async for piece in stream])
+
+    tokens = []
+    stream = lm.stream("Once", max_new_tokens=40, on_token=on_token, draft="none")
+    assert (asyncio.run(read()) if is_async else "".join(stream)) == stream.completion.text
     assert (stream.completion.finish_reason, len(stream.completion.ids)) == ("cancelled", 3)
 
 

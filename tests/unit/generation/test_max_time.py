@@ -5,7 +5,6 @@ import time
 import pytest
 
 from gpt2np import LanguageModel
-from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.scheduler import Scheduler
 
 PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3, 1, 2"]
@@ -98,9 +97,3 @@ def test_beams_return_the_best_text_so_far(whole, clock):
 def test_a_text_that_ends_in_time_is_unchanged(whole):
     lm, [expected, *_] = whole
     assert lm.generate(PROMPTS[0], seed=0, max_new_tokens=30, max_time=1000) == expected
-
-
-@pytest.mark.parametrize("value", [0, -1, "5", True, float("nan"), float("inf")])
-def test_a_wrong_value(whole, value):
-    with pytest.raises(InvalidArgumentError, match=r"max_time is .* a number above 0"):
-        whole[0].generate("a", max_time=value)
