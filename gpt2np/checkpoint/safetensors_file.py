@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
-from gpt2np.data.files import reading, reject_duplicate_keys
+from gpt2np.data.files import reading
 from gpt2np.errors import CheckpointError, error_reason
 from gpt2np.limits import limits
 from gpt2np.progress import progress_bar
@@ -107,7 +107,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                 raise _damaged(path, reason)
             with safe_open(path, framework="numpy"):  # checks shapes, sizes and overlapping ranges
                 pass
-            header = json.loads(file.read(size).decode(), object_pairs_hook=reject_duplicate_keys)
+            header = json.loads(file.read(size).decode())
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error_reason(error)}") from error
     except MemoryError as error:

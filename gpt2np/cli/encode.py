@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     print_stderr(description)
     elsewhere = None
     if cluster := ray_cluster(args):
-        from gpt2np.distributed.workers import map_on_cluster
+        from gpt2np.distributed.cluster import map_on_cluster
 
         elsewhere = partial(map_on_cluster, cluster=cluster)
     with running_corpus_job(args.out, files, "encoding") as callbacks:

@@ -53,8 +53,8 @@ from gpt2np.cli.jobs import (
 )
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
+from gpt2np.data.options import ScoreOptions
 from gpt2np.errors import InvalidArgumentError, counted
-from gpt2np.evaluation.options import ScoreOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

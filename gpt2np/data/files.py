@@ -130,28 +130,13 @@ def read_json_object(
 
     try:
         text = read_bytes(path, error, max_bytes=max_bytes).decode("utf-8-sig")
-        content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
+        content = json.loads(text)
     except GPT2NPError:  # some are also ValueErrors
         raise
     except (ValueError, RecursionError) as problem:
         raise error(f"{path} is damaged: not JSON ({problem})") from problem
     if not isinstance(content, dict):
         raise error(f"{path} is damaged: expected a JSON object")
-    return content
-
-
-def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dictionary from pairs with unique keys; an `object_pairs_hook` for `json.loads`.
-
-    Raises ValueError for a duplicate key. By default, `json` takes the last value of such a key,
-    while other readers take the first.
-    """
-    content = dict(pairs)
-    seen: set[str] = set()
-    for key, _ in pairs if len(content) < len(pairs) else ():
-        if key in seen:
-            raise ValueError(f"duplicate key {key!r}")
-        seen.add(key)
     return content
 
 

@@ -1,13 +1,21 @@
-"""The cluster of Ray that runs a job, and its workers."""
+"""A cluster of Ray, and an ordered map over its workers."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
 from gpt2np.options import attributes_text, check_options, option
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_QUEUED_PER_WORKER = 2  # items that keep a worker busy
+_FINISHED_PER_WORKER = 4  # results that may wait for an earlier one
 
 
 @dataclass(frozen=True)
@@ -66,30 +74,6 @@ class Cluster:
                 "~/.ray/auth_token from its first node, and set RAY_AUTH_MODE=token"
             ) from error
 
-    def start_workers(self, worker_class: type, *arguments: Any) -> list[Any]:
-        """Start the workers, actors that Ray restarts if they die, and return their handles.
-
-        Raises InvalidArgumentError if the cluster has too few CPUs for a worker.
-        """
-        ray = import_ray()
-        total = int(ray.cluster_resources().get("CPU", 1))
-        if self.cpus_per_worker > total:
-            raise InvalidArgumentError(
-                f"cpus_per_worker is {self.cpus_per_worker}, but the cluster has {total} CPUs",
-                param="cpus_per_worker",
-            )
-        threads = str(self.cpus_per_worker)
-        # OpenBLAS reads the number of threads when NumPy is imported.
-        variables = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
-        actor = ray.remote(
-            max_restarts=-1,
-            max_task_retries=-1,
-            num_cpus=self.cpus_per_worker,
-            runtime_env={"env_vars": variables},
-        )(worker_class)
-        n_workers = self.workers or max(1, total // self.cpus_per_worker)
-        return [actor.remote(*arguments) for _ in range(n_workers)]
-
 
 Cluster.__doc__ = f"{Cluster.__doc__}\n{attributes_text(Cluster)}"
 
@@ -101,3 +85,78 @@ def import_ray() -> Any:
     except ImportError as error:
         raise GPT2NPError(f"a cluster needs Ray; {install_hint('ray')}") from error
     return ray
+
+
+def map_on_cluster(
+    make_function: Callable[[], Callable[[Item], Result]],
+    items: Iterable[Item],
+    cluster: Cluster,
+) -> Iterator[tuple[Item, Result]]:
+    """Call a function on workers of a cluster; yield (item, result) in the order of the items.
+
+    Each worker calls `make_function` once, for example to load a model. Ray restarts a worker that
+    dies, and repeats its items. This process reads the items, a few ahead of the results.
+
+    Raises:
+        InvalidArgumentError: the cluster has too few CPUs for a worker.
+        GPT2NPError: the function raises an exception, or Ray fails.
+    """
+    cluster.connect()
+    ray = import_ray()
+    workers = _start_workers(cluster, ray.put(make_function))
+    free, busy = deque(workers * _QUEUED_PER_WORKER), dict[Any, Any]()
+    queue: deque[tuple[Item, Any]] = deque()
+    limit = _FINISHED_PER_WORKER * len(workers)
+
+    def wait(references: list[Any]) -> None:
+        for reference in ray.wait(references)[0]:
+            free.append(busy.pop(reference))
+
+    try:
+        for item in items:
+            if not free:
+                wait([*busy])
+            reference = free[0].call.remote(item)
+            busy[reference] = free.popleft()
+            queue.append((item, reference))
+            while queue and (queue[0][1] not in busy or len(queue) > limit):
+                first, reference = queue.popleft()
+                yield first, ray.get(reference)
+        yield from ((item, ray.get(reference)) for item, reference in queue)
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None) or error
+        *_, reason = f"{cause}".strip().splitlines()
+        raise GPT2NPError(f"the work on Ray has failed: {reason.strip()}") from error
+    finally:
+        for actor in workers:
+            ray.kill(actor)
+
+
+class _Worker:
+    """An actor that holds a function, such as one that uses a model."""
+
+    def __init__(self, make_function: Callable[[], Callable[[Any], Any]]) -> None:
+        self._function = make_function()
+
+    def call(self, item: Any) -> Any:
+        return self._function(item)
+
+
+def _start_workers(cluster: Cluster, make_function: Any) -> list[Any]:
+    """Start the workers, actors that Ray restarts if they die, and return their handles."""
+    ray, n_cpus = import_ray(), cluster.cpus_per_worker
+    total = int(ray.cluster_resources().get("CPU", 1))
+    if n_cpus > total:
+        raise InvalidArgumentError(
+            f"cpus_per_worker is {n_cpus}, but the cluster has {total} CPUs",
+            param="cpus_per_worker",
+        )
+    # OpenBLAS reads the number of threads when NumPy is imported.
+    variables = {"OMP_NUM_THREADS": f"{n_cpus}", "OPENBLAS_NUM_THREADS": f"{n_cpus}"}
+    actor = ray.remote(
+        max_restarts=-1,
+        max_task_retries=-1,
+        num_cpus=n_cpus,
+        runtime_env={"env_vars": variables},
+    )(_Worker)
+    return [actor.remote(make_function) for _ in range(cluster.workers or total // n_cpus)]

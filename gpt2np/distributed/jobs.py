@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.data.files import file_name
-from gpt2np.data.options import Special
+from gpt2np.data.options import ScoreOptions, Special
 from gpt2np.data.resumable import Results
-from gpt2np.distributed.cluster import Cluster
-from gpt2np.distributed.workers import map_on_cluster
+from gpt2np.distributed.cluster import Cluster, map_on_cluster
 from gpt2np.errors import GPT2NPError
 from gpt2np.evaluation.corpus import BatchScorer, score_batch
-from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.language_model import LanguageModel, language_model_fingerprint
 from gpt2np.prompts import PromptLine, RunLines, continue_lines
 from gpt2np.runtime.options import ModelOptions

@@ -15,11 +15,11 @@ from typing import Any
 from gpt2np.data.corpus import Document, read_documents
 from gpt2np.data.corpus_job import DocumentBatch, MapItems, corpus_job, read_batches
 from gpt2np.data.files import file_name
+from gpt2np.data.options import ScoreOptions
 from gpt2np.data.resumable import START, JobCallbacks, Outcome, Position, Results, run_job
 from gpt2np.data.rows import add_columns, assemble_rows, json_line
 from gpt2np.data.workers import map_here
 from gpt2np.errors import errors_at
-from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.evaluation.perplexity import (
     PER_TEXT,
     Perplexity,

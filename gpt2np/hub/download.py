@@ -1,7 +1,9 @@
-"""Downloads of models into the Hugging Face cache, by huggingface_hub."""
+"""Downloads of models into the Hugging Face cache, by huggingface_hub, and why they failed."""
 
 from __future__ import annotations
 
+import errno
+import json
 import logging
 import os
 from collections.abc import Collection, Iterator
@@ -9,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub import HfApi, constants, errors, get_token, snapshot_download
 from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
 from gpt2np.errors import ModelNotFoundError
-from gpt2np.hub.failures import is_failure, translate
 from gpt2np.hub.model_files import (
     INDEX_FILE,
     OPTIONAL_FILES,
@@ -26,7 +27,10 @@ from gpt2np.hub.model_files import (
     missing_files,
     missing_in,
 )
-from gpt2np.hub.repository import HubId
+from gpt2np.hub.repository import HubId, cache_folder, missing_in_cache
+
+# The classes of HTTP errors differ between the versions of huggingface_hub.
+_HTTP_LIBRARIES = {"httpcore", "httpcore2", "httpx", "httpx2", "huggingface_hub", "requests"}
 
 
 class _TerminalBar(tqdm):
@@ -59,9 +63,9 @@ def download(model: HubId, *, weights: bool, timeout: float | None = None) -> Pa
         with _attempts_unreported():
             return _download(model, listing, weights)
     except Exception as error:
-        if not is_failure(error):
+        if not _is_failure(error):
             raise
-        raise translate(model, error, weights=weights) from error
+        raise _translate(model, error, weights=weights) from error
 
 
 @contextmanager
@@ -124,4 +128,114 @@ def _incomplete(
     return ModelNotFoundError(
         f"{model} on {constants.ENDPOINT} has no {', '.join(missing)}, which gpt2np requires; "
         "choose another model or revision"
+    )
+
+
+def _is_failure(error: Exception) -> bool:
+    """Tell whether the Hub, the network or the disk has caused an error, not a bug."""
+    modules = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    is_network = isinstance(error, (OSError, json.JSONDecodeError)) or modules & _HTTP_LIBRARIES
+    return bool(is_network) or type(error) is RuntimeError  # hf_xet raises RuntimeError
+
+
+def _translate(model: HubId, error: Exception, *, weights: bool) -> ModelNotFoundError:
+    """Return the error that says in one line why `model` was not downloaded."""
+    chain = list(_causes(error))
+    http_errors = [cause for cause in chain if isinstance(cause, errors.HfHubHTTPError)]
+    answered = next((cause for cause in http_errors if cause.response is not None), None)
+    disk_error = next((e for e in chain if isinstance(e, OSError) and _is_of_disk(e)), None)
+    if isinstance(error, errors.HFValidationError) and not isinstance(error, OSError):
+        message = (
+            f"there is no folder {model}, and the name is not a valid id on the Hub; expected a "
+            "folder, owner/name or owner/name@REVISION"
+        )
+    elif constants.HF_HUB_OFFLINE:
+        message = _not_cached(model, weights, "HF_HUB_OFFLINE is set; unset it, or")
+    elif disk_error:
+        message = (
+            f"cannot read or write {disk_error.filename or cache_folder()} "
+            f"({disk_error.strerror}); set HF_HOME to a writable folder with enough free space"
+        )
+    elif answered:
+        message = _http_problem(model, answered)
+    else:
+        problem = f"the download from {constants.ENDPOINT} failed ({_root_cause(error)})"
+        message = _not_cached(model, weights, f"{problem}; try again; without a network,")
+    return ModelNotFoundError(message)
+
+
+def _root_cause(error: BaseException) -> str:
+    """Return one line that describes the cause of an error.
+
+    The line is the message of the innermost OSError in the chain of causes or, without an OSError,
+    of the outermost error that has a message.
+    """
+    chain = list(_causes(error))
+    system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]
+    cause = (system_errors or [e for e in chain if str(e).strip()][:1] or [error])[-1]
+    return str(cause).strip().split("\n")[0] or type(cause).__name__
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its chain of causes, outermost first."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+
+
+def _is_of_disk(error: OSError) -> bool:
+    return bool(error.errno) and bool(
+        error.filename or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+    )
+
+
+def _http_problem(model: HubId, error: errors.HfHubHTTPError) -> str:
+    """Return the error message for an answer of the Hub with an HTTP status."""
+    hub, response = constants.ENDPOINT, error.response
+    details = response.headers.get("X-Error-Message") or response.headers.get("X-Error-Code")
+    reason = f"{response.status_code}: {details}" if details else f"{response.status_code}"
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"{model} is gated: request access on {hub}/{model.repository}, and set HF_TOKEN to a "
+            "token of the account that has access"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return (
+            f"{model.repository} on {hub} has no revision {model.revision!r}; expected a branch, "
+            f"tag or commit, see {hub}/{model.repository}/commits/main"
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        known = "the current token cannot read it: set HF_TOKEN to one that can"
+        advice = known if get_token() else "set HF_TOKEN to a token that can read it"
+        return (
+            f"there is no folder {model} and no model of that name on {hub}; check the name; if it "
+            f"is private, {advice}"
+        )
+    if response.status_code == 401:
+        return (
+            f"{hub} does not accept the token ({reason}); set HF_TOKEN to a valid one, see "
+            f"{hub}/settings/tokens, or unset it and log out with: hf auth logout"
+        )
+    if response.status_code == 403:
+        return (
+            f"{hub} denies access to {model} ({reason}); set HF_TOKEN to a token with permission "
+            "to read it"
+        )
+    return f"{hub} cannot serve {model} right now ({reason}); try again later"
+
+
+def _not_cached(model: HubId, weights: bool, problem: str) -> str:
+    """Return the error message for a model that is not in the cache, and what to do instead."""
+    missing = missing_in_cache(model, weights=weights)
+    state = (
+        f"is in the cache {cache_folder()} without {', '.join(missing)}"
+        if missing
+        else f"is neither a folder nor in the cache {cache_folder()}"
+    )
+    required = ", ".join(missing_files(lambda _: False, weights=weights))
+    return (
+        f"{model} {state}, and {problem} put {required} into a folder, such as "
+        f"./{model.repository.rpartition('/')[2]}, and name that folder as the model, or use the "
+        "model 'bundled'"
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,16 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.data import END_OF_TEXT
-from gpt2np.data.corpus import kind_of
+from gpt2np.data.corpus import UnreadableFileError, kind_of, read_corpus_texts
 from gpt2np.data.corpus_job import DocumentBatch, MapItems, corpus_job, read_batches
 from gpt2np.data.files import check_target, file_name
-from gpt2np.data.options import DatasetOptions
+from gpt2np.data.options import DatasetOptions, Special
 from gpt2np.data.parquet import import_pyarrow, write_rows
 from gpt2np.data.resumable import JobCallbacks, Position, Results, run_job
 from gpt2np.data.workers import check_processes, map_in_order
-from gpt2np.errors import InvalidArgumentError
-from gpt2np.tokenizer import batches
-from gpt2np.tokenizer.batches import LENGTH_DTYPE
+from gpt2np.errors import InvalidArgumentError, errors_at
+from gpt2np.tokenizer.normalizer import allowed_special, check_special
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
 SUFFIXES = (".npz", ".npy", ".bin", ".parquet")
@@ -40,6 +40,22 @@ COLUMNS = {"document": int, "ids": [int]}
 """The columns of a .parquet file of ids; see `gpt2np.data.parquet.Columns`."""
 
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal arrays make equal files
+
+LENGTH_DTYPE = np.dtype([("ids", "<u4"), ("characters", "<u4"), ("is_array", "?")])
+"""Record of a document: number of token ids with the <|endoftext|> at its end, number of
+characters, and whether the document is an array of an .npz input file. The records determine the
+arrays of an .npz output file."""
+
+BATCH_SIZE = 1 << 20  # in characters or, for arrays, token ids
+_MAX_EXPANSION = 200  # of a compressed member of an .npz file, unless it is small
+_MAX_UNCHECKED_BYTES = 64 << 20
+_NPZ_ERRORS = (  # raised by zipfile and NumPy for a file that is damaged or not an .npz
+    *(OSError, ValueError, EOFError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+Content = str | NDArray[np.integer[Any]]
+"""A document: text, or the token ids of an array in an .npz file."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +113,12 @@ def encode_dataset(
             f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"
         )
     names = [file_name(file) for file in files]
-    make_encoder = partial(partial, batches.encode_batch, tokenizer, options.special, names)
+    make_encoder = partial(partial, encode_batch, tokenizer, options.special, names)
     map_items = map_items or partial(map_in_order, processes=options.processes)
-    read = partial(batches.read_contents, vocab_size=tokenizer.vocab_size, field=options.field)
+    read = partial(read_contents, vocab_size=tokenizer.vocab_size, field=options.field)
 
     def run(start: Position) -> Iterator[tuple[DocumentBatch[Any], Results]]:
-        size, skip_errors = batches.BATCH_SIZE, options.skip_errors
+        size, skip_errors = BATCH_SIZE, options.skip_errors
         items = read_batches(files, read, size, skip_errors=skip_errors, start=start)
         return map_items(make_encoder, items)
 
@@ -179,3 +195,75 @@ def array_lengths(records: NDArray[np.void], combine: int) -> Iterator[int]:
             characters += len(END_OF_TEXT)
     if length:
         yield length
+
+
+def read_contents(file: Path, vocab_size: int, field: str) -> Iterator[tuple[Content, int, int]]:
+    """Yield the documents of a file with their lengths and sizes in bytes.
+
+    Raises UnreadableFileError if the file can't be read.
+    """
+    if kind_of(file) == ".npz":
+        yield from ((array, len(array), array.nbytes) for array in _read_npz(file, vocab_size))
+    else:
+        for text in read_corpus_texts([file], field):
+            yield text, len(text), len(text.encode())
+
+
+def _read_npz(file: Path, vocab_size: int) -> Iterator[NDArray[np.integer[Any]]]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            for info in archive.infolist():  # zipfile reads at most `file_size` bytes of a member
+                most = max(_MAX_EXPANSION * info.compress_size, _MAX_UNCHECKED_BYTES)
+                if info.file_size > most:
+                    raise UnreadableFileError(
+                        f"{file}, {info.filename}: {info.compress_size:,} compressed bytes expand "
+                        f"to {info.file_size:,}, more than {_MAX_EXPANSION} times as many"
+                    )
+                with archive.open(info) as member:
+                    array = np.lib.format.read_array(member, allow_pickle=False)
+                _check_ids(array, vocab_size, f"{file}, {info.filename}")
+                yield array
+    except UnreadableFileError:
+        raise
+    except _NPZ_ERRORS as error:
+        raise UnreadableFileError(f"cannot read {file} as .npz: {error}") from error
+
+
+def _check_ids(array: Any, vocab_size: int, source: str) -> None:
+    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+        raise UnreadableFileError(
+            f"{source}: expected token ids, found {array.dtype} {array.shape}"
+        )
+    if len(array) and not 0 <= array.min() <= array.max() < vocab_size:
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise UnreadableFileError(
+            f"{source}: the vocabulary has no id {wrong}; choose the model of the ids"
+        )
+
+
+def encode_batch(
+    tokenizer: Tokenizer, special: Special, names: Sequence[str], batch: DocumentBatch[Content]
+) -> Results:
+    """Encode a batch to the token ids, and to LENGTH_DTYPE records of the documents.
+
+    Raises InvalidArgumentError, which names the file, if `special` is "error" and a text has a
+    special token.
+    """
+    allowed = allowed_special(special)
+    ids, records = bytearray(), []
+    end = np.array([tokenizer.eos_token_id], tokenizer.encode_to_numpy("").dtype)
+    for content in batch.items:
+        if isinstance(content, str):
+            with errors_at(f"{names[batch.file]}: "):
+                check_special(content, tokenizer.special_tokens, special)
+            encoded = tokenizer.encode_to_numpy(
+                content, allowed_special=allowed, disallowed_special=()
+            )
+            n_characters = len(content)
+        else:
+            encoded, n_characters = content.astype(end.dtype), 0
+        ids += encoded.tobytes() + end.tobytes()
+        records.append((len(encoded) + 1, n_characters, not isinstance(content, str)))
+    contents = bytes(ids), np.array(records, LENGTH_DTYPE).tobytes()
+    problems = [batch.error] if batch.error else []
+    return Results(contents, problems, len(ids) // end.itemsize)

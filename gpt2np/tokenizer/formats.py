@@ -1,16 +1,40 @@
-"""Read and write vocabularies: find the files, and select the format."""
+"""Vocabulary files: find, read and write them.
+
+The formats are Hugging Face's `tokenizer.json` (module `tokenizer_json`) and GPT-2's two files:
+`vocab.json` + `merges.txt`, or `encoder.json` + `vocab.bpe`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import filterfalse
 from pathlib import Path
+from zlib import crc32
 
-from gpt2np.data.files import atomic_write_text, writing
-from gpt2np.errors import TokenizerError, error_reason
-from gpt2np.tokenizer import gpt2_files
-from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+from gpt2np.data.files import atomic_write_text, read_bytes, read_json_object, reading, writing
+from gpt2np.errors import TokenizerError, short_repr
+from gpt2np.limits import MAX_VOCABULARY_BYTES
+from gpt2np.tokenizer.vocabulary import (
+    BYTE_TO_CHAR,
+    CHAR_TO_BYTE,
+    END_OF_TEXT,
+    AddedToken,
+    Vocabulary,
+    check_bytes,
+    check_vocabulary,
+)
 
 TOKENIZER_JSON = "tokenizer.json"
+GPT2_FILES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+"""Names of the file of ids and the file of merges. If a folder has both pairs, the first counts."""
+
+# Checksums of OpenAI's two files. Tests check what the fast path assumes about these files: the
+# order of the ids, and that merging the text of any token gives that token.
+_OPENAI_CRC32 = (0x6E35860C, 0xCF4B72C4)
+
+# Maximum number of tokens that no merge makes and that don't begin with a bracket. A larger number
+# means that merges are missing.
+_MAX_PLAIN_SPECIAL_TOKENS = 16
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
@@ -19,19 +43,15 @@ def read_vocabulary(path: Path) -> Vocabulary:
     Raises TokenizerError if the vocabulary is missing or damaged, or needs a feature that gpt2np
     lacks.
     """
-    try:
+    with reading(path, TokenizerError):
         is_folder, exists = path.is_dir(), path.exists()
-    except OSError as error:
-        raise TokenizerError(
-            f"cannot look for a vocabulary at {path}: {error_reason(error)}"
-        ) from error
     if is_folder:
         return _read_folder(path)
     if not exists:
         raise TokenizerError(f"there is no vocabulary at {path}; expected a folder or a file")
-    for vocab, merges in gpt2_files.FILE_NAMES:
+    for vocab, merges in GPT2_FILES:
         if path.name in (vocab, merges):
-            return gpt2_files.read_gpt2_files(path.parent / vocab, path.parent / merges)
+            return read_gpt2_files(path.parent / vocab, path.parent / merges)
     if path.suffix == ".json":
         from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
 
@@ -45,14 +65,123 @@ def _read_folder(folder: Path) -> Vocabulary:
         from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
 
         return read_tokenizer_json(tokenizer_json, read_config_for_tokenizer_json(folder))
-    for vocab, merges in gpt2_files.FILE_NAMES:
+    for vocab, merges in GPT2_FILES:
         if (folder / vocab).exists() and (folder / merges).exists():
-            return gpt2_files.read_gpt2_files(folder / vocab, folder / merges)
-    pairs = (" and ".join(names) for names in gpt2_files.FILE_NAMES)
+            return read_gpt2_files(folder / vocab, folder / merges)
+    pairs = (" and ".join(names) for names in GPT2_FILES)
     raise TokenizerError(
         f"{folder} has no vocabulary: expected {' or '.join([TOKENIZER_JSON, *pairs])}; add the "
         'files, or name another vocabulary, such as "gpt2"',
         param="tokenizer",
+    )
+
+
+def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
+    """Read a vocabulary: tokens and ids from `vocab_file`, merges in order from `merges_file`.
+
+    Added tokens come from the special tokens files in the same folder (see
+    `gpt2np.tokenizer.special_tokens`). Other tokens that are neither a byte nor made by a merge can
+    be decoded, but encoding never produces them.
+
+    Raises TokenizerError if a file can't be read or parsed, or the files don't match.
+    """
+    max_bytes = MAX_VOCABULARY_BYTES
+    contents = [
+        read_bytes(f, TokenizerError, max_bytes=max_bytes) for f in (vocab_file, merges_file)
+    ]
+    if tuple(map(crc32, contents)) == _OPENAI_CRC32:
+        return _read_openai_merges(merges_file, contents[1].decode())
+    ids = read_json_object(vocab_file, TokenizerError, max_bytes=max_bytes)
+    lines = _read_merges(merges_file, contents[1])
+    check_vocabulary(ids, vocab_file)
+    check_bytes(ids, vocab_file)
+    without_merges = _find_tokens_without_merges(ids, lines, vocab_file, merges_file)
+    ranks = dict(zip(lines, range(len(lines)), strict=True))
+    return _with_added_tokens(ids, ranks, without_merges, vocab_file.parent)
+
+
+def _read_openai_merges(merges_file: Path, text: str) -> Vocabulary:
+    """Build OpenAI's vocabulary from the merges alone: twice as fast as parsing vocab.json.
+
+    Ids are given to the 256 bytes first, then to the merges in order of rank, then to END_OF_TEXT.
+    """
+    _, _, text = text.rstrip("\n").partition("\n")
+    lines = text.split("\n")
+    tokens = [*BYTE_TO_CHAR.values(), *text.replace(" ", "").split("\n"), END_OF_TEXT]
+    return _with_added_tokens(
+        dict(zip(tokens, range(len(tokens)), strict=True)),
+        dict(zip(lines, range(len(lines)), strict=True)),
+        [END_OF_TEXT],
+        merges_file.parent,
+    )
+
+
+def _find_tokens_without_merges(
+    ids: dict[str, int], lines: list[str], vocab: Path, merges: Path
+) -> list[str]:
+    """Return the tokens that are neither a byte nor made by a merge; check that the files match."""
+    merged = "\n".join(lines).replace(" ", "").split("\n") if lines else []
+    if not all(map(ids.__contains__, merged)):
+        left, right = next(line for line in lines if line.replace(" ", "") not in ids).split(" ")
+        raise TokenizerError(
+            f"{merges} merges {short_repr(left)} and {short_repr(right)}, but {vocab} has no token "
+            f"{short_repr(left + right)}; use two files of the same model"
+        )
+    if foreign := set("".join(merged)) - CHAR_TO_BYTE.keys():
+        wrong = next(token for token in merged if not foreign.isdisjoint(token))
+        raise TokenizerError(f"{merges}: {short_repr(wrong)} is not in GPT-2's alphabet")
+    without_merges = sorted(ids.keys() - merged - CHAR_TO_BYTE.keys())
+    plain = list(filterfalse(_looks_special, without_merges))
+    if len(plain) > _MAX_PLAIN_SPECIAL_TOKENS:
+        raise TokenizerError(
+            f"{merges} looks truncated: no merge makes {len(plain)} of the tokens in {vocab}, "
+            f"such as {short_repr(plain[0])}"
+        )
+    return without_merges
+
+
+def _looks_special(token: str) -> bool:
+    return token[0] in "<["
+
+
+def _read_merges(path: Path, data: bytes) -> list[str]:
+    """Read the merges, written "left right", in order of rank."""
+    try:
+        text = data.decode().replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{path} is damaged: not UTF-8 at byte {error.start}") from error
+    lines = text.rstrip("\n").split("\n")
+    start = 1 if lines[0].startswith("#version") else 0
+    merges = lines[start:]
+    # Checking the whole text at once is several times as fast as checking each line.
+    n_spaces = text.count(" ", len(lines[0]) if start else 0)
+    outer_space = " \n" in text or "\n " in text or text.endswith(" ") or text.startswith(" ")
+    if n_spaces != len(merges) or outer_space or False in [" " in line for line in merges]:
+        for number, line in enumerate(merges, start + 1):
+            left, _, right = line.partition(" ")
+            if line and (not left or not right or " " in right):
+                raise TokenizerError(
+                    f"{path}, line {number}: expected two tokens, found {short_repr(line)}"
+                )
+    return [line for line in merges if line] if "" in merges else merges
+
+
+def _with_added_tokens(
+    ids: dict[str, int], ranks: dict[str, int], without_merges: list[str], folder: Path
+) -> Vocabulary:
+    """Build the vocabulary; remove the added tokens among `without_merges` from `ids`."""
+    from gpt2np.tokenizer.special_tokens import read_config_for_gpt2_files
+
+    config = read_config_for_gpt2_files(folder)
+    added, names = config.name_tokens(config.declared or (), ids)
+    for content in {token.content for token in added}.intersection(without_merges):
+        del ids[content]
+    return Vocabulary(
+        ids,
+        ranks,
+        added,
+        add_prefix_space=config.add_prefix_space,
+        special_tokens_map=names,
     )
 
 
@@ -67,35 +196,31 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     Raises TokenizerError if the formats can't express the vocabulary, and WriteError if the folder
     can't be created or written to. After an error, a new folder is removed.
     """
+    import json
+
+    from gpt2np.tokenizer.special_tokens import CONFIG_FILE, FILE_NAMES
+    from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
+
     is_new = not folder.exists()
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     try:
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            _write_files(vocabulary, folder)
+        write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
+        obsolete: tuple[str, ...] = FILE_NAMES
+        if can_write_gpt2_files(vocabulary):
+            write_gpt2_files(vocabulary, folder)
+        else:
+            obsolete += GPT2_FILES[0]  # of another vocabulary
+        for name in obsolete:
+            (folder / name).unlink(missing_ok=True)
+        config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
+        atomic_write_text(folder / CONFIG_FILE, config + "\n")
     except BaseException:
         if is_new:
             import shutil  # slow to import
 
             shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _write_files(vocabulary: Vocabulary, folder: Path) -> None:
-    import json
-
-    from gpt2np.tokenizer.special_tokens import CONFIG_FILE, FILE_NAMES
-    from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
-
-    write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
-    obsolete: tuple[str, ...] = FILE_NAMES
-    if gpt2_files.can_write_gpt2_files(vocabulary):
-        gpt2_files.write_gpt2_files(vocabulary, folder)
-    else:
-        obsolete += gpt2_files.FILE_NAMES[0]  # of another vocabulary
-    for name in obsolete:
-        (folder / name).unlink(missing_ok=True)
-    config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
-    atomic_write_text(folder / CONFIG_FILE, config + "\n")
 
 
 def _tokenizer_config(vocabulary: Vocabulary) -> dict[str, object]:
@@ -110,3 +235,28 @@ def _tokenizer_config(vocabulary: Vocabulary) -> dict[str, object]:
         **(vocabulary.special_tokens_map or dict.fromkeys(default_keys, END_OF_TEXT)),
         **unknown,
     }
+
+
+def can_write_gpt2_files(vocabulary: Vocabulary) -> bool:
+    """Tell whether vocab.json and merges.txt can express all of `vocabulary`."""
+    added = vocabulary.added_tokens
+    contents = [token.content for token in added]
+    return (
+        all(token == AddedToken(token.content, token.id) for token in added)
+        and vocabulary.ids.keys().isdisjoint(contents)
+        and len(list(filterfalse(_looks_special, contents))) <= _MAX_PLAIN_SPECIAL_TOKENS
+        and replace(vocabulary, ids={}, ranks={}) == Vocabulary({}, {}, added)
+    )
+
+
+def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
+    """Write `vocab.json`, including added tokens, and `merges.txt` into `folder`."""
+    import json
+
+    ids = vocabulary.ids | {token.content: token.id for token in vocabulary.added_tokens}
+    by_id = dict(sorted(ids.items(), key=lambda item: item[1]))
+    lines = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
+    vocab_name, merges_name = GPT2_FILES[0]
+    content = json.dumps(by_id, ensure_ascii=False, separators=(",", ":"))
+    atomic_write_text(folder / vocab_name, content)
+    atomic_write_text(folder / merges_name, "\n".join(["#version: 0.2", *lines, ""]))

@@ -163,15 +163,6 @@ class Tokenizer:
         content = [sorted(v.items()) if isinstance(v, dict) else v for v in compared]
         return sha256(repr(content).encode("utf-8", "surrogatepass")).hexdigest()
 
-    @property
-    def splits_before_whitespace(self) -> bool:
-        """Whether a cut between a visible character and white space keeps a text's ids."""
-        return (
-            self._splits_whitespace
-            and not self.vocabulary.add_prefix_space
-            and all(token.special for token in self.vocabulary.added_tokens)
-        )
-
     def encode(
         self,
         text: str,

@@ -77,8 +77,8 @@ resumable._Saved.save = slow
 
 _SMALL_BATCHES = """
 from gpt2np.evaluation import corpus
-from gpt2np.tokenizer import batches
-corpus.BATCH_SIZE, batches.BATCH_SIZE = 3000, 60_000
+from gpt2np.tokenizer import dataset
+corpus.BATCH_SIZE, dataset.BATCH_SIZE = 3000, 60_000
 """
 
 _SLOW_CONVERSION = """

@@ -14,9 +14,8 @@ from helpers.paths import CHECKOUT
 from gpt2np.cli import generate, main
 from gpt2np.cli.declared_options import FLAGS, flags_of
 from gpt2np.cli.generation_options import _WITHOUT_FLAG
-from gpt2np.data.options import DatasetOptions
+from gpt2np.data.options import DatasetOptions, ScoreOptions
 from gpt2np.distributed.cluster import Cluster
-from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions, Options
 from gpt2np.language_model import LanguageModel
 from gpt2np.options import options_of

@@ -26,7 +26,7 @@ from gpt2np.cli.main import run
 from gpt2np.errors import BatchError, GPT2NPError
 from gpt2np.generation.complete import complete, pick_best
 from gpt2np.generation.scheduler import Scheduler
-from gpt2np.tokenizer.gpt2_files import read_gpt2_files
+from gpt2np.tokenizer.formats import read_gpt2_files
 
 BUNDLED = CHECKOUT / "weights"
 PROMPTS = ["Once upon a time", "The", "", '"Oh dear!" said the little old woman, and ' * 5, "中"]

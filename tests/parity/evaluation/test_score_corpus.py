@@ -8,8 +8,8 @@ import pytest
 import torch
 from helpers.references import load_reference
 
+from gpt2np.data.options import ScoreOptions
 from gpt2np.evaluation.corpus import score_corpus
-from gpt2np.evaluation.options import ScoreOptions
 
 STRIDE = 256  # half of the bundled model's context, as by default
 

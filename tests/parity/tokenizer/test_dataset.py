@@ -19,9 +19,9 @@ from gpt2np.data import resumable
 from gpt2np.data.corpus import UnreadableFileError, find_files
 from gpt2np.data.resumable import JobCallbacks, partial_folder
 from gpt2np.data.workers import check_processes, map_in_order
-from gpt2np.tokenizer import batches
-from gpt2np.tokenizer.batches import LENGTH_DTYPE
+from gpt2np.tokenizer import dataset
 from gpt2np.tokenizer.dataset import (
+    LENGTH_DTYPE,
     DatasetOptions,
     array_lengths,
     check_output,
@@ -143,7 +143,7 @@ class TestContent:
     ):
         encode(corpus, tmp_path / f"x{suffix}", tokenizer)
         monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
-        monkeypatch.setattr(batches, "BATCH_SIZE", 20)
+        monkeypatch.setattr(dataset, "BATCH_SIZE", 20)
         encode(corpus, tmp_path / f"y{suffix}", tokenizer, processes=2)
         first, second = (tmp_path / f"{name}{suffix}" for name in "xy")
         assert first.read_bytes() == second.read_bytes()
@@ -215,7 +215,7 @@ class TestResuming:
     def small_steps(self, corpus, monkeypatch):
         write(corpus / "d.txt", "many words, " * 200 + EOT + EOT.join(["More."] * 80))
         monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
-        monkeypatch.setattr(batches, "BATCH_SIZE", 20)
+        monkeypatch.setattr(dataset, "BATCH_SIZE", 20)
         monkeypatch.setattr(resumable, "SAVE_SECONDS", 0)
 
     def interrupt(self, corpus, out, tokenizer, after, **options):

@@ -9,9 +9,9 @@ import pytest
 
 from gpt2np import InvalidArgumentError
 from gpt2np.data.corpus import UnreadableFileError, read_corpus_texts
+from gpt2np.data.options import ScoreOptions
 from gpt2np.data.parquet import read_rows, write_rows
 from gpt2np.evaluation.corpus import score_corpus
-from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.prompts import PromptLine, continue_file, read_prompts
 from gpt2np.tokenizer.dataset import encode_dataset
 

@@ -19,15 +19,14 @@ from helpers.kills import contents, run_to_the_end
 from helpers.paths import CHECKOUT
 
 from gpt2np import GPT2NPError, InvalidArgumentError, LanguageModel
-from gpt2np.distributed.cluster import Cluster
+from gpt2np.data.options import ScoreOptions
+from gpt2np.distributed.cluster import Cluster, map_on_cluster
 from gpt2np.distributed.jobs import (
     ModelArguments,
     continue_on_ray,
     score_on_ray,
 )
-from gpt2np.distributed.workers import map_on_cluster
 from gpt2np.evaluation.corpus import score_corpus
-from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.prompts import continue_file
 from gpt2np.runtime.options import ModelOptions
@@ -161,7 +160,7 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
         else:
             assert_equal_scores(*(read_json_lines(file) for file in (outs[0], tmp_path / name)))
     with pytest.raises(InvalidArgumentError, match="cpus_per_worker is 9, but the cluster has 2"):
-        Cluster(cpus_per_worker=9).start_workers(object)
+        list(map_on_cluster(object, [1], Cluster(cpus_per_worker=9)))
 
 
 def test_another_model_on_a_worker():

@@ -13,7 +13,7 @@ from gpt2np import InvalidArgumentError, Tokenizer
 from gpt2np.data import corpus
 from gpt2np.data.corpus import UnreadableFileError, find_files, read_corpus_texts, read_documents
 from gpt2np.limits import Limits
-from gpt2np.tokenizer.batches import read_contents
+from gpt2np.tokenizer.dataset import read_contents
 
 EOT = "<|endoftext|>"
 
@@ -210,7 +210,7 @@ class TestLimits:
             self._read(path)
 
     def test_an_npz_bomb(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("gpt2np.tokenizer.batches._MAX_UNCHECKED_BYTES", 4 << 20)
+        monkeypatch.setattr("gpt2np.tokenizer.dataset._MAX_UNCHECKED_BYTES", 4 << 20)
         path, tokenizer = tmp_path / "x.npz", Tokenizer.load("bundled")
         np.savez_compressed(path, np.zeros(1 << 20, np.uint16))
         ((ids, size, nbytes),) = read_contents(path, tokenizer.vocab_size, "text")

@@ -10,10 +10,10 @@ import pytest
 from gpt2np import InvalidArgumentError, LanguageModel
 from gpt2np.data import resumable
 from gpt2np.data.corpus import read_documents
+from gpt2np.data.options import ScoreOptions
 from gpt2np.data.resumable import JobCallbacks
 from gpt2np.evaluation import corpus
 from gpt2np.evaluation.corpus import score_corpus
-from gpt2np.evaluation.options import ScoreOptions
 from gpt2np.evaluation.perplexity import perplexity
 from gpt2np.kernels.blas import small_kernels
 

@@ -16,7 +16,7 @@ from gpt2np.generation.sampling import RandomGenerator
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.speculation import MAX_ROWS, _min_probability, propose_drafts
 from gpt2np.model import GPT2Config
-from gpt2np.tokenizer.gpt2_files import read_gpt2_files
+from gpt2np.tokenizer.formats import read_gpt2_files
 
 DRAFT_SOURCE = "gpt2np.generation.drafts"
 

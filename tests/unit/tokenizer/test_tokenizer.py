@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
-from gpt2np.tokenizer import bpe, gpt2_files
+from gpt2np.tokenizer import bpe, formats
 from gpt2np.tokenizer.bpe import (
     _merge_by_heap,
     _merge_by_scanning,
@@ -283,7 +283,7 @@ class TestOpenAIsFiles:
         return read_vocabulary(gpt2_vocabulary)
 
     def test_the_same_as_read_in_full(self, known, gpt2_vocabulary, monkeypatch):
-        monkeypatch.setattr(gpt2_files, "_OPENAI_CRC32", (0, 0))
+        monkeypatch.setattr(formats, "_OPENAI_CRC32", (0, 0))
         read = read_vocabulary(gpt2_vocabulary)
         assert read == known
         assert known.can_ignore_merges and read.can_ignore_merges
