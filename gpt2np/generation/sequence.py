@@ -39,22 +39,14 @@ class RunningSequence:
 
     Attributes:
         request: the prompt and how to continue it; the options' `seed` must be set.
-        n_positions: the model's context length in tokens.
-        vocab_size: the model's number of token ids.
         cache: KV cache of the tokens computed so far.
-        rng: source of the random numbers, one per token.
         deadline: value of `time.monotonic()` at which the scheduler ends the sequence.
         started: value of `time.perf_counter()` at the start.
-        speculation: source of draft tokens, if any.
         ids: the generated ids, including the one that ended the sequence.
-        logprobs: log probabilities of `ids`, if requested.
         prompt_logprobs: log probabilities of the prompt's ids except the first, if requested.
         context_start: index, in prompt + ids, of the first token in the context.
         seconds: time from the start to the latest token id.
         n_read: number of pieces of the text that `new_text` has returned.
-        error: the error that ended the sequence, if any.
-        is_cancelled: whether `cancel` was called.
-        cancel_error: the error that `cancel` received, if any.
         finish_reason: why the sequence ended, as in `Completion`; "cancelled" also after an error.
     """
 

@@ -139,18 +139,3 @@ def test_readers_of_several_event_loops_share_the_engine(lm):
     for thread in threads:
         thread.join()
     assert texts == [expected] * 4
-
-
-def test_a_reader_that_stops_early_cancels_its_sequences(lm):
-    engine = AsyncEngine()
-    sequence = lm.stream("The fox", max_new_tokens=100, seed=1).sequence
-
-    async def read_one():
-        updates = engine.run(lm.model, [sequence])
-        await anext(updates)
-        await updates.aclose()
-        while sequence.finish_reason is None:
-            await asyncio.sleep(0.01)
-
-    asyncio.run(asyncio.wait_for(read_one(), 60))
-    assert sequence.finish_reason == "cancelled"

@@ -488,15 +488,6 @@ def test_a_batch_without_rows_for_a_draft_model(lm, early_exit):
     assert [len(stream.sequence.ids) for stream in streams] == [3] * len(streams)
 
 
-def test_a_table_with_an_id_that_the_model_lacks(lm):
-    """Such as an end-of-text token without an embedding."""
-    [eos], config = lm.eos_token_ids, replace(lm.model.config, vocab_size=4095)
-    weights = {**lm.model.weights, "wte.weight": lm.model.weights["wte.weight"][:eos]}
-    short = LanguageModel(GPT2(config, weights), lm.tokenizer, name="no end of text")
-    short.draft = table_of({(): (eos, 255)}, vocab_size=4096)
-    check_same(short, "The", seed=1, max_new_tokens=9)
-
-
 def test_a_damaged_draft_only_guesses_nothing(lm):
     draft = cut(lm, 1)
     bias = np.full(lm.model.config.n_embd, np.nan, np.float32)

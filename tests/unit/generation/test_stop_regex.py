@@ -43,6 +43,9 @@ def run(pattern, pieces):
         ("foo(?=bar)", ["foo", "ba", "r"], ("", "foo", 3)),
         (r"[.!?]", ["Yes.", " No"], ("Yes", ".", 1)),
         (r"\d+", ["1", "2"], ("", "1", 1)),
+        ("^b", ["a", "b"], ("ab", None, None)),
+        ("(?m)^b", ["line", "\nb"], ("line\n", "b", 2)),
+        ("(?<=X)a", ["X", "ab"], ("X", "a", 2)),
     ],
 )
 def test_by_hand(pattern, pieces, expected):
