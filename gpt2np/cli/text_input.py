@@ -13,7 +13,7 @@ from gpt2np.cli.output import print_stderr
 from gpt2np.data.files import STDIN_PREFIX
 from gpt2np.data.options import SPECIAL_HELP, Special
 from gpt2np.data.text import decode_utf8
-from gpt2np.errors import InvalidArgumentError, error_reason
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.limits import how_to_raise, limits
 
 
@@ -74,13 +74,8 @@ def read_text_file(file: Path) -> str:
     """Read the file that --file names; - is standard input."""
     if file == Path("-"):
         return _read_text(sys.stdin.buffer, "standard input")
-    if file == Path():
-        raise InvalidArgumentError("--file is empty or the current folder; name a file")
-    try:
-        with file.open("rb") as stream:
-            return _read_text(stream, f"{file}")
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot read --file {file}: {error_reason(error)}") from error
+    with file.open("rb") as stream:
+        return _read_text(stream, f"{file}")
 
 
 def spool_stdin(path: str | Path) -> Path:

@@ -88,10 +88,8 @@ def _with_bar(texts: Iterable[str]) -> Iterator[str]:
 
 def _check_out(out: Path, protected: Iterable[Path]) -> None:
     """Raise an error if `out` can't hold a new vocabulary, or a file in `protected` exists."""
-    if str(out) == ".":
-        raise InvalidArgumentError("--out is empty or the current folder; choose another")
-    if str(out) == "-":
-        raise InvalidArgumentError("--out is -, but several files are written; name a folder")
+    if out in (Path(), Path("-")):
+        raise InvalidArgumentError(f"--out is {str(out)!r}; name a new folder")
     if (out.exists() or out.is_symlink()) and not out.is_dir():
         raise InvalidArgumentError(f"--out {out} is not a folder; choose another name")
     if out.is_dir() and any(out.glob("*.safetensors*")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -428,8 +428,8 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        for first, second, contradicts, reason in _CONTRADICTIONS:
-            if contradicts(self):
+        for first, second, is_contradiction, reason in _contradictions(self):
+            if is_contradiction:
                 values = (f"{name}={short_repr(getattr(self, name))}" for name in (first, second))
                 message = f"{' and '.join(values)} contradict each other: {reason}"
                 raise InvalidArgumentError(message, param=first)
@@ -462,48 +462,26 @@ TEXT_CONSTRAINTS = ("choices", "regex", "json_schema")
 """Options of which at most one is given: what the text must be."""
 
 
-def _are_set(first: str, second: str) -> Callable[[GenerationOptions], object]:
-    return lambda options: getattr(options, first) and getattr(options, second)
+def _contradictions(o: GenerationOptions) -> Iterator[tuple[str, str, object, str]]:
+    """Yield two options, whether they contradict each other, and the reason."""
+    is_greedy, has_beams, n = o.temperature == 0, o.num_beams > 1, o.num_return_sequences
+    no_samples, equal = "beam search does not sample", "greedy continuations are all the same"
+    yield "num_beams", "temperature", has_beams and not is_greedy, no_samples
+    yield "num_beams", "best_of", has_beams and o.best_of, no_samples
+    yield "num_beams", "window", has_beams and o.window, "the context cannot slide"
+    too_many = "there are no more continuations than beams"
+    yield "num_return_sequences", "num_beams", has_beams and n > o.num_beams, too_many
+    yield "best_of", "temperature", is_greedy and (o.best_of or 1) > 1, equal
+    are_equal = is_greedy and not o.best_of and n > o.num_beams
+    yield "num_return_sequences", "temperature", are_equal, equal
+    too_few = "more texts are returned than sampled"
+    yield "best_of", "num_return_sequences", o.best_of and o.best_of < n, too_few
+    are_swapped = o.min_new_tokens > o.max_new_tokens
+    yield "min_new_tokens", "max_new_tokens", are_swapped, "the minimum is above the maximum"
+    pairs = [*combinations(("stop_regex", *TEXT_CONSTRAINTS), 2)]
+    for first, second in [*pairs, *(("token_healing", name) for name in TEXT_CONSTRAINTS)]:
+        yield first, second, getattr(o, first) and getattr(o, second), "give one"
 
-
-_NO_SAMPLES = "beam search does not sample"
-_EQUAL = "greedy continuations are all the same"
-
-_CONTRADICTIONS: list[tuple[str, str, Callable[[GenerationOptions], object], str]] = [
-    ("num_beams", "temperature", lambda o: o.num_beams > 1 and o.temperature > 0, _NO_SAMPLES),
-    ("num_beams", "best_of", lambda o: o.num_beams > 1 and o.best_of, _NO_SAMPLES),
-    ("num_beams", "window", lambda o: o.num_beams > 1 and o.window, "the context cannot slide"),
-    (
-        *("num_return_sequences", "num_beams"),
-        lambda o: 1 < o.num_beams < o.num_return_sequences,
-        "there are no more continuations than beams",
-    ),
-    ("best_of", "temperature", lambda o: o.temperature == 0 and (o.best_of or 1) > 1, _EQUAL),
-    (
-        *("num_return_sequences", "temperature"),
-        lambda o: o.temperature == 0 and not o.best_of and o.num_return_sequences > o.num_beams,
-        _EQUAL,
-    ),
-    (
-        *("best_of", "num_return_sequences"),
-        lambda o: o.best_of is not None and o.best_of < o.num_return_sequences,
-        "more texts are returned than sampled",
-    ),
-    (
-        *("min_new_tokens", "max_new_tokens"),
-        lambda o: o.min_new_tokens > o.max_new_tokens,
-        "the minimum is above the maximum",
-    ),
-    *(
-        (first, second, _are_set(first, second), "give one")
-        for first, second in combinations(("stop_regex", *TEXT_CONSTRAINTS), 2)
-    ),
-    *(
-        ("token_healing", other, _are_set("token_healing", other), "give one")
-        for other in TEXT_CONSTRAINTS
-    ),
-]
-"""Two options, a condition that can rely on those before it, and the reason."""
 
 _OF_SAMPLING: dict[str, float] = {"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1}
 _OF_BEAM_SEARCH: dict[str, float] = {"length_penalty": 1, "early_stopping": False}

@@ -4,7 +4,6 @@ import dataclasses
 import importlib.util
 import json
 import pkgutil
-import re
 import warnings
 
 import numpy as np
@@ -65,26 +64,12 @@ class TestGenerate:
         result = lm.generate("", max_new_tokens=5, seed=0)
         assert result.prompt_ids == [lm.tokenizer.eos_token_id] and len(result.ids) == 5
 
-    def test_end_of_text_in_a_prompt_is_plain_text(self, lm):
-        result = lm.generate("a<|endoftext|>b", max_new_tokens=1, seed=0)
-        assert lm.tokenizer.eos_token_id not in result.prompt_ids
-        assert lm.tokenizer.decode(result.prompt_ids) == "a<|endoftext|>b"
-
     def test_seeds(self, lm):
         texts = [lm.generate("The", max_new_tokens=30, seed=s).text for s in (1, 1, 2)]
         assert texts[0] == texts[1] != texts[2]
         chosen = lm.generate("The", max_new_tokens=30)
         assert lm.generate("The", max_new_tokens=30, seed=chosen.seed).text == chosen.text
         assert chosen.seed != lm.generate("The", max_new_tokens=1).seed
-
-    def test_end_of_text_ends_it(self, lm):
-        prompt = lm.tokenizer.encode("And they lived happily ever after.")
-        results = [lm.generate(prompt, seed=s, max_new_tokens=20) for s in range(12)]
-        ended = [r for r in results if r.finish_reason == "eos"]
-        assert ended
-        for result in ended:
-            assert result.ids[-1] == lm.tokenizer.eos_token_id
-            assert result.text == lm.tokenizer.decode(result.ids[:-1])
 
     def test_the_contexts_end(self, lm):
         context = lm.model.config.n_positions
@@ -95,14 +80,6 @@ class TestGenerate:
         assert len(full.ids) == 1
         with pytest.raises(ContextLengthError, match=f"{context + 1} tokens, .* is {context}"):
             lm.generate([5] * (context + 1))
-
-    def test_stop_strings(self, lm):
-        whole = lm.generate("Once upon a time", max_new_tokens=60, seed=3)
-        stop = whole.text[40:46]
-        result = lm.generate("Once upon a time", max_new_tokens=60, seed=3, stop=(stop,))
-        assert result.finish_reason == "stop"
-        assert result.text == whole.text[: whole.text.index(stop)]
-        assert result.ids == whole.ids[: len(result.ids)]
 
 
 @pytest.mark.filterwarnings("error")
@@ -153,42 +130,6 @@ class TestOptionNames:
         stopped = lm.generate("Once", max_new_tokens=60, do_sample=False, stop_strings=["the"])
         assert stopped.text == greedy.text.split("the")[0] and stopped.finish_reason == "stop"
 
-    def test_do_sample_that_is_no_bool_raises(self, lm):
-        with pytest.raises(InvalidArgumentError, match="do_sample is 'no'; it must be True or"):
-            lm.generate("Once", do_sample="no")
-
-    @pytest.mark.parametrize(
-        ("name", "message"),
-        [
-            ("max_tokens", "no option 'max_tokens'; did you mean 'max_new_tokens'"),
-            ("temprature", "did you mean 'temperature'"),
-            ("stop_string", "did you mean 'stop_strings'"),
-            ("max_length", "did you mean 'max_new_tokens'"),
-            ("response_format", "did you mean 'json_schema'"),
-            ("streamer", "call stream, which yields the pieces"),
-            ("n", "did you mean 'num_return_sequences'"),
-            ("xyz", "there are token_healing, "),
-        ],
-    )
-    def test_unknown_names(self, lm, name, message):
-        with pytest.raises(TypeError, match=message):
-            lm.generate("Once", **{name: 1})
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("n_threads", "set the environment variable OPENBLAS_NUM_THREADS before"),
-        ("torch_dtype", "did you mean 'dtype'"),
-        ("proceses", "did you mean 'processes'"),
-        ("devcie", "did you mean 'device'"),
-        ("trust_remote_code", "no argument 'trust_remote_code'; there are model, tokenizer, "),
-    ],
-)
-def test_unknown_arguments_of_load(name, message):
-    with pytest.raises(TypeError, match=message):
-        LanguageModel.load("bundled", **{name: 1})
-
 
 class TestStream:
     @pytest.mark.parametrize("prompt", PROMPTS)
@@ -199,24 +140,14 @@ class TestStream:
         once = lm.generate(prompt, max_new_tokens=50, seed=4, stop=(" and the", "zzz"))
         assert comparable(stream.completion) == comparable(once)
 
-    def test_text_comes_while_it_is_written(self, lm):
-        stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
-        first = next(stream)
-        assert first and len(stream.completion.ids) < 5
-        assert stream.completion.finish_reason is None
-
-    def test_cancelled_between_an_id_and_its_text(self, lm):
-        stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
-        first = next(stream)
-        stream.step()
-        rest = stream.cancel()
-        assert stream.completion.text == first + rest == lm.tokenizer.decode(stream.sequence.ids)
-
     def test_cancelled(self, lm):
         stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
         pieces = [next(stream), next(stream)]
+        assert stream.completion.finish_reason is None and len(stream.completion.ids) < 6
+        stream.step()  # an id whose text was not read
         pieces.append(stream.cancel())
         assert stream.completion.finish_reason == "cancelled"
+        assert stream.completion.text == lm.tokenizer.decode(stream.sequence.ids)
         assert list(stream) == [] and stream.completion.text == "".join(pieces)
 
 
@@ -228,13 +159,6 @@ class TestBatch:
         for i, (prompt, found) in enumerate(zip(PROMPTS, batch, strict=True)):
             alone = lm.generate(prompt, seed=10 + i, **options)
             assert comparable(found) == comparable(alone)
-
-    def test_sequences_end_at_their_own_time(self, lm):
-        batch = lm.generate_batch([[5] * 510, [5] * 3], max_new_tokens=40, temperature=0)
-        assert len(batch[0].ids) <= 3 < len(batch[1].ids)
-
-    def test_no_prompts(self, lm):
-        assert lm.generate_batch([]) == []
 
 
 class TestBatches:
@@ -287,13 +211,6 @@ class TestBatches:
         texts = [found.text, *(each.text for each in found.alternatives)]
         assert all(texts[:16]) and texts[16:] == ["", ""]
 
-    def test_more_than_run_at_once(self, lm):
-        prompts = [f"Chapter {number}" for number in range(40)]
-        batch = lm.generate_batch(prompts, max_new_tokens=4, seed=3)
-        assert comparable(batch[39]) == comparable(
-            lm.generate(prompts[39], max_new_tokens=4, seed=42)
-        )
-
 
 class TestStops:
     def test_ids(self, lm):
@@ -305,17 +222,12 @@ class TestStops:
         assert found.ids == whole.ids[: place + 1] and found.finish_reason == "stop"
         assert found.text == lm.tokenizer.decode(whole.ids[:place])
 
-    def test_expressions(self, lm):
-        whole = lm.generate("Once upon a time", max_new_tokens=80, seed=3).text
-        found = lm.generate("Once upon a time", max_new_tokens=80, seed=3, stop_regex=r"[.!?]\W")
-        end = next(i for i in range(len(whole)) if whole[i] in ".!?" and not whole[i + 1].isalnum())
-        assert found.text == whole[:end] and found.finish_reason == "stop"
-
     def test_no_end_of_text(self, lm):
         prompt, options = "Once upon a time", {"max_new_tokens": 60, "temperature": 0}
         options["logit_bias"] = {4095: 8}
         ended = lm.generate(prompt, **options)
         assert ended.finish_reason == "eos" and len(ended.ids) < 30
+        assert ended.text == lm.tokenizer.decode(ended.ids[:-1])
         never = lm.generate(prompt, **options, ignore_eos=True)
         assert never.finish_reason == "length" and len(never.ids) == 60
         later = lm.generate(prompt, **options, min_new_tokens=30)
@@ -328,15 +240,6 @@ class TestStops:
         word = next(w for w in plain.split() if w.isalpha() and len(w) > 2)
         found = lm.generate("Once upon a time there was a", **options, bad_words=[word]).text
         assert f" {word} " in f" {plain} " and f" {word} " not in f" {found} "
-
-    def test_ids_that_the_model_does_not_have(self, lm):
-        for option in (
-            {"stop_token_ids": [4096]},
-            {"logit_bias": {9999: 1}},
-            {"bad_words_ids": [[5000]]},
-        ):
-            with pytest.raises(InvalidArgumentError, match="is not in the model's vocabulary of"):
-                lm.generate("x", **option)
 
 
 def test_an_end_of_text_that_has_no_row_is_never_banned(lm):
@@ -415,28 +318,6 @@ class TestDefaults:
         assert lm.eos_token_ids == {1, 2}
         assert len(lm.generate("x", seed=0).ids) <= 7
 
-    def test_do_sample_false_means_greedy(self, copy_of_bundled):
-        assert self.change(copy_of_bundled, do_sample=False).defaults.temperature == 0
-
-    @pytest.mark.parametrize(
-        "content",
-        [
-            "{",
-            "[]",
-            '{"top_p": 7}',
-            '{"temperature": "hot"}',
-            '{"temperature": true}',
-            '{"temperature": 1' + "0" * 400 + "}",
-            '{"top_k": 2.5}',
-            '{"max_new_tokens": 20.5}',
-            '{"eos_token_id": 1.5}',
-        ],
-    )
-    def test_damaged(self, copy_of_bundled, content):
-        (copy_of_bundled / "generation_config.json").write_text(content)
-        with pytest.raises(CheckpointError, match=r"generation_config\.json"):
-            LanguageModel.load(copy_of_bundled)
-
     def test_a_vocabulary_that_is_too_large_for_the_model(self, copy_of_bundled, gpt2_vocabulary):
         for name in ("vocab.json", "merges.txt"):
             (copy_of_bundled / name).write_bytes((gpt2_vocabulary / name).read_bytes())
@@ -474,15 +355,6 @@ def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
         LanguageModel.load(copy_of_bundled)
 
 
-@pytest.mark.parametrize("wrong", [3, True, b"bundled", ["bundled"]])
-def test_what_is_no_models_name(wrong):
-    told = f"the model is {re.escape(repr(wrong))}; it must be a name or a path"
-    with pytest.raises(InvalidArgumentError, match=told):
-        gpt2np.load(wrong)
-    with pytest.raises(InvalidArgumentError, match=told):
-        gpt2np.load("bundled", draft=wrong)
-
-
 def test_every_public_name_exists_and_is_documented():
     for name in gpt2np.__all__:
         assert getattr(gpt2np, name).__doc__
@@ -496,14 +368,6 @@ def test_every_module_is_an_attribute():
     missing = {name for name, need in needs.items() if not importlib.util.find_spec(need)}
     for name in {module.name for module in pkgutil.iter_modules(gpt2np.__path__)} - missing:
         assert getattr(gpt2np, name).__name__ == f"gpt2np.{name}"
-
-
-def test_float64(bundled):
-    lm = LanguageModel.load(bundled, "float64")
-    assert lm.model.dtype == np.float64
-    assert lm.generate("The", temperature=0, max_new_tokens=20).ids == (
-        LanguageModel.load(bundled).generate("The", temperature=0, max_new_tokens=20).ids
-    )
 
 
 class TestInterruption:
@@ -570,25 +434,10 @@ class TestInterruption:
             assert (found.prompt_ids, found.seed) == (expected.prompt_ids, expected.seed)
 
 
-@pytest.mark.parametrize("wrong", [5, [10**9], [1] * 600, None])
-def test_an_error_names_the_prompt(lm, wrong):
-    with pytest.raises(GPT2NPError, match=r"^prompt 2 of 3: "):
-        lm.generate_batch(["a", wrong, "b"], max_new_tokens=2)
-
-
 def test_a_failed_beam_search_is_named(lm):
     options = {"num_beams": 2, "max_new_tokens": 3, "regex": "x{3}"}
     with pytest.raises(GPT2NPError, match=r"^prompt 1 of 2: "):
         lm.generate_batch(["a", "b"], **options, bad_words=["x"])
-
-
-def test_no_texts_have_no_scores(lm):
-    assert lm.score([]) == []
-
-
-def test_a_missing_text_is_named_by_its_place(lm):
-    with pytest.raises(InvalidArgumentError, match="text 2 of 3: text is nan"):
-        lm.score(["a", float("nan"), "b"])
 
 
 def test_a_tokenizer_with_fewer_tokens_is_told(tmp_path, bundled):

@@ -38,6 +38,10 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "prompts": (lambda lm: lm.generate_batch(5), "prompts is 5"),
     "text for prompts": (lambda lm: lm.generate_batch("abc"), "must be a list"),
     "prompt": (lambda lm: lm.generate(5), "prompt is 5; it must be a text or a list of ids"),
+    "bool in a prompt": (lambda lm: lm.generate([5, True]), "must be a text or a list of ids"),
+    "float in a prompt": (lambda lm: lm.prefix([5.0]), "it must be a text or a list of ids"),
+    "nested prompt": (lambda lm: lm.prefix([[1, 2]]), "it must be a text or a list of ids"),
+    "bytes for a prompt": (lambda lm: lm.generate(b"a"), "it must be a text or a list of ids"),
     "several": (lambda lm: lm.generate(["a", "b"]), "for several prompts, call generate_batch"),
     "array": (
         lambda lm: lm.generate("a", temperature=np.array([1, 2])),
@@ -49,6 +53,38 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         r"choices is np\.int64\(3\)",
     ),
     "prefix": (lambda lm: lm.generate("a", prefix="b"), "prefix is 'b'; it must be made by"),
+    "do_sample": (
+        lambda lm: lm.generate("Once", do_sample="no"),
+        "do_sample is 'no'; it must be True or",
+    ),
+    "second prompt": (
+        lambda lm: lm.generate_batch(["a", 5, "b"]),
+        r"^prompt 2 of 3: prompt is 5",
+    ),
+    "text that is missing": (
+        lambda lm: lm.score(["a", float("nan"), "b"]),
+        "text 2 of 3: text is nan",
+    ),
+    "stop id": (
+        lambda lm: lm.generate("x", stop_token_ids=[4096]),
+        "stop_token_ids: id 4096 is not in the model's vocabulary of",
+    ),
+    "biased id": (
+        lambda lm: lm.generate("x", logit_bias={9999: 1}),
+        "logit_bias: id 9999 is not in the model's vocabulary",
+    ),
+    "banned id": (
+        lambda lm: lm.generate("x", bad_words_ids=[[5000]]),
+        "bad_words_ids: id 5000 is not in the model's vocabulary",
+    ),
+    "number for a model": (
+        lambda lm: gpt2np.load(3),
+        "the model is 3; it must be a name or a path",
+    ),
+    "bytes for a draft": (
+        lambda lm: gpt2np.load("bundled", draft=b"bundled"),
+        "the model is b'bundled'; it must be a name or a path",
+    ),
     "stride": (lambda lm: lm.score("a text", stride="x"), "stride is 'x'"),
     "context": (lambda lm: lm.score("a text", context=3.5), "context is 3.5"),
     "given": (lambda lm: lm.score("a text", given=5), "given is 5"),
@@ -162,13 +198,6 @@ def test_ids_beyond_64_bits(lm: LanguageModel, number: int) -> None:
             call([5, number])
 
 
-@pytest.mark.parametrize("ids", [[True], [5, True], [5.0], [[1, 2]], None, b"bytes"])
-def test_prompts_that_are_no_ids(lm: LanguageModel, ids: list[object]) -> None:
-    for call in (lm.generate, lm.prefix):
-        with pytest.raises(InvalidArgumentError, match="it must be a text or a list of ids"):
-            call(ids)
-
-
 def test_cache_of_another_model(lm: LanguageModel) -> None:
     config = replace(lm.model.config, layer_norm_epsilon=1e-3)
     other = GPT2(config, dict(lm.model.weights))
@@ -184,3 +213,26 @@ def test_batch_takes_iterables_and_names_the_prompt(lm: LanguageModel) -> None:
         lm.generate_batch(["a", "b"], max_new_tokens=-1)
     with pytest.raises(InvalidArgumentError, match="prompt 2 of 2: prompt is 5"):
         lm.generate_batch(["a", 5])
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "message"),
+    [
+        ("generate", "max_tokens", "no option 'max_tokens'; did you mean 'max_new_tokens'"),
+        ("generate", "temprature", "did you mean 'temperature'"),
+        ("generate", "stop_string", "did you mean 'stop_strings'"),
+        ("generate", "response_format", "did you mean 'json_schema'"),
+        ("generate", "streamer", "call stream, which yields the pieces"),
+        ("generate", "n", "did you mean 'num_return_sequences'"),
+        ("generate", "xyz", "there are token_healing, "),
+        ("load", "n_threads", "set the environment variable OPENBLAS_NUM_THREADS before"),
+        ("load", "torch_dtype", "did you mean 'dtype'"),
+        ("load", "proceses", "did you mean 'processes'"),
+        ("load", "trust_remote_code", "no argument 'trust_remote_code'; there are model, "),
+    ],
+)
+def test_unknown_argument_is_a_type_error_with_a_hint(
+    lm: LanguageModel, function: str, name: str, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        getattr(lm, function)("bundled", **{name: 1})

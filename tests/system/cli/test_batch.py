@@ -9,7 +9,6 @@ import signal
 import struct
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 from helpers.command_line import run_here
@@ -96,15 +95,6 @@ def test_without_a_usable_line_nothing_is_written(tmp_path, content):
     out.write_text("kept")
     assert batch(tmp_path / "p.jsonl", "--out", out, "--force").returncode == 1
     assert out.read_text() == "kept"
-
-
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs /proc")
-def test_where_no_file_can_be(tmp_path):
-    (tmp_path / "p.txt").write_text("a\n")
-    result = batch(tmp_path / "p.txt", "--out", "/proc/o.jsonl", "-n", "1")
-    assert result.returncode == 1
-    told = "gpt2np batch: error: cannot write /proc/o.jsonl: No such file or directory\n"
-    assert result.stderr.endswith(told)
 
 
 def test_progress_at_a_terminal(tmp_path):
@@ -238,51 +228,3 @@ class TestInterruption:
     def test_killed_over_many_and_longer_texts(self, tmp_path, monkeypatch):
         monkeypatch.setattr(type(self), "COUNT", 20_000)
         self.test_killed_at_random_moments(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["p.txt"], "the following arguments are required: --out"),
-        (["--workers", "2", "p.txt", "--out", "o.jsonl"], "--workers needs --ray"),
-        (["p.txt", "--out", "o.txt"], "use one of .jsonl, .csv, .parquet"),
-        (["p.txt", "--out", "no/o.jsonl"], "the folder no does not exist"),
-        (["p.txt", "--out", "there.jsonl"], "exists already; give --force"),
-        (
-            ["there.jsonl", "--out", "there.jsonl", "--force"],
-            "are the same file, there.jsonl",
-        ),
-        (["no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
-        (["p.csv", "--out", "o.jsonl"], "p.csv has no column 'prompt'"),
-        (["empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
-        (["utf16.txt", "--out", "o.jsonl"], "utf16.txt is UTF-16 text; save it as UTF-8"),
-        (["p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
-        (
-            ["p.txt", "--out", "folder.jsonl", "--force"],
-            "is not a file; choose another",
-        ),
-    ],
-)
-def test_bad_input(tmp_path, monkeypatch, arguments, told):
-    monkeypatch.chdir(tmp_path)
-    for name, content in {
-        "p.txt": "a\n",
-        "p.csv": "a\n",
-        "there.jsonl": '"a"\n',
-        "empty.txt": "",
-    }.items():
-        (tmp_path / name).write_text(content)
-    (tmp_path / "utf16.txt").write_text("a\n", encoding="utf-16")
-    (tmp_path / "folder.jsonl").mkdir()
-    result = batch(*arguments)
-    assert result.returncode == 2 and told in result.stderr.splitlines()[-1]
-    assert "Traceback" not in result.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "empty.txt",
-        "folder.jsonl",
-        "p.csv",
-        "p.txt",
-        "there.jsonl",
-        "utf16.txt",
-    ]
-    assert (tmp_path / "there.jsonl").read_text() == '"a"\n'

@@ -1,6 +1,5 @@
 """Choices and regexes on the command line."""
 
-import pytest
 import regex
 from helpers.command_line import run_here
 
@@ -22,20 +21,3 @@ def test_on_the_command_line():
     result = generate("It is", "--regex", r"[a-z ]{99,}", "-n", "3", "--seed", "1")
     assert result.returncode == 2 and not result.stdout
     assert "the match with the fewest bytes needs 99" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--choice"], "--choice: expected one argument"),
-        (["--choice", "a", "--choice", ""], "--choice is"),
-        (["--regex", "[b-a]"], "not a range"),
-        (["--regex", r"a(?<=b)"], "not supported"),
-        (["--regex", r"\P{L}\p{"], "unknown Unicode property"),
-        (["--regex", r"a[^\w\W]"], "no text matches"),
-    ],
-)
-def test_bad_input_on_the_command_line(arguments, message):
-    result = generate("It is", *arguments)
-    assert result.returncode == 2 and result.stdout == ""
-    assert message in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr

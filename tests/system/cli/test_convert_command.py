@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 from helpers.command_line import run_here
@@ -34,37 +33,6 @@ def test_shards_and_what_belongs_to_a_model(tmp_path, bundled):
     assert json.loads(run("info", target, "--json").stdout)["parameters"] == 5_918_720
 
 
-@pytest.mark.parametrize("size", ["", "0", "-5", "2GB", "many", "1e9"])
-def test_impossible_sizes(tmp_path, size):
-    result = run("convert", "bundled", tmp_path / "b", f"--max-shard-size={size}")
-    assert result.returncode == 2 and result.stdout == ""
-    assert "--max-shard-size" in result.stderr and not (tmp_path / "b").exists()
-
-
-def test_impossible_targets(tmp_path):
-    (tmp_path / "file").write_text("x")
-    below = tmp_path / "file" / "b"
-    for target, code in ((tmp_path, 2), (tmp_path / "file", 2), ("", 2), (".", 2), (below, 1)):
-        result = run("convert", "bundled", target)
-        assert code == 2 or f"cannot write {below}: Not a directory" in result.stderr
-        assert (result.returncode, result.stdout) == (code, "")
-        assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
-    assert (tmp_path / "file").read_text() == "x"
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "told"),
-    [
-        ("bundled", "-", "'-' is no name of a folder; name a new folder"),
-        ("bundled", "x.gguf", "the output is a folder with safetensors files, but DST is x.gguf"),
-    ],
-)
-def test_a_target_that_is_no_folder_is_an_error(tmp_path, source, target, told):
-    result = run("convert", source, target, cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (2, "") and told in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_openais_names_of_the_vocabulary(tmp_path, bundled):
     source = tmp_path / "a"
     source.mkdir()
@@ -74,20 +42,6 @@ def test_openais_names_of_the_vocabulary(tmp_path, bundled):
     assert run("convert", source, tmp_path / "b").returncode == 0
     prompt = ("generate", "The fox", "-n", "5", "--greedy", "--no-echo", "--model")
     assert run(*prompt, tmp_path / "b").stdout == run(*prompt, "bundled").stdout
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that root cannot write")
-def test_relative_target_in_a_read_only_folder_cannot_be_written():
-    result = run("convert", "bundled", "b", cwd="/proc")
-    assert result.returncode == 1 and "error: cannot write /proc/b: " in result.stderr
-
-
-def test_pickles_are_not_read(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-    result = run("convert", tmp_path, tmp_path / "b")
-    assert result.returncode == 1 and "a pickle" in result.stderr
-    assert not (tmp_path / "b").exists()
 
 
 def test_interrupted_it_leaves_nothing(tmp_path):

@@ -72,24 +72,6 @@ def test_special_tokens():
     assert decode("5", str(eot), "--skip-special-tokens") == "&\n"
 
 
-@pytest.mark.parametrize(
-    ("stdin", "message"),
-    [
-        ("12 x", "'x' is not an id"),
-        ("-5", "'-5' is not an id"),
-        ("[1, 2", "not valid JSON"),
-        ('{"text": "a"}', "None is not a list of ids"),
-        ("[1.5]", r"[1.5] is not a list of ids"),
-        ("[[1], [2]]", r"[[1], [2]] is not a list of ids"),
-        ("", "there are no ids"),
-    ],
-)
-def test_errors_are_one_line(stdin, message):
-    result = run("decode", stdin=stdin)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert message in result.stderr and result.stderr.count("\n") == 1
-
-
 class TestTokenizerOption:
     @pytest.fixture
     def folder(self, bundled, tmp_path):

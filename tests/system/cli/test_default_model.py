@@ -40,10 +40,3 @@ def test_generate_falls_back_to_the_bundled_model_with_a_warning(offline):
     result = run_here("generate", "Hi", "-n", "1", folder=offline)
     assert result.returncode == 0 and result.stdout.startswith("Hi")
     assert result.stderr.startswith("warning: the model is bundled: ")
-
-
-def test_serve_refuses_one_tokenizer_for_several_models():
-    models = ["--model", "a", "--model", "b"]
-    result = run_here("serve", *models, "--tokenizer", "c")
-    message = "gpt2np serve: error: --tokenizer is for one model; give one --model\n"
-    assert (result.returncode, result.stderr) == (2, message)

@@ -148,17 +148,6 @@ class TestInterruption:
         assert "discarding" not in encode(corpus, tmp_path / "y.bin").stderr
         assert out.read_bytes() == (tmp_path / "y.bin").read_bytes()
 
-    def test_ctrl_c(self, stories, tmp_path, gpt2_vocabulary):
-        out = tmp_path / "x.bin"
-        process = self.start(stories, out, gpt2_vocabulary)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=120)
-        assert process.returncode == 130 and not out.exists()
-        assert (
-            stderr.decode().splitlines()[-1].startswith("interrupted; run the same command again")
-        )
-        assert b"Traceback" not in stderr
-
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
     def test_no_process_is_left_behind(self, stories, tmp_path, number):
         process = self.start(stories, tmp_path / "x.bin", "bundled", "--processes", "2")
@@ -181,20 +170,6 @@ class TestInterruption:
         return True
 
 
-@pytest.mark.parametrize("attempt", range(2))
-def test_two_runs_started_together(corpus, tmp_path, attempt):
-    """One writes the output; the other one is told, and replaces nothing."""
-    command = [*COMMAND, str(corpus), str(tmp_path / "x.bin"), "--model", "bundled"]
-    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    messages = [run.communicate(timeout=120)[1].splitlines()[-1] for run in runs]
-    (first, written), (second, refused) = sorted(
-        (run.returncode, message) for run, message in zip(runs, messages, strict=True)
-    )
-    assert first == 0 and second in (1, 2) and written.startswith("3 documents, ")
-    assert "another process is writing to" in refused or "x.bin exists already" in refused
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "x.bin"]
-
-
 class TestBadInput:
     def check(self, result, code, *words):
         line = result.stderr.splitlines()[-1]
@@ -203,25 +178,6 @@ class TestBadInput:
             assert word in line
         assert (result.returncode, result.stdout) == (code, "")
         assert "Traceback" not in result.stderr
-
-    def test_inputs(self, tmp_path):
-        (tmp_path / "empty").mkdir()
-        out = tmp_path / "x.bin"
-        self.check(encode(tmp_path / "empty", out), 2, "empty has no files")
-        self.check(encode(tmp_path / "*.txt", out), 2, "no file matches the pattern", "*.txt")
-        self.check(encode(tmp_path / "none.txt", out), 2, "none.txt does not exist")
-        (tmp_path / "empty" / "a.txt").write_text("")
-        self.check(encode(tmp_path / "empty", out), 2, "the files have no text")
-        assert [path.name for path in tmp_path.iterdir()] == ["empty"]
-
-    def test_outputs(self, corpus, tmp_path):
-        self.check(encode(corpus, "x.txt"), 2, "x.txt", ".npz, .npy, .bin")
-        self.check(encode(corpus, tmp_path / "no" / "x.bin"), 2, "no does not exist")
-        (tmp_path / "x.bin").write_text("kept")
-        self.check(encode(corpus, tmp_path / "x.bin"), 2, "x.bin exists already", "--force")
-        assert (tmp_path / "x.bin").read_text() == "kept"
-        assert encode(corpus, tmp_path / "x.bin", "--force").returncode == 0
-        assert (tmp_path / "x.bin").read_bytes() != b"kept"
 
     def test_a_file_that_is_no_text(self, corpus, tmp_path):
         (corpus / "bb.txt").write_bytes(b"abc\xff")
@@ -237,38 +193,6 @@ class TestBadInput:
         self.check(encode(corpus, tmp_path / "x.bin"), 2, *words)
         result = encode(corpus, tmp_path / "x.bin", "--field", "body")
         assert result.returncode == 0 and "4 documents" in result.stderr
-
-    def test_options(self, corpus, tmp_path):
-        out = tmp_path / "x.bin"
-        self.check(encode(corpus, tmp_path / "x.npz", "--combine", "0"), 2, "--combine is 0")
-        self.check(
-            encode(corpus, out, "--combine", "9"), 2, "--combine needs an .npz output", "x.bin"
-        )
-        for processes, expected in (("-1", "at least 1"), ("99999", "per CPU")):
-            result = encode(corpus, out, "--processes", processes)
-            self.check(result, 2, f"--processes is {processes}", expected)
-        self.check(encode(corpus, out, model=corpus), 1, "has no vocabulary")
-        self.check(encode(corpus, out, "more"), 2, "more: the suffix selects the format")
-        self.check(encode(corpus, out, "--more"), 2, "unrecognized option '--more'")
-
-    @pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
-    @pytest.mark.parametrize("limit", [0, 4096])
-    def test_a_full_disk(self, corpus, tmp_path, limit):
-        from resource import RLIMIT_FSIZE, setrlimit
-
-        (corpus / "a.txt").write_text("many words " * 10_000)
-        result = subprocess.run(
-            [*COMMAND, corpus, tmp_path / "x.bin", "--model", "bundled"],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=120,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # a .pyc would be cut off, too
-            preexec_fn=lambda: setrlimit(RLIMIT_FSIZE, (limit, limit)),
-        )
-        assert result.returncode == 1 and "Traceback" not in result.stderr
-        told = "File too large"
-        assert result.stderr.splitlines()[-1].endswith(told)
-        assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
     @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs /proc")
     def test_where_no_file_can_be(self, corpus, tmp_path):

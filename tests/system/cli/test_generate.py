@@ -63,9 +63,6 @@ class TestOutput:
         assert lines[:2] == ["model: bundled", "seed: 1"]
         assert re.fullmatch(r"30 tokens, [\d.]+ tokens/s, finish reason: length", lines[2])
 
-    def test_no_echo(self, expected):
-        assert here(*ONCE, "--no-echo").stdout.decode() == expected.text + "\n"
-
     def test_json(self, expected):
         result = here(*ONCE, "--json")
         content = json.loads(result.stdout)
@@ -87,11 +84,6 @@ class TestOutput:
     def test_standard_input(self, expected, arguments, end):
         command = generate if end == b"\n" else here
         result = command(*arguments, *ONCE[1:], stdin=b"Once upon a time" + end)
-        assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
-
-    def test_file(self, expected, tmp_path):
-        (tmp_path / "prompt.txt").write_bytes(b"\xef\xbb\xbfOnce upon a time\n")
-        result = here("--file", str(tmp_path / "prompt.txt"), *ONCE[1:])
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
 
     def test_streams(self, bundled):
@@ -126,10 +118,6 @@ class TestOptions:
         result = here(*ONCE, "--no-echo", "--stop", "@@@", "--stop", stop)
         assert result.stdout.decode() == text + "\n"
         assert "finish reason: stop" in result.stderr.decode()
-
-    def test_greedy_has_no_seed(self):
-        for options in ([], ["--best-of", "1"]):
-            assert b"seed" not in here("The", "-n", "2", "--temperature", "0", *options).stderr
 
     def test_greedy(self):
         greedy = here("The", "-n", "20", "--greedy")
@@ -242,14 +230,6 @@ class TestOptions:
             assert told in result.stderr.splitlines()
         assert told not in here("The", "--seed", "1", "-n", "5").stderr
 
-    def test_help_names_the_real_defaults(self):
-        text = " ".join(run("generate", "--help").stdout.decode().split())
-        defaults = GenerationOptions()
-        for option in ("max_new_tokens", "temperature", "top_k", "top_p"):
-            name = "--" + option.replace("_", "-")
-            described = re.search(rf"{name} [A-Z] ((?:(?! --).)*)", text.partition("options:")[2])
-            assert f"(default: {getattr(defaults, option)})" in described.group(1), name
-
 
 class TestBadInput:
     """One line on stderr, the right exit code, nothing on stdout, never a traceback."""
@@ -262,58 +242,6 @@ class TestBadInput:
             assert word in last
         assert (result.returncode, result.stdout) == (code, b"")
 
-    def test_missing_folder(self):
-        self.check(here("x", "--model", "./no/such/folder"), 1, "no folder ./no/such/folder")
-
-    def test_missing_table(self):
-        result = here("x", "--draft", "no-such.safetensors")
-        self.check(result, 1, "n-gram table no-such.safetensors is missing")
-
-    @pytest.mark.parametrize(
-        ("arguments", "words"),
-        [
-            (["--temperature", "warm"], ["--temperature", "'warm'"]),
-            (["-n", "0"], ["--max-new-tokens is 0"]),
-            (["--seed", "x"], ["--seed", "'x'"]),
-            (["--dtype", "int8"], ["--dtype", "int8", "float64"]),
-            (["--threads", "0"], ["--threads: '0' is not a number from 1 on"]),
-            (["--stop", ""], ["--stop is ['']"]),
-            (["-"], ["unrecognized argument '-'; quote a text"]),
-            (
-                ["--choice", "a", "--regex", "b"],
-                ["--choice=('a',) and regex='b' contradict each other"],
-            ),
-            (
-                ["--greedy", "--top-p", "0.9"],
-                ["--top-p is 0.9, which has no effect with --greedy; omit one"],
-            ),
-            (
-                ["--length-penalty", "2"],
-                ["--length-penalty is 2.0, which has no effect"],
-            ),
-            (["--logit-bias", "5"], ["--logit-bias is '5'", "50256=-5"]),
-            (["--logit-bias", "9999=1"], ["--logit-bias: id 9999"]),
-            (["--bad-word", ""], ["--bad-word is ['']"]),
-            (["--stop-regex", "("], ["--stop-regex '(' is not a regular expression"]),
-            (["--stop-id", "4096"], ["--stop-id: id 4096"]),
-            (["--window", "513"], ["--window is 513", "context of 512"]),
-            (["--early-stopping", "soon"], ["--early-stopping", "soon"]),
-            (["--logprobs", "2"], ["need --json"]),
-            (["--file", "no-such-file"], ["either PROMPT or --file"]),
-        ],
-    )
-    def test_options(self, arguments, words):
-        self.check(here("x", *arguments), 2, *words)
-
-    def test_unknown_option(self):
-        for option, nearest in (
-            ("--tempreature", "--temperature"),
-            ("--max_new_tokens", "--max-new-tokens"),
-            ("--max_new_tokens=3", "--max-new-tokens"),
-        ):
-            words = f"unrecognized option '{option}'", f"did you mean '{nearest}'?"
-            self.check(here("x", option, "1"), 2, *words)
-
     @pytest.mark.parametrize(
         ("name", "nearest"), [("bundeld", "bundled"), ("gpt2-medum", "gpt2-medium")]
     )
@@ -321,22 +249,6 @@ class TestBadInput:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         self.check(here("x", "--model", name), 1, f"did you mean '{nearest}'?")
         assert b"did you mean" not in here("x", "--model", "someone/else").stderr
-
-    def test_a_prompt_without_quotes(self):
-        self.check(
-            here("Once", "upon", "a", "time"),
-            2,
-            "unrecognized argument 'upon'",
-            "quote a text of several words",
-        )
-
-    def test_missing_file(self):
-        self.check(here("--file", "no-such-file"), 2, "cannot read --file no-such-file")
-
-    def test_prompt_longer_than_the_context(self, bundled):
-        result = here("-", stdin=b"word " * 600)
-        tokens = len(LanguageModel.load(bundled).tokenizer.encode("word " * 600))
-        self.check(result, 2, f"{tokens} tokens", "context length is 512")
 
     def test_a_draft_of_another_vocabulary(self, bundled, tmp_path, gpt2_vocabulary):
         shape = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}
@@ -353,10 +265,6 @@ class TestBadInput:
         result = here(b"abc\xff", "-n", "1")
         assert result.returncode == 0
         assert result.stdout.decode().startswith("abc\N{REPLACEMENT CHARACTER}")
-
-    def test_file_that_is_not_utf_8(self, tmp_path):
-        (tmp_path / "p.txt").write_bytes("Grüße".encode("utf-16"))
-        self.check(here("--file", str(tmp_path / "p.txt")), 2, "p.txt is UTF-16 text")
 
 
 class TestInterruption:
@@ -501,9 +409,3 @@ def test_every_option_has_the_name_that_its_errors_give(capsys):
             continue
         expected = OTHER_NAMES.get(option.name, f"--{option.name.replace('_', '-')}")
         assert name in described and name == expected, name
-
-
-def test_values_in_messages_are_not_mistaken_for_names():
-    result = run_here("generate", "Hi", "--stop-regex", "(top_k is {top_k}")
-    line = result.stderr.splitlines()[-1]
-    assert "--stop-regex '(top_k is {top_k}' is not a regular expression" in line

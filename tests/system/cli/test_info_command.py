@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -177,27 +176,9 @@ def test_a_hostile_card_and_names_for_the_terminal(folder):
     assert time.perf_counter() - start < 30
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name here")
-def test_a_pipe_for_a_card(folder):
-    os.mkfifo(folder / "README.md")
-    assert json.loads(info(folder, "--json").stdout)["license"] is None
-
-
 def test_a_stored_head_that_is_tied_is_no_parameter(folder):
     before = json.loads(info(folder, "--json").stdout)
     change_tensors(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"]}))
     after = json.loads(info(folder, "--json").stdout)
     assert after["parameters"] == before["parameters"] and after["memory"] == before["memory"]
     assert (before["stored_head"], after["stored_head"]) == (0, 211 * 24)
-
-
-def test_nothing_is_said_of_numbers_that_were_not_read(folder):
-    change_tensors(folder, lambda t: t.pop("transformer.ln_f.bias"))
-    result = info(folder, "--check")
-    assert result.returncode == 1 and "NaN" not in result.stdout
-
-
-def test_of_nothing(tmp_path):
-    result = info(tmp_path / "nothing" / "at" / "all")
-    assert result.returncode == 1 and result.stdout == ""
-    assert result.stderr.startswith("gpt2np info: error: ") and result.stderr.count("\n") == 1

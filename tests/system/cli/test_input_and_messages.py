@@ -61,27 +61,6 @@ def test_a_text_has_a_limit(tmp_path, monkeypatch, arguments):
     assert "has more than 40 bytes; to raise this limit, set GPT2NP_MAX" in result.stderr
 
 
-@pytest.mark.parametrize("mark", ["little", "big"])
-@pytest.mark.parametrize(
-    "command",
-    ["encode {} out.bin",
-     "generate --file {}", "train-tokenizer {} --vocab-size 260 --out vocabulary"],
-)  # fmt: skip
-def test_utf_16_is_recognized_and_refused(tmp_path, mark, command):
-    encoding = "utf-16-le" if mark == "little" else "utf-16-be"
-    (tmp_path / "text.txt").write_bytes(f"\ufeff{TEXT}".encode(encoding))
-    result = run(*command.format("text.txt").split(), folder=tmp_path)
-    assert result.returncode == 2
-    assert "text.txt is UTF-16 text, not UTF-8; convert" in result.stderr
-    assert "U+FFFD" not in result.stderr
-
-
-@pytest.mark.parametrize("greedy", [["--greedy"], ["--temperature", "0"]])
-def test_greedy_tells_no_seed(greedy):
-    assert "seed" not in run("generate", "Hi", "-n", "2", *greedy).stderr
-    assert "seed: 5" in run("generate", "Hi", "-n", "2", "--seed", "5").stderr
-
-
 def test_large_word_perplexity_is_readable(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("zqxjkvbw" * 20, encoding="utf-8")
@@ -93,26 +72,3 @@ def test_large_word_perplexity_is_readable(tmp_path):
 
 def test_install_hint_is_true_in_a_checkout():
     assert install_hint("chat").endswith("in a checkout of gpt2np, run: pip install '.[chat]'")
-
-
-LONG = "x" * 5000
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("generate", "a", "--model", LONG),
-        ("generate", "a", "--dtype", LONG),
-        ("generate", "a", "-n", LONG),
-        ("generate", "a", f"--{LONG}"),
-        ("encode", LONG, "o.bin"),
-        ("score", "p.jsonl", "--out", LONG),
-        ("convert", LONG, "d"),
-        ("convert", "bundled", "d", "--max-shard-size", LONG),
-    ],
-)
-def test_long_values_are_shortened(arguments, tmp_path):
-    result = run_here(*arguments, folder=tmp_path)
-    *_, last = result.stderr.splitlines()
-    assert result.returncode in (1, 2) and "xxx…xxx" in last.replace("...", "…")
-    assert len(last) < 600 and "[Errno" not in last

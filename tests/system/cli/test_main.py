@@ -1,5 +1,6 @@
 """Failures that every command reports in the same way: one line on stderr, and an exit code."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,25 +34,6 @@ def test_a_result_is_complete_if_only_stdout_fails(tmp_path, command, redirectio
     result = shell(f'"$0" -m gpt2np {command} {redirection}', cwd=tmp_path)
     assert result.returncode == 1 and [*tmp_path.glob("o*")]
     assert "error: " in result.stderr and "standard output" in result.stderr.splitlines()[-1]
-
-
-@posix
-@pytest.mark.parametrize(
-    "command",
-    [
-        "encode t.txt {}.bin",
-        "score {}",
-        "batch t.txt --out {}.jsonl",
-        "generate --file {}",
-        "train-tokenizer t.txt --vocab-size 260 --out {}",
-    ],
-)
-def test_a_name_that_is_too_long(tmp_path, command):
-    (tmp_path / "t.txt").write_text("one two")
-    result = shell(f'"$0" -m gpt2np {command.format("x" * 256)}', cwd=tmp_path)
-    assert result.returncode in (1, 2) and result.stdout == ""
-    line = result.stderr.splitlines()[-1]
-    assert "xxx" in line and line.endswith(": File name too long")
 
 
 @posix
@@ -125,3 +107,51 @@ raise SystemExit(main())
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (result.returncode, result.stdout, result.stderr) == (130, "kept\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs ulimit -f, as Linux has it")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "encode long.jsonl o.bin",
+        "score long.jsonl --out o.jsonl",
+        "train-tokenizer long.jsonl --vocab-size 300 --out o",
+        "trace Hi --npz old --force",
+        "explain Hi -o old --force",
+    ],
+)
+def test_a_full_disk_leaves_nothing_new(tmp_path, command):
+    """The limit on a file's size, 3 KiB, stands for a full disk."""
+    lines = (json.dumps({"text": f"the fox and number {n} {n**3}"}) for n in range(200))
+    (tmp_path / "long.jsonl").write_text("\n".join(lines))
+    command = command.replace("old", "old.npz" if "trace" in command else "old.html")
+    (tmp_path / "old.npz").write_text("kept")
+    (tmp_path / "old.html").write_text("kept")
+    result = shell(f'trap "" XFSZ; ulimit -f 3; exec "$0" -B -m gpt2np {command}', cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(f"gpt2np {command.split()[0]}: error: cannot write ")
+    assert last.endswith(": File too large") and "Traceback" not in result.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["long.jsonl", "old.html", "old.npz"]
+    assert (tmp_path / "old.npz").read_text() == (tmp_path / "old.html").read_text() == "kept"
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that root cannot write")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "encode t.txt /proc/o.npz",
+        "batch t.txt -n 1 --out /proc/o.jsonl",
+        "trace Hi --npz /proc/o.npz",
+        "explain Hi -o /proc/o.html",
+        "convert bundled /proc/o",
+    ],
+)
+def test_a_folder_that_cannot_be_written(tmp_path, command):
+    (tmp_path / "t.txt").write_text("one two")
+    result = run_here(*command.split(), folder=tmp_path, GPT2NP_MODEL="bundled")
+    assert (result.returncode, result.stdout) == (1, "")
+    path = command[command.index("/proc") :]
+    last = result.stderr.splitlines()[-1]
+    message = f"cannot write {path}: No such file or directory"
+    assert last == f"gpt2np {command.split()[0]}: error: {message}"

@@ -92,34 +92,6 @@ def test_standard_input_has_the_name_of_the_argument(tmp_path):
     assert "skipped: -, document 1 is not UTF-8 text: byte 0xe9 at offset 2" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--workers", "2"], "--workers needs --ray"),
-        (["--cpus-per-worker", "1"], "--cpus-per-worker needs --ray"),
-        (["--ray", "--workers", "0"], "--workers is 0; it must be an integer, at least 1"),
-        (
-            ["--ray", "--cpus-per-worker", "0"],
-            "--cpus-per-worker is 0; it must be an integer, at least 1",
-        ),
-    ],
-)
-def test_options_of_ray(options, message, tmp_path):
-    (tmp_path / "in.txt").write_text("The king")
-    out = tmp_path / "out.jsonl"
-    done = run_here("score", tmp_path / "in.txt", "--out", out, "--model", "bundled", *options)
-    assert done.returncode == 2 and done.stderr == f"gpt2np score: error: {message}\n"
-    assert not out.exists()
-
-
-def test_a_full_disk(texts):
-    limited = ["bash", "-c", 'ulimit -f 12; exec "$0" -B "$@"', *COMMAND]  # no .pyc is cut off
-    result = score(texts, "--out", texts.parent / "o.jsonl", command=limited)
-    assert result.returncode == 1 and "Traceback" not in result.stderr
-    assert "File too large" in result.stderr.splitlines()[-1]
-    assert not (texts.parent / "o.jsonl").exists()
-
-
 def test_without_out_the_sum_of_all_rows_is_printed(texts, lm):
     out = texts.parent / "o.jsonl"
     with_rows = score_here(texts, "--out", out, "--json")

@@ -151,39 +151,6 @@ class TestBadInput:
             assert word in line
         assert (result.returncode, result.stdout) == (code, b"")
 
-    @pytest.mark.parametrize(
-        "arguments, words",
-        [
-            (["x", "--ids", "--count"], ["--count", "not allowed with", "--ids"]),
-            (["x", "--ids", "--merges"], ["--merges", "not allowed with", "--ids"]),
-            (["x", "--offsets", "--json"], ["--json", "not allowed with", "--offsets"]),
-            (["x", "--json", "--merges"], ["--merges", "not allowed with", "--json"]),
-            (["x", "--special", "maybe"], ["--special", "'maybe'"]),
-            (["x", "--file", "y"], ["either TEXT or --file"]),
-            (["--file", "no-such-file"], ["cannot read --file no-such-file"]),
-        ],
-    )
-    def test_arguments(self, arguments, words):
-        self.check(tokenize(*arguments), 2, *words)
-
-    def test_standard_input_that_is_no_text(self):
-        self.check(tokenize(stdin=b"abc\xff"), 2, "standard input is not UTF-8")
-
-    def test_vocabularies(self, tmp_path):
-        self.check(tokenize("x", model=tmp_path), 1, "has no vocabulary")
-        self.check(tokenize("x", model="./no/such/folder"), 1, "no folder ./no/such/folder")
-        (tmp_path / "tokenizer.json").write_text("{")
-        self.check(tokenize("x", model=tmp_path / "tokenizer.json"), 1, "tokenizer.json")
-
-    @pytest.mark.parametrize("content", ['{"n_embd": 768}', '{"model": "gpt2"}', "{}"])
-    def test_json_that_is_no_tokenizer(self, tmp_path, content):
-        file = tmp_path / "config.json"
-        file.write_text(content)
-        told = (
-            f'{file} is not a tokenizer.json: it has no "model" with a vocabulary; name the folder'
-        )
-        self.check(tokenize("x", model=file), 1, told)
-
     def test_a_character_that_a_vocabulary_lacks(self, tmp_path):
         tokenizers = pytest.importorskip("tokenizers")
         model = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))

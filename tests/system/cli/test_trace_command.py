@@ -1,19 +1,13 @@
 """`python -m gpt2np trace` as a user runs it."""
 
-import errno
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.command_line import run_here
 from safetensors.numpy import load_file, save_file
 
-from gpt2np.cli import main
 from gpt2np.interp import HOOK_POINTS, Target, describe_pass, lens_table, saliency, trace
 
 FOX = "Once upon a time there was a fox"
@@ -86,36 +80,6 @@ class TestView:
     def test_plain_unless_it_is_a_terminal(self, shown):
         assert "\x1b" not in shown
 
-    @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
-    @pytest.mark.parametrize("no_color", ["", "1"])
-    def test_colors_on_a_terminal_unless_no_color(self, no_color, shown):
-        import pty
-
-        parent, child = pty.openpty()
-        env = os.environ | {"GPT2NP_MODEL": "bundled", "COLUMNS": "80", "NO_COLOR": no_color}
-        command = [sys.executable, "-m", "gpt2np", "trace", FOX]
-        process = subprocess.Popen(command, stdout=child, stderr=subprocess.DEVNULL, env=env)
-        os.close(child)
-        found = b""
-        while True:
-            try:
-                part = os.read(parent, 65536)
-            except OSError as error:  # Linux says so when the other end has been closed
-                assert error.errno == errno.EIO
-                break
-            if not part:
-                break
-            found += part
-        os.close(parent)
-        assert process.wait(timeout=60) == 0
-        text = found.decode().replace("\r\n", "\n")
-        assert ("\x1b[1;32m" in text) == (not no_color)
-        plain = re.sub(r"\x1b\[[\d;]*m", "", text)
-        if no_color:
-            assert plain == shown
-        else:
-            assert plain.splitlines()[2:] == shown.splitlines()[2:]  # tokens have no bars then
-
     def test_what_the_whole_model_says_stands_out(self, lm, traced):
         from gpt2np.cli.trace_report import as_text
         from gpt2np.tokenizer.display import Style
@@ -134,12 +98,6 @@ class TestView:
         assert output("a", "--top", "1").splitlines()[1] == "64"
         content = json.loads(output("", "--json", "--top", "1"))
         assert content["ids"] == [lm.bos_token_id]
-
-    @pytest.mark.parametrize("way", ["-", "pipe", "--file"])
-    def test_other_ways_to_give_the_prompt(self, shown, way, tmp_path):
-        (tmp_path / "p.txt").write_text(FOX + "\n", encoding="utf-8")
-        arguments = {"-": ["-"], "pipe": [], "--file": ["--file", str(tmp_path / "p.txt")]}[way]
-        assert output(*arguments, stdin=FOX.encode() + b"\n") == shown
 
 
 class TestJson:
@@ -209,40 +167,6 @@ class TestArrays:
 class TestBadInput:
     """One line on stderr, the right exit code, nothing on stdout, nothing written."""
 
-    @pytest.mark.parametrize(
-        ("arguments", "code", "words"),
-        [
-            (["--points", "blocks.0.attn.patern"], 2, "did you mean 'blocks.0.attn.pattern'?"),
-            (["--points", "blocks.6.resid"], 2, "the model's blocks are 0 … 5"),
-            (["--top", "0"], 2, "--top is 0"),
-            (["--top", "x"], 2, "--top"),
-            (["--npz", "none/x.npz"], 2, "the folder none does not exist"),
-            (["--npz", "there.npz"], 2, "there.npz exists already; give --force"),
-            (["--npz", "x.txt"], 2, "x.txt: the suffix selects the format; use one of .npz"),
-            (["--npz", ".", "--force"], 2, ".: the suffix selects the format; use one of .npz"),
-            (["--npz", "x" * 300 + ".npz"], 1, "xxx.npz: File name too long"),
-            (["--saliency"], 2, "--saliency needs --json"),
-            (["--model", "./none"], 1, "no folder ./none"),
-            (["--file", "there.npz"], 2, "either PROMPT or --file"),
-            (["more"], 2, "unrecognized argument 'more'"),
-            (["--threads", "0"], 2, "argument --threads: '0' is not a number from 1 on"),
-        ],
-    )
-    def test_arguments(self, arguments, code, words, tmp_path, capsys, monkeypatch):
-        (tmp_path / "there.npz").write_text("before")
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("GPT2NP_MODEL", "bundled")
-        try:
-            returned = main.run(["trace", FOX, *arguments])
-        except SystemExit as exit:  # argparse's way
-            returned = exit.code
-        told = capsys.readouterr()
-        lines = told.err.splitlines()
-        assert lines[:-1] in ([], ["model: bundled"]), lines
-        assert lines[-1].startswith("gpt2np trace: error: ") and words in lines[-1]
-        assert (returned, told.out) == (code, "")
-        assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
-
     @pytest.mark.permissions
     def test_a_folder_that_can_not_be_written_to(self, tmp_path):
         folder = tmp_path / "locked"
@@ -250,22 +174,6 @@ class TestBadInput:
         result = run(FOX, "--npz", str(folder / "x.npz"))
         assert (result.returncode, result.stdout) == (1, b"") and not list(folder.iterdir())
         assert b"cannot write" in result.stderr.splitlines()[-1]
-
-    @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs ulimit -f, as Linux has it")
-    def test_a_file_that_can_not_grow(self, tmp_path):
-        """The limit on a file's size stands for a full disk."""
-        (tmp_path / "x.npz").write_text("before")
-        command = f'"$0" -B -m gpt2np trace "{FOX}" --force --npz "$1"'
-        script = f'trap "" XFSZ; ulimit -f 100; exec {command}'
-        result = subprocess.run(
-            ["bash", "-c", script, sys.executable, str(tmp_path / "x.npz")],
-            capture_output=True,
-            timeout=60,
-            env=os.environ | {"GPT2NP_MODEL": "bundled"},
-        )
-        assert (result.returncode, result.stdout) == (1, b"")
-        assert b"x.npz: File too large" in result.stderr.splitlines()[-1]
-        assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
 
 
 @pytest.mark.parametrize(

@@ -255,23 +255,6 @@ def test_two_runs_at_once(corpus, tmp_path, capsys):
     assert train(corpus, tmp_path / "m", "--max-steps", "1") == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--n-embd", "33"], "--n-embd is 33; it must be a multiple of n_head, 2"),
-        (["--n-layer", "9" * 20], "it must be an integer from 1 to 1000"),
-        (["--per-device-train-batch-size", "9" * 20], "it must be an integer from 1 to 1000000"),
-        (["--max-steps", "0"], "--max-steps is 0; it must be an integer, at least 1"),
-        (["--learning-rate", "nan"], "--learning-rate is nan"),
-        (["--save-steps", "0"], "--save-steps is 0; it must be at least 1"),
-        (["--n-positions", "100000"], "ids; sequences of 100,000 tokens need more"),
-    ],
-)
-def test_wrong_options(corpus, tmp_path, capsys, options, message):
-    assert train(corpus, tmp_path / "m", *options) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_wrong_files(corpus, tmp_path, capsys):
     assert train(corpus, corpus.parent) == 2
     assert "already exists" in capsys.readouterr().err
@@ -330,12 +313,6 @@ def test_a_rate_that_is_too_high_is_one_error(corpus, tmp_path, capsys, recwarn,
     assert train(corpus, tmp_path / "m", *options, "--max-grad-norm", "1e30") == 1
     assert "lower the learning rate" in capsys.readouterr().err
     assert not recwarn.list and not (tmp_path / "m").exists()
-
-
-def test_an_empty_name_is_no_model(corpus, tmp_path, capsys):
-    assert run(["train", str(corpus), f"{tmp_path}/m", "--from", ""]) == 1
-    assert "error: the model's name is empty" in capsys.readouterr().err
-    assert not (tmp_path / "m").exists()
 
 
 def test_early_stop(corpus, tmp_path, capsys):

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.command_line import run_here
@@ -148,39 +147,6 @@ class TestInput:
         assert result.stderr.splitlines()[0].startswith("skipped: ")
         assert result.stderr.count("bad.txt") == 1
 
-    @pytest.mark.parametrize(
-        "arguments, message",
-        [
-            (["--vocab-size", "256"], "size is 256; the 256 bytes and the special tokens"),
-            (["--pattern", "("], "the pattern '(' is not a regular expression"),
-            (["--out", __file__], "test_train_tokenizer.py is not a folder"),
-        ],
-    )
-    def test_wrong_use_is_one_line(self, corpus, arguments, message):
-        options = {"--vocab-size": 300, "--out": corpus.parent / "out"}
-        options |= dict(zip(arguments[::2], arguments[1::2], strict=True))
-        result = run(corpus, *(part for option in options.items() for part in option))
-        assert (result.returncode, result.stdout) == (2, "")
-        assert message in result.stderr and result.stderr.count("\n") == 1
-        assert not (corpus.parent / "out").exists()
-
-    def test_a_models_vocabulary_stays(self, corpus, tmp_path):
-        (tmp_path / "model.safetensors").touch()
-        (tmp_path / "vocab.json").write_text("{}")
-        result = run(corpus, "--vocab-size", 300, "--out", tmp_path)
-        assert result.returncode == 2 and "holds a model" in result.stderr
-        assert (tmp_path / "vocab.json").read_text() == "{}"
-
-    def test_no_file(self, tmp_path):
-        result = run(tmp_path / "no.txt", "--vocab-size", 300, "--out", tmp_path / "out")
-        assert result.returncode == 2
-        assert "no.txt does not exist; give files, folders or patterns" in result.stderr
-
-    def test_no_text(self, tmp_path):
-        (tmp_path / "a.txt").write_text("\n\n", encoding="utf-8")
-        result = run(tmp_path, "--vocab-size", 300, "--out", tmp_path / "out")
-        assert result.returncode == 2 and "the files have no text" in result.stderr
-
     @pytest.mark.permissions
     def test_folder_that_cannot_be_written(self, corpus, tmp_path):
         (tmp_path / "closed").mkdir(mode=0o500)
@@ -206,27 +172,6 @@ def test_a_model_generates_with_it(corpus, tmp_path, alphabet):
 
 
 class TestWrongUse:
-    @pytest.mark.parametrize(
-        "arguments, message",
-        [
-            (["--out", ""], "--out is empty or the current folder"),
-            (["--out", "-"], "--out is -, but several files are written; name a folder"),
-            (["--out", "corpus.txt/x"], "/corpus.txt is not a folder"),
-            (["--out", "o", "--pattern", ""], "--pattern is ''; it must be gpt2, "),
-            (["--out", "o", "--pattern", "nosuch"], "--pattern is 'nosuch'; it must be gpt2, "),
-            (
-                ["--out", "o", "--field", "body"],
-                "--field is for .jsonl, .csv, .tsv and .parquet files; there is none",
-            ),
-            (["--out", "o", ""], "unrecognized argument ''"),
-        ],
-    )
-    def test_is_told_before_the_work_begins(self, corpus, arguments, message):
-        result = run("corpus.txt", "--vocab-size", 300, *arguments, folder=corpus.parent)
-        assert result.returncode == 2 and message in result.stderr
-        assert result.stderr.count("\n") == 1 and result.stdout == ""
-        assert [path.name for path in corpus.parent.iterdir()] == ["corpus.txt"]
-
     @pytest.mark.parametrize("out", ["vocabulary", "vocabulary/../."])
     def test_a_second_run_does_not_read_the_first_vocabulary(self, corpus, out):
         arguments = (corpus.parent, "--vocab-size", 300, "--out", corpus.parent / out)
@@ -235,33 +180,6 @@ class TestWrongUse:
         assert (second.returncode, second.stdout) == (2, "")
         assert "has a vocabulary already (merges.txt, tokenizer.json, " in second.stderr
         assert "give --force to replace it" in second.stderr
-
-    def test_a_link_to_nothing(self, corpus):
-        (corpus.parent / "link").symlink_to("nowhere")
-        result = run(corpus, "--vocab-size", 300, "--out", corpus.parent / "link")
-        assert result.returncode == 2 and "link is not a folder" in result.stderr
-
-    @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs ulimit -f, as Linux has it")
-    def test_a_full_disk_leaves_no_folder(self, corpus):
-        """The limit on a file's size stands for a full disk."""
-        script = 'trap "" XFSZ; ulimit -f 3; exec "$0" -B -m gpt2np train-tokenizer "$@"'
-        arguments = ["corpus.txt", "--vocab-size", "300", "--out", "o"]
-        result = subprocess.run(
-            ["bash", "-c", script, sys.executable, *arguments],
-            capture_output=True,
-            encoding="utf-8",
-            cwd=corpus.parent,
-        )
-        assert (result.returncode, result.stdout) == (1, "")
-        told = "gpt2np train-tokenizer: error: cannot write o/tokenizer.json: File too large\n"
-        assert result.stderr == told
-        assert [path.name for path in corpus.parent.iterdir()] == ["corpus.txt"]
-
-    def test_a_failure_leaves_no_folder(self, corpus):
-        (corpus.parent / "bad.txt").write_bytes(b"\xff")
-        result = run("bad.txt", "--vocab-size", 300, "--out", "o", folder=corpus.parent)
-        assert result.returncode == 2 and "not UTF-8" in result.stderr
-        assert not (corpus.parent / "o").exists()
 
     def test_patterns_are_known_by_name(self, corpus):
         by_name, _ = trained(corpus, "--vocab-size", 300, "--pattern", "GPT2")

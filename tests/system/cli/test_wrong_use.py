@@ -1,0 +1,251 @@
+"""Wrong use of every command: one line on stderr, the exit code, and no file is changed."""
+
+import json
+import shlex
+
+import numpy as np
+import pytest
+from helpers.command_line import run_here
+
+LONG = "x" * 5000
+
+# A row: the command line, its exit code, and a part of the message. {L} stands for a long word, and
+# {N} for a name that is too long for a file.
+TABLE = r"""
+generate x --temperature warm | 2 | --temperature: invalid float value: 'warm'
+generate x --temperature -1 | 2 | --temperature is -1.0; it must be a number, at least 0
+generate x -n 0 | 2 | --max-new-tokens is 0
+generate x -n {L} | 2 | x…x
+generate x --seed x | 2 | --seed: invalid int value: 'x'
+generate x --dtype int8 | 2 | --dtype: invalid choice: 'int8'
+generate x --dtype {L} | 2 | x…x
+generate x --weights int4 | 2 | --weights: invalid choice: 'int4'
+generate x --exact --weights int8 | 2 | --weights is 'int8'; it must be None for an exact model
+generate x --threads 0 | 2 | --threads: '0' is not a number from 1 on
+generate x --special maybe | 2 | --special: invalid choice: 'maybe'
+generate x --stop '' | 2 | --stop is ['']
+generate x --bad-word '' | 2 | --bad-word is ['']
+generate x --choice a --choice '' | 2 | --choice is
+generate x --choice | 2 | --choice: expected one argument
+generate x --regex [b-a] | 2 | not a range
+generate x --regex 'a(?<=b)' | 2 | not supported
+generate x --regex '\P{L}\p{' | 2 | unknown Unicode property
+generate x --regex 'a[^\w\W]' | 2 | no text matches
+generate x --stop-regex ( | 2 | --stop-regex '(' is not a regular expression
+generate x --stop-regex '(top_k is {top_k}' | 2 | --stop-regex '(top_k is {top_k}' is not a regular
+generate x --stop-id 4096 | 2 | --stop-id: id 4096
+generate x --logit-bias 5 | 2 | --logit-bias is '5'; it must be ID=X, as in 50256=-5
+generate x --logit-bias 9999=1 | 2 | --logit-bias: id 9999
+generate x --window 513 | 2 | --window is 513, more than the model's context of 512
+generate x --early-stopping soon | 2 | --early-stopping: invalid choice: 'soon'
+generate x --choice a --regex b | 2 | --choice=('a',) and regex='b' contradict each other
+generate x --greedy --top-p 0.9 | 2 | --top-p is 0.9, which has no effect with --greedy; omit one
+generate x --temperature 0 --top-k 5 | 2 | --top-k is 5, which has no effect with temperature=0
+generate x --num-beams 2 --top-k 5 | 2 | --top-k is 5, which has no effect with num_beams=2
+generate x --length-penalty 2 | 2 | --length-penalty is 2.0, which has no effect without beam
+generate x --logprobs 2 | 2 | --logprobs and --prompt-logprobs need --json
+generate x - | 2 | unrecognized argument '-'; quote a text
+generate x upon a time | 2 | unrecognized argument 'upon'; quote a text of several words
+generate x --tempreature 1 | 2 | unrecognized option '--tempreature'; did you mean '--temperature'?
+generate x --max_new_tokens=3 | 2 | option '--max_new_tokens=3'; did you mean '--max-new-tokens'?
+generate x --{L} | 2 | x…x
+generate x --file p.txt | 2 | give either PROMPT or --file, not both
+generate --file none | 1 | cannot access none: No such file
+generate --file {N} | 1 | : File name too long
+generate --file utf16.txt | 2 | utf16.txt is UTF-16 text, not UTF-8; convert
+generate --file latin1.txt | 2 | latin1.txt is not UTF-8 text: byte 0xff at offset 1
+generate --file long.txt | 2 | tokens, and the model's maximum context length is 512 tokens
+generate x --model ./none | 1 | no folder ./none
+generate x --model {L} | 1 | x…x
+generate x --model '' | 2 | --model is ''; it must be a non-empty text
+generate x --tokenizer '' | 2 | --tokenizer is ''; it must be a non-empty text
+generate x --draft '' | 2 | --draft is ''; it must be a non-empty text
+generate x --draft none.safetensors | 1 | none.safetensors is missing
+chat --system x | 2 | bundled has no chat template; a system message needs one
+chat --chat-template none.jinja | 1 | cannot read none.jinja: No such file
+chat --temperature -1 | 2 | --temperature is -1
+chat --num-beams 3 | 2 | unrecognized option '--num-beams'
+chat bundled | 2 | unrecognized argument 'bundled'
+batch p.txt | 2 | the following arguments are required: --out
+batch p.txt --out o.txt | 2 | use one of .jsonl, .csv, .parquet
+batch p.txt --out none/o.jsonl | 2 | the folder none does not exist
+batch p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force
+batch there.jsonl --out there.jsonl --force | 2 | are the same file, there.jsonl
+batch p.txt --out folder.jsonl --force | 2 | folder.jsonl is not a file; choose another
+batch p.txt --out {N}.jsonl | 1 | : File name too long
+batch none.txt --out o.jsonl | 2 | there is no file none.txt
+batch p.csv --out o.jsonl | 2 | p.csv has no column 'prompt'
+batch empty.txt --out o.jsonl | 2 | empty.txt is empty; there is no prompt
+batch utf16.txt --out o.jsonl | 2 | utf16.txt is UTF-16 text; save it as UTF-8
+batch p.txt --out o.jsonl --top-p 7 | 2 | --top-p is 7
+batch p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray
+tokenize x --ids --count | 2 | --count: not allowed with argument --ids
+tokenize x --json --merges | 2 | --merges: not allowed with argument --json
+tokenize x --special maybe | 2 | --special: invalid choice: 'maybe'
+tokenize x --file p.txt | 2 | give either TEXT or --file, not both
+tokenize --file none | 1 | cannot access none: No such file
+tokenize x --model ./none | 1 | no folder ./none
+tokenize x --model folder.jsonl | 1 | has no vocabulary
+tokenize x --model pickle/config.json | 1 | has no "model" with a vocabulary; name the folder
+tokenize x --model no.json | 1 | no.json
+decode 12 x | 2 | 'x' is not an id
+decode -- -5 | 2 | '-5' is not an id
+decode '[1, 2' | 2 | the ids are not valid JSON
+decode '{"text": "a"}' | 2 | None is not a list of ids
+decode [1.5] | 2 | [1.5] is not a list of ids
+decode '[[1], [2]]' | 2 | [[1], [2]] is not a list of ids
+decode '' | 2 | there are no ids
+encode p.txt x.txt | 2 | x.txt: the suffix selects the format; use one of .npz, .npy, .bin
+encode p.txt o.bin more | 2 | more: the suffix selects the format
+encode p.txt o.bin --more | 2 | unrecognized option '--more'
+encode p.txt none/o.bin | 2 | the folder none does not exist
+encode p.txt there.bin | 2 | there.bin exists already; give --force
+encode p.txt folder.bin --force | 2 | folder.bin is not a file; choose another
+encode p.txt {N}.bin | 1 | : File name too long
+encode {L} o.bin | 1 | x…x
+encode none.txt o.bin | 2 | none.txt does not exist; give files, folders or patterns
+encode *.doc o.bin | 2 | no file matches the pattern
+encode nothing o.bin | 2 | nothing has no files
+encode empty.txt o.bin | 2 | the files have no text
+encode utf16.txt o.bin | 2 | utf16.txt is UTF-16 text, not UTF-8; convert
+encode latin1.txt o.bin | 2 | latin1.txt, document 1 is not UTF-8 text: byte 0xff at offset 1
+encode rows.jsonl o.bin | 2 | rows.jsonl, line 1
+encode p.txt o.npz --combine 0 | 2 | --combine is 0
+encode p.txt o.bin --combine 9 | 2 | --combine needs an .npz output, not o.bin
+encode p.txt o.bin --processes -1 | 2 | --processes is -1; it must be an integer, at least 1
+encode p.txt o.bin --processes 99999 | 2 | --processes is 99999
+encode p.txt o.bin --model folder.bin | 1 | has no vocabulary
+train-tokenizer p.txt --vocab-size 256 --out o | 2 | size is 256; the 256 bytes and the special
+train-tokenizer p.txt --vocab-size 300 --out o --pattern ( | 2 | '(' is not a regular expression
+train-tokenizer p.txt --vocab-size 300 --out o --pattern no | 2 | --pattern is 'no'; it must be gpt2
+train-tokenizer p.txt --vocab-size 300 --out o --field b | 2 | --field is for .jsonl, .csv, .tsv
+train-tokenizer p.txt --vocab-size 300 --out o '' | 2 | unrecognized argument ''
+train-tokenizer p.txt --vocab-size 300 --out '' | 2 | --out is '.'; name a new folder
+train-tokenizer p.txt --vocab-size 300 --out - | 2 | --out is '-'; name a new folder
+train-tokenizer p.txt --vocab-size 300 --out p.txt | 2 | p.txt is not a folder
+train-tokenizer p.txt --vocab-size 300 --out p.txt/x | 2 | p.txt is not a folder
+train-tokenizer p.txt --vocab-size 300 --out link | 2 | link is not a folder
+train-tokenizer p.txt --vocab-size 300 --out a_model | 2 | a_model holds a model
+train-tokenizer none.txt --vocab-size 300 --out o | 2 | none.txt does not exist; give files
+train-tokenizer empty.txt --vocab-size 300 --out o | 2 | the files have no text
+train-tokenizer latin1.txt --vocab-size 300 --out o | 2 | latin1.txt, document 1 is not UTF-8
+train-tokenizer utf16.txt --vocab-size 300 --out o | 2 | utf16.txt is UTF-16 text, not UTF-8
+train ids.bin o --n-embd 33 --n-head 2 | 2 | --n-embd is 33; it must be a multiple of n_head, 2
+train ids.bin o --n-layer 99999999999999999999 | 2 | it must be an integer from 1 to 1000
+train ids.bin o --max-steps 0 | 2 | --max-steps is 0; it must be an integer, at least 1
+train ids.bin o --learning-rate nan | 2 | --learning-rate is nan
+train ids.bin o --save-steps 0 | 2 | --save-steps is 0; it must be at least 1
+train ids.bin o --n-positions 100000 | 2 | ids; sequences of 100,000 tokens need more
+train ids.bin o --from bundled --n-layer 2 | 2 | --n-layer cannot be combined with --from
+train ids.bin o --eval-steps 5 | 2 | --eval-steps has no effect without --eval-corpus
+train ids.bin o --from '' | 1 | the model's name is empty
+train ids.bin nothing/../a_model | 2 | already exists
+train p.txt o | 2 | p.txt is not a corpus from gpt2np encode
+train empty.bin o | 2 | empty.bin is not a corpus from gpt2np encode
+train text.npy o | 2 | text.npy is not a corpus from gpt2np encode
+train foreign.npy o | 2 | has ids up to 5000, but the vocabulary has 4096
+score p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force
+score p.txt --out o.txt | 2 | use one of .jsonl, .csv, .parquet
+score p.txt --out {L} | 1 | x…x
+score p.txt --out none/o.jsonl | 2 | none does not exist; create it first
+score {N} | 1 | : File name too long
+score p.txt --stride 0 | 2 | --stride is 0
+score p.txt --tokens | 2 | --tokens and --ray need --out
+score p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray
+score p.txt --out o.jsonl --cpus-per-worker 1 | 2 | --cpus-per-worker needs --ray
+score p.txt --out o.jsonl --ray --workers 0 | 2 | --workers is 0; it must be an integer, at least 1
+trace x --points blocks.0.attn.patern | 2 | did you mean 'blocks.0.attn.pattern'?
+trace x --points blocks.6.resid | 2 | the model's blocks are 0 … 5
+trace x --top 0 | 2 | --top is 0
+trace x --npz none/x.npz | 2 | the folder none does not exist
+trace x --npz there.npz | 2 | there.npz exists already; give --force
+trace x --npz x.txt | 2 | x.txt: the suffix selects the format; use one of .npz
+trace x --npz {N}.npz | 1 | .npz: File name too long
+trace x --saliency | 2 | --saliency needs --json
+trace x --model ./none | 1 | no folder ./none
+trace x --file p.txt | 2 | give either PROMPT or --file, not both
+explain x | 2 | the following arguments are required: -o/--output
+explain x -o . | 2 | .: the suffix selects the format
+explain x -o x.png | 2 | x.png: the suffix selects the format; use one of .html, .htm
+explain x -o none/x.html | 2 | the folder none does not exist
+explain x -o there.html | 2 | there.html exists already; give --force
+explain x -o - --force | 2 | --force has no effect on standard output
+explain --file p65.txt -o x.html | 2 | and a page holds at most 64
+parity record none/g.safetensors | 2 | the folder none does not exist
+parity record there.safetensors | 2 | there.safetensors exists already; give --force
+parity record g.safetensors -n -1 | 2 | --max-new-tokens is -1
+parity check none there.bin | 1 | cannot read none: No such file
+parity check folder.bin there.bin | 1 | is not a file
+info none/at/all | 1 | none/at/all
+convert bundled o --max-shard-size 0 | 2 | --max-shard-size
+convert bundled o --max-shard-size 2GB | 2 | --max-shard-size: invalid int value: '2GB'
+convert bundled o --max-shard-size {L} | 2 | x…x
+convert bundled a_model | 2 | already exists; name a new or an empty folder
+convert bundled p.txt | 2 | already exists; name a new or an empty folder
+convert bundled p.txt/b | 1 | p.txt/b: Not a directory
+convert bundled '' | 2 | '.' is no name of a folder; name a new folder
+convert bundled - | 2 | '-' is no name of a folder; name a new folder
+convert bundled x.gguf | 2 | the output is a folder with safetensors files, but DST is x.gguf
+convert pickle o | 1 | a pickle
+convert {L} o | 1 | x…x
+serve --model a --model b --tokenizer c | 2 | --tokenizer is for one model; give one --model
+serve --api-key k --no-api-key | 2 | --api-key and --no-api-key contradict each other; give one
+serve --host 0.0.0.0 | 2 | --host 0.0.0.0 can serve other machines; set --api-key
+""".strip().splitlines()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wrong")
+    for name in ("folder.jsonl", "folder.bin", "nothing", "a_model", "pickle"):
+        (folder / name).mkdir()
+    texts = {"p.txt": "one two\n", "p.csv": "a\n", "empty.txt": "", "there.jsonl": '"a"\n'}
+    texts |= {"long.txt": "word " * 600, "p65.txt": "fox " * 65, "no.json": "{", "text.npy": "x"}
+    texts |= {f"there.{kind}": "kept" for kind in ("bin", "npz", "html", "safetensors")}
+    texts |= {"empty.bin": "", "rows.jsonl": '{"body": "four"}\n', "pickle/config.json": "{}"}
+    texts |= {"a_model/model.safetensors": "", "pickle/pytorch_model.bin": "x"}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "utf16.txt").write_text("one two", encoding="utf-16")
+    (folder / "latin1.txt").write_bytes(b"a\xff")
+    (folder / "ids.bin").write_bytes(bytes(1000))
+    np.save(folder / "foreign.npy", np.full(1000, 5000))
+    (folder / "link").symlink_to("nowhere")
+    return folder
+
+
+def contents(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_wrong_use_is_one_line(folder, row):
+    line, code, message = row.split(" | ")
+    words = [w.replace("{L}", LONG).replace("{N}", "x" * 256) for w in shlex.split(line)]
+    before = contents(folder)
+    result = run_here(*words, folder=folder, GPT2NP_MODEL="bundled")
+    *_, last = result.stderr.splitlines()
+    program = " ".join(["gpt2np", *words[: 2 if words[0] == "parity" else 1]])
+    assert last.startswith((f"{program}: error: ", "gpt2np parity: error: "))
+    assert message in last.replace("...", "…") and len(last) < 700
+    assert "Traceback" not in result.stderr and "[Errno" not in result.stderr
+    assert (result.returncode, result.stdout) == (int(code), "")
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "has no token ids"),
+        ({"none": [1]}, "no prompt 'none'"),
+        *(({"prompt0": ids}, "at least one token id") for ids in ([], None, "x", [1.5], [True])),
+    ],
+    ids=json.dumps,
+)
+def test_texts_that_parity_cannot_compare(tmp_path, content, message):
+    record = "parity record g.safetensors --prompt ab --points logits -n 1 --model bundled"
+    assert run_here(*record.split(), folder=tmp_path).returncode == 0
+    (tmp_path / "ids.json").write_text(json.dumps(content))
+    result = run_here("parity", "check", "g.safetensors", "ids.json", folder=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr.splitlines()[-1]
