@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from make_ngram_table import build_table, count_ngrams, save_table
+from make_ngram_table import build_table, count_ngrams, max_entries, save_table
 from safetensors.numpy import load_file, save_file
 
 from gpt2np import CheckpointError, InvalidArgumentError, LanguageModel, Tokenizer
@@ -88,6 +88,13 @@ class TestTable:
         table = made(ids, 100, 50257)
         assert table.lookup([50256, 50255, 50254])[0] == 50253
         assert hash_contexts(np.array([0], np.uint64), 0)[0] in table.hashes
+
+    def test_size_of_the_file(self, tmp_path):
+        ids = np.random.default_rng(0).integers(0, 1000, 900).tolist() * 5
+        for max_bytes in (2000, 5000):
+            table = made(ids, max_entries(max_bytes, 1000), 1000)
+            save_table(table, tmp_path / "t.safetensors")
+            assert max_bytes - 1500 < (tmp_path / "t.safetensors").stat().st_size <= max_bytes
 
 
 class TestFile:
