@@ -253,38 +253,33 @@ def _start(
     schema: str | None,
     vocabulary: _Vocabulary,
 ) -> TextConstraint:
-    if schema is not None:
-        return _start_of_schema(json.loads(schema), vocabulary)
-    if pattern is not None:
-        automaton = ByteAutomaton.of(parse(pattern))
-        subject = f"the pattern {short_repr(pattern)}"
-    else:
-        automaton = ByteAutomaton.of(literals(choices))
-        subject = "one of the choices"
-    return _first(automaton, subject, vocabulary)
-
-
-def _start_of_schema(schema: Any, vocabulary: _Vocabulary) -> TextConstraint:
-    from gpt2np.constraints.json_schema import largest_count
-
+    """Return the initial state; refuse a pattern that is too large, or that nothing matches."""
     try:
-        subject = "the JSON Schema, of the texts that are supported"
-        return _first(_schema_automaton(schema), subject, vocabulary)
+        if schema is not None:
+            automaton = _schema_automaton(json.loads(schema))
+            subject = "the JSON Schema, of the texts that are supported"
+        elif pattern is not None:
+            automaton, subject = (
+                ByteAutomaton.of(parse(pattern)),
+                f"the pattern {short_repr(pattern)}",
+            )
+        else:
+            automaton, subject = ByteAutomaton.of(literals(choices)), "one of the choices"
+        if automaton.start == DEAD:
+            raise InvalidArgumentError(f"no text matches {subject}")
+        masks = _TokenMasks(automaton, vocabulary)
+        constraint = TextConstraint(masks, automaton.readings(automaton.start))
+        constraint.allowed()
     except PatternTooLargeError as error:
-        _, place = largest_count(schema)
+        if schema is None:
+            raise
+        from gpt2np.constraints.json_schema import largest_count
+
+        _, place = largest_count(json.loads(schema))
         raise InvalidArgumentError(
             f"json_schema is too large: {place}; use smaller bounds or fewer alternatives",
             param="json_schema",
         ) from error
-
-
-def _first(automaton: ByteAutomaton, subject: str, vocabulary: _Vocabulary) -> TextConstraint:
-    """Return the initial state; refuse a pattern that is too large, or that nothing matches."""
-    if automaton.start == DEAD:
-        raise InvalidArgumentError(f"no text matches {subject}")
-    masks = _TokenMasks(automaton, vocabulary)
-    constraint = TextConstraint(masks, automaton.readings(automaton.start))
-    constraint.allowed()
     return constraint
 
 
