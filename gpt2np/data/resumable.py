@@ -137,7 +137,7 @@ def run_job(
         paths = [folder / f"stream-{n}" for n in range(job.n_streams)]
         with writing(out), ExitStack() as stack:
             streams = [stack.enter_context(path.open("ab")) for path in paths]
-            for stream, size in zip(streams, saved.at.sizes, strict=True):
+            for stream, size in zip(streams, saved.last.sizes, strict=True):
                 stream.truncate(size)
             n_tokens = _append(job, saved, streams, folder / _PROGRESS, callbacks)
         if (changed := _changed_input(job, saved)) is not None:
@@ -151,7 +151,7 @@ def run_job(
                 _flush(source)
                 source.replace(followed(out))
         (folder / _PROGRESS).unlink(missing_ok=True)
-    return Outcome(result, saved.at.n_skipped, n_tokens)
+    return Outcome(result, saved.last.n_skipped, n_tokens)
 
 
 def partial_folder(out: Path) -> Path:
@@ -269,10 +269,10 @@ class _Point(NamedTuple):
 
 @dataclass
 class _Saved:
-    """The progress of a job. `at` is replaced as a whole, since Ctrl-C may come at any time."""
+    """The progress of a job. `last` is replaced as a whole, since Ctrl-C may come at any time."""
 
-    at: _Point
-    whole: _Point  # the last one at the end of an input
+    last: _Point
+    whole: _Point  # the last point at the end of an input
     stamps: list[Any] = field(default_factory=list)  # of the inputs that were started
     n_stamps_saved: int = 0  # of them, those in progress.jsonl
     length: int = 0  # of progress.jsonl
@@ -282,8 +282,10 @@ class _Saved:
         for stream in streams:
             stream.flush()
             os.fsync(stream.fileno())
-        n_stamps = self.at.position.started
-        line = json.dumps([*self.at, self.stamps[self.n_stamps_saved : n_stamps]]).encode() + b"\n"
+        n_stamps = self.last.position.started
+        line = (
+            json.dumps([*self.last, self.stamps[self.n_stamps_saved : n_stamps]]).encode() + b"\n"
+        )
         with progress.open("ab") as file:
             file.truncate(self.length)  # drops half a line of a failed save
             file.write(line)
@@ -313,8 +315,8 @@ def _resume(folder: Path, job: Job, callbacks: JobCallbacks, force: bool) -> _Sa
         (folder / _PROGRESS).unlink()
         saved = _nothing_saved(job.n_streams)
     begin_task(folder, job.settings, has_work=False, force=force)
-    if saved.at.position.done:
-        callbacks.on_resume(saved.at.position.done)
+    if saved.last.position.done:
+        callbacks.on_resume(saved.last.position.done)
     return saved
 
 
@@ -329,9 +331,9 @@ def _read_progress(folder: Path, n_streams: int) -> _Saved:
         entries.pop()  # the results were lost, for example in a power failure
     saved = _nothing_saved(n_streams)
     for position, sizes, n_skipped, stamps in entries:
-        saved.at = _Point(Position(*position), sizes, n_skipped)
-        saved.whole = saved.whole if saved.at.position.batches else saved.at
-        del saved.stamps[saved.at.position.started - len(stamps) :]
+        saved.last = _Point(Position(*position), sizes, n_skipped)
+        saved.whole = saved.whole if saved.last.position.batches else saved.last
+        del saved.stamps[saved.last.position.started - len(stamps) :]
         saved.stamps += stamps
     saved.n_stamps_saved = len(saved.stamps)
     saved.length = sum(map(len, lines[: len(entries)]))
@@ -358,29 +360,29 @@ def _append(
 
     If a file can't be read, the results of that file are not kept: it will be changed.
     """
-    n_tokens, last_save, last_saved = 0, time.monotonic(), saved.at
+    n_tokens, last_save, last_saved = 0, time.monotonic(), saved.last
     try:
-        for position, stamp, results in job.steps(saved.at.position):
+        for position, stamp, results in job.steps(saved.last.position):
             for stream, content in zip(streams, results.contents, strict=True):
                 stream.write(content)
             saved.stamps += [stamp] * (position.started - len(saved.stamps))
-            n_skipped = saved.at.n_skipped + len(results.problems)
-            saved.at = _Point(position, [stream.tell() for stream in streams], n_skipped)
-            saved.whole = saved.whole if position.batches else saved.at
+            n_skipped = saved.last.n_skipped + len(results.problems)
+            saved.last = _Point(position, [stream.tell() for stream in streams], n_skipped)
+            saved.whole = saved.whole if position.batches else saved.last
             if time.monotonic() >= last_save + SAVE_SECONDS:
                 saved.save(streams, progress)
-                last_save, last_saved = time.monotonic(), saved.at
+                last_save, last_saved = time.monotonic(), saved.last
             n_tokens += results.n_tokens
             for problem in results.problems:
                 callbacks.on_skip(problem)
             callbacks.on_progress(position.done, n_tokens)
     except UnreadableFileError:
-        saved.at = saved.whole if saved.length else last_saved
-        del saved.stamps[saved.at.position.started :]
+        saved.last = saved.whole if saved.length else last_saved
+        del saved.stamps[saved.last.position.started :]
         saved.n_stamps_saved = min(saved.n_stamps_saved, len(saved.stamps))
         raise
     finally:
-        if saved.at != last_saved:
+        if saved.last != last_saved:
             saved.save(streams, progress)
     return n_tokens
 

@@ -114,8 +114,8 @@ def find_first(text: str, contents: Collection[str]) -> str | None:
 
 
 def _is_within_word(text: str, start: int, end: int) -> bool:
-    beside = text[max(start - 1, 0) : start] + text[end : end + 1]
-    return any(map(is_word_character, beside))
+    neighbors = text[max(start - 1, 0) : start] + text[end : end + 1]
+    return any(map(is_word_character, neighbors))
 
 
 def check_special(text: str, special_tokens: Collection[str], special: Special | None) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import zipfile
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -24,7 +25,6 @@ from gpt2np.tokenizer.dataset import (
     LENGTH_DTYPE,
     DatasetOptions,
     array_lengths,
-    check_output,
     encode_dataset,
 )
 
@@ -72,15 +72,21 @@ DOCUMENTS += ["many words, " * 200]
 
 @pytest.fixture
 def expected(peer):
-    end = peer.token_to_id(EOT)
-    documents = [peer.encode(text).ids for text in DOCUMENTS] + [[5, 6, 7], [8]]
-    return [number for ids in documents for number in (*ids, end)]
+    return with_end(peer, *(peer.encode(text).ids for text in DOCUMENTS), [5, 6, 7], [8])
 
 
 def encode(corpus, out, tokenizer, callbacks=None, force=False, **options):
     files = find_files([corpus], [out, partial_folder(out)])
     chosen = DatasetOptions(**options)
     return encode_dataset(files, out, tokenizer, chosen, callbacks, force=force)
+
+
+def same(*paths):
+    return len({path.read_bytes() for path in paths}) == 1
+
+
+def with_end(peer, *sequences):
+    return [number for ids in sequences for number in (*ids, peer.token_to_id(EOT))]
 
 
 class TestContent:
@@ -97,45 +103,39 @@ class TestContent:
 
     def test_other_field(self, corpus, tmp_path, tokenizer, peer):
         made = encode(corpus / "c.jsonl", tmp_path / "x.bin", tokenizer, field="body")
-        ids = np.fromfile(tmp_path / "x.bin", np.uint16)
-        end = peer.token_to_id(EOT)
-        assert ids.tolist() == [*peer.encode("3").ids, end, *peer.encode("45").ids, end]
+        ids = np.fromfile(tmp_path / "x.bin", np.uint16).tolist()
+        assert ids == with_end(peer, peer.encode("3").ids, peer.encode("45").ids)
         assert made.documents == 2
 
-    def test_npz_is_joined_up_to_a_number_of_characters(self, corpus, tmp_path, tokenizer, peer):
-        encode(corpus, tmp_path / "x.npz", tokenizer, combine=40)
+    @pytest.mark.parametrize(
+        ("combine", "joined"),
+        [(1, DOCUMENTS), (40, [EOT.join(DOCUMENTS[a:b]) for a, b in ((0, 3), (3, 6), (6, None))])],
+    )
+    def test_npz_is_joined_up_to_a_number_of_characters(
+        self, corpus, tmp_path, tokenizer, peer, combine, joined
+    ):
+        encode(corpus, tmp_path / "x.npz", tokenizer, combine=combine)
         chunks = np.load(tmp_path / "x.npz")
-        assert chunks.files == [f"arr_{n}" for n in range(len(chunks.files))]
-        texts = [peer.decode(chunks[name].tolist(), False) for name in chunks.files[:-2]]
-        assert texts == [
-            EOT.join(DOCUMENTS[:3]),
-            EOT.join(DOCUMENTS[3:6]),
-            EOT.join(DOCUMENTS[6:]),
-        ]
-        assert [chunks[name].tolist() for name in chunks.files[-2:]] == [[5, 6, 7], [8]]
-
-    def test_npz_with_one_document_in_each_chunk(self, corpus, tmp_path, tokenizer, peer):
-        encode(corpus, tmp_path / "x.npz", tokenizer, combine=1)
-        chunks = np.load(tmp_path / "x.npz")
-        ids = [chunks[name].tolist() for name in chunks.files]
-        assert ids == [peer.encode(text).ids for text in DOCUMENTS] + [[5, 6, 7], [8]]
+        assert chunks.files == [f"arr_{n}" for n in range(len(joined) + 2)]
+        *texts, first, second = (chunks[name].tolist() for name in chunks.files)
+        assert [peer.decode(ids, False) for ids in texts] == joined
+        assert (first, second) == ([5, 6, 7], [8])
 
     def test_its_own_npz_passes_through(self, corpus, tmp_path, tokenizer):
         encode(corpus, tmp_path / "x.npz", tokenizer, combine=30)
         dates = {entry.date_time[:3] for entry in zipfile.ZipFile(tmp_path / "x.npz").infolist()}
         assert dates == {(1980, 1, 1)}  # fixed, so that equal content makes equal files
         encode(tmp_path / "x.npz", tmp_path / "y.npz", tokenizer)
-        assert (tmp_path / "x.npz").read_bytes() == (tmp_path / "y.npz").read_bytes()
+        assert same(tmp_path / "x.npz", tmp_path / "y.npz")
 
-    def test_uint32_for_a_large_vocabulary(self, tmp_path, gpt2_vocabulary):
-        vocab = json.loads((gpt2_vocabulary / "vocab.json").read_text(encoding="utf-8"))
-        vocab[EOT] = 70_000
-        write(tmp_path / "vocab.json", json.dumps(vocab))
-        write(tmp_path / "merges.txt", (gpt2_vocabulary / "merges.txt").read_bytes())
-        large = Tokenizer.load(tmp_path)
+    def test_uint32_for_a_large_vocabulary(self, tmp_path, bundled):
+        large = Tokenizer.load(bundled)
+        large.vocabulary.ids["Ġb"] = 70_000
+        large = Tokenizer(replace(large.vocabulary))
         made = encode(write(tmp_path / "a.txt", "a b"), tmp_path / "x.bin", large)
+        ids = [*large.encode("a"), 70_000, large.eos_token_id]
         assert made.dtype == "uint32"
-        assert np.fromfile(tmp_path / "x.bin", np.uint32).tolist() == [64, 275, 70_000]
+        assert np.fromfile(tmp_path / "x.bin", np.uint32).tolist() == ids
 
     @pytest.mark.parametrize("suffix", [".bin", ".npz"])
     def test_neither_processes_nor_blocks_change_it(
@@ -145,30 +145,7 @@ class TestContent:
         monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
         monkeypatch.setattr(dataset, "BATCH_SIZE", 20)
         encode(corpus, tmp_path / f"y{suffix}", tokenizer, processes=2)
-        first, second = (tmp_path / f"{name}{suffix}" for name in "xy")
-        assert first.read_bytes() == second.read_bytes()
-
-    @pytest.mark.parametrize("prefix_space", [True, False])
-    def test_long_documents_are_whole_where_blocks_would_change_ids(
-        self, tmp_path, monkeypatch, prefix_space
-    ):
-        peer = tokenizers.Tokenizer(tokenizers.models.BPE())
-        peer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
-            add_prefix_space=prefix_space, use_regex=prefix_space
-        )
-        text = "word.\n\n" * 100
-        alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-        trainer = tokenizers.trainers.BpeTrainer(
-            vocab_size=300, special_tokens=[EOT], initial_alphabet=alphabet, show_progress=False
-        )
-        peer.train_from_iterator([text], trainer)
-        peer.save(str(tmp_path / "tokenizer.json"))
-        monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
-        out = tmp_path / "x.bin"
-        file = write(tmp_path / "a.txt", f"{text}x")
-        encode(file, out, Tokenizer.load(tmp_path))
-        ids = np.fromfile(out, np.uint16).tolist()
-        assert ids == [*peer.encode(f"{text}x").ids, peer.token_to_id(EOT)]
+        assert same(tmp_path / f"x{suffix}", tmp_path / f"y{suffix}")
 
 
 class TestChunkBounds:
@@ -241,6 +218,14 @@ class TestResuming:
         assert not out.with_name(f"{out.name}.partial").exists()
         return resumed, len(steps)
 
+    def resumes_to_the_whole(self, corpus, tmp_path, tokenizer, **options):
+        """Check the result of the next run, and return where it resumed or what had changed."""
+        out, whole = tmp_path / "x.bin", tmp_path / "whole.bin"
+        resumed, _ = self.resume(corpus, out, tokenizer, **options)
+        self.resume(corpus, whole, tokenizer, **options)
+        assert same(out, whole)
+        return resumed
+
     @pytest.mark.parametrize("suffix", [".bin", ".npy", ".npz"])
     def test_after_any_step_the_file_is_the_same(self, corpus, tmp_path, tokenizer, suffix):
         whole = tmp_path / f"whole{suffix}"
@@ -250,56 +235,53 @@ class TestResuming:
             out = tmp_path / f"x{after}{suffix}"
             done = self.interrupt(corpus, out, tokenizer, after)
             assert self.resume(corpus, out, tokenizer) == ([done], steps - after)
-            assert out.read_bytes() == whole.read_bytes()
+            assert same(out, whole)
 
     def test_again_and_again(self, corpus, tmp_path, tokenizer):
-        assert self.resume(corpus, tmp_path / "whole.bin", tokenizer)[0] == []
         for _ in range(4):
             self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 5)
-        self.resume(corpus, tmp_path / "x.bin", tokenizer)
-        assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
+        assert len(self.resumes_to_the_whole(corpus, tmp_path, tokenizer)) == 1
 
     def test_what_was_not_saved_is_done_again(self, corpus, tmp_path, tokenizer):
-        self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
         for name in ("stream-0", "stream-1", "progress.jsonl"):
             with (tmp_path / "x.bin.partial" / name).open("ab") as file:
                 file.write(b"half")
-        resumed, _ = self.resume(corpus, tmp_path / "x.bin", tokenizer)
-        assert len(resumed) == 1
-        assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
+        assert len(self.resumes_to_the_whole(corpus, tmp_path, tokenizer)) == 1
 
     def test_lost_content_is_done_again(self, corpus, tmp_path, tokenizer):
-        self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
         partial = tmp_path / "x.bin.partial"
         cut = saves(partial)[5][1][0] - 1
         os.truncate(partial / "stream-0", cut)
         done = [position[2] for position, sizes, *_ in saves(partial) if sizes[0] <= cut][-1]
-        assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] == [done]
-        assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
+        assert self.resumes_to_the_whole(corpus, tmp_path, tokenizer) == [done]
 
-    def test_a_changed_file_is_named(self, corpus, tmp_path, tokenizer):
-        self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 20)
-        write(corpus / "d.txt", f"other{EOT}words, " * 200)
+    @pytest.mark.parametrize("change", ["edit", "touch"])
+    @pytest.mark.parametrize("alone", [True, False])
+    def test_a_changed_file_is_named(self, corpus, tmp_path, tokenizer, alone, change):
+        """Also the only file of a run, when it is half read."""
+        file = write(corpus / "d.txt", f"many{EOT}words, " * 200)
+        inputs = file if alone else corpus
+        self.interrupt(inputs, tmp_path / "x.bin", tokenizer, 3 if alone else 20)
+        if change == "edit":
+            write(file, f"other{EOT}words, " * 200)
+        else:
+            os.utime(file, (1, 1))
         before = saves(tmp_path / "x.bin.partial")
         for _ in range(2):
             with pytest.raises(InvalidArgumentError, match=r"d\.txt has changed; .* --force"):
-                encode(corpus, tmp_path / "x.bin", tokenizer)
+                encode(inputs, tmp_path / "x.bin", tokenizer)
             assert saves(tmp_path / "x.bin.partial") == before
-        self.resume(corpus, tmp_path / "whole.bin", tokenizer)
-        resumed, _ = self.resume(corpus, tmp_path / "x.bin", tokenizer, force=True)
-        assert resumed == [[f"{corpus / 'd.txt'} has changed"]]
-        assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
+        told = self.resumes_to_the_whole(inputs, tmp_path, tokenizer, force=True)
+        assert told == [[f"{file} has changed"]]
 
     def test_files_at_the_end_may_be_added_and_errors_skipped(self, corpus, tmp_path, tokenizer):
         done = self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
         write(corpus / "z.txt", "one more")
         write(corpus / "zz.txt", b"\xff")
-        self.resume(corpus, tmp_path / "whole.bin", tokenizer, skip_errors=True)
-        found = self.resume(corpus, tmp_path / "x.bin", tokenizer, skip_errors=True)
-        assert found[0] == [done]
-        assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
+        found = self.resumes_to_the_whole(corpus, tmp_path, tokenizer, skip_errors=True)
+        assert found == [done]
 
     @pytest.mark.parametrize(
         ("change", "told"),
@@ -312,29 +294,21 @@ class TestResuming:
     def test_with_other_arguments_it_is_refused(self, corpus, tmp_path, tokenizer, change, told):
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
         if change == "vocabulary":
-            write(tmp_path / "merges.txt", "#version: 0.2\n")
-            small = {token: i for token, i in tokenizer.vocabulary.ids.items() if len(token) == 1}
-            write(tmp_path / "vocab.json", json.dumps(small | {EOT: 4000}))
-            tokenizer, change = Tokenizer.load(tmp_path), {}
-        self.resume(corpus, tmp_path / "whole.bin", tokenizer, **change)
+            tokenizer, change = Tokenizer(replace(tokenizer.vocabulary, ranks={})), {}
         with pytest.raises(InvalidArgumentError, match=f"unfinished job, but {told}; undo"):
             encode(corpus, tmp_path / "x.bin", tokenizer, **change)
-        resumed, _ = self.resume(corpus, tmp_path / "x.bin", tokenizer, force=True, **change)
+        resumed = self.resumes_to_the_whole(corpus, tmp_path, tokenizer, force=True, **change)
         assert resumed == [[told]]
-        assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
     def test_over_a_damaged_file(self, corpus, tmp_path, tokenizer):
         """Nothing of a damaged file is encoded, although its first batches could be."""
         whole = tmp_path / "whole.bin"
         _, fewer_steps = self.resume(corpus, whole, tokenizer)
         write(corpus / "bad.txt", b"many good words " * 50 + b"\xff")
-        _, steps = self.resume(corpus, tmp_path / "other.bin", tokenizer, skip_errors=True)
-        assert steps == fewer_steps + 1
-        assert (tmp_path / "other.bin").read_bytes() == whole.read_bytes()
-        for after in range(1, steps):
+        for after in range(1, fewer_steps + 1):
             self.interrupt(corpus, tmp_path / "x.bin", tokenizer, after, skip_errors=True)
-            self.resume(corpus, tmp_path / "x.bin", tokenizer, skip_errors=True)
-            assert (tmp_path / "x.bin").read_bytes() == whole.read_bytes()
+            _, steps = self.resume(corpus, tmp_path / "x.bin", tokenizer, skip_errors=True)
+            assert steps == fewer_steps + 1 - after and same(tmp_path / "x.bin", whole)
             (tmp_path / "x.bin").unlink()
 
     def test_after_a_damaged_file_was_repaired(self, corpus, tmp_path, tokenizer):
@@ -342,25 +316,7 @@ class TestResuming:
         with pytest.raises(UnreadableFileError):
             encode(corpus, tmp_path / "x.bin", tokenizer)
         write(bad, b"few words")
-        assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] != []
-        self.resume(corpus, tmp_path / "whole.bin", tokenizer)
-        assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
-
-    @pytest.mark.parametrize("change", ["edit", "touch"])
-    def test_a_single_file_that_changes_when_it_is_half_read(self, tmp_path, tokenizer, change):
-        file, out = write(tmp_path / "a.txt", f"many{EOT}words, " * 200), tmp_path / "x.bin"
-        self.interrupt(file, out, tokenizer, 3)
-        if change == "edit":
-            write(file, f"other{EOT}words, " * 200)
-        else:
-            os.utime(file, (1, 1))
-        before = saves(tmp_path / "x.bin.partial")
-        for _ in range(2):
-            with pytest.raises(InvalidArgumentError, match=r"a\.txt has changed; .* --force"):
-                encode(file, out, tokenizer)
-            assert saves(tmp_path / "x.bin.partial") == before
-        told = self.resume(file, out, tokenizer, force=True)[0]
-        assert told == [[f"{file} has changed"]]
+        assert self.resumes_to_the_whole(corpus, tmp_path, tokenizer) != []
 
     @pytest.mark.parametrize("change", ["append", "vanish"])
     def test_a_file_that_changes_during_the_run(self, corpus, tmp_path, tokenizer, change):
@@ -376,27 +332,17 @@ class TestResuming:
         assert not out.exists()
         with pytest.raises(InvalidArgumentError, match=r"(a|b)\.txt.* has changed; undo"):
             encode(corpus, out, tokenizer)
-        encode(corpus, out, tokenizer, force=True)
-        encode(corpus, tmp_path / "whole.bin", tokenizer)
-        assert out.read_bytes() == (tmp_path / "whole.bin").read_bytes()
+        self.resumes_to_the_whole(corpus, tmp_path, tokenizer, force=True)
 
     def test_a_linked_output_is_written_through(self, corpus, tmp_path, tokenizer):
         (tmp_path / "disk").mkdir()
         write(tmp_path / "disk" / "y.bin", "old")
         (tmp_path / "x.bin").symlink_to("disk/y.bin")
-        encode(corpus, tmp_path / "x.bin", tokenizer, force=True)
-        encode(corpus, tmp_path / "whole.bin", tokenizer)
+        self.resumes_to_the_whole(corpus, tmp_path, tokenizer, force=True)
         assert (tmp_path / "x.bin").is_symlink() and names_in(tmp_path / "disk") == ["y.bin"]
-        assert (tmp_path / "disk" / "y.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
 
 class TestErrors:
-    def test_unreadable_file(self, corpus, tmp_path, tokenizer):
-        write(corpus / "bad.txt", b"abc\xff")
-        with pytest.raises(UnreadableFileError, match=r"bad\.txt, document 1 is not UTF-8"):
-            encode(corpus, tmp_path / "x.bin", tokenizer)
-        assert names_in(tmp_path) == ["corpus"]
-
     @pytest.mark.parametrize("processes", [1, 2])
     def test_skipped_files_leave_nothing(self, corpus, tmp_path, tokenizer, expected, processes):
         bad = [
@@ -428,30 +374,25 @@ class TestErrors:
             assert f"{corpus / name}" in message
         assert "no id 4096" in told[4] and "float64" in told[5]
 
-    def test_no_text(self, tmp_path, tokenizer):
-        file = write(tmp_path / "a.txt", f"\n{EOT}\n")
-        with pytest.raises(InvalidArgumentError, match="the files have no text"):
-            encode(file, tmp_path / "x.bin", tokenizer)
-        assert names_in(tmp_path) == ["a.txt"]
-
-    def test_without_an_end_of_text(self, tmp_path, bundled, corpus):
-        vocab = json.loads((bundled / "vocab.json").read_text(encoding="utf-8"))
-        del vocab[EOT]
-        write(tmp_path / "vocab.json", json.dumps(vocab))
-        write(tmp_path / "merges.txt", (bundled / "merges.txt").read_bytes())
-        with pytest.raises(InvalidArgumentError, match=r"has no <\|endoftext\|>"):
-            encode(corpus, tmp_path / "x.bin", Tokenizer.load(tmp_path))
+    def test_input_or_output_that_cannot_be_used(self, tmp_path, tokenizer):
+        file, out = write(tmp_path / "a.txt", f"\n{EOT}\n"), tmp_path / "x.bin"
+        bad = write(tmp_path / "bad.txt", b"abc\xff")
+        without = Tokenizer(replace(tokenizer.vocabulary, added_tokens=()))
+        for inputs, path, its_tokenizer, told in (
+            (file, out, tokenizer, "the files have no text"),
+            (bad, out, tokenizer, r"bad\.txt, document 1 is not UTF-8"),
+            (file, out, without, r"has no <\|endoftext\|>"),
+            (file, tmp_path / "x.txt", tokenizer, r"one of \.npz, \.npy, \.bin"),
+            (file, tmp_path / "no" / "x.bin", tokenizer, "no does not exist"),
+        ):
+            with pytest.raises(InvalidArgumentError, match=told):
+                encode(inputs, path, its_tokenizer)
+        assert names_in(tmp_path) == ["a.txt", "bad.txt"]
 
     def test_options(self):
         for name in ("combine", "processes"):
             with pytest.raises(InvalidArgumentError, match=f"{name} is 0"):
                 DatasetOptions(**{name: 0})
-
-    def test_output(self, tmp_path):
-        with pytest.raises(InvalidArgumentError, match=r"one of \.npz, \.npy, \.bin"):
-            check_output(tmp_path / "x.txt")
-        with pytest.raises(InvalidArgumentError, match="no does not exist"):
-            check_output(tmp_path / "no" / "x.bin")
 
     def test_the_output_is_no_input(self, corpus, tokenizer, expected):
         out = corpus / "e2.bin"

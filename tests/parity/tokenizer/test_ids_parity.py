@@ -7,8 +7,6 @@ from itertools import accumulate, islice
 import pytest
 import tiktoken
 from helpers.texts import any_characters
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 from tokenizers import ByteLevelBPETokenizer
 from tokenizers import Tokenizer as Rust
@@ -59,20 +57,14 @@ def all_texts(data):
         yield f"edge case {number}", json.loads(line)
 
 
-def check_spans(spans, text):
-    """Check that each span has the bytes of its token, and that the spans cover the text."""
-    data = text.encode()
-    assert [span.byte_start for span in spans[1:]] == [span.byte_end for span in spans[:-1]]
-    if spans:
-        assert spans[0].byte_start == 0 and spans[-1].byte_end == len(data)
-
-
 def check_offsets(ours, text, expected):
-    """Check ids and offsets against `expected`, an Encoding of tokenizers."""
+    """Check ids, decoding and offsets against `expected`, an Encoding of tokenizers."""
     spans = ours.offsets(text, disallowed_special=())
     assert [span.id for span in spans] == expected.ids, ascii(text[:100])
     assert [(span.start, span.end) for span in spans] == expected.offsets, ascii(text[:100])
-    check_spans(spans, text)
+    assert ours.decode(expected.ids) == text
+    starts, ends = ([getattr(s, f"byte_{name}") for s in spans] for name in ("start", "end"))
+    assert [*starts, len(text.encode())] == [0, *ends]  # the spans cover the text without gaps
 
 
 @pytest.mark.parametrize(
@@ -85,7 +77,6 @@ def test_every_text_both_ways(data, ours, tiktoken_gpt2, rust_gpt2, show, step, 
         text = whole_text[:most]
         ids = ours.encode(text, disallowed_special=())
         assert ids == tiktoken_gpt2.encode(text, disallowed_special=()), name
-        assert ours.decode(ids) == text, name
         check_offsets(ours, text, rust_gpt2.encode(text))
         texts, tokens = texts + 1, tokens + len(ids)
     line = f"{texts} texts, {tokens} tokens: ids and offsets equal, every text decodes to itself"
@@ -102,7 +93,6 @@ def test_all_the_stories(data, ours, tiktoken_gpt2, rust_gpt2, show, step):
     for text in stories:
         ids = ours.encode(text)
         assert ids == tiktoken_gpt2.encode_ordinary(text)
-        assert ours.decode(ids) == text
         check_offsets(ours, text, rust_gpt2.encode(text))
         tokens += len(ids)
     line = f"{len(stories)} stories, {tokens} tokens: ids and offsets equal"
@@ -127,7 +117,6 @@ def test_random_texts(ours, tiktoken_gpt2, rust_gpt2, show, count):
     for text, expected in zip(texts, rust_gpt2.encode_batch(texts), strict=True):
         ids = ours.encode(text)
         assert ids == tiktoken_gpt2.encode_ordinary(text), ascii(text)
-        assert ours.decode(ids) == text
         check_offsets(ours, text, expected)
     line = f"{len(texts)} random texts: ids and offsets equal"
     show("tokenizer against tiktoken and tokenizers", line)
@@ -150,14 +139,6 @@ def test_every_character(ours, tiktoken_gpt2, step, high_step):
         assert ours.encode(text) == tiktoken_gpt2.encode_ordinary(text)
         ends = [end for _, (_, end) in rust.pre_tokenize_str(text)]
         assert [*accumulate(map(len, split(text)))] == ends
-
-
-@settings(deadline=None, max_examples=200)
-@given(text=st.text())
-def test_any_text(ours, tiktoken_gpt2, text):
-    ids = ours.encode(text, disallowed_special=())
-    assert ids == tiktoken_gpt2.encode(text, disallowed_special=())
-    assert ours.decode(ids) == text
 
 
 # What tiktoken's own tests look at (tests/test_encoding.py, test_offsets.py), and more of the kind.
@@ -197,11 +178,6 @@ def test_much_white_space(ours, rust_gpt2, white, count):
     assert ours.encode(text) == rust_gpt2.encode(text).ids
 
 
-def test_random_letters_without_any_space(ours, tiktoken_gpt2):
-    text = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=50_000))
-    assert ours.encode(text) == tiktoken_gpt2.encode(text)
-
-
 def test_long_pieces(data, ours, tiktoken_gpt2):
     """Texts without spaces, in which every piece is long, or none repeats."""
     rng = random.Random(0)
@@ -210,6 +186,7 @@ def test_long_pieces(data, ours, tiktoken_gpt2):
     english = (data / "stories" / "valid.txt").read_text(encoding="utf-8")[:100_000]
     texts = [
         "".join(rng.choices(base64, k=50_000)),
+        "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=50_000)),
         "".join(rng.choices(emoji, k=5_000)),
         "".join(filter(str.isalpha, english)),
         json.dumps([{"id": n, "x": n * 0.37} for n in range(1_000)], separators=(",", ":")),

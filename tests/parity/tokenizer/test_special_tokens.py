@@ -42,107 +42,90 @@ def roles(*keys, value=SLASH):
 PAD = token("[PAD]", special=True)
 END = token(EOT, special=True, normalized=True)
 
+
+def beside(config=None, names=None, added=None):
+    """Return the files beside a vocabulary: tokenizer_config, special_tokens_map, added_tokens."""
+    files = {"tokenizer_config": config, "special_tokens_map": names, "added_tokens": added}
+    return {name: content for name, content in files.items() if content is not None}
+
+
+ENDS = roles("unk", "bos", "eos", value=typed(EOT, normalized=True))
+ROLES = roles("pad", value="[PAD]")
+PLAIN_X1 = token("X1", special=False, normalized=True, single_word=True)
+IM_END = token("<|im_end|>", special=False, lstrip=True)
+TYPED_PAD = {"pad_token": typed("[PAD]", rstrip=True, normalized=True)}
+
 # What is beside vocab.json and merges.txt, each as some version of transformers wrote it. Ids from
 # 50256 on are those after GPT-2's tokens; `lower_ids` replaces them.
 TWO_FILES = {
     "nothing": {},
-    "openai-community/gpt2": {"tokenizer_config": {"model_max_length": 1024}},
-    "2: null added": {"added_tokens": {}, "special_tokens_map": {}},
-    "2: added": {
-        "added_tokens": {"[PAD]": 50257, "X1": 50258},
-        "special_tokens_map": {"pad_token": "[PAD]", "eos_token": EOT},
-        "tokenizer_config": {"max_len": 1024},
-    },
-    "2: additional": {
-        "added_tokens": {"<s>": 50258, "[PAD]": 50257, "X1": 50259},
-        "special_tokens_map": {
-            "bos_token": "<s>",
-            "pad_token": "[PAD]",
-            "additional_special_tokens": ["X1"],
-        },
-    },
-    "2: roles without ids": {
-        "special_tokens_map": {"pad_token": "[PAD]", "additional_special_tokens": ["X1", "<s>"]}
-    },
-    "3: every role elsewhere": {
-        "special_tokens_map": roles("bos", "eos", "unk")
-        | {"pad_token": token("[PAD]", lstrip=True)}
-    },
-    "3: objects in the config": {
-        "tokenizer_config": roles("unk", "bos", "eos", value=typed(EOT, normalized=True))
-        | {"add_prefix_space": False, "special_tokens_map_file": None, "name_or_path": "gpt2"}
-        | {"pad_token": typed("[PAD]", rstrip=True, normalized=True), "errors": "replace"},
-        "added_tokens": {"[PAD]": 50257},
-        "special_tokens_map": {"mask_token": token("[MASK]", single_word=True)},
-    },
-    "3: objects in the config only": {
-        "tokenizer_config": {"pad_token": typed("[PAD]", rstrip=True, normalized=True)}
-        | {
-            "eos_token": typed("</s>"),
-            "bos_token": "<s>",
-            "mask_token": typed("[MASK]", lstrip=True),
+    "openai-community/gpt2": beside({"model_max_length": 1024}),
+    "2: null added": beside(None, {}, {}),
+    "2: added": beside(
+        {"max_len": 1024}, ROLES | {"eos_token": EOT}, {"[PAD]": 50257, "X1": 50258}
+    ),
+    "2: additional": beside(
+        None,
+        ROLES | {"bos_token": "<s>", "additional_special_tokens": ["X1"]},
+        {"<s>": 50258, "[PAD]": 50257, "X1": 50259},
+    ),
+    "2: roles without ids": beside(None, ROLES | {"additional_special_tokens": ["X1", "<s>"]}),
+    "3: every role elsewhere": beside(
+        None, roles("bos", "eos", "unk") | {"pad_token": token("[PAD]", lstrip=True)}
+    ),
+    "3: objects in the config": beside(
+        ENDS | TYPED_PAD | {"add_prefix_space": False, "special_tokens_map_file": None},
+        {"mask_token": token("[MASK]", single_word=True)},
+        {"[PAD]": 50257},
+    ),
+    "3: objects in the config only": beside(
+        {"eos_token": typed("</s>"), "bos_token": "<s>"}
+        | {"mask_token": typed("[MASK]", lstrip=True)}
+        | TYPED_PAD
+    ),
+    "4: a space in front": beside(GPT2 | {"add_prefix_space": True}),
+    "4: no tokens in front": beside(GPT2 | {"add_bos_token": False, "add_prefix_space": False}),
+    "4: declared": beside(
+        GPT2 | ROLES | {"added_tokens_decoder": declared(END, PAD, PLAIN_X1, first=50256)},
+        ROLES | roles("eos"),
+        {"X1": 50258, "[PAD]": 50257, "other": 9},
+    ),
+    "4: declared, and not in order": beside(
+        {
+            "added_tokens_decoder": declared(PAD, first=50258)
+            | declared(token("X1", special=True, rstrip=True))
         }
-    },
-    "4: a space in front": {"tokenizer_config": GPT2 | {"add_prefix_space": True}},
-    "4: no tokens in front": {
-        "tokenizer_config": {"add_bos_token": False, "add_prefix_space": False} | GPT2
-    },
-    "4: declared": {
-        "tokenizer_config": {
-            "added_tokens_decoder": declared(
-                END, PAD, token("X1", special=False, normalized=True, single_word=True), first=50256
-            ),
-            "pad_token": "[PAD]",
-            "tokenizer_class": "GPT2Tokenizer",
-            "clean_up_tokenization_spaces": True,
-        },
-        "special_tokens_map": roles("eos") | {"pad_token": "[PAD]"},
-        "added_tokens": {"X1": 50258, "[PAD]": 50257, "other": 9},
-    },
-    "4: declared, and not in order": {
-        "tokenizer_config": {
-            "added_tokens_decoder": {"50258": PAD, "50257": token("X1", special=True, rstrip=True)}
-        }
-    },
-    "4: declared, a role that is not special": {
-        "tokenizer_config": {
-            "added_tokens_decoder": declared(token("<|im_end|>", special=False, lstrip=True)),
-            "eos_token": "<|im_end|>",
-        }
-    },
-    "4: an extra list": {
-        "tokenizer_config": {
+    ),
+    "4: declared, a role that is not special": beside(
+        {"added_tokens_decoder": declared(IM_END), "eos_token": "<|im_end|>"}
+    ),
+    "4: an extra list": beside(
+        {
             "additional_special_tokens": ["X1", typed("[MASK]", normalized=True)],
             "pad_token": EOT,
         }
-    },
-    "5: extra tokens": {
-        "tokenizer_config": {"extra_special_tokens": ["<s>"], "additional_special_tokens": ["X1"]},
-        "special_tokens_map": {"additional_special_tokens": ["</s>"]},
-    },
-    "5: named extra tokens": {
-        "tokenizer_config": {"extra_special_tokens": {"image_token": "X1"}, "audio_token": "<s>"}
-    },
-    "5: named extra tokens, added": {
-        "tokenizer_config": {"extra_special_tokens": {"X1": "[PAD]"}},
-        "added_tokens": {"X1": 50257, "[PAD]": 50258},
-    },
-    "5: an extra list in the map": {
-        "special_tokens_map": {"extra_special_tokens": ["X1", token("[PAD]", rstrip=True)]},
-        "added_tokens": {"X1": 50257},
-    },
-    "no roles": {"tokenizer_config": roles("bos", "eos", "unk", value=None)},
-    "an empty role": {"tokenizer_config": roles("bos", "eos", "pad", value="")},
-    "one token, two ways": {
-        "tokenizer_config": {"bos_token": EOT, "eos_token": typed(EOT, lstrip=True)}
-    },
-    "the last way counts": {
-        "tokenizer_config": {"bos_token": typed(EOT, lstrip=True), "eos_token": EOT}
-    },
-    "a word of the vocabulary": {"added_tokens": {"he": 258, "[PAD]": 50257}},
-    "a role that is a word": {"tokenizer_config": GPT2 | {"eos_token": "he"}},
+    ),
+    "5: extra tokens": beside(
+        {"extra_special_tokens": ["<s>"], "additional_special_tokens": ["X1"]},
+        {"additional_special_tokens": ["</s>"]},
+    ),
+    "5: named extra tokens": beside(
+        {"extra_special_tokens": {"image_token": "X1"}, "audio_token": "<s>"}
+    ),
+    "5: named extra tokens, added": beside(
+        {"extra_special_tokens": {"X1": "[PAD]"}}, None, {"X1": 50257, "[PAD]": 50258}
+    ),
+    "5: an extra list in the map": beside(
+        None,
+        {"extra_special_tokens": ["X1", token("[PAD]", rstrip=True)]},
+        {"X1": 50257},
+    ),
+    "no roles": beside(roles("bos", "eos", "unk", value=None)),
+    "an empty role": beside(roles("bos", "eos", "pad", value="")),
+    "one token, two ways": beside({"bos_token": EOT, "eos_token": typed(EOT, lstrip=True)}),
+    "a word of the vocabulary": beside(None, None, {"he": 258, "[PAD]": 50257}),
+    "a role that is a word": beside(GPT2 | {"eos_token": "he"}),
 }
-
 
 # Why a kind of TWO_FILES is refused.
 TWO_FILES_REFUSED = {
@@ -152,7 +135,6 @@ TWO_FILES_REFUSED = {
     "5: named extra tokens, added": r"flags of '\[PAD\]' depend on the version",
     "5: an extra list in the map": "flags of 'X1' depend on the version",
     "one token, two ways": "described in two ways",
-    "the last way counts": "described in two ways",
 }
 
 
@@ -266,17 +248,13 @@ def tokenizer_json(content, *tokens, first=None, **changes):
 
 SPACED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
-# (added tokens of tokenizer.json, what else is in it, the files beside it)
+# (added tokens of tokenizer.json, what else is in it, its tokenizer_config.json)
 ONE_FILE = {
     "alone": ([END, PAD], {}, {}),
     "nothing in it": ([], {}, {}),
-    "a role of a token in it": ([END, PAD | {"lstrip": True}], {}, {"pad_token": "[PAD]"}),
+    "a role of a token in it": ([END, PAD | {"lstrip": True}], {}, ROLES),
     "the role has other flags": ([END, PAD], {}, {"pad_token": typed("[PAD]", rstrip=True)}),
-    "a role that is not special": (
-        [END, token("</s>", special=False)],
-        {},
-        {"eos_token": "</s>"},
-    ),
+    "a role that is not special": ([END, SLASH | {"special": False}], {}, {"eos_token": "</s>"}),
     "a role that is new": ([END], {}, {"eos_token": "</s>", "extra_special_tokens": ["X1"]}),
     "declared with other flags": (
         [END, PAD],
@@ -387,18 +365,18 @@ def test_end_of_text_that_is_only_assumed_gets_no_id(own_vocabulary):
     assert ours.eos_token_id is None and ours.special_tokens == {}
 
 
-def test_new_token_after_end_of_text_that_is_only_assumed_is_refused(own_vocabulary):
-    """transformers gives the id 260 to <|endoftext|>, and 261 to [PAD]."""
-    write(own_vocabulary, {"special_tokens_map": {"pad_token": "[PAD]"}})
-    with pytest.raises(TokenizerError, match=r"transformers adds <\|endoftext\|>, which no file"):
-        Tokenizer.load(own_vocabulary)
-
-
-def test_a_new_token_for_which_no_id_is_free(own_vocabulary):
+@pytest.mark.parametrize(
+    ("more", "names", "message"),
+    [
+        # transformers gives the id 260 to <|endoftext|>, and 261 to [PAD]
+        ({}, ROLES, r"transformers adds <\|endoftext\|>, which no file"),
+        ({"hel": 260}, OWN | ROLES, r"skips ids, so the added token '\[PAD\]'"),
+    ],
+)
+def test_new_token_for_which_no_id_is_free_is_refused(more, names, message, own_vocabulary):
     vocab = json.loads((own_vocabulary / "vocab.json").read_text(encoding="utf-8"))
-    write(own_vocabulary, {"vocab": vocab | {"hel": 260}})
-    write(own_vocabulary, {"special_tokens_map": OWN | {"pad_token": "[PAD]"}})
-    with pytest.raises(TokenizerError, match=r"skips ids, so the added token '\[PAD\]'"):
+    write(own_vocabulary, {"vocab": vocab | more, "special_tokens_map": names})
+    with pytest.raises(TokenizerError, match=message):
         Tokenizer.load(own_vocabulary)
 
 
@@ -416,52 +394,56 @@ def test_saved_and_read_again_by_both(kind, two_files, size, tmp_path):
     assert after.vocabulary.special_tokens_map == before.vocabulary.special_tokens_map
 
 
-def nested(depth):
-    return "[" * depth + "]" * depth
+DECODER = "added_tokens_decoder"
+REFUSED = {
+    "tokenizer_config": [
+        ({"add_bos_token": True}, "add_bos_token would add"),
+        ({"add_eos_token": True}, "add_eos_token would add"),
+        ({"split_special_tokens": True}, "split_special_tokens turns"),
+        ({"tokenizer_class": "Qwen2Tokenizer"}, "tokenizer_class is 'Qwen2"),
+        ({"tokenizer_class": 7}, "tokenizer_class must be a text"),
+        ({"add_prefix_space": "yes"}, "add_prefix_space must be true or false"),
+        ({"eos_token": 7}, "eos_token must be a token, not 7"),
+        ({"eos_token": {"text": "</s>"}}, "eos_token must be a token"),
+        ({"eos_token": typed("x", lstrip=1)}, "lstrip must be true or false"),
+        ({"eos_token": "\ud800"}, "not Unicode text"),
+        ({"extra_special_tokens": "X1"}, "extra_special_tokens must be a list"),
+        ({"extra_special_tokens": [None]}, "extra_special_tokens must be a token"),
+        ({"extra_special_tokens": {"a": 1}}, "extra_special_tokens must be a to"),
+        ({DECODER: [PAD]}, "added_tokens_decoder must be an obj"),
+        ({DECODER: {"x": PAD}}, "no id and token in 'x'"),
+        ({DECODER: {"50257": "[PAD]"}}, "no id and token"),
+        ({DECODER: {"9" * 5000: PAD}}, "no id and token"),
+        ({DECODER: declared(PAD, first=50300)}, "id 50300, but"),
+        ({DECODER: declared(PAD, PAD)}, "two ids"),
+        ({DECODER: declared(END)}, "id 50257, but .* it 50256"),
+        ({DECODER: declared(token(""))}, "a token is empty"),
+        ([1], "expected a JSON object"),
+        (b"{", "not JSON"),
+        (b'{"eos_token": "\xff"}', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b" " * (5 << 20), "expected at most"),
+    ],
+    "special_tokens_map": [
+        ({"pad_token": 1.5}, "pad_token must be a token, not 1.5"),
+        ({"additional_special_tokens": 3}, "must be a list, not 3"),
+        ([], "expected a JSON object"),
+    ],
+    "added_tokens": [
+        ({"[PAD]": 50300}, "id 50300, but transformers gives it 50257"),
+        ({"hello": 50257}, "'hello' has the id 50257, but .* it 31373"),
+        ({"[PAD]": "50257"}, "whole number"),
+        ({"[PAD]": True}, "whole number"),
+        ({"a[": 50257, "b[": 50257}, "same id to two tokens"),
+        ({"": 50257}, "a token is empty"),
+        (b"", "not JSON"),
+    ],
+}
 
 
-REFUSED = [
-    ("tokenizer_config", {"add_bos_token": True}, "add_bos_token would add"),
-    ("tokenizer_config", {"add_eos_token": True}, "add_eos_token would add"),
-    ("tokenizer_config", {"split_special_tokens": True}, "split_special_tokens turns"),
-    ("tokenizer_config", {"tokenizer_class": "Qwen2Tokenizer"}, "tokenizer_class is 'Qwen2"),
-    ("tokenizer_config", {"tokenizer_class": 7}, "tokenizer_class must be a text"),
-    ("tokenizer_config", {"add_prefix_space": "yes"}, "add_prefix_space must be true or false"),
-    ("tokenizer_config", {"eos_token": 7}, "eos_token must be a token, not 7"),
-    ("tokenizer_config", {"eos_token": ["</s>"]}, "eos_token must be a token"),
-    ("tokenizer_config", {"eos_token": {"text": "</s>"}}, "eos_token must be a token"),
-    ("tokenizer_config", {"eos_token": typed("x", lstrip=1)}, "lstrip must be true or false"),
-    ("tokenizer_config", {"eos_token": "\ud800"}, "not Unicode text"),
-    ("tokenizer_config", {"extra_special_tokens": "X1"}, "extra_special_tokens must be a list"),
-    ("tokenizer_config", {"extra_special_tokens": [None]}, "extra_special_tokens must be a token"),
-    ("tokenizer_config", {"extra_special_tokens": {"a": 1}}, "extra_special_tokens must be a to"),
-    ("tokenizer_config", {"added_tokens_decoder": [PAD]}, "added_tokens_decoder must be an obj"),
-    ("tokenizer_config", {"added_tokens_decoder": {"x": PAD}}, "no id and token in 'x'"),
-    ("tokenizer_config", {"added_tokens_decoder": {"50257": "[PAD]"}}, "no id and token"),
-    ("tokenizer_config", {"added_tokens_decoder": {"9" * 5000: PAD}}, "no id and token"),
-    ("tokenizer_config", {"added_tokens_decoder": declared(PAD, first=50300)}, "id 50300, but"),
-    ("tokenizer_config", {"added_tokens_decoder": declared(PAD, PAD)}, "two ids"),
-    ("tokenizer_config", {"added_tokens_decoder": declared(END)}, "id 50257, but .* it 50256"),
-    ("tokenizer_config", {"added_tokens_decoder": declared(token(""))}, "a token is empty"),
-    ("tokenizer_config", [1], "expected a JSON object"),
-    ("tokenizer_config", b"{", "not JSON"),
-    ("tokenizer_config", b'{"eos_token": "\xff"}', "not JSON"),
-    ("tokenizer_config", nested(100_000).encode(), "not JSON"),
-    ("tokenizer_config", b" " * (5 << 20), "expected at most"),
-    ("special_tokens_map", {"pad_token": 1.5}, "pad_token must be a token, not 1.5"),
-    ("special_tokens_map", {"additional_special_tokens": 3}, "must be a list, not 3"),
-    ("special_tokens_map", [], "expected a JSON object"),
-    ("added_tokens", {"[PAD]": 50300}, "id 50300, but transformers gives it 50257"),
-    ("added_tokens", {"hello": 50257}, "'hello' has the id 50257, but .* it 31373"),
-    ("added_tokens", {"[PAD]": "50257"}, "whole number"),
-    ("added_tokens", {"[PAD]": True}, "whole number"),
-    ("added_tokens", {"a[": 50257, "b[": 50257}, "same id to two tokens"),
-    ("added_tokens", {"": 50257}, "a token is empty"),
-    ("added_tokens", b"", "not JSON"),
-]
-
-
-@pytest.mark.parametrize(("name", "content", "message"), REFUSED)
+@pytest.mark.parametrize(
+    ("name", "content", "message"), [(name, *row) for name in REFUSED for row in REFUSED[name]]
+)
 def test_refused_in_one_line(name, content, message, gpt2_files):
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
     (gpt2_files / f"{name}.json").write_bytes(raw)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
 
-from gpt2np import InvalidArgumentError, ModelNotFoundError, Tokenizer, TokenizerError
+from gpt2np import ModelNotFoundError, Tokenizer, TokenizerError
 from gpt2np.tokenizer import tokenizer as tokenizer_module
 from gpt2np.tokenizer.bpe import BoundedCache
 from gpt2np.tokenizer.formats import read_vocabulary
@@ -35,14 +35,7 @@ class TestBatches:
         expected = [small.encode(text, allowed_special="all") for text in texts]
         batch = small.encode_batch(texts, allowed_special="all")
         assert batch == expected
-        assert small.decode_batch(batch) == texts
-
-    def test_errors_come_through(self, small):
-        with pytest.raises(InvalidArgumentError, match=r"special token <\|endoftext\|>; pass"):
-            small.encode_batch(["a", EOT])
-
-    def test_of_nothing(self, small):
-        assert small.encode_batch([]) == []
+        assert small.decode_batch(batch) == texts and small.encode_batch([]) == []
 
 
 class TestArrays:
@@ -61,11 +54,6 @@ class TestArrays:
         assert gpt2.decode(gpt2.encode_to_numpy("Hello world")) == "Hello world"
         with_padding = np.array([39, 60000], np.uint16)  # ids beyond the vocabulary have no text
         assert gpt2.decode(with_padding) == gpt2.decode([39]) == "H"
-
-
-class TestSurrogates:
-    def test_replaced_by_default(self, gpt2):
-        assert gpt2.decode(gpt2.encode("a\ud800b")) == "a\ufffdb"
 
 
 class TestOffsetsAndSteps:

@@ -5,7 +5,8 @@ import pickle
 import random
 import time
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from unicodedata import is_normalized
 
 import pytest
@@ -138,22 +139,7 @@ def test_added_tokens(special, count, train, texts, tmp_path):
         (rust.add_special_tokens if special else rust.add_tokens)(tokens)
         rust.save(str(tmp_path / "tokenizer.json"))
         ours = Tokenizer.load(tmp_path)
-        words = [
-            "<x>",
-            "y",
-            "né",
-            "ne\u0301",
-            "e",
-            " ",
-            "\n",
-            "\x1c",
-            "z",
-            "_",
-            "1",
-            ".",
-            "漢",
-            "-",
-        ]
+        words = ["<x>", "né", "ne\u0301", *"ye \n\x1cz_1.漢-"]
         for _ in range(count):
             text = "".join(rng.choices(words, k=rng.randrange(9)))
             expected = rust.encode(text)
@@ -188,68 +174,51 @@ def test_merges_as_older_files_have_them(train, texts, tmp_path):
 
 BOS = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]}
 
+MODEL, SPLIT_STEP = ["model"], ["pre_tokenizer", "pretokenizers", 0]
+REFUSED = [
+    ([*MODEL, "type"], "WordPiece", "does not support the model 'WordPiece'"),
+    ([*MODEL, "dropout"], 0.1, "does not support the BPE model's dropout = 0.1"),
+    ([*MODEL, "byte_fallback"], True, "does not support the BPE model's byte_fallback"),
+    ([*MODEL, "end_of_word_suffix"], "</w>", "end_of_word_suffix = '</w>'"),
+    ([*MODEL, "ignore_merges"], True, "does not support the BPE model's ignore_merg"),
+    ([*MODEL, "merges"], [["a"]], "merge 0 is "),
+    ([*MODEL, "merges"], [7], "merge 0 is 7; expected two tokens"),
+    ([*MODEL, "merges"], [["a", 7]], r"merge 0 is \['a', 7\]; expected two tokens"),
+    ([*MODEL, "merges"], ["a b c"], "merge 0 is 'a b c'"),
+    ([*MODEL, "merges"], [["q", "qqq"]], "no token for the merge 'q qqq'"),
+    ([*MODEL, "vocab", "a"], "b", "an id must be a whole number"),
+    ([*MODEL, "vocab", "a"], 3, "same id to two tokens"),
+    ([*MODEL, "vocab"], {"a": 1}, "no token for the merge"),
+    (MODEL, None, 'it has no "model" with a vocabulary'),
+    (["normalizer"], {"type": "Lowercase"}, "does not support the normalizer 'Lowercase'"),
+    (["pre_tokenizer"], {"type": "Metaspace"}, "the pre-tokenizer 'Metaspace'"),
+    (["pre_tokenizer"], {}, "is damaged"),
+    (SPLIT_STEP, {"type": "Digits"}, "'Digits'"),
+    ([*SPLIT_STEP, "behavior"], "Removed", "'Removed'"),
+    ([*SPLIT_STEP, "pattern"], {"Foo": "x"}, "the kind 'Foo'"),
+    ([*SPLIT_STEP, "pattern"], {"Regex": "("}, r"the pattern '\(' is not a regular expression"),
+    ([*SPLIT_STEP, "pattern"], {"Regex": "(){99999}"}, r"json: the pattern .* too large"),
+    ([*SPLIT_STEP, "pattern"], {"Regex": r"\w+$"}, r"'\$' in"),
+    ([*SPLIT_STEP, "pattern"], {"Regex": r"\h+"}, "in the pa"),
+    ([*SPLIT_STEP, "pattern"], {"Regex": "[a&&b]"}, "'&&' in"),
+    (["post_processor"], {"type": "BertProcessing"}, "'BertProcessing'"),
+    (["post_processor"], BOS, "a post-processor that adds <s>"),
+    (["decoder"], {"type": "WordPiece"}, "the decoder 'WordPiece'"),
+    (["added_tokens", 0, "id"], "0", "the added token"),
+    (["added_tokens", 0, "id"], 7, "id 7, but transformers gives it 0"),
+]
 
-def changed(path, value):
-    def change(content):
-        *outer, last = path
-        for key in outer:
-            content = content[key]
-        content[last] = value
 
-    return change
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (changed(["model", "type"], "WordPiece"), "does not support the model 'WordPiece'"),
-        (changed(["model", "dropout"], 0.1), "does not support the BPE model's dropout = 0.1"),
-        (
-            changed(["model", "byte_fallback"], True),
-            "does not support the BPE model's byte_fallback",
-        ),
-        (changed(["model", "end_of_word_suffix"], "</w>"), "end_of_word_suffix = '</w>'"),
-        (changed(["model", "merges"], [["a"]]), "merge 0 is "),
-        (changed(["model", "merges"], [7]), "merge 0 is 7; expected two tokens"),
-        (changed(["model", "merges"], [["a", 7]]), r"merge 0 is \['a', 7\]; expected two tokens"),
-        (changed(["model", "ignore_merges"], True), "does not support the BPE model's ignore_merg"),
-        (changed(["model", "merges"], ["a b c"]), "merge 0 is 'a b c'"),
-        (changed(["model", "merges"], [["q", "qqq"]]), "no token for the merge 'q qqq'"),
-        (changed(["model", "vocab", "a"], "b"), "an id must be a whole number"),
-        (changed(["model", "vocab", "a"], 3), "same id to two tokens"),
-        (changed(["model", "vocab"], {"a": 1}), "no token for the merge"),
-        (
-            changed(["normalizer"], {"type": "Lowercase"}),
-            "does not support the normalizer 'Lowercase'",
-        ),
-        (changed(["pre_tokenizer"], {"type": "Metaspace"}), "the pre-tokenizer 'Metaspace'"),
-        (changed(["pre_tokenizer", "pretokenizers", 0, "behavior"], "Removed"), "'Removed'"),
-        (
-            changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": "("}),
-            r"the pattern '\(' is not a regular expression",
-        ),
-        (changed(["pre_tokenizer", "pretokenizers", 0], {"type": "Digits"}), "'Digits'"),
-        (changed(["post_processor"], {"type": "BertProcessing"}), "'BertProcessing'"),
-        (changed(["post_processor"], BOS), "a post-processor that adds <s>"),
-        (changed(["decoder"], {"type": "WordPiece"}), "the decoder 'WordPiece'"),
-        (changed(["added_tokens", 0, "id"], "0"), "the added token"),
-        (changed(["model"], None), 'it has no "model" with a vocabulary'),
-        (changed(["pre_tokenizer"], {}), "is damaged"),
-        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": r"\w+$"}), r"'\$' in"),
-        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": r"\h+"}), "in the pa"),
-        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": "[a&&b]"}), "'&&' in"),
-        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Foo": "x"}), "the kind 'Foo'"),
-        (changed(["added_tokens", 0, "id"], 7), "id 7, but transformers gives it 0"),
-    ],
-)
-def test_what_is_not_done_is_refused_by_name(change, message, train, tmp_path):
+@pytest.mark.parametrize(("path", "value", "message"), REFUSED)
+def test_what_is_not_done_is_refused_by_name(path, value, message, train, tmp_path):
     content = json.loads(train("qwen").to_str())
-    change(content)
-    path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(content), encoding="utf-8")
+    *outer, last = path
+    reduce(getitem, outer, content)[last] = value
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(TokenizerError, match=message) as error:
         Tokenizer.load(tmp_path)
-    assert str(path) in str(error.value) and "\n" not in str(error.value)
+    assert str(file) in str(error.value) and "\n" not in str(error.value)
 
 
 class TestGPT2sOwn:

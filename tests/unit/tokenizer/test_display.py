@@ -36,13 +36,8 @@ def test_nothing_reaches_the_terminal_that_it_would_obey(data):
 
 
 def test_columns():
-    assert [display_width(text) for text in ("abc", "日本", "e\u0301", "😀", "ｱ")] == [
-        3,
-        4,
-        1,
-        2,
-        1,
-    ]
+    widths = {"abc": 3, "日本": 4, "e\u0301": 1, "😀": 2, "ｱ": 1}
+    assert {text: display_width(text) for text in widths} == widths
 
 
 class TestRows:

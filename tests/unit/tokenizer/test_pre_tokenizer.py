@@ -34,27 +34,17 @@ def pieces_by_words(text, pattern):
     return pieces
 
 
+@pytest.mark.parametrize("examples", [100, pytest.param(1500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", [1, 5, 1 << 14])
 @pytest.mark.parametrize("pattern", PATTERNS)
-@settings(max_examples=100)
-@given(text=TEXT)
-def test_the_pieces_are_those_of_the_pattern(pattern, size, text):
-    check_pieces(pattern, size, text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 5, 1 << 14])
-@pytest.mark.parametrize("pattern", PATTERNS)
-@settings(max_examples=1500)
-@given(text=TEXT)
-def test_the_pieces_of_more_texts_are_those_of_the_pattern(pattern, size, text):
-    check_pieces(pattern, size, text)
-
-
-def check_pieces(pattern, size, text):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_CHUNK_SIZE", size)
+def test_the_pieces_are_those_of_the_pattern(pattern, size, examples, monkeypatch):
+    @settings(max_examples=examples)
+    @given(text=TEXT)
+    def check(text):
         assert pieces_by_words(text, pattern) == make_pre_tokenizer(pattern)(text)
+
+    monkeypatch.setattr(module, "_CHUNK_SIZE", size)
+    check()
 
 
 def test_ordinary_text_is_cut_at_every_space():
@@ -78,7 +68,7 @@ def test_gpt2s_pattern_in_ascii():
         assert make_pre_tokenizer(GPT2_PATTERN)(text) == find(text)
 
 
-@pytest.mark.parametrize("pattern", [QWEN2_PATTERN, r"\d+", "(a)|b", "x*", ""])
+@pytest.mark.parametrize("pattern", [GPT2_PATTERN, QWEN2_PATTERN, r"\d+", "(a)|b", "x*", ""])
 @given(text=st.text(alphabet="abx1 \né"))
 def test_pieces_join_to_the_text(pattern, text):
     pieces = make_pre_tokenizer(pattern)(text)

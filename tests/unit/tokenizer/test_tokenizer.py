@@ -177,10 +177,6 @@ class TestAlphabetAndSplit:
     def test_pieces(self, text, pieces):
         assert SPLIT(text) == pieces
 
-    @given(text=st.text())
-    def test_pieces_join_to_the_text(self, text):
-        assert "".join(SPLIT(text)) == text
-
 
 class TestDecoding:
     def test_id_without_a_token_decodes_to_no_text(self, bundled_tokenizer):
@@ -225,13 +221,11 @@ class TestFiles:
             ("vocab.json", '{"a": "0"}', "an id must be a whole number"),
             ("vocab.json", '{"a": 0, "b": 0}', "same id to two tokens"),
             ("vocab.json", '{"a": 0}', "255 of the 256 single-byte tokens are missing"),
-            ("merges.txt", "#version: 0.2\na b c\n", "line 2: expected two tokens"),
             ("merges.txt", "a b\nnonsense\n", "line 2: expected two tokens"),
             ("merges.txt", "qqq zzz\n", "has no token 'qqqzzz'"),
             ("merges.txt", b"\xff\xfe", "not UTF-8 at byte 0"),
             ("merges.txt", "#version: 0.2\n", "looks truncated: no merge makes 3839 of the tokens"),
             ("merges.txt", "x y " * 9999, r"found '.{,60}\.\.\..{,60}'$"),
-            ("vocab.json", "[" * 200_000, "damaged: not JSON"),
             ("vocab.json", '{"": 0}', "a token is empty"),
             ("vocab.json", '{"a": -1}', "an id must be a whole number, at least 0"),
             ("vocab.json", '{"a": true}', "an id must be a whole number, at least 0"),
@@ -246,19 +240,20 @@ class TestFiles:
             Tokenizer.load(files)
         assert str(files / name) in str(error.value) and "\n" not in str(error.value)
 
-    def test_merges_outside_the_alphabet(self, files):
+    @pytest.mark.parametrize(
+        ("tokens", "merge", "message"),
+        [
+            (["中", "中a"], "中 a\n", "'中a' is not in GPT-2's alphabet"),
+            (["<\ud800>"], "", "not Unicode text"),
+        ],
+    )
+    def test_tokens_that_cannot_be(self, files, tokens, merge, message):
         vocab = json.loads((files / "vocab.json").read_text(encoding="utf-8"))
-        vocab |= {"中": 4096, "中a": 4097}
+        vocab |= {token: 4096 + n for n, token in enumerate(tokens)}
         (files / "vocab.json").write_text(json.dumps(vocab))
         with (files / "merges.txt").open("a", encoding="utf-8") as merges:
-            merges.write("中 a\n")
-        with pytest.raises(TokenizerError, match="'中a' is not in GPT-2's alphabet"):
-            Tokenizer.load(files)
-
-    def test_surrogates(self, files):
-        vocab = json.loads((files / "vocab.json").read_text(encoding="utf-8"))
-        (files / "vocab.json").write_text(json.dumps(vocab | {"<\ud800>": 4096}))
-        with pytest.raises(TokenizerError, match="not Unicode text"):
+            merges.write(merge)
+        with pytest.raises(TokenizerError, match=message):
             Tokenizer.load(files)
 
     def test_missing_files(self, tmp_path):
@@ -300,28 +295,6 @@ class TestOpenAIsFiles:
         (tmp_path / "merges.txt").write_text("\n".join(merges), encoding="utf-8")
         assert not read_vocabulary(tmp_path).can_ignore_merges
 
-    def test_added_tokens_as_older_transformers_wrote_them(self, gpt2_vocabulary, tmp_path):
-        for name in ("vocab.json", "merges.txt"):
-            (tmp_path / name).write_bytes((gpt2_vocabulary / name).read_bytes())
-        added = {"[SEP]": 50258, "gpt2np": 50259, "[PAD]": 50257, EOT: 50256}
-        (tmp_path / "added_tokens.json").write_text(json.dumps(added))
-        special = {"pad_token": "[PAD]", "sep_token": "[SEP]"}
-        (tmp_path / "special_tokens_map.json").write_text(json.dumps(special))
-        tokenizer = Tokenizer.load(tmp_path)
-        with pytest.raises(InvalidArgumentError, match=r"the special token \[PAD\]"):
-            tokenizer.encode("a[PAD]")
-        ids = tokenizer.encode("a[PAD]b[SEP]gpt2np", allowed_special="all")
-        assert ids == [64, 50257, 65, 50258, 50259]
-        assert tokenizer.special_tokens == {EOT: 50256, "[PAD]": 50257, "[SEP]": 50258}
-        assert tokenizer.vocabulary.can_ignore_merges
-        (tmp_path / "special_tokens_map.json").unlink()
-        (tmp_path / "added_tokens.json").write_text('{"[PAD]": 5}')
-        with pytest.raises(TokenizerError, match=r"'\[PAD\]' has the id 5, but transformers"):
-            Tokenizer.load(tmp_path)
-        (tmp_path / "added_tokens.json").write_text('{"a": 50257}')
-        with pytest.raises(TokenizerError, match=r"'a' has the id 50257, but .* gives it 64"):
-            Tokenizer.load(tmp_path)
-
 
 def test_the_folder_one_is_in(bundled, monkeypatch):
     monkeypatch.chdir(bundled)
@@ -354,15 +327,4 @@ class TestHostileFiles:
         with (tmp_path / name).open("wb") as file:
             file.truncate(1 << 40)
         with pytest.raises(TokenizerError, match=r"1,099,511,627,776 bytes; expected at most"):
-            read_vocabulary(tmp_path)
-
-    @pytest.mark.parametrize("pattern", ["(){99999}", "(?:(?:(?:a?){1000}){1000}){1000}x"])
-    def test_a_pattern_that_is_too_large(self, tmp_path, bundled, pattern):
-        Tokenizer.load(bundled).save(tmp_path)
-        content = json.loads((tmp_path / "tokenizer.json").read_text())
-        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
-        steps = [split, {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]
-        content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
-        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-        with pytest.raises(TokenizerError, match=r"tokenizer\.json: the pattern .* too large"):
             read_vocabulary(tmp_path)
