@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from common import SHAPES
 from tqdm import tqdm
 from transformers.activations import ACT2FN
 
@@ -34,12 +35,6 @@ from gpt2np.model.ops import ACTIVATIONS, causal_softmax, layer_norm
 
 Array = np.ndarray[Any, Any]
 
-SHAPES = {  # layers, heads, channels
-    "small": (12, 12, 768),
-    "medium": (24, 16, 1024),
-    "large": (36, 20, 1280),
-    "xl": (48, 25, 1600),
-}
 MAX_PARAMETERS = 25e6  # of a random checkpoint
 HEAD_SIZES = (1, 2, 3, 5, 8, 11, 16, 17, 24, 32, 40, 64, 65, 80, 100, 128)
 WIDTHS, WEIGHT_GAINS, LOGITS = (2, 1600), (0.3, 2.5), (0.5, 50)  # ranges of logarithmic draws
@@ -196,23 +191,18 @@ def measure(case: Case) -> Errors:
     """Compute a case's logits with gpt2np, with transformers, and with transformers in float64."""
     weights = scaled_weights(case)
     ids = case.ids()
-    ours = our_logits(case.config, weights, ids)
+    model = GPT2(case.config, weights)
+    ours = np.stack([model.forward([row]) for row in ids])
     with torch.no_grad():
-        model = transformers_model(case, weights)
+        peer = transformers_model(case, weights)
         del weights
-        theirs = model(torch.from_numpy(ids)).logits.numpy()
-        exact = model.double()(torch.from_numpy(ids)).logits.numpy()
+        theirs = peer(torch.from_numpy(ids)).logits.numpy()
+        exact = peer.double()(torch.from_numpy(ids)).logits.numpy()
     assert ours.dtype == theirs.dtype == np.float32
     off, theirs_off = (np.square(y - exact).mean(-1) for y in (ours, theirs))  # of each token
     largest = np.maximum(off, theirs_off)
     usual = largest <= np.quantile(largest, 0.99)
     return Errors(case, rms(off), rms(theirs_off), rms(off[usual]), rms(theirs_off[usual]))
-
-
-def our_logits(config: GPT2Config, weights: Mapping[str, Array], ids: Array) -> Array:
-    """Return gpt2np's logits (sequences, tokens, V)."""
-    model = GPT2(config, weights)
-    return np.stack([model.forward([row]) for row in ids])
 
 
 def ratio(ours: float, theirs: float) -> float:

@@ -22,33 +22,85 @@ import contextlib
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compare_engines import ENGINES, OLD
-from compare_models import PARTS, SHAPES, is_made, make
-from compare_report import CONTEXT, WORKLOADS, Results, Workload, add_derived, report
+from common import CHECKOUT, SHAPES, VOCABULARY, cpu_name, environment, is_setting, markdown, say
+from compare_engines import BATCH_CONTEXT, ENGINES, OLD
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-DATA = Path(os.environ.get("GPT2NP_TEST_DATA", CHECKOUT.parent / "shared" / "data"))
-VOCABULARY = DATA / "gpt2-tokenizer"
 PROMPT = "Hello there my friend,"  # 5 tokens
+CONTEXT = 1024  # of the measurement of memory
 PAUSE = 0.3  # seconds before each measurement: idle OpenMP threads spin for up to 0.2
 TIMEOUT = 900  # seconds for one answer
-NEEDED_PARTS = {
-    "ctranslate2": "ctranslate2",
-    "onnxruntime": "onnx",
-    "llama.cpp": "gguf",
-    "llama.cpp-float32": "gguf",
-}
-NEED_VOCABULARY = ("ctranslate2", "llama.cpp", "llama.cpp-float32", "start")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A kind of measurement: one row of the report.
+
+    Attributes:
+        name: the row's title.
+        group: name of the task in compare_engines.py.
+        argument: the task's argument.
+        unit: the unit; ↓ marks units of which less is better.
+        digits: decimal places in the report.
+    """
+
+    name: str
+    group: str
+    argument: int
+    unit: str
+    digits: int = 1
+
+
+WORKLOADS = [
+    Workload("prefill 512", "prefill", 512, "tokens/s", 0),
+    Workload("prefill 1000", "prefill", 1000, "tokens/s", 0),
+    Workload("decode at 64", "decode", 64, "tokens/s"),
+    Workload("decode at 900", "decode", 900, "tokens/s"),
+    *(Workload(f"batch {n}", "batch", n, "tokens/s") for n in (1, 2, 4, 8, 16, 32)),
+    Workload("start", "start", 0, "s ↓", 2),
+    Workload("peak memory", "memory", CONTEXT, "MiB ↓", 0),
+]
+MEANING = f"""\
+- prefill n: from the ids of a prompt of n tokens to the next id. decode at n: new tokens of one
+  sequence; n is the context in the middle of the measured steps. batch n: new tokens of n
+  sequences together, from {BATCH_CONTEXT} tokens of context on. Greedy choice is included.
+- start: a new process, from its start to the first token after a prompt of 5 tokens. gpt2np runs
+  `gpt2np generate` to its exit; the other engines run a program that exits without cleaning up.
+- peak memory: most resident memory of a new process that loads the model, reads a prompt and
+  decodes up to a context of {CONTEXT}, plus the memory of its child processes that is not shared.
+- ↓ less is better. Ratios are formed within a round; median (min–max) over the rounds.
+- llama.cpp runs with its defaults: keys and values in float16. All other numbers are float32."""
+
+
+@dataclass
+class Results:
+    """Results of a run.
+
+    Attributes:
+        values: engine → workload → one value per round.
+        versions: engine → version.
+        skipped: engine → why it was not measured, or not to the end.
+        unsupported: engine → workload → why there is no value.
+        difference: engine → largest difference of a logit from that of transformers.
+        facts: machine, versions and options.
+    """
+
+    values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    unsupported: dict[str, dict[str, str]] = field(default_factory=dict)
+    difference: dict[str, float | None] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 def checkout_of(args: argparse.Namespace, engine: str) -> Path:
@@ -56,34 +108,21 @@ def checkout_of(args: argparse.Namespace, engine: str) -> Path:
     return args.old if engine == OLD else CHECKOUT
 
 
-def environment(args: argparse.Namespace, engine: str) -> dict[str, str]:
-    """Return the environment of an engine's process: threads, no network, the path of gpt2np.
-
-    The shell's settings of BLAS and OpenMP are left out: OPENBLAS_CORETYPE, for one, can slow down
-    a single engine. --env adds variables for one engine.
-    """
-    threads = str(args.threads)
+def process_options(args: argparse.Namespace, engine: str) -> dict[str, Any]:
+    """Return the current folder and the environment of an engine's process."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    path = os.pathsep.join(
-        filter(None, [str(checkout_of(args, engine)), os.environ.get("PYTHONPATH")])
-    )
+    variables = dict.fromkeys(names, str(args.threads))
+    variables |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     given = [text.split(":", 1) for text in args.env]
-    inherited = {k: v for k, v in os.environ.items() if not is_setting(k)}
-    return {
-        **inherited,
-        **dict.fromkeys(names, threads),
-        "PYTHONPATH": path,
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        **dict(setting.split("=", 1) for name, setting in given if name == engine),
-    }
+    variables |= dict(setting.split("=", 1) for name, setting in given if name == engine)
+    checkout = checkout_of(args, engine)
+    return {"cwd": checkout, "env": environment(checkout, **variables), "encoding": "utf-8"}
 
 
 class Worker:
     """The process of one engine."""
 
     def __init__(self, engine: str, args: argparse.Namespace, folder: Path) -> None:
-        self.engine = engine
         program = Path(__file__).with_name("compare_engines.py")
         command = [sys.executable, str(program), engine, str(folder), str(args.threads)]
         with (folder / f"{engine}.log").open("w", encoding="utf-8") as log:
@@ -92,9 +131,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                cwd=checkout_of(args, engine),
-                env=environment(args, engine),
-                encoding="utf-8",
+                **process_options(args, engine),
             )
 
     def answer(self) -> dict[str, Any]:
@@ -123,7 +160,7 @@ class Worker:
         self.process.wait()
 
 
-def seconds_to_first_token(engine: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def time_start(engine: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Time a new process from its start to the first token; gpt2np runs its own command."""
     threads = str(args.threads)
     if engine in ("gpt2np", OLD):
@@ -136,10 +173,8 @@ def seconds_to_first_token(engine: str, args: argparse.Namespace, folder: Path) 
     done = subprocess.run(
         [sys.executable, *command],
         capture_output=True,
-        encoding="utf-8",
-        env=environment(args, engine),
         timeout=TIMEOUT,
-        cwd=checkout_of(args, engine),
+        **process_options(args, engine),
     )
     seconds = time.perf_counter() - start
     if done.returncode or not done.stdout:
@@ -147,7 +182,7 @@ def seconds_to_first_token(engine: str, args: argparse.Namespace, folder: Path) 
     return {"value": seconds}
 
 
-def peak_memory(engine: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def measure_memory(engine: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measure the peak memory of a new process."""
     worker = Worker(engine, args, folder)
     answer = worker.answer()
@@ -162,7 +197,8 @@ class Comparison:
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self.args, self.folder, self.results = args, folder, Results()
-        left_out = () if VOCABULARY.is_dir() else NEED_VOCABULARY
+        self.results.facts = facts(args)
+        left_out = () if VOCABULARY.is_dir() else ("start",)
         self.works = [w for w in WORKLOADS if w.group in args.only and w.group not in left_out]
         self.workers: dict[str, Worker] = {}
 
@@ -170,19 +206,14 @@ class Comparison:
         """Drop an engine for the rest of the run."""
         say(f"{engine} is skipped: {reason}")
         self.results.skipped[engine] = reason
-        if engine in self.workers:
-            self.workers.pop(engine).close()
+        self.workers.pop(engine).close()
 
     def start(self) -> None:
-        """Write missing model files, load the engines, and check their greedy ids."""
+        """Load the engines, and check their greedy ids."""
         for engine in self.args.engines:
             # pip compiles an installed package; a checkout would be compiled at every start.
             compileall.compile_dir(checkout_of(self.args, engine) / "gpt2np", quiet=1)
-            if reason := make_for(engine, self.args, self.folder):
-                self.skip(engine, reason)
-            else:
-                self.workers[engine] = Worker(engine, self.args, self.folder)
-        for engine, worker in list(self.workers.items()):
+            self.workers[engine] = worker = Worker(engine, self.args, self.folder)
             answer = worker.answer()
             self.results.versions[engine] = answer.get("ready", "")
             if "ready" in answer:
@@ -208,108 +239,37 @@ class Comparison:
         """Measure one engine at one workload."""
         time.sleep(PAUSE)
         if work.group == "start":
-            answer = seconds_to_first_token(engine, self.args, self.folder)
+            answer = time_start(engine, self.args, self.folder)
         elif work.group == "memory":
-            answer = peak_memory(engine, self.args, self.folder)
+            answer = measure_memory(engine, self.args, self.folder)
         else:
             answer = self.workers[engine].ask(work.group, work.argument)
         if "value" in answer:
-            self.results.add(engine, work.name, answer["value"])
-            if "decoding" in answer:
-                self.results.add(engine, "peak while decoding", answer["decoding"])
+            values = self.results.values.setdefault(engine, {})
+            values.setdefault(work.name, []).append(answer["value"])
         else:
-            reason = answer.get("unsupported") or f"failed: {answer['failed']}"
-            self.results.unsupported.setdefault(engine, {})[work.name] = reason
+            self.results.unsupported.setdefault(engine, {})[work.name] = answer["failed"]
         if self.workers[engine].process.poll() is not None:
             self.skip(engine, f"its process ended at {work.name!r}")
 
-    def close(self) -> None:
-        """End all processes."""
-        for worker in self.workers.values():
-            worker.close()
 
-
-def say(line: str) -> None:
-    """Print a progress line to stderr."""
-    print(line, file=sys.stderr, flush=True)
-
-
-def make_for(engine: str, args: argparse.Namespace, folder: Path) -> str:
-    """Write the files that an engine reads, if missing; return the reason for a failure, or ""."""
-    if engine in NEED_VOCABULARY and not VOCABULARY.is_dir():
-        return f"GPT-2's vocabulary is missing: no folder {VOCABULARY}; set GPT2NP_TEST_DATA"
-    part = NEEDED_PARTS.get(engine)
-    return make_part(part, args, folder) if part else ""
-
-
-def make_part(part: str, args: argparse.Namespace, folder: Path) -> str:
-    """Write one part in a separate process, if missing; return the reason for a failure, or ""."""
-    if is_made(part, folder):
-        return ""
-    say(f"writing {part} to {folder}")
-    command = [sys.executable, __file__, "--make", part, "--shape", args.shape]
-    done = subprocess.run(
-        [*command, "--work", str(args.work)],
-        capture_output=True,
-        encoding="utf-8",
-        env=environment(args, ""),
-    )
-    failed = done.returncode != 0
-    return done.stderr.strip().splitlines()[-1] if failed else ""
-
-
-def model_folder(args: argparse.Namespace) -> Path:
-    """Return the folder of the model's files."""
-    known = VOCABULARY.is_dir()
-    folder: Path = args.work / (args.shape if known else f"{args.shape}-without-vocabulary")
-    return folder
-
-
-def is_setting(variable: str) -> bool:
-    """Tell whether an environment variable configures BLAS or OpenMP."""
-    return variable.startswith(("OPENBLAS_", "OMP_", "MKL_"))
-
-
-def commit_of(checkout: Path) -> str:
+def commit_of(checkout: Path | None) -> str:
     """Return the commit of a checkout, marked if there are uncommitted changes."""
+    if not checkout:
+        return ""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
-def cpu_name() -> str:
-    """Return the processor's name, with the numbers that tell its generation."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
-    except OSError:
-        return platform.processor()
-    pairs = (line.partition(":") for line in lines)
-    cpu = {key.strip(): value.strip() for key, _, value in pairs}
-    name, family, model = (cpu.get(key, "?") for key in ("model name", "cpu family", "model"))
-    return f"{name} (family {family}, model {model})"
-
-
-def kernels(args: argparse.Namespace) -> str:
-    """Return gpt2np's description of its kernels on this processor."""
-    code = "from gpt2np.kernels.blas import describe_kernels as d; print(d())"
-    command, env = [sys.executable, "-c", code], environment(args, "gpt2np")
-    return subprocess.run(command, capture_output=True, text=True, env=env).stdout.strip()
-
-
 def facts(args: argparse.Namespace) -> dict[str, Any]:
     """Describe the machine, the versions and the options of the run."""
-    import numpy as np
-
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "cpu": cpu_name(),
-        "kernels": kernels(args),
         "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "numpy": f"{np.__version__} ({blas['name']} {blas['version']})",
+        "system": f"{platform.platform()}, Python {platform.python_version()}",
         "commit": commit_of(CHECKOUT),
-        "old commit": commit_of(args.old) if args.old else "",
+        "old commit": commit_of(args.old),
         "shape": args.shape,
         "threads": args.threads,
         "rounds": args.rounds,
@@ -317,6 +277,72 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
         "left out": [f"{k}={v}" for k, v in os.environ.items() if is_setting(k)],
         "load before": os.getloadavg()[0],
     }
+
+
+def report(results: Results) -> str:
+    """Return the whole report in Markdown."""
+    f = results.facts
+    old = f" (old: {f['old commit']})" if f["old commit"] else ""
+    versions = ", ".join(f"{name} {text}" for name, text in results.versions.items() if text)
+    differences = ", ".join(
+        f"{name} {'unknown' if value is None else f'{value:.1e}'}"
+        for name, value in results.difference.items()
+        if name not in results.skipped
+    )
+    lines = [
+        f"# GPT-2 {f['shape']}, float32, {f['threads']} threads",
+        "",
+        f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}; gpt2np at "
+        f"{f['commit']}{old}; {versions}. Rounds: {f['rounds']}; load average before: "
+        f"{f['load before']:.2f}; engines take turns.{listed('Variables', f['environment'])}"
+        f"{listed('Variables of the shell left out', f['left out'])}",
+        "",
+        *tables(results),
+        f"Greedy ids equal those of transformers; largest difference of a logit: {differences}",
+        "",
+        *(f"- {name} is skipped: {why}" for name, why in results.skipped.items()),
+    ]
+    for engine, works in results.unsupported.items():
+        lines += [f"- {engine} has no {work}: {why}" for work, why in works.items()]
+    return "\n".join([*lines, MEANING, ""])
+
+
+def listed(title: str, names: list[str]) -> str:
+    """Return a sentence that lists names, or "" if there are none."""
+    return f" {title}: {', '.join(names)}." if names else ""
+
+
+def tables(results: Results) -> Iterator[str]:
+    """Yield the lines of two tables: the values of all engines, and gpt2np ÷ each other engine."""
+    engines, cpu = list(results.values), results.facts["cpu"]
+    measured = {name for values in results.values.values() for name in values}
+    works = [work for work in WORKLOADS if work.name in measured]
+    head = [f"{cpu}: median (min–max)", *engines]
+    yield from (markdown(*head), markdown(*["---"] * len(head)))
+    for work in works:
+        values = [results.values[engine].get(work.name, []) for engine in engines]
+        yield markdown(f"{work.name}, {work.unit}", *(cell(found, work.digits) for found in values))
+    yield ""
+    ours = results.values.get("gpt2np", {})
+    peers = [engine for engine in engines if engine != "gpt2np"]
+    head = [f"{cpu}: gpt2np ÷", *peers]
+    yield from (markdown(*head), markdown(*["---"] * len(head)))
+    for work in works:
+        theirs = [results.values[peer].get(work.name, []) for peer in peers]
+        pairs = [zip(ours.get(work.name, []), values, strict=False) for values in theirs]
+        ratios = [cell([a / b for a, b in both], 2) for both in pairs]
+        yield markdown(f"{work.name}{' ↓' if '↓' in work.unit else ''}", *ratios)
+    yield ""
+
+
+def cell(values: list[float], digits: int) -> str:
+    """Format the median of values, with their range."""
+    if not values:
+        return "–"
+    middle = f"{statistics.median(values):.{digits}f}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
 def comma_separated(known: Iterable[str]) -> Callable[[str], list[str]]:
@@ -343,43 +369,25 @@ def parse() -> argparse.Namespace:
     groups = list(dict.fromkeys(work.group for work in WORKLOADS))
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
+    names, works = (f"of {', '.join(known)} (default: all)" for known in (ENGINES, groups))
     add(
-        "--engines",
-        type=comma_separated(ENGINES),
-        default=list(ENGINES),
-        metavar="NAME,…",
-        help=f"engines to measure, of {', '.join(ENGINES)} (default: all)",
-    )
+        "--engines", type=comma_separated(ENGINES), default=list(ENGINES), metavar="NAME,…",
+        help=f"engines to measure, {names}",
+    )  # fmt: skip
     add(
-        "--old",
-        type=old_checkout,
-        metavar="PATH",
-        help="another checkout of gpt2np to compare with, for example the commit before a change",
-    )
-    add(
-        "--only",
-        type=comma_separated(groups),
-        default=groups,
-        metavar="NAME,…",
-        help=f"workloads to measure, of {', '.join(groups)} (default: all)",
-    )
+        "--only", type=comma_separated(groups), default=groups, metavar="NAME,…",
+        help=f"workloads to measure, {works}",
+    )  # fmt: skip
+    add("--old", type=old_checkout, metavar="PATH", help="another checkout to compare with")
     add("--rounds", type=int, default=3, help="number of rounds (default: %(default)s)")
     add("--threads", type=int, default=2, help="threads of each engine (default: %(default)s)")
     add("--shape", choices=SHAPES, default="small", help="size of GPT-2 (default: %(default)s)")
     work = Path(tempfile.gettempdir()) / "gpt2np-compare"
-    add(
-        "--work", type=Path, default=work, help="folder of the model's files (default: %(default)s)"
-    )
-    add(
-        "--env",
-        action="append",
-        default=[],
-        metavar="ENGINE:NAME=VALUE",
-        help="environment variable of one engine; repeatable",
-    )
+    add("--work", type=Path, default=work, help="folder of the files (default: %(default)s)")
+    variable = "environment variable of one engine; repeatable"
+    add("--env", action="append", default=[], metavar="ENGINE:NAME=VALUE", help=variable)
     add("--out", type=Path, metavar="FILE", help="write the report to FILE instead of stdout")
     add("--json", type=Path, metavar="FILE", help="write every measured value to FILE")
-    add("--make", choices=["weights", *PARTS], help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.work = args.work.resolve()
     if args.old:
@@ -390,30 +398,27 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """Run the comparison, and write the report."""
     args = parse()
-    folder = model_folder(args)
-    if args.make:
-        make(args.make, folder, args.shape, VOCABULARY if VOCABULARY.is_dir() else None)
-        return 0
-    known = facts(args)
-    if reason := make_part("weights", args, folder):
-        say(f"can't make the model: {reason}")
-        return 1
+    name = args.shape if VOCABULARY.is_dir() else f"{args.shape}-without-vocabulary"
+    folder: Path = args.work / name
+    if not (folder / "reference.npz").exists():  # torch stays out of this process
+        say(f"writing the weights to {folder}")
+        program = Path(__file__).with_name("compare_models.py")
+        subprocess.run([sys.executable, str(program), str(folder), args.shape], check=True)
     comparison = Comparison(args, folder)
-    comparison.results.facts = known
     try:
         comparison.start()
         for number in range(args.rounds):
             comparison.run_round(number)
     finally:
-        comparison.close()
-    add_derived(comparison.results)
-    text = report(comparison.results)
+        for worker in comparison.workers.values():
+            worker.close()
+    results = comparison.results
     if args.json:
-        args.json.write_text(json.dumps(asdict(comparison.results), indent=1), encoding="utf-8")
+        args.json.write_text(json.dumps(asdict(results), indent=1), encoding="utf-8")
     if args.out:
-        args.out.write_text(text, encoding="utf-8")
+        args.out.write_text(report(results), encoding="utf-8")
     else:
-        print(text)
+        print(report(results))
     return 0
 
 

@@ -3,8 +3,9 @@
     python compare_engines.py ENGINE FOLDER THREADS         a worker: JSON lines in, JSON lines out
     python compare_engines.py ENGINE FOLDER THREADS PROMPT  load, print one new token, exit
 
-A worker sends {"ready": version} when its model is loaded. It then answers each line
-[task, argument] with one JSON object. Output of the libraries goes to stderr.
+A worker writes the files that only its engine reads, if missing, and sends {"ready": version} when
+its model is loaded. It then answers each line [task, argument] with one JSON object. Output of the
+libraries goes to stderr.
 """
 
 from __future__ import annotations
@@ -18,23 +19,19 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from compare_models import make_gguf, make_onnx, random_ids
 from numpy.typing import NDArray
 
 Ids = list[int]
 Array = NDArray[Any]
-DRAFT_ROWS, DRAFT_CONTEXT, BATCH_CONTEXT = 8, 200, 56
+STEPS, BATCH_CONTEXT = 16, 56  # decode steps per measurement; tokens before a batch
 OLD = "gpt2np (old)"
 """Name of the engine that runs the checkout of --old."""
-
-
-class Unsupported(Exception):
-    """The engine does not support a task."""
 
 
 @dataclass
@@ -53,30 +50,25 @@ class Generated:
 
 
 class Engine(ABC):
-    """A GPT-2 that continues sequences greedily.
-
-    Attributes:
-        package: distribution name, for the version.
-        steps: number of decode steps per measurement.
-        no_rows: why the engine returns no logits for several tokens of a sequence; "" if it does.
-    """
+    """A GPT-2 that continues sequences greedily; `package` is its distribution's name."""
 
     package = ""
-    steps = 16
-    no_rows = ""
 
     @abstractmethod
-    def __init__(self, folder: Path, threads: int) -> None: ...
+    def __init__(self, folder: Path, threads: int) -> None:
+        """Load the model of a folder, and write the engine's own files if missing."""
+        self.folder = folder
 
     @abstractmethod
-    def generate(
-        self, prompts: list[Ids], steps: int, first_done: Callable[[], None] = lambda: None
-    ) -> Generated:
-        """Continue prompts of equal length as one batch; call `first_done` after the first ids."""
+    def generate(self, prompts: list[Ids], steps: int) -> Generated:
+        """Continue prompts of equal length as one batch."""
 
     def text_after(self, prompt: str) -> str:
         """Return the text of the first new token."""
-        raise Unsupported("no tokenizer")
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
+        return str(tokenizer.decode(self.generate([tokenizer.encode(prompt).ids], 1).ids[0]))
 
     @property
     def version(self) -> str:
@@ -95,18 +87,11 @@ class StepEngine(Engine):
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
         """Append ids to each of S sequences; return logits (S, r, V) at r of their indices."""
 
-    def undo(self) -> None:
-        """Undo the last `feed` of a single sequence."""
-        raise Unsupported(self.no_rows)
-
-    def generate(
-        self, prompts: list[Ids], steps: int, first_done: Callable[[], None] = lambda: None
-    ) -> Generated:
+    def generate(self, prompts: list[Ids], steps: int) -> Generated:
         self.begin(len(prompts))
         start = time.perf_counter()
         newest = self.feed(prompts)[:, -1].argmax(-1)
         middle = time.perf_counter()
-        first_done()
         ids = [newest]
         for _ in range(steps - 1):
             newest = self.feed([[int(i)] for i in newest])[:, -1].argmax(-1)
@@ -121,8 +106,9 @@ class GPT2NP(StepEngine):
     @property
     def version(self) -> str:
         from gpt2np import __version__
+        from gpt2np.kernels.blas import describe_kernels
 
-        return __version__
+        return f"{__version__} ({describe_kernels()})"
 
     def __init__(self, folder: Path, threads: int) -> None:
         from gpt2np.model import GPT2
@@ -134,15 +120,11 @@ class GPT2NP(StepEngine):
         self.caches = [self.model.new_cache() for _ in range(sequences)]
 
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
-        self.fed = len(new[0])
-        starts = self.fed * np.arange(len(new))[:, None]  # of the packed sequences
-        indices = (starts + np.array(rows) % self.fed).ravel()
+        length = len(new[0])
+        starts = length * np.arange(len(new))[:, None]  # of the packed sequences
+        indices = (starts + np.array(rows) % length).ravel()
         logits = self.model.forward(new, self.caches, logits_indices=indices)
         return logits.reshape(len(new), len(rows), -1)
-
-    def undo(self) -> None:
-        for cache in self.caches:
-            cache.truncate(cache.length - self.fed)
 
 
 class Transformers(StepEngine):
@@ -165,16 +147,12 @@ class Transformers(StepEngine):
         self.cache = DynamicCache(config=self.model.config)
 
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
-        self.fed = len(new[0])
         with self.torch.inference_mode():
             result = self.model(
                 self.torch.tensor(new), past_key_values=self.cache, logits_to_keep=len(rows)
             )
         logits: Array = result.logits.numpy()
         return logits
-
-    def undo(self) -> None:
-        self.cache.crop(-self.fed)
 
     def text_after(self, prompt: str) -> str:
         from transformers import AutoTokenizer
@@ -188,26 +166,23 @@ class CTranslate2(Engine):
     """CTranslate2, through its generate_batch."""
 
     package = "ctranslate2"
-    no_rows = "its API returns no logits of several new tokens after a cache"
 
     def __init__(self, folder: Path, threads: int) -> None:
         import ctranslate2
 
-        self.folder = folder
+        self.folder, target = folder, folder / "ctranslate2"
+        if not target.exists():
+            ctranslate2.converters.TransformersConverter(str(folder)).convert(str(target))
         self.generator = ctranslate2.Generator(
-            str(folder / "ctranslate2"), compute_type="float32", intra_threads=threads
+            str(target), compute_type="float32", intra_threads=threads
         )
-        path = folder / "ctranslate2" / "vocabulary.json"
+        path = target / "vocabulary.json"
         self.tokens: list[str] = json.loads(path.read_text(encoding="utf-8"))
 
-    def generate(
-        self, prompts: list[Ids], steps: int, first_done: Callable[[], None] = lambda: None
-    ) -> Generated:
+    def generate(self, prompts: list[Ids], steps: int) -> Generated:
         times: list[float] = []
 
         def record_time(result: Any) -> bool:
-            if not times:
-                first_done()
             if len(times) <= result.step:
                 times.append(time.perf_counter())
             return False
@@ -224,12 +199,6 @@ class CTranslate2(Engine):
         ids = [result.sequences_ids[0] for result in results]
         return Generated(ids, times[0] - start, times[-1] - times[0])
 
-    def text_after(self, prompt: str) -> str:
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
-        return str(tokenizer.decode(self.generate([tokenizer.encode(prompt).ids], 1).ids[0]))
-
 
 class OnnxRuntime(StepEngine):
     """ONNX Runtime, on the graph that compare_models.py writes."""
@@ -241,8 +210,10 @@ class OnnxRuntime(StepEngine):
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        path = str(folder / "onnx" / "model.onnx")
-        self.session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
+        path = folder / "onnx" / "model.onnx"
+        if not path.exists():
+            make_onnx(folder)
+        self.session = onnxruntime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
         self.value = onnxruntime.OrtValue.ortvalue_from_numpy
         self.past_names = [node.name for node in self.session.get_inputs()[3:]]
         self.present_names = [node.name for node in self.session.get_outputs()[1:]]
@@ -251,35 +222,24 @@ class OnnxRuntime(StepEngine):
 
     def begin(self, sequences: int) -> None:
         empty = self.value(np.empty((sequences, self.heads, 0, self.size), np.float32))
-        self.past = self.before = [empty] * len(self.past_names)
-        self.length = self.fed = 0
+        self.past = [empty] * len(self.past_names)
+        self.length = 0
 
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
-        self.fed = len(new[0])
+        n = len(new[0])
         binding = self.session.io_binding()
         binding.bind_cpu_input("ids", np.array(new))
-        binding.bind_cpu_input("positions", np.arange(self.length, self.length + self.fed))
+        binding.bind_cpu_input("positions", np.arange(self.length, self.length + n))
         binding.bind_cpu_input("rows", np.array(rows))
         for name, value in zip(self.past_names, self.past, strict=True):
             binding.bind_ortvalue_input(name, value)
         for name in ("logits", *self.present_names):
             binding.bind_output(name)
         self.session.run_with_iobinding(binding)
-        logits, *present = binding.get_outputs()
-        self.before, self.past = self.past, present
-        self.length += self.fed
+        logits, *self.past = binding.get_outputs()
+        self.length += n
         array: Array = logits.numpy()
         return array
-
-    def undo(self) -> None:
-        self.past = self.before
-        self.length -= self.fed
-
-    def text_after(self, prompt: str) -> str:
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_file(str(self.folder / "tokenizer.json"))
-        return str(tokenizer.decode(self.generate([tokenizer.encode(prompt).ids], 1).ids[0]))
 
 
 class LlamaCpp(StepEngine):
@@ -295,10 +255,12 @@ class LlamaCpp(StepEngine):
         self._quiet = llama_cpp.llama_log_callback(lambda *_: None)
         llama_cpp.llama_log_set(self._quiet, ctypes.c_void_p(0))
         options = llama_cpp.llama_model_default_params()
-        path = str(folder / "model.gguf").encode()
-        self.model = llama_cpp.llama_model_load_from_file(path, options)
+        path = folder / "model.gguf"
+        if not path.exists():
+            make_gguf(folder, path)
+        self.model = llama_cpp.llama_model_load_from_file(bytes(path), options)
         if not self.model:
-            raise Unsupported("llama.cpp can't load model.gguf")
+            raise ValueError("llama.cpp can't load model.gguf")
         vocabulary = llama_cpp.llama_model_get_vocab(self.model)
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
         self.context: Any = None
@@ -318,9 +280,9 @@ class LlamaCpp(StepEngine):
         """Set the type of the KV cache; here, keep the default."""
 
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
-        self.fed, logits_indices = len(new[0]), {row % len(new[0]) for row in rows}
-        batch = self.cpp.llama_batch_init(len(new) * self.fed, 0, 1)
-        tokens = [(s, n) for s in range(len(new)) for n in range(self.fed)]
+        length, logits_indices = len(new[0]), {row % len(new[0]) for row in rows}
+        batch = self.cpp.llama_batch_init(len(new) * length, 0, 1)
+        tokens = [(s, n) for s in range(len(new)) for n in range(length)]
         for i, (s, n) in enumerate(tokens):
             batch.token[i] = new[s][n]
             batch.pos[i] = self.length + n
@@ -332,14 +294,16 @@ class LlamaCpp(StepEngine):
         self.cpp.llama_batch_free(batch)
         if code:
             raise RuntimeError(f"llama_decode returned {code}")
-        self.length += self.fed
+        self.length += length
         shape = (len(new), len(rows), self.vocab_size)
         return np.ctypeslib.as_array(self.cpp.llama_get_logits(self.context), shape)
 
-    def undo(self) -> None:
-        self.length -= self.fed
-        memory = self.cpp.llama_get_memory(self.context)
-        self.cpp.llama_memory_seq_rm(memory, 0, self.length, -1)
+    def text_after(self, prompt: str) -> str:
+        """Return the first new token of llama.cpp's Python class, which has a tokenizer."""
+        path, n = str(self.folder / "model.gguf"), self.threads
+        llama = self.cpp.Llama(path, n_threads=n, n_threads_batch=n, verbose=False)
+        completion: Any = llama(prompt, max_tokens=1, temperature=0)
+        return str(completion["choices"][0]["text"])
 
 
 class LlamaCppFloat32(LlamaCpp):
@@ -350,32 +314,13 @@ class LlamaCppFloat32(LlamaCpp):
         options.flash_attn_type = self.cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
 
 
-def first_token_of_llama(folder: Path, threads: int, prompt: str) -> str:
-    """Return the first new token from llama.cpp's Python class, which has a tokenizer."""
-    from llama_cpp import Llama
-
-    llama = Llama(
-        str(folder / "model.gguf"), n_threads=threads, n_threads_batch=threads, verbose=False
-    )
-    completion: Any = llama(prompt, max_tokens=1, temperature=0)
-    return str(completion["choices"][0]["text"])
-
-
 ENGINES: dict[str, type[Engine]] = {
     "gpt2np": GPT2NP,
     "transformers": Transformers,
     "ctranslate2": CTranslate2,
     "onnxruntime": OnnxRuntime,
     "llama.cpp": LlamaCpp,
-    "llama.cpp-float32": LlamaCppFloat32,
 }
-ALL_ENGINES: dict[str, type[Engine]] = {**ENGINES, OLD: GPT2NP}
-
-
-def random_ids(n: int, seed: int = 0) -> Ids:
-    """Draw ids from GPT-2's vocabulary, without the end of text."""
-    ids: Ids = np.random.default_rng(seed).integers(50256, size=n).tolist()
-    return ids
 
 
 def measure_prefill(engine: Engine, tokens: int) -> dict[str, float]:
@@ -388,43 +333,21 @@ def measure_prefill(engine: Engine, tokens: int) -> dict[str, float]:
 
 def measure_decode(engine: Engine, context: int) -> dict[str, float]:
     """Measure new tokens/s of one sequence; `context` is the middle of the measured steps."""
-    steps = engine.steps
-    done = engine.generate([random_ids(context - steps // 2)], steps + 1)
-    return {"value": steps / done.rest}
+    done = engine.generate([random_ids(context - STEPS // 2)], STEPS + 1)
+    return {"value": STEPS / done.rest}
 
 
 def measure_batch(engine: Engine, sequences: int) -> dict[str, float]:
     """Measure new tokens/s of a batch, summed over the sequences."""
     prompts = [random_ids(BATCH_CONTEXT, seed) for seed in range(sequences)]
-    done = engine.generate(prompts, engine.steps + 1)
-    return {"value": engine.steps * sequences / done.rest}
-
-
-def measure_rows(engine: Engine, rows: int) -> dict[str, float]:
-    """Measure milliseconds of one call with several new tokens of one sequence, all logits."""
-    if not isinstance(engine, StepEngine) or engine.no_rows:
-        raise Unsupported(engine.no_rows)
-    engine.begin(1)
-    engine.feed([random_ids(DRAFT_CONTEXT)])
-    seconds = []
-    for _ in range(10):
-        start = time.perf_counter()
-        engine.feed([random_ids(rows)], range(-rows, 0)).argmax(-1)
-        seconds.append(time.perf_counter() - start)
-        engine.undo()
-    return {"value": 1000 * statistics.median(seconds)}
+    done = engine.generate(prompts, STEPS + 1)
+    return {"value": STEPS * sequences / done.rest}
 
 
 def measure_memory(engine: Engine, context: int) -> dict[str, float]:
-    """Measure the peak memory of this process in MiB: overall, and while decoding."""
-    before_decoding: list[float] = []
-
-    def prompt_done() -> None:
-        before_decoding.append(peak_memory())
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-    engine.generate([random_ids(context - engine.steps)], engine.steps + 1, prompt_done)
-    return {"value": max(before_decoding[0], peak_memory()), "decoding": peak_memory()}
+    """Measure the peak memory of this process in MiB."""
+    engine.generate([random_ids(context - STEPS)], STEPS + 1)
+    return {"value": peak_memory()}
 
 
 def peak_memory() -> float:
@@ -446,9 +369,7 @@ def check(engine: Engine, reference: str) -> dict[str, Any]:
     """Compare greedy ids, and the first logits, with those of transformers."""
     expected = np.load(reference)
     prompts, ids = expected["prompts"].tolist(), expected["ids"].tolist()
-    answer: dict[str, Any] = {"equal": engine.generate(prompts[:1], len(ids[0])).ids == ids[:1]}
-    with suppress(Unsupported):
-        answer["equal"] &= engine.generate(prompts, len(ids[0])).ids == ids
+    answer: dict[str, Any] = {"equal": engine.generate(prompts, len(ids[0])).ids == ids}
     if isinstance(engine, StepEngine):
         engine.begin(1)
         logits = engine.feed(prompts[:1])[0, -1]
@@ -461,7 +382,6 @@ TASKS: dict[str, Callable[[Engine, Any], dict[str, Any]]] = {
     "prefill": measure_prefill,
     "decode": measure_decode,
     "batch": measure_batch,
-    "rows": measure_rows,
     "memory": measure_memory,
 }
 
@@ -475,7 +395,7 @@ def serve(name: str, folder: Path, threads: int) -> None:
         print(json.dumps(message), file=answers, flush=True)
 
     try:
-        engine = ALL_ENGINES[name](folder, threads)
+        engine = (ENGINES | {OLD: GPT2NP})[name](folder, threads)
     except ImportError as error:
         return answer({"failed": f"not installed: {error.name}"})
     except Exception as error:
@@ -485,8 +405,6 @@ def serve(name: str, folder: Path, threads: int) -> None:
         task, argument = json.loads(line)
         try:
             answer(TASKS[task](engine, argument))
-        except Unsupported as error:
-            answer({"unsupported": str(error)})
         except Exception as error:
             answer({"failed": f"{type(error).__name__}: {error}"})
     return None
@@ -497,10 +415,7 @@ def print_first_token(name: str, folder: Path, threads: int, prompt: str) -> Non
 
     So only gpt2np, which runs as its own command, pays for an orderly exit.
     """
-    if name.startswith("llama.cpp"):
-        text = first_token_of_llama(folder, threads, prompt)
-    else:
-        text = ENGINES[name](folder, threads).text_after(prompt)
+    text = ENGINES[name](folder, threads).text_after(prompt)
     print(text, flush=True)
     os._exit(0)
 

@@ -4,8 +4,8 @@
     gpt2np serve --model weights
     python benchmarks/compare_harness.py weights ../shared/data http://127.0.0.1:8000 --limit 300
 
-The harness's model `local-completions` runs the tasks lambada_openai, wikitext, hellaswag, arc_easy
-and piqa on a running `gpt2np serve` of the same checkpoint, with 1 and with 8 requests at a time.
+The harness's model `local-completions` runs the tasks lambada_openai, wikitext, hellaswag and
+arc_easy on a running `gpt2np serve` of the same checkpoint, with 1 and with 8 requests at a time.
 All data are local files: LAMBADA's test set and pages of WikiText-2's test set. Questions for the
 other tasks are made from LAMBADA's passages. Greedy texts are compared, too.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -24,6 +25,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 from urllib.request import urlopen
+
+from common import markdown, print_header
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the tasks refer to data sets on the Hub
 
@@ -35,7 +38,6 @@ TASKS = {  # the harness's files
     "wikitext": "wikitext/wikitext.yaml",
     "hellaswag": "hellaswag/hellaswag.yaml",
     "arc": "arc/arc_easy.yaml",
-    "piqa": "piqa/piqa.yaml",
 }
 
 
@@ -55,22 +57,14 @@ def records_of(data: Path, first: int, limit: int, pages: int) -> dict[str, list
 def split_pages(text: str) -> list[str]:
     """Split the text of a WikiText file before every title, a line such as " = Robert Boulter = ".
 
-    The pages are those of lm-evaluation-harness's EleutherAI/wikitext_document_level. Blank text
-    before the first title is not a page.
+    Titles of sections have several = at each end. Blank text before the first title is no page.
     """
-    pages: list[list[str]] = [[]]
-    for line in text.split("\n"):
-        # A title has a single = at each end; titles of sections have several.
-        bare = line.replace("= = =", "===").replace("= =", "==").strip()
-        if bare.startswith("= ") and bare.endswith(" ="):
-            pages.append([])
-        pages[-1].append(line)
-    joined = ["\n".join(lines) for lines in pages]
-    return [page for page in joined[:-1] if page.strip()] + joined[-1:]
+    pages = re.split(r"(?m)^(?= = [^=].*[^=] = $)", text)
+    return [page for page in pages if page.strip()]
 
 
 def questions_of(texts: Sequence[str]) -> dict[str, list[Record]]:
-    """Make multiple-choice questions in three layouts.
+    """Make multiple-choice questions in two layouts.
 
     The right answer is the rest of a passage; wrong answers come from neighboring passages.
     """
@@ -79,31 +73,23 @@ def questions_of(texts: Sequence[str]) -> dict[str, list[Record]]:
         words = text.split()
         half = len(words) // 2
         parts.append([" ".join(part) for part in (words[:half], words[half:-5], words[-5:])])
-    questions: dict[str, list[Record]] = {"hellaswag": [], "arc": [], "piqa": []}
-    for i, (start, middle, end) in enumerate(parts):
-        neighbors = [parts[(i + step) % len(parts)] for step in range(1, 4)]
+    questions: dict[str, list[Record]] = {"hellaswag": [], "arc": []}
+    for i, (start, middle, _) in enumerate(parts):
         answer = i % 4
-        ends = [neighbor[2] for neighbor in neighbors]
-        ends.insert(answer, end)
-        rests = [neighbor[1] for neighbor in neighbors]
-        rests.insert(answer, middle)
+        choices = [parts[(i + step - answer) % len(parts)] for step in range(4)]
         questions["hellaswag"].append(
             {
                 "activity_label": "Reading",
                 "ctx_a": start,
                 "ctx_b": middle.partition(" ")[0],
-                "endings": [f"{rest} [step] {end}" for rest in rests],
+                "endings": [f"{rest} [step] {end}" for _, rest, end in choices],
                 "label": str(answer),
             }
         )
-        letters = list("ABCD")
-        options = {"text": ends, "label": letters}
+        options = {"text": [end for _, _, end in choices], "label": list("ABCD")}
         questions["arc"].append(
-            {"question": middle, "choices": options, "answerKey": letters[answer]}
+            {"question": middle, "choices": options, "answerKey": "ABCD"[answer]}
         )
-        wrong = neighbors[0][2]
-        pair = [end, wrong] if i % 2 == 0 else [wrong, end]
-        questions["piqa"].append({"goal": middle, "sol1": pair[0], "sol2": pair[1], "label": i % 2})
     return questions
 
 
@@ -223,14 +209,9 @@ def compare_server(
         for metric in numbers:
             yield f"{task} {metric}", [way[task][metric] for way in ways]
     prompts = [record["text"] for record in records["lambada"][:20]]
-    same = [equal_greedy_texts(prompts, peer, lm) for lm in (one, eight)]
-    yield f"greedy texts equal, of {len(prompts)}", [1.0, *same]
-
-
-def equal_greedy_texts(prompts: Sequence[str], one: Any, other: Any) -> float:
-    """Return the share of prompts that two models continue greedily with the same text."""
-    texts, others = (greedy_texts(lm, prompts, 40) for lm in (one, other))
-    return sum(map(str.__eq__, texts, others)) / len(prompts)
+    texts = greedy_texts(peer, prompts, 40)
+    same = [sum(map(str.__eq__, texts, greedy_texts(lm, prompts, 40))) for lm in (one, eight)]
+    yield "greedy texts equal", [len(prompts), *same]
 
 
 def _timed(way: str, run: Callable[..., dict[str, Numbers]], *arguments: Any) -> dict[str, Numbers]:
@@ -255,13 +236,12 @@ def main() -> int:
     counts = {name: len(records[name]) for name in args.tasks}
     print(f"{args.model}, from index {args.first} on: {counts}\n")
     records = {name: records[name] for name in args.tasks}
-    header = "| | transformers in the harness | server, 1 at a time | server, 8 at a time |"
-    rows = compare_server(args.model, args.server, records)
-    print(f"{header} difference |\n|---|---|---|---|---|")
-    for name, values in rows:
+    ways = ("transformers in the harness", "server, 1 at a time", "server, 8 at a time")
+    print_header("", *ways, "difference")
+    for name, values in compare_server(args.model, args.server, records):
         difference = max(abs(value / values[0] - 1) if values[0] else value for value in values)
-        cells = " | ".join(f"{value:.6g}" for value in values)
-        print(f"| {name} | {cells} | {difference:.1e} |", flush=True)
+        cells = (f"{value:.6g}" for value in values)
+        print(markdown(name, *cells, f"{difference:.1e}"), flush=True)
     return 0
 
 

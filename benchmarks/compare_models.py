@@ -1,34 +1,34 @@
 """Write a GPT-2 with random weights in every file format that compare.py's engines read.
 
-`make("gguf", folder, "small", vocabulary)` writes one part; compare.py calls it once per part, each
-time in a new process. The weights come from transformers' save_pretrained, the vocabulary from the
-test data, if there is any. reference.npz holds greedy ids and logits of transformers, with which
-compare.py checks every engine.
+    python compare_models.py FOLDER SHAPE
+
+The weights come from transformers' save_pretrained, the vocabulary from the test data, if there is
+any. reference.npz holds greedy ids and logits of transformers, with which compare.py checks every
+engine.
 """
 
 import json
 import shutil
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from compare_engines import random_ids
+from common import SHAPES, VOCABULARY
 from numpy.typing import NDArray
 
-SHAPES = {  # layers, heads, channels
-    "tiny": (2, 2, 64),
-    "small": (12, 12, 768),
-    "medium": (24, 16, 1024),
-    "large": (36, 20, 1280),
-}
 CHECKED_TOKENS, CHECKED_STEPS = 48, 8
 SPREAD = 0.02
 MARGIN = 0.02  # between the two best logits: a float16 KV cache changes logits by less
-VOCABULARY_FILES = ("vocab.json", "merges.txt")
 
 
-def make_weights(folder: Path, shape: str, vocabulary: Path | None) -> None:
+def random_ids(n: int, seed: int = 0) -> list[int]:
+    """Draw ids from GPT-2's vocabulary, without the end of text."""
+    ids: list[int] = np.random.default_rng(seed).integers(50256, size=n).tolist()
+    return ids
+
+
+def make_weights(folder: Path, shape: str) -> None:
     """Write config.json, model.safetensors, the tokenizer's files and reference.npz."""
     import torch
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
@@ -41,9 +41,9 @@ def make_weights(folder: Path, shape: str, vocabulary: Path | None) -> None:
         for parameter in model.parameters():
             parameter += SPREAD * torch.randn_like(parameter)
     model.save_pretrained(folder)
-    if vocabulary:
-        for name in VOCABULARY_FILES:
-            shutil.copy(vocabulary / name, folder)
+    if VOCABULARY.is_dir():
+        for name in ("vocab.json", "merges.txt"):
+            shutil.copy(VOCABULARY / name, folder)
         AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
     write_reference(folder, model)
 
@@ -78,13 +78,6 @@ def greedy(model: Any, prompt: list[int]) -> tuple[list[int], NDArray[np.float32
     return ids[len(prompt) :], logits[0].numpy(), min(margins)
 
 
-def make_ctranslate2(folder: Path) -> None:
-    """Write ctranslate2/ with the converter of CTranslate2."""
-    from ctranslate2.converters import TransformersConverter
-
-    TransformersConverter(str(folder)).convert(str(folder / "ctranslate2"), force=True)
-
-
 def read_weights(folder: Path) -> dict[str, NDArray[np.float32]]:
     """Return name → array, names without "transformer."."""
     from safetensors.numpy import load_file
@@ -106,12 +99,12 @@ GGUF_NAMES = {
 }
 
 
-def make_gguf(folder: Path, path: Path | None = None) -> None:
-    """Write model.gguf, or `path`: float32, matrices [out, in], the unembedding tied."""
+def make_gguf(folder: Path, path: Path) -> None:
+    """Write a GGUF file: float32, matrices [out, in], the unembedding tied."""
     import gguf
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    writer = gguf.GGUFWriter(path or folder / "model.gguf", "gpt2")
+    writer = gguf.GGUFWriter(path, "gpt2")
     writer.add_block_count(config["n_layer"])
     writer.add_context_length(config["n_positions"])
     writer.add_embedding_length(config["n_embd"])
@@ -250,23 +243,5 @@ def _add_onnx_layers(graph: OnnxGraph, config: dict[str, Any], w: dict[str, str]
     return caches
 
 
-PARTS: dict[str, Callable[[Path], None]] = {
-    "ctranslate2": make_ctranslate2,
-    "gguf": make_gguf,
-    "onnx": make_onnx,
-}
-
-
-def is_made(part: str, folder: Path) -> bool:
-    """Tell whether a part was completely written before."""
-    return (folder / f".{part}.made").exists()
-
-
-def make(part: str, folder: Path, shape: str, vocabulary: Path | None) -> None:
-    """Write "weights", or one of PARTS made from the weights."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if part == "weights":
-        make_weights(folder, shape, vocabulary)
-    else:
-        PARTS[part](folder)
-    (folder / f".{part}.made").touch()
+if __name__ == "__main__":
+    make_weights(Path(sys.argv[1]), sys.argv[2])

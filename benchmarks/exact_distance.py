@@ -2,7 +2,6 @@
 
     pip install mpmath gmpy2                                 # gmpy2 only makes mpmath faster
     python benchmarks/exact_distance.py [--checkpoints 100]
-    python benchmarks/exact_distance.py --gpt2 [--tokens 4]  # GPT-2 small's width, in long double
 
 The random checkpoints differ in every setting of a config. The pass in mpmath is written here once
 more, from the formulas, and shares no code with gpt2np. The exit code is 1 if an arg-max differs.
@@ -16,8 +15,6 @@ import numpy as np
 from record_bits import random_ids, random_model
 
 from gpt2np import GPT2
-from gpt2np.model.gpt2 import gpt2
-from gpt2np.model.plain import PlainContext, arrange_arrays
 
 DIGITS = 50
 ACTIVATIONS = ("gelu_new", "gelu", "relu", "silu", "tanh")
@@ -90,13 +87,6 @@ def mpmath_logits(model: GPT2, ids: list[int]) -> Array:
     return logits
 
 
-def long_double_logits(model: GPT2, ids: list[int]) -> Array:
-    """The same page in long double, which has 11 bits more than float64: (T, V)."""
-    weights = {name: array.astype(np.longdouble) for name, array in model.weights.items()}
-    context: Any = PlainContext(ids, model.config)
-    return gpt2(context, arrange_arrays(model.config, weights))
-
-
 def compare(model: GPT2, ids: list[int], right: Array) -> tuple[float, int]:
     """Return the exact pass's largest error, in units of the RMS, and the differing arg-maxes."""
     logits = GPT2(model.config, dict(model.weights), exact=True).forward([ids])
@@ -108,16 +98,7 @@ def compare(model: GPT2, ids: list[int], right: Array) -> tuple[float, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--checkpoints", type=int, default=100)
-    parser.add_argument("--gpt2", action="store_true", help="compare one block of GPT-2 small")
-    parser.add_argument("--tokens", type=int, default=4, help="with --gpt2: number of positions")
     args = parser.parse_args()
-    if args.gpt2:
-        model = random_model(vocab_size=50257, n_embd=768, n_head=12, n_layer=1)
-        ids = random_ids(args.tokens, 1, 50257)
-        error, differing = compare(model, ids, long_double_logits(model, ids))
-        print(f"GPT-2 small's width, {args.tokens} positions: {error:.2g} of the logits' RMS")
-        print(f"{differing} arg-maxes differ from those in long double")
-        return 1 if differing else 0
     results, positions = [], 0
     for seed in range(args.checkpoints):
         model, ids = random_checkpoint(seed)

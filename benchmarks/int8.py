@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from common import SHAPES, in_new_process, markdown, print_header
 from numpy.typing import NDArray
 from tqdm import tqdm
 
@@ -40,13 +39,6 @@ from gpt2np.model.weights import int8_nbytes
 Array = NDArray[Any]
 Logits = Callable[[list[int]], Array]
 
-SHAPES = {  # layers, heads, channels
-    "tiny": (2, 2, 64),
-    "small": (12, 12, 768),
-    "medium": (24, 16, 1024),
-    "large": (36, 20, 1280),
-    "xl": (48, 25, 1600),
-}
 WEIGHTS: tuple[Any, ...] = (None, "int8")
 WORK = {"decode": (1, 1, 64), "batch of 16": (16, 1, 64), "prompt of 512": (1, 512, 0)}
 """Name → number of sequences, new tokens of each, and tokens in each KV cache."""
@@ -86,13 +78,12 @@ def llama_forms(folder: Path, temporary: Path) -> dict[str, Logits]:
     for file in files:
         file.parent.mkdir()
     make_gguf(folder, files[0])
-    engines = {"llama.cpp, float32": LlamaCppFloat32(files[0].parent, 2)}
     options = llama_cpp.llama_model_quantize_default_params()
     options.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0
     names = [bytes(file) for file in files]
     if llama_cpp.llama_model_quantize(*names, options):
         raise SystemExit("llama.cpp can't quantize the model")
-    engines["llama.cpp, q8_0"] = LlamaCppFloat32(files[1].parent, 2)
+    engines = {f"llama.cpp, {f.parent.name}": LlamaCppFloat32(f.parent, 2) for f in files}
 
     def logits(engine: LlamaCppFloat32, ids: list[int]) -> Array:
         engine.begin(1)
@@ -160,20 +151,20 @@ def print_quality(text: Path, model: str, n_tokens: int, plot: Path | None) -> N
         forms = {**gpt2np_forms(lm.folder, temporary / "a"), **llama_forms(lm.folder, temporary)}
         results = compare(forms, windows)
     print(f"{lm.name}: {len(ids) - 1:,} tokens, {characters:,} characters", end="\n\n")
-    print("| form | perplexity | bits per character | KL divergence, nats | same best token |")
-    print("|---|---|---|---|---|")
+    print_header("form", "perplexity", "bits per character", "KL divergence, nats", "same best")
     for name, (nats, divergence, agreement) in results.items():
         bits = nats * (len(ids) - 1) / math.log(2) / characters
-        print(f"| {name} | {math.exp(nats):.3f} | {bits:.5f} ", end="")
-        print(f"| {divergence:.2e} | {agreement:.2%} |")
+        cells = f"{math.exp(nats):.3f}", f"{bits:.5f}", f"{divergence:.2e}", f"{agreement:.2%}"
+        print(markdown(name, *cells))
     if plot:
         divergences = {name: float(result[1]) for name, result in results.items() if result[1] > 0}
         label = "KL divergence from float32, nats"
         plot_bars(plot, label, list(divergences), {"": list(divergences.values())})
 
 
-def write_checkpoint(folder: Path, shape: str, dtype: str) -> GPT2Config:
-    """Write a random checkpoint in one of GPT-2's shapes."""
+@contextmanager
+def random_checkpoint(shape: str, dtype: str) -> Iterator[tuple[Path, GPT2Config]]:
+    """Write a random checkpoint in one of GPT-2's shapes. Yields the folder and the config."""
     n_layer, n_head, n_embd = SHAPES[shape]
     config = GPT2Config(n_layer=n_layer, n_head=n_head, n_embd=n_embd)
     sizes = {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd}
@@ -188,18 +179,11 @@ def write_checkpoint(folder: Path, shape: str, dtype: str) -> GPT2Config:
         name: (size, values(math.prod(size), 1 if ".ln_" in f".{name}" else 0))
         for name, size in weight_shapes(config).items()
     }
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
-    write_safetensors(folder / "model.safetensors", DTYPES[dtype], tensors)
-    return config
-
-
-@contextmanager
-def random_checkpoint(shape: str, dtype: str) -> Iterator[tuple[Path, GPT2Config]]:
-    """Yield the folder of a random checkpoint, and the config."""
     with tempfile.TemporaryDirectory(prefix="gpt2np-int8-") as temporary:
-        folder = Path(temporary) / shape
-        yield folder, write_checkpoint(folder, shape, dtype)
+        folder = Path(temporary)
+        (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
+        write_safetensors(folder / "model.safetensors", DTYPES[dtype], tensors)
+        yield folder, config
 
 
 def measure_peaks(folder: Path, weights: Any) -> tuple[int, int]:
@@ -219,30 +203,21 @@ def measure_peaks(folder: Path, weights: Any) -> tuple[int, int]:
     return loaded, used
 
 
-def peaks_in_new_process(folder: Path, weights: Any) -> tuple[int, int]:
-    """Run `measure_peaks` in a new process."""
-    command = [sys.executable, __file__, "peaks", str(folder), *([weights] if weights else [])]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    loaded, used = json.loads(done.stdout)
-    return loaded, used
-
-
 def print_memory(shapes: Sequence[str], dtype: str, plot: Path | None) -> None:
     """Print, and plot if asked, the peaks of each shape and form."""
     peaks: dict[str, list[float]] = {}
     print(f"{dtype} checkpoints", end="\n\n")
-    print("| shape | weights | size, MB | ÷ float32 | peak of loading, MB | of use, MB |")
-    print("|---|---|---|---|---|---|")
+    print_header("shape", "weights", "size, MB", "÷ float32", "peak of loading, MB", "of use, MB")
     for shape in shapes:
         with random_checkpoint(shape, dtype) as (folder, config):
             weights = weight_shapes(config)
             float32 = 4 * sum(map(math.prod, weights.values()))
             for form in WEIGHTS:
                 size = int8_nbytes(config, weights) if form else float32
-                loaded, used = peaks_in_new_process(folder, form)
-                columns = size / 1e6, size / float32, loaded / 1e6, used / 1e6
-                row = "| {:,.0f} | {:.3f} | {:,.0f} | {:,.0f} |".format(*columns)
-                print(f"| {shape} | {form or 'float32'} {row}", flush=True)
+                loaded, used = in_new_process(__file__, "peaks", str(folder), *filter(None, [form]))
+                sizes = [f"{nbytes / 1e6:,.0f}" for nbytes in (size, loaded, used)]
+                sizes.insert(1, f"{size / float32:.3f}")
+                print(markdown(shape, form or "float32", *sizes), flush=True)
                 peaks.setdefault(form or "float32", []).append(used / 1e9)
     if plot:
         plot_bars(plot, "peak memory, GB", shapes, peaks)
@@ -268,8 +243,7 @@ def work_of(model: GPT2, sequences: int, tokens: int, context: int) -> Callable[
 def print_speed(shapes: Sequence[str], processes: Any, rounds: int, seconds: float) -> None:
     """Print the tokens per second of both forms, and the median of the ratios of each round."""
     print(f"processes: {processes}; {rounds} rounds", end="\n\n")
-    print("| shape | work | float32, tokens/s | int8, tokens/s | int8 ÷ float32 (range) |")
-    print("|---|---|---|---|---|")
+    print_header("shape", "work", "float32, tokens/s", "int8, tokens/s", "int8 ÷ float32 (range)")
     for shape in shapes:
         with random_checkpoint(shape, "float32") as (folder, _):
             models = [GPT2.from_folder(folder, weights=weights) for weights in WEIGHTS]
@@ -284,7 +258,8 @@ def print_speed(shapes: Sequence[str], processes: Any, rounds: int, seconds: flo
                 float32, int8 = (sequences * tokens / median(turns[i::2]) for i in (0, 1))
                 ratios = sorted(a / b for a, b in zip(turns[::2], turns[1::2], strict=True))
                 spread = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-                print(f"| {shape} | {name} | {float32:.1f} | {int8:.1f} | {spread} |", flush=True)
+                row = markdown(shape, name, f"{float32:.1f}", f"{int8:.1f}", spread)
+                print(row, flush=True)
 
 
 def main() -> None:

@@ -176,7 +176,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Iterator[Array]]]]:
         yield f"{name}: hooked", partial(_on_random_model, hooked, shape)
     for name in ("odd heads", "wide heads", "erf GELU", "untied, prime"):
         for ranks in (2, 3):
-            yield f"{name}: {ranks} ranks", partial(_on_random_model, mixed, SHAPES[name], ranks)
+            yield f"{name}: {ranks} ranks", partial(_on_ranks, random_model(**SHAPES[name]), ranks)
     yield "bundled: mixed", lambda: mixed(LanguageModel.load(BUNDLED).model)
     yield "bundled: hooked", lambda: hooked(LanguageModel.load(BUNDLED).model)
     yield "bundled: prompts", lambda: prompts(LanguageModel.load(BUNDLED).model, [5, 100, 128])
@@ -191,20 +191,18 @@ def cases() -> Iterator[tuple[str, Callable[[], Iterator[Array]]]]:
     yield "124M: drafts", partial(drafts, small, 9)
     yield "124M: hooked", partial(hooked, small)
     for ranks in (2, 3):
-        yield f"124M: {ranks} ranks", partial(_on_ranks, mixed, small, ranks)
+        yield f"124M: {ranks} ranks", partial(_on_ranks, small, ranks)
     yield "124M: batch of 16, 3 ranks", partial(batch, small, 16)
 
 
 def _on_random_model(
-    compute: Callable[[GPT2], Iterator[Array]], shape: dict[str, Any], ranks: int = 1
+    compute: Callable[[GPT2], Iterator[Array]], shape: dict[str, Any]
 ) -> Iterator[Array]:
-    return _on_ranks(compute, random_model(**shape), ranks)
+    return compute(random_model(**shape))
 
 
-def _on_ranks(
-    compute: Callable[[GPT2], Iterator[Array]], model: GPT2, ranks: int
-) -> Iterator[Array]:
-    return compute(with_processes(model, ranks) if ranks > 1 else model)
+def _on_ranks(model: GPT2, ranks: int) -> Iterator[Array]:
+    return mixed(with_processes(model, ranks))
 
 
 def digest(arrays: Iterator[Array]) -> str:

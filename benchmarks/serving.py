@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import re
 import signal
@@ -39,6 +38,8 @@ from urllib.error import URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+from common import environment, markdown, print_header, say
+
 MAX_STREAMS = 64
 CONTEXT = 512  # tokens of llama-server's KV cache for each stream
 BATCH = 16
@@ -48,9 +49,6 @@ PAUSE = 1.0  # seconds between turns, in which threads stop to spin
 LENGTHS = (0.1, 0.15, 0.2, 0.25, 0.3)  # of a client's requests, as shares of --tokens
 WORDS = ("the king", "a fox", "my sister", "an old ship", "the river", "nobody", "some children")
 OPTIONS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "ignore_eos": True}
-# The shell's settings of BLAS and OpenMP may slow down one of the servers.
-SETTINGS = ("OPENBLAS_", "OMP_", "MKL_")
-ENVIRONMENT = {name: v for name, v in os.environ.items() if not name.startswith(SETTINGS)}
 
 
 @dataclass
@@ -128,7 +126,7 @@ def running(command: list[str], url: str = "") -> Iterator[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE if not url else None,
         text=True,
-        env=ENVIRONMENT,
+        env=environment(),
     )
     try:
         for line in process.stderr or ():
@@ -199,9 +197,9 @@ def serve_batches(model: str, n_tokens: int) -> None:
 def batches(model: str, n_tokens: int) -> Iterator[subprocess.Popen[str]]:
     """Run `serve_batches` in a new process."""
     command = [sys.executable, __file__, "--model", model, "--tokens", str(n_tokens), "--batches"]
-    environment = {**ENVIRONMENT, "OPENBLAS_THREAD_TIMEOUT": "20"}  # as gpt2np's commands do
+    variables = environment(OPENBLAS_THREAD_TIMEOUT="20")  # as gpt2np's commands do
     with subprocess.Popen(
-        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables
     ) as process:
         yield process
 
@@ -211,11 +209,6 @@ def batch_speed(process: subprocess.Popen[str]) -> float:
     assert process.stdin and process.stdout
     print(file=process.stdin, flush=True)
     return float(process.stdout.readline())
-
-
-def say(line: str) -> None:
-    """Print a progress line to stderr."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def measure(args: argparse.Namespace, urls: dict[str, str]) -> None:
@@ -247,10 +240,10 @@ def measure(args: argparse.Namespace, urls: dict[str, str]) -> None:
                     time.sleep(PAUSE)
                     batch_rates.append(batch_speed(process))
                     say(f"{number + 1} of {args.rounds} | generate_batch | {batch_rates[-1]:.0f}")
-    print("| streams | server | tokens/s | first token p50, ms | p99 | between p50, ms | p99 |")
-    print("|---|---|---|---|---|---|---|")
+    times = ("first token p50, ms", "p99", "between p50, ms", "p99")
+    print_header("streams", "server", "tokens/s", *times)
     for (n_streams, name), result in sorted(results.items(), key=lambda item: item[0][0]):
-        print(f"| {n_streams} | {name} | {result.row()} |")
+        print(markdown(n_streams, name, result.row()))
     if batch_rates:
         served = results[BATCH, next(iter(urls))].rates
         ratios = [a / b for a, b in zip(served, batch_rates, strict=True)]

@@ -1,35 +1,33 @@
 """Measure tokens per second with and without draft tokens, in turns in one process.
 
-    python benchmarks/speculation.py [MODEL] [--draft MODEL] [--tokens 200] [--rounds 3]
+    python benchmarks/speculation.py [MODEL] [--tokens 200] [--rounds 3]
     python benchmarks/speculation.py [MODEL] --rows
 
 The first form continues prompts of several kinds, greedily and at the default options, without
-drafts, with the drafts that are the default, and with a draft model if one is given. It also checks
-that the ids are the same. The second form measures passes over 1 to 16 rows: the costs from which
-`gpt2np/generation/speculation.py` decides how many draft tokens pay off.
+drafts and with the default drafts. It also checks that the ids are the same. The second form
+measures passes over 1 to 16 rows: the costs from which `gpt2np/generation/speculation.py` decides
+how many draft tokens pay off.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+
+from common import DATA
 
 from gpt2np import GPT2, LanguageModel
 from gpt2np.generation.options import Options
 
-BESIDE = Path(__file__).parents[2] / "shared" / "data"
-DATA = Path(os.environ.get("GPT2NP_TEST_DATA", BESIDE))
 SETTINGS: dict[str, Options] = {"greedy": {"temperature": 0.0}, "defaults": {}}
 CLASSES = ("stories", "code", "lists", "random bytes", "other languages")
 
 
-def prompts_of(kind: str, data: Path, number: int) -> list[str]:
-    """Return prompts of one class; all but lists and random bytes come from files in `data`."""
+def prompts_of(kind: str, number: int) -> list[str]:
+    """Return prompts of one class; all but lists and random bytes come from the test data."""
     rng = random.Random(kind)
     if kind == "lists":
         items = ["apples", "pears", "plums", "figs", "nuts", "bread", "cheese", "salt"]
@@ -42,7 +40,7 @@ def prompts_of(kind: str, data: Path, number: int) -> list[str]:
         "code": "text/code/*",
         "other languages": "text/udhr/*",
     }
-    files = sorted(data.glob(patterns[kind]))
+    files = sorted(DATA.glob(patterns[kind]))
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
     if kind == "stories":
         texts = texts[0].split("<|endoftext|>")
@@ -82,22 +80,20 @@ def measure_rows(model: GPT2, context: int, rounds: int) -> Iterator[str]:
 
 def measure_class(
     lm: LanguageModel,
-    draft: LanguageModel | None,
     prompts: list[str],
     options: Options,
     rounds: int,
     clock: Callable[[], float],
 ) -> str:
     """Measure one class of prompts; return a line of the table."""
-    ways = ["none", "auto", *(["model"] if draft else [])]
-    totals = dict.fromkeys(ways, 0.0)
+    totals = {"none": 0.0, "auto": 0.0}
     n_tokens, worst = 0, float("inf")
     for number, prompt in enumerate(prompts):
-        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        seconds: dict[str, list[float]] = {way: [] for way in totals}
         ids = {}
         for turn in range(-1, rounds):  # turn -1 is a warm-up
-            for way in ways[turn % len(ways) :] + ways[: turn % len(ways)]:
-                lm.use_draft(draft if way == "model" and draft else way)
+            for way in sorted(totals, reverse=bool(turn % 2)):
+                lm.use_draft(way)
                 given: Options = {**options, "seed": number, "ignore_eos": True}
                 start = clock()
                 ids[way] = lm.generate(prompt, **given).ids
@@ -105,13 +101,12 @@ def measure_class(
                     seconds[way].append(clock() - start)
         assert all(found == ids["none"] for found in ids.values()), "drafts changed the text"
         medians = {way: statistics.median(values) for way, values in seconds.items()}
-        for way in ways:
-            totals[way] += medians[way]
+        for way, middle in medians.items():
+            totals[way] += middle
         worst = min(worst, medians["none"] / medians["auto"])
         n_tokens += len(ids["none"])
     speeds = "".join(f"{n_tokens / seconds:9.1f}" for seconds in totals.values())
-    ratios = "".join(f"{totals['none'] / totals[way]:9.2f}" for way in ways[1:])
-    return f"{speeds}{ratios}{worst:15.2f}"
+    return f"{speeds}{totals['none'] / totals['auto']:9.2f}{worst:15.2f}"
 
 
 def main() -> None:
@@ -119,13 +114,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("model", nargs="?", default="bundled", help="name or folder (default: bundled)")
-    add("--draft", help="draft model to compare with")
     add("--prompts", type=int, default=10, help="prompts of each class (default: 10)")
     add("--tokens", type=int, default=200, help="new tokens per prompt (default: 200)")
     add("--rounds", type=int, default=3, help="number of rounds (default: 3)")
     add("--processes", type=int, default=1, help="number of processes (default: 1)")
     add("--classes", choices=CLASSES, nargs="+", default=CLASSES, help="classes (default: all)")
-    add("--data", type=Path, default=DATA, help=f"folder with the texts (default: {DATA})")
     cpu = "measure CPU time of one process, which other programs disturb less"
     add("--cpu-time", action="store_true", help=cpu)
     add("--rows", action="store_true", help="measure the cost of rows, not the drafts")
@@ -134,16 +127,13 @@ def main() -> None:
     if args.rows:
         print(*measure_rows(lm.model, 200, 40 * args.rounds), sep="\n")
         return
-    draft = LanguageModel.load(args.draft, draft="none") if args.draft else None
-    names = ["none", "auto", *(["model"] if draft else [])]
-    header = "".join(f"{name:>9}" for name in [*names, *(f"{name} ÷" for name in names[1:])])
-    print(f"{'tokens/s':26}{header}{'worst prompt':>15}")
+    print(f"{'tokens/s':26}{'none':>9}{'auto':>9}{'auto ÷':>9}{'worst prompt':>15}")
     for setting, chosen in SETTINGS.items():
         for kind in args.classes:
-            prompts = prompts_of(kind, args.data, args.prompts)
+            prompts = prompts_of(kind, args.prompts)
             options: Options = {**chosen, "max_new_tokens": args.tokens}
             clock = time.process_time if args.cpu_time else time.perf_counter
-            line = measure_class(lm, draft, prompts, options, args.rounds, clock)
+            line = measure_class(lm, prompts, options, args.rounds, clock)
             print(f"{setting:9}{kind:17}{line}", flush=True)
 
 

@@ -20,21 +20,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-_SHARED = [folder / "shared" / "data" for folder in (CHECKOUT, CHECKOUT.parent)]
-DATA = Path(
-    os.environ.get("GPT2NP_TEST_DATA", next(filter(Path.is_dir, _SHARED), _SHARED[1]))
-).resolve()
-FILES = (DATA / "gpt2-tokenizer" / "vocab.json", DATA / "gpt2-tokenizer" / "merges.txt")
-PROMPT = "GPT2 was created by OpenAI"
-START = f"from gpt2np import Tokenizer; Tokenizer.load({str(FILES[0].parent)!r}).encode"
-ENVIRONMENT = {
-    **os.environ,
-    "GPT2NP_TEST_DATA": str(DATA),
-    "PYTHONPATH": os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")])),
-}
+from common import DATA, VOCABULARY, environment, in_new_process
+
+FILES = (VOCABULARY / "vocab.json", VOCABULARY / "merges.txt")
+START = f"from gpt2np import Tokenizer; Tokenizer.load({str(VOCABULARY)!r}).encode('GPT2 was it')"
 Encode = Callable[[str], list[int]]
 
 
@@ -42,7 +32,7 @@ def gpt2np() -> Encode:
     """Load GPT-2's vocabulary with gpt2np."""
     from gpt2np import Tokenizer
 
-    return Tokenizer.load(FILES[0].parent).encode
+    return Tokenizer.load(VOCABULARY).encode
 
 
 def tiktoken() -> Encode:
@@ -132,11 +122,7 @@ def measure_in_turns(
     results: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
     for _ in range(rounds):
         for engine in engines:
-            command = [sys.executable, __file__, "--measure", engine, task]
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, text=True, check=True, env=ENVIRONMENT
-            )
-            results[engine].append(json.loads(done.stdout))
+            results[engine].append(in_new_process(__file__, "--measure", engine, task))
     return results
 
 
@@ -172,11 +158,11 @@ def print_hard_inputs(rounds: int) -> None:
 
 def print_start(rounds: int) -> None:
     """Print the time that loading GPT-2's vocabulary and encoding a prompt add to a start."""
-    seconds: dict[str, list[float]] = {"pass": [], f"{START}({PROMPT!r})": []}
+    seconds: dict[str, list[float]] = {"pass": [], START: []}
     for _ in range(rounds):
         for code, times in seconds.items():
             before = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+            subprocess.run([sys.executable, "-c", code], check=True, env=environment())
             times.append(time.perf_counter() - before)
     bare, full = (statistics.median(times) * 1000 for times in seconds.values())
     print(
