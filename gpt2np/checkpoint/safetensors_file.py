@@ -175,13 +175,23 @@ def _map_file(path: Path) -> NDArray[np.uint8]:
         raise CheckpointError(f"cannot map {path} into memory: {error_reason(error)}") from error
 
 
-def release(array: NDArray[Any]) -> None:
-    """Free the memory of a memory-mapped array; the next access reads the file again."""
-    base: Any = array
+def is_mapped(array: Any) -> bool:
+    """Tell whether an array is a read-only view of a memory-mapped file."""
+    return _memory_map(array) is not None
+
+
+def _memory_map(array: Any) -> mmap.mmap | None:
+    base = array
     while isinstance(base, np.ndarray):
         base = base.base
     mapped = base.obj if isinstance(base, memoryview) else base
-    if sys.platform != "linux" or not isinstance(mapped, mmap.mmap) or array.flags.writeable:
+    return mapped if isinstance(mapped, mmap.mmap) and not array.flags.writeable else None
+
+
+def release(array: NDArray[Any]) -> None:
+    """Free the memory of a memory-mapped array; the next access reads the file again."""
+    mapped = _memory_map(array)
+    if sys.platform != "linux" or mapped is None:
         return
     start = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
     # Other data on the first page is affected, too.

@@ -12,48 +12,19 @@ Shape letters: n rows; I groups of k inputs by P panels of m outputs in a packed
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads, small_kernels
-from gpt2np.kernels.matmul import SMALL_BATCH, matmul, split_k
-from gpt2np.kernels.packed_matrix import PackedMatrix, is_stored_by_output, join_panels
+from gpt2np.kernels.matmul import SMALL_BATCH, matmul
+from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.kernels.threads import even_slices, parallel_for
 
 _MAX_CHUNK = 64  # rows
 _MAX_GEMM_CHUNK = 256  # rows; GEMM copies its matrix once per chunk
 _MAX_REDUCED = 4096  # numbers; one reduction of more is slower than a loop of additions
-
-
-@dataclass(frozen=True)
-class PackedHeads:
-    """The weights of the linear layer that computes queries, keys and values, split by head.
-
-    Attributes:
-        panels: (I, 3, H, k, D): I groups of k inputs; queries, keys, values; H heads; D channels.
-        bias: (3, H, 1, D).
-        scale: (I, 3, H, D), the factor of each column of a panel if the panels are int8, else None.
-    """
-
-    panels: Array
-    bias: Array
-    scale: Array | None = None
-    _joined: dict[int, Array] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def joined(self, n: int) -> Array | None:
-        """Return the matrices (groups, 3, I / groups · k, H·D) that n rows multiply.
-
-        Returns None if rows multiply the panels.
-        """
-        if small_kernels() or not is_stored_by_output(self.panels):
-            return None
-        groups = split_k(n, len(self.panels))
-        if groups not in self._joined:
-            self._joined[groups] = join_panels(self.panels, groups)
-        return self._joined[groups]
 
 
 def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = None) -> Array:
@@ -77,23 +48,30 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
 
 def unembed(x: Array, w: PackedMatrix) -> Array:
     """Return the logits (n, V) for final hidden states x (n, C), in chunks of rows."""
-    return by_rows(partial(linear, w=w), x, width=w.shape[1])
+    parts = [by_rows(partial(linear, w=part), x, width=part.shape[1]) for part in w.parts()]
+    return np.concatenate(parts, axis=1) if parts[1:] else parts[0]
 
 
-def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
-    """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D)."""
-    panels, joined = w.panels[:, :, heads], w.joined(len(x))
-    n, (groups, _, h, k, d) = x.shape[0], panels.shape
-    if joined is None:
-        qkv = matmul(_by_group(x, groups * k, groups)[:, None], panels)  # (I, 3, h, N, D)
+def project_heads(x: Array, w: PackedMatrix, heads: slice) -> Array:
+    """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D).
+
+    Each of the 3·H panels of w computes the queries, keys or values of one head.
+    """
+    n, (groups, n_panels, k, d) = x.shape[0], w.data.shape
+    n_head, factors = n_panels // 3, w.factors(n)
+    rows = _by_group(x, groups * k, len(factors))
+    if factors is w.data:
+        panels = factors.reshape(groups, 3, n_head, k, d)[:, :, heads]
+        qkv = matmul(rows[:, None], panels)  # (I, 3, h, N, D)
     else:
-        columns = joined[..., heads.start * d : heads.stop * d]
-        qkv = matmul(_by_group(x, groups * k, len(joined)), columns)  # (groups, 3, N, h·D)
-        qkv = qkv.reshape(len(joined), 3, n, h, d).swapaxes(2, 3)
+        columns = factors.reshape(len(factors), -1, 3, n_head * d).swapaxes(1, 2)
+        qkv = matmul(rows, columns[..., heads.start * d : heads.stop * d])  # (groups, 3, N, h·D)
+        qkv = qkv.reshape(len(factors), 3, n, -1, d).swapaxes(2, 3)
     if w.scale is not None:
-        qkv *= w.scale[:, :, heads, None]
+        qkv *= w.scale.reshape(groups, 3, n_head, 1, d)[:, :, heads]
     qkv = sum_partials(qkv)
-    qkv += w.bias[:, heads]
+    if w.bias is not None:
+        qkv += w.bias.reshape(3, n_head, 1, d)[:, heads]
     return qkv
 
 

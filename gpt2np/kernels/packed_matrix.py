@@ -9,6 +9,7 @@ matrices and those of int8, whose panels are converted before each product, stay
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +27,11 @@ Smaller matrices stay in the cache, and GEMM copies their panels faster than it 
 Zen 3, the bundled model takes 0.7 to 0.9 of the time for 1 to 16 sequences.
 """
 
+CHUNK_COLUMNS = 2048
+"""Columns of a transposed matrix that are packed at a time: whole panels."""
+
 _MIN_SHARED_SIZE = 100_000  # numbers; copying fewer takes less time than waking a thread
+_FILLED_SIZE = 500_000  # numbers copied by one call, which should stay in the cache
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,18 @@ class PackedMatrix:
         return self._joined[groups]
 
     @classmethod
+    def view_of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix | None:
+        """Return a view of a matrix [in, out] as panels, or None if the panels need a copy.
+
+        The panels are not contiguous: with small-matrix kernels, products take twice the time and
+        have the same bits.
+        """
+        i, p, k, m = _data_shape(matrix.shape, panel_shape)
+        if (i * k, p * m) != matrix.shape or matrix.strides[1] != matrix.itemsize:
+            return None
+        return cls(matrix.reshape(i, k, p, m).swapaxes(1, 2), (i * k, p * m), panel_shape)
+
+    @classmethod
     def in_buffer(
         cls, buffer: Array, shape: tuple[int, int], panel_shape: tuple[int, int]
     ) -> PackedMatrix:
@@ -104,38 +121,49 @@ class PackedMatrix:
         )
         return part
 
-    def fill(self, matrix: Array) -> None:
-        """Overwrite the panels with a matrix [in, out], finite if the panels are quantized."""
-        threads = python_threads() if self.data.size > _MIN_SHARED_SIZE else 1
-        shares = even_slices(self.data.shape[1], threads)
-        parallel_for(lambda panels: self._fill(matrix, panels), shares, threads)
+    def fill(self, matrix: Array, start: int = 0) -> None:
+        """Overwrite the columns from `start` on with a matrix [in, n], finite if quantized.
 
-    def _fill(self, matrix: Array, panels: slice) -> None:
-        k, m = self.panel_shape
-        for p in range(panels.start, panels.stop):
-            for i in range(len(self.data)):
-                panel, block = self.data[i, p], matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
-                if self.scale is not None:
-                    block, self.scale[i, p, : block.shape[1]] = quantize(block)
-                elif is_stored_by_output(panel):
-                    # Rows of the matrix evict each other from the cache while they are transposed:
-                    # 250 ms for GPT-2 small, 140 with a copy.
-                    block = block.copy("K")
-                if block.shape != panel.shape:
-                    panel[...] = 0
-                panel[: block.shape[0], : block.shape[1]] = block
+        `start` must begin a panel. The last panel is padded with zeros.
+        """
+        m = self.panel_shape[1]
+        n_panels = -(-matrix.shape[1] // m)
+        threads = python_threads() if matrix.size > _MIN_SHARED_SIZE else 1
+
+        def fill_panels(panels: slice) -> None:
+            columns = matrix[:, panels.start * m : panels.stop * m]
+            self._fill(columns, slice(start // m + panels.start, start // m + panels.stop))
+
+        chunks = even_slices(n_panels, max(threads, matrix.size // _FILLED_SIZE))
+        parallel_for(fill_panels, chunks, threads)
+
+    def _fill(self, columns: Array, panels: slice) -> None:
+        (groups, _, k, _), m = self.data.shape, self.panel_shape[1]
+        n_panels = panels.stop - panels.start
+        padding = groups * k - len(columns), n_panels * m - columns.shape[1]
+        if any(padding):
+            columns = np.pad(columns, [(0, padding[0]), (0, padding[1])])
+        target = self.data[:, panels]
+        if is_stored_by_output(target):
+            # Rows of the matrix evict each other from the cache while they are transposed.
+            columns = columns.copy("K")
+        blocks = columns.reshape(groups, k, n_panels, m).swapaxes(1, 2)
+        if self.scale is not None:
+            blocks, self.scale[:, panels, :m] = quantize(blocks)
+        target[..., :m], target[..., m:] = blocks, 0
+
+    def parts(self) -> Iterator[PackedMatrix]:
+        """Yield all columns in packed matrices, of which each is valid until the next."""
+        yield self
 
     def unpack(self) -> Array:
         """Return the matrix [in, out] as a new array."""
-        k, m = self.panel_shape
-        matrix = np.empty(self.shape, self.data.dtype if self.scale is None else self.scale.dtype)
-        for i in range(len(self.data)):
-            for p in range(self.data.shape[1]):
-                block = matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
-                block[...] = self.data[i, p, : block.shape[0], : block.shape[1]]
-                if self.scale is not None:
-                    block *= self.scale[i, p, : block.shape[1]]
-        return matrix
+        (groups, n_panels, k, _), m = self.data.shape, self.panel_shape[1]
+        blocks = self.data[..., :m]
+        if self.scale is not None:
+            blocks = blocks * self.scale[:, :, None, :m]
+        matrix = blocks.swapaxes(1, 2).reshape(groups * k, n_panels * m)
+        return matrix[: self.shape[0], : self.shape[1]].copy()
 
     def gather_columns(self, indices: IntArray) -> Array:
         """Return the columns at n indices, as the rows of an array (n, in)."""
@@ -145,6 +173,33 @@ class PackedMatrix:
             columns = columns * self.scale[:, p, j].T[..., None]
         n, groups, k = columns.shape
         return columns.reshape(n, groups * k)[:, : self.shape[0]]
+
+
+class UnpackedMatrix(PackedMatrix):
+    """A matrix [in, out] whose columns are contiguous; a product packs some columns at a time."""
+
+    @classmethod
+    def view_of(cls, matrix: Array, panel_shape: tuple[int, int]) -> UnpackedMatrix:
+        return cls(matrix, (matrix.shape[0], matrix.shape[1]), panel_shape)
+
+    def parts(self) -> Iterator[PackedMatrix]:
+        n_in, n_out = self.shape
+        size = packed_size((n_in, CHUNK_COLUMNS), self.panel_shape)
+        buffer = np.empty(size, self.data.dtype)
+        for start in range(0, n_out, CHUNK_COLUMNS):
+            columns = self.data[:, start : start + CHUNK_COLUMNS]
+            shape = n_in, columns.shape[1]
+            memory = buffer[: packed_size(shape, self.panel_shape)]
+            packed = PackedMatrix.in_buffer(memory, shape, self.panel_shape)
+            packed.fill(columns)
+            yield packed
+
+    def unpack(self) -> Array:
+        return self.data.copy()
+
+    def gather_columns(self, indices: IntArray) -> Array:
+        columns: Array = self.data.T[indices]
+        return columns
 
 
 def is_stored_by_output(panels: Array) -> bool:
@@ -165,18 +220,18 @@ def join_panels(panels: Array, groups: int) -> Array:
 
 
 def quantize(matrix: Array) -> tuple[Array, Array]:
-    """Round each column to integers of at most 127 times a scale (absmax quantization).
+    """Round each column (…, in, out) to integers of at most 127 times a scale: absmax quantization.
 
     The scales have 16 binary digits, so that integer times scale is exact: quantizing a quantized
     matrix again changes nothing.
 
-    Returns the integers, in the matrix's shape and dtype, and the scales (out,).
+    Returns the integers, in the matrix's shape and dtype, and the scales (…, out).
     """
-    largest = np.maximum(matrix.max(0), -matrix.min(0))
+    largest = np.maximum(matrix.max(-2), -matrix.min(-2))
     digits, exponent = np.frexp(largest / 127)
     scale = np.ldexp(np.ceil(digits * 2**16) / 2**16, exponent)
     scale = np.where(scale > 0, scale, 1).astype(matrix.dtype)
-    return np.rint(matrix / scale), scale
+    return np.rint(matrix / scale[..., None, :]), scale
 
 
 def packed_size(shape: tuple[int, int], panel_shape: tuple[int, int]) -> int:

@@ -8,7 +8,6 @@ from typing import Protocol, TypeVar
 from gpt2np.kernels.array import Array, BoolArray, IntArray
 
 LinearT = TypeVar("LinearT", contravariant=True)
-HeadsT = TypeVar("HeadsT", contravariant=True)
 
 
 class KV(Protocol):
@@ -21,10 +20,10 @@ class KV(Protocol):
         """Return p·v: (h, n, T) → (h, n, D)."""
 
 
-class ModelContext(Protocol[LinearT, HeadsT]):
+class ModelContext(Protocol[LinearT]):
     """The eight members that the forward pass uses.
 
-    `LinearT` is the type of a linear layer's weights, and `HeadsT` that of `c_attn`.
+    `LinearT` is the type of a linear layer's weights.
     """
 
     token_ids: IntArray
@@ -39,7 +38,7 @@ class ModelContext(Protocol[LinearT, HeadsT]):
     def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array: ...
 
     def attention(
-        self, attend: Callable[[Array, KV, BoolArray], Array], x: Array, w: HeadsT, layer: int
+        self, attend: Callable[[Array, KV, BoolArray], Array], x: Array, w: LinearT, layer: int
     ) -> Array: ...
 
     def requested(self, x: Array, z: Array, layer: int) -> tuple[Array, Array]: ...

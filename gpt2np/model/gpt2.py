@@ -44,13 +44,12 @@ time; D = C / H channels of a head; F = n_inner; V = vocab_size. A hook sees who
 """
 
 from gpt2np.kernels.array import Array, BoolArray
-from gpt2np.kernels.linear import PackedHeads
 from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.model.context import KV, ModelContext
 from gpt2np.model.ops import causal_softmax
 from gpt2np.model.weights import BlockWeights, ModelWeights
 
-Context = ModelContext[PackedMatrix, PackedHeads]
+Context = ModelContext[PackedMatrix]
 
 
 def gpt2(ctx: Context, w: ModelWeights) -> Array:

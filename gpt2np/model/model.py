@@ -80,10 +80,12 @@ class GPT2:
         is_possible = weight_dtype is None or (weight_dtype == "int8" and not exact)
         check_argument(is_possible, "weight_dtype", weight_dtype, expected)
         self.exact = exact
-        self.weights = Weights(config, weights, quantize=weight_dtype == "int8", exact=exact)
+        packed = Weights(config, weights, quantize=weight_dtype == "int8", exact=exact)
+        self.weights = packed
         contexts = (ExactContext, HookedExactContext) if exact else (Context, HookedContext)
-        forward = partial(gpt2, w=self.weights.layers)
-        self._runner = ModelRunner(forward, config, self.dtype, *contexts)
+        self._runner = ModelRunner(
+            lambda ctx: gpt2(ctx, packed.layers), config, self.dtype, *contexts
+        )
         self._group: ProcessGroup | None = None
         self._folder: Path | None = None
 
@@ -247,7 +249,7 @@ class GPT2:
         if (size := min(tuner.max_ranks if tuner else int(count), max_processes())) > 1:
             from gpt2np.runtime.process_group import ProcessGroup, create_workers
 
-            width, max_kept = self.weights.layers.max_width, self.weights.nbytes // 2
+            width, max_kept = self.weights.max_width, self.weights.nbytes // 2
             with suppress(OSError):  # the system refuses shared memory
                 workers = create_workers(self._runner, size, width, max_kept)
                 self._group = ProcessGroup(self._runner, workers, size, self, tuner)
@@ -317,6 +319,8 @@ class GPT2:
         indices = check_logits_indices(logits_indices, n_tokens)
         group = self._group  # another thread may replace it
         lengths = [cache.length for cache in caches]
+        is_alone = group is None or group.tuner is not None  # no worker is forked in the first pass
+        self.weights.prepare(is_short=is_alone and n_tokens <= SMALL_BATCH)
         try:
             if group and hook is None and len(indices) <= SMALL_BATCH:
                 reserve(caches, list(map(len, new)), group.allocate)
@@ -331,5 +335,6 @@ class GPT2:
     @np.errstate(under="ignore")
     def unembed(self, x: Array) -> Array:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
+        self.weights.prepare(is_short=False)
         with single_threaded_blas():
             return self._runner.context.unembed(x, self.weights.layers.lm_head)

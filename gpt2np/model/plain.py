@@ -153,4 +153,4 @@ class PlainContext:
 
 
 if TYPE_CHECKING:
-    _fulfils: type[ModelContext[PlainLinear, PlainLinear]] = PlainContext
+    _fulfils: type[ModelContext[PlainLinear]] = PlainContext

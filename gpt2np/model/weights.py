@@ -1,12 +1,16 @@
 """A model's weights by name, and packed in the structure that the forward pass reads.
 
 Every matrix is copied into panels (`gpt2np.kernels.packed_matrix`), which replace the original
-array. So nothing is read from the weights' file any more, and the file may be replaced.
+array. Then nothing is read from the weights' file any more, and the file may be replaced.
+
+The copies take a second or less, but longer than a short pass. Where they change no bit, a short
+first pass therefore reads the mapped file: the first token of a program comes sooner.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,13 +20,17 @@ import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
-from gpt2np.checkpoint.safetensors_file import StoredArray, release
+from gpt2np.checkpoint.safetensors_file import StoredArray, is_mapped, release
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.kernels.blas import halves_long_sums
+from gpt2np.kernels.blas import halves_long_sums, small_kernels
 from gpt2np.kernels.exact import ExactLinear
-from gpt2np.kernels.linear import PackedHeads
-from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
+from gpt2np.kernels.packed_matrix import (
+    CHUNK_COLUMNS,
+    PackedMatrix,
+    UnpackedMatrix,
+    packed_size,
+)
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
 from gpt2np.progress import progress_bar
 
@@ -30,7 +38,6 @@ _PANEL_WIDTH = 64  # outputs
 _MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
 _MAX_UNDIVIDED_SUM = 320  # products; GEMM cuts longer sums (`halves_long_sums`)
 _SLOW_SIZE = 100_000_000  # numbers whose conversion takes about a second
-_CHUNK_COLUMNS = 2048  # columns of a transposed matrix packed at a time; whole panels
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class BlockWeights:
 
     layer: int
     ln_1: Callable[[Array], Array]
-    c_attn: PackedHeads
+    c_attn: PackedMatrix
     attn_c_proj: PackedMatrix
     ln_2: Callable[[Array], Array]
     c_fc: PackedMatrix
@@ -82,15 +89,6 @@ class ModelWeights:
     blocks: Sequence[BlockWeights]
     ln_f: Callable[[Array], Array]
     lm_head: PackedMatrix
-
-    @property
-    def max_width(self) -> int:
-        """The largest number of outputs of attention or of a linear layer, padding included."""
-        block = self.blocks[0]
-        layers = block.attn_c_proj, block.c_fc, block.mlp_c_proj, self.lm_head
-        _, _, n_head, _, head_size = block.c_attn.panels.shape
-        widths = (w.data.shape[1] * w.data.shape[3] for w in layers)
-        return int(max(n_head * head_size, *widths))
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ class Weights(Mapping[str, Array]):
     Reading an entry returns a view, or a copy of a packed matrix.
 
     Attributes:
-        layers: the packed weights in the structure of the forward pass.
+        layers: the weights in the structure of the forward pass; see `prepare`.
         dtype: the dtype of all weights.
         is_quantized: whether the matrices are packed as int8.
     """
@@ -142,18 +140,55 @@ class Weights(Mapping[str, Array]):
         given = _checked(config, arrays)
         self.dtype = np.dtype(np.float64) if exact else given[WTE].dtype
         self.is_quantized = quantize
+        self._config = config
         self._shapes = {name: array.shape for name, array in given.items()}
         self._packings = {} if exact else _packings(config, given, quantize)
-        self._matrices = self._pack(given)
         self._arrays = {
             name: np.array(array, self.dtype)
             for name, array in given.items()
-            if name not in self._matrices
+            if name not in self._packings
         }
-        self.layers = self._exact_layers(config) if exact else self._packed_layers(config)
+        self._unpacked = {name: given[name] for name in self._packings}  # until `pack`
+        self._was_used, self._lock = False, threading.Lock()
+        self._matrices: dict[str, PackedMatrix] = {}
+        if exact:
+            self.layers = self._exact_layers(config)
+        elif views := self._views():
+            self._use(views)
+        else:
+            self.pack()
+
+    def prepare(self, *, is_short: bool) -> None:
+        """Pack the matrices before a pass, unless it is the first pass and short."""
+        if self._unpacked and (self._was_used or not is_short):
+            self.pack()
+        self._was_used = True
+
+    def pack(self) -> None:
+        """Copy every matrix into panels, if that is not done yet."""
+        with self._lock:
+            if self._unpacked:
+                self._use(self._pack(self._unpacked))
+                self._unpacked = {}
+
+    def _use(self, matrices: Mapping[str, PackedMatrix]) -> None:
+        self._matrices = dict(matrices)
+        self.layers = self._packed_layers(self._config)
+
+    def _views(self) -> dict[str, PackedMatrix]:
+        """Return the matrices in the mapped file; none if one of them must be copied."""
+        arrays, matrices = self._unpacked, dict[str, PackedMatrix]()
+        if self.is_quantized or not small_kernels() or not all(map(is_mapped, arrays.values())):
+            return {}
+        for name, packing in self._packings.items():
+            kind = UnpackedMatrix if packing.is_transposed else PackedMatrix
+            view = kind.view_of(packing.matrix(arrays[name]), packing.panel_shape)
+            if view is None:
+                return {}
+            matrices[name] = view
+        return matrices
 
     def _pack(self, arrays: Mapping[str, Array]) -> dict[str, PackedMatrix]:
-        """Copy every matrix into panels."""
         matrices = self._allocate()
         is_copy = not any(isinstance(array, StoredArray) for array in arrays.values())
         is_fast = self.parameters < _SLOW_SIZE or (is_copy and not self.is_quantized)
@@ -167,14 +202,14 @@ class Weights(Mapping[str, Array]):
     def _pack_matrix(self, name: str, array: Array, packed: PackedMatrix) -> None:
         packing = self._packings[name]
         matrix = packing.matrix(np.asarray(array, self.dtype))
-        chunk = _CHUNK_COLUMNS if packing.is_transposed else matrix.shape[1]
+        chunk = CHUNK_COLUMNS if packing.is_transposed else matrix.shape[1]
         for start in range(0, matrix.shape[1], chunk):
             columns = matrix[:, start : start + chunk]
             if self.is_quantized and not np.isfinite(columns).all():
                 raise InvalidArgumentError(
                     f"{name} has NaN or infinity, which int8 can't hold; omit weights='int8'"
                 )
-            packed.column_range(start, start + columns.shape[1]).fill(columns)
+            packed.fill(columns, start)
             release(columns)
 
     def _allocate(self) -> dict[str, PackedMatrix]:
@@ -209,20 +244,11 @@ class Weights(Mapping[str, Array]):
             bias = matrices[f"{name}.bias"].data.reshape(-1)
             return replace(matrices[f"{name}.weight"], bias=bias)
 
-        def heads(name: str) -> PackedHeads:
-            weight, bias = (matrices[f"{name}.{kind}"] for kind in ("weight", "bias"))
-            groups, _, *panel = weight.data.shape
-            panels = weight.data.reshape(groups, 3, config.n_head, *panel)
-            scale = None
-            if weight.scale is not None:
-                scale = weight.scale.reshape(groups, 3, config.n_head, -1)
-            return PackedHeads(panels, bias.data.reshape(3, config.n_head, 1, -1), scale)
-
         norm = partial(_layer_norm, config, self._arrays)
         return ModelWeights(
             TokenEmbedding(matrices[WTE]),
             self._arrays["wpe.weight"],
-            list(arrange_blocks(config, norm, linear, heads)),
+            list(arrange_blocks(config, norm, linear)),
             norm("ln_f"),
             matrices[_head(matrices)],
         )
@@ -271,6 +297,15 @@ class Weights(Mapping[str, Array]):
     def parameters(self) -> int:
         """The total number of parameters."""
         return sum(map(math.prod, self._shapes.values()))
+
+    @property
+    def max_width(self) -> int:
+        """The largest number of outputs of a linear layer, padding included."""
+        shapes = {name: p.matrix_shape(self._shapes[name]) for name, p in self._packings.items()}
+        return max(
+            packed_size((1, n_out), (1, self._packings[name].panel_shape[1]))
+            for name, (_, n_out) in shapes.items()
+        )
 
     @property
     def nbytes(self) -> int:
@@ -372,18 +407,16 @@ def arrange_blocks(
     config: GPT2Config,
     norm: Callable[[str], Callable[[Array], Array]],
     linear: Callable[[str], Any],
-    heads: Callable[[str], Any] | None = None,
 ) -> Iterator[BlockWeights]:
     """Yield the weights of each block.
 
-    `norm` and `linear` return the layer norm or linear layer of a name, such as "h.0.ln_1"; `heads`
-    the layer that computes queries, keys and values, by default as `linear`.
+    `norm` and `linear` return the layer norm or linear layer of a name, such as "h.0.ln_1".
     """
     for i in range(config.n_layer):
         yield BlockWeights(
             layer=i,
             ln_1=norm(f"h.{i}.ln_1"),
-            c_attn=(heads or linear)(f"h.{i}.attn.c_attn"),
+            c_attn=linear(f"h.{i}.attn.c_attn"),
             attn_c_proj=linear(f"h.{i}.attn.c_proj"),
             ln_2=norm(f"h.{i}.ln_2"),
             c_fc=linear(f"h.{i}.mlp.c_fc"),

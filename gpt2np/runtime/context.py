@@ -14,16 +14,9 @@ import numpy as np
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.kernels.blas import python_threads
-from gpt2np.kernels.linear import (
-    PackedHeads,
-    by_rows,
-    linear,
-    project_heads,
-    sum_partials,
-    unembed,
-)
+from gpt2np.kernels.linear import by_rows, linear, project_heads, sum_partials, unembed
 from gpt2np.kernels.matmul import SMALL_BATCH, matmul
-from gpt2np.kernels.packed_matrix import round_up
+from gpt2np.kernels.packed_matrix import PackedMatrix, round_up
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.runtime.batch import Batch, QueryBlock
 from gpt2np.runtime.kv_cache import TILE, KVCache
@@ -132,7 +125,7 @@ class Context:
         rows = self._batch.output_rows
         return x[rows], z[rows]
 
-    def attention(self, attend: Attend, x: Array, w: PackedHeads, layer: int) -> Array:
+    def attention(self, attend: Attend, x: Array, w: PackedMatrix, layer: int) -> Array:
         """Project x (N, C) to queries, keys and values; return the heads of z joined, (N, C).
 
         Keys and values are appended to the KV caches. `attend` computes z for slices of the heads
@@ -151,7 +144,7 @@ class Context:
         return z[..., : self._head_size].reshape(x.shape)
 
     def _attend_heads(
-        self, attend: Attend, x: Array, w: PackedHeads, layer: int, heads: slice, z: Array
+        self, attend: Attend, x: Array, w: PackedMatrix, layer: int, heads: slice, z: Array
     ) -> None:
         """Compute attention of a slice of h heads; write the result to z (h, N, D)."""
         qkv = self.project_heads(x, w, heads)

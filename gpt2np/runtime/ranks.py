@@ -19,7 +19,7 @@ from itertools import cycle
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import blas
-from gpt2np.kernels.linear import PackedHeads, linear
+from gpt2np.kernels.linear import linear
 from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.runtime.batch import MIN_TOKENS_PER_WORKER, PREFILL_CHUNK, Batch
 from gpt2np.runtime.context import Attend, Context
@@ -154,7 +154,7 @@ class TensorParallelContext(Context):
         """Compute this rank's columns of the logits, wait for all ranks, return all columns."""
         return self.linear(x, w)
 
-    def attention(self, attend: Attend, x: Array, w: PackedHeads, layer: int) -> Array:
+    def attention(self, attend: Attend, x: Array, w: PackedMatrix, layer: int) -> Array:
         """Compute attention for this rank's heads, wait for all ranks, return all heads joined."""
         y = self._next_output(len(x), self._n_head * self._padded_head_size)
         z = y.reshape(len(x), self._n_head, self._padded_head_size)

@@ -7,7 +7,7 @@ import pytest
 
 from gpt2np.kernels import linear as module
 from gpt2np.kernels import matmul, packed_matrix
-from gpt2np.kernels.linear import PackedHeads, by_rows, linear, project_heads, sum_partials
+from gpt2np.kernels.linear import by_rows, linear, project_heads, sum_partials
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 
 
@@ -68,10 +68,7 @@ def test_heads_with_8_bit_weights(n, inputs):
     rng = np.random.default_rng(n)
     x, b = rng.normal(size=(n, 48)), rng.normal(size=(3, 4, 1, 16))
     packed = pack_int8(rng.normal(size=(48, 192)) * np.exp(rng.normal(size=192)), (inputs, 16))
-    groups = len(packed.data)
-    heads = PackedHeads(
-        packed.data.reshape(groups, 3, 4, inputs, 16), b, packed.scale.reshape(groups, 3, 4, 16)
-    )
+    heads = replace(packed, bias=b.reshape(-1))
     exact = (x @ packed.unpack()).reshape(n, 3, 4, 16).transpose(1, 2, 0, 3) + b
     np.testing.assert_allclose(project_heads(x, heads, slice(0, 4)), exact, atol=1e-12)
     np.testing.assert_allclose(project_heads(x, heads, slice(2, 3)), exact[:, 2:3], atol=1e-12)

@@ -73,7 +73,7 @@ def test_panels_of_integers(panel_shape):
     part = packed.column_range(m, 33) if m < 33 else packed.column_range(0, 33)
     start = 33 - part.shape[1]
     np.testing.assert_array_equal(part.unpack(), rounded[:, start:])
-    part.fill(-matrix[:, start:])
+    packed.fill(-matrix[:, start:], start)
     np.testing.assert_array_equal(packed.unpack()[:, start:], -rounded[:, start:])
     np.testing.assert_array_equal(packed.unpack()[:, :start], rounded[:, :start])
 

@@ -84,6 +84,23 @@ def test_weights_are_immutable(config):
         model.weights["h.7.ln_1.bias"]
 
 
+@pytest.mark.parametrize("head", [False, True], ids=["tied", "own head"])
+@pytest.mark.parametrize("n", [1, 20, 100])
+def test_mapped_weights_have_equal_bits_in_each_pass(n, head, tmp_path):
+    config = GPT2Config(vocab_size=5001, n_positions=128, n_layer=2, **CONFIGS["as GPT-2's"])
+    given = arrays_of(config, head)
+    GPT2(config, given).save(tmp_path / "model")
+    model, ids = GPT2.from_folder(tmp_path / "model"), np.arange(n)
+    expected = GPT2(config, given).forward([ids])
+    np.testing.assert_array_equal(model.forward([ids]), expected)
+    for name, array in given.items():
+        np.testing.assert_array_equal(model.weights[name], array, name)
+    np.testing.assert_array_equal(model.forward([ids]), expected)
+    (tmp_path / "model/model.safetensors").write_bytes(b"")  # nothing reads the file any more
+    np.testing.assert_array_equal(model.forward([ids]), expected)
+    np.testing.assert_array_equal(model.weights["wte.weight"], given["wte.weight"])
+
+
 @pytest.mark.parametrize("name", ["config", "weights", "exact"])
 def test_attributes_of_a_model_are_read_only(name):
     config = GPT2Config(vocab_size=67, n_positions=9, n_layer=2, **CONFIGS["odd heads"])
