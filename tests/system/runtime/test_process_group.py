@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(
 def with_processes(model, count, kind=ForkedWorkers, tuner=None):
     """Also more processes than CPUs."""
     model.processes = 1
-    workers = kind(model._runner, count, model.weights.layers.max_width)
+    workers = kind(model._runner, count, model.weights.max_width)
     model._group = ProcessGroup(model._runner, workers, count, model, tuner)
     return model
 
