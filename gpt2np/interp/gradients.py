@@ -26,7 +26,7 @@ from gpt2np.model.backward import gpt2_backward
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.hook_points import get_hook_point, select_hook_points
 from gpt2np.model.ops import softmax
-from gpt2np.model.plain import plain_weights
+from gpt2np.model.plain import PlainLinear, plain_weights
 from gpt2np.model.tape import Tape
 from gpt2np.model.weights import ModelWeights
 from gpt2np.runtime.arguments import check_prompt_length, check_sequences
@@ -139,11 +139,13 @@ class GradientProbe:
 
 
 @np.errstate(under="ignore")
-def _run(model: GPT2, w: ModelWeights, ids: Sequence[int], target: Target, hook: Hook) -> float:
+def _run(
+    model: GPT2, w: ModelWeights[PlainLinear], ids: Sequence[int], target: Target, hook: Hook
+) -> float:
     """Run the forward and the backward pass with a hook. Returns the target's value."""
     _check_target(target)
     with single_threaded_blas():
-        context: Any = Tape(model.config, [ids], hook=hook)
+        context = Tape(model.config, [ids], hook=hook)
         value, d_logits = target.value_and_gradient(gpt2(context, w))
         gpt2_backward(context, w, d_logits)
     return value

@@ -33,11 +33,12 @@ Shape letters as in `gpt2np.model.gpt2`. All N tokens have logits, so R = N.
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.model.derivatives import softmax_backward
 from gpt2np.model.ops import causal_softmax
+from gpt2np.model.plain import PlainLinear
 from gpt2np.model.tape import Tape
 from gpt2np.model.weights import BlockWeights, ModelWeights
 
 
-def gpt2_backward(ctx: Tape, w: ModelWeights, d_logits: Array) -> None:
+def gpt2_backward(ctx: Tape, w: ModelWeights[PlainLinear], d_logits: Array) -> None:
     """Compute all gradients from the gradient of the logits (N, V)."""
     d_logits = ctx.gradient("logits", d_logits)  # (N, V)
     d = ctx.gradient("ln_f", ctx.unembed_backward(d_logits, ctx.saved("ln_f"), w.lm_head))  # (N, C)
@@ -50,7 +51,7 @@ def gpt2_backward(ctx: Tape, w: ModelWeights, d_logits: Array) -> None:
     ctx.add_rows("wpe.weight", ctx.positions, d)
 
 
-def transformer_block_backward(ctx: Tape, w: BlockWeights, d: Array) -> Array:
+def transformer_block_backward(ctx: Tape, w: BlockWeights[PlainLinear], d: Array) -> Array:
     """Return the gradient of a block's input from the gradient of its output: (N, C) → (N, C)."""
     ctx.recompute(w)
     d = ctx.gradient("resid", d, w.layer)  # (N, C)
@@ -64,7 +65,7 @@ def transformer_block_backward(ctx: Tape, w: BlockWeights, d: Array) -> Array:
     return d + ctx.layer_norm_backward(d_normed, ctx.resid_before(w.layer), w.ln_1)  # (N, C)
 
 
-def attention_backward(ctx: Tape, w: BlockWeights, d_z: Array) -> Array:
+def attention_backward(ctx: Tape, w: BlockWeights[PlainLinear], d_z: Array) -> Array:
     """Return the gradient of attention's input from the gradient of its heads: (N, C) → (N, C)."""
 
     def attend_backward(
@@ -82,7 +83,7 @@ def attention_backward(ctx: Tape, w: BlockWeights, d_z: Array) -> Array:
     return ctx.attention_backward(attend_backward, d_z, w.c_attn, w.layer)
 
 
-def mlp_backward(ctx: Tape, w: BlockWeights, d: Array) -> Array:
+def mlp_backward(ctx: Tape, w: BlockWeights[PlainLinear], d: Array) -> Array:
     """Return the gradient of the MLP's input from that of its output: (N, C) → (N, C)."""
     d_act = ctx.linear_backward(d, ctx.saved("mlp.act", w.layer), w.mlp_c_proj)  # (N, F)
     d_act = ctx.gradient("mlp.act", d_act, w.layer)  # (N, F)

@@ -43,16 +43,17 @@ time; D = C / H channels of a head; F = n_inner; V = vocab_size. A hook sees who
     ln_f, then logits                                 (R, C), (R, V)
 """
 
+from typing import TypeVar
+
 from gpt2np.kernels.array import Array, BoolArray
-from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.model.context import KV, ModelContext
 from gpt2np.model.ops import causal_softmax
 from gpt2np.model.weights import BlockWeights, ModelWeights
 
-Context = ModelContext[PackedMatrix]
+L = TypeVar("L")  # a linear layer's weights, as the context multiplies by them
 
 
-def gpt2(ctx: Context, w: ModelWeights) -> Array:
+def gpt2(ctx: ModelContext[L], w: ModelWeights[L]) -> Array:
     """Return the logits (R, V)."""
     x = ctx.hook("embed", w.wte[ctx.token_ids] + w.wpe[ctx.positions])  # (N, C)
     for block in w.blocks:
@@ -61,7 +62,7 @@ def gpt2(ctx: Context, w: ModelWeights) -> Array:
     return ctx.hook("logits", ctx.unembed(x, w.lm_head))  # (R, V); lm_head is wteᵀ
 
 
-def transformer_block(ctx: Context, w: BlockWeights, x: Array) -> Array:
+def transformer_block(ctx: ModelContext[L], w: BlockWeights[L], x: Array) -> Array:
     """Add attention and the MLP to the residual stream: (N, C) → (N, C), or (R, C) at the end."""
 
     def project_and_mlp(resid: Array, z: Array) -> Array:
@@ -76,7 +77,7 @@ def transformer_block(ctx: Context, w: BlockWeights, x: Array) -> Array:
     return ctx.by_rows(project_and_mlp, x, z)
 
 
-def attention(ctx: Context, w: BlockWeights, x: Array) -> Array:
+def attention(ctx: ModelContext[L], w: BlockWeights[L], x: Array) -> Array:
     """Return the joined heads of causal self-attention: (N, C) → (N, C)."""
 
     def attend(q: Array, kv: KV, mask: BoolArray) -> Array:  # (h, n, D) → (h, n, D)
@@ -87,7 +88,7 @@ def attention(ctx: Context, w: BlockWeights, x: Array) -> Array:
     return ctx.attention(attend, x, w.c_attn, w.layer)
 
 
-def mlp(ctx: Context, w: BlockWeights, x: Array) -> Array:
+def mlp(ctx: ModelContext[L], w: BlockWeights[L], x: Array) -> Array:
     """Return c_proj(activation(c_fc(x))): (r, C) → (r, F) → (r, C)."""
 
     def activate(pre: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,8 @@ from gpt2np.display import card
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import single_threaded_blas
+from gpt2np.kernels.exact import linear as exact_linear
+from gpt2np.kernels.linear import unembed
 from gpt2np.kernels.malloc import raise_mmap_threshold
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import thread_count
@@ -337,4 +339,5 @@ class GPT2:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
         self.weights.prepare(is_short=False)
         with single_threaded_blas():
-            return self._runner.context.unembed(x, self.weights.layers.lm_head)
+            multiply: Callable[..., Array] = exact_linear if self.exact else unembed
+            return multiply(x, self.weights.layers.lm_head)

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.kernels.linear import by_rows
-from gpt2np.model.context import KV, ModelContext
+from gpt2np.model.context import KV
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import causal_mask, layer_norm
 from gpt2np.model.weights import ModelWeights, arrange_blocks
@@ -62,15 +61,15 @@ class PlainLayerNorm:
         return by_rows(normalize, x.reshape(-1, x.shape[-1])).reshape(x.shape)
 
 
-def plain_weights(model: GPT2) -> ModelWeights:
+def plain_weights(model: GPT2) -> ModelWeights[PlainLinear]:
     """Return a model's weights as plain arrays, for the functions of `gpt2np.model.gpt2`."""
     return arrange_arrays(model.config, dict(model.weights))
 
 
-def arrange_arrays(config: GPT2Config, arrays: Mapping[str, Array]) -> ModelWeights:
+def arrange_arrays(config: GPT2Config, arrays: Mapping[str, Array]) -> ModelWeights[PlainLinear]:
     """Arrange arrays, named as in `weight_shapes`, in the order of the pass, without a copy."""
 
-    def linear(name: str) -> Any:  # a PlainLinear in the place of a PackedMatrix
+    def linear(name: str) -> PlainLinear:
         return PlainLinear(arrays[f"{name}.weight"], arrays[f"{name}.bias"], name)
 
     def norm(name: str) -> PlainLayerNorm:
@@ -83,7 +82,7 @@ def arrange_arrays(config: GPT2Config, arrays: Mapping[str, Array]) -> ModelWeig
     ]
     name = LM_HEAD if LM_HEAD in arrays else WTE
     head = arrays[name].T  # (C, V)
-    lm_head: Any = PlainLinear(head, np.zeros(head.shape[1], head.dtype), name)
+    lm_head = PlainLinear(head, np.zeros(head.shape[1], head.dtype), name)
     return ModelWeights(arrays[WTE], arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
 
 
@@ -150,7 +149,3 @@ class PlainContext:
         if self._hook is not None:
             apply_hook(self._hook, name, x, layer)
         return x
-
-
-if TYPE_CHECKING:
-    _fulfils: type[ModelContext[PlainLinear]] = PlainContext

@@ -180,14 +180,13 @@ class Tape(PlainContext):
         """Return the residual stream (N, C) before a block, or before ln_f for n_layer."""
         return self.saved("resid", layer - 1) if layer else self.saved("embed")
 
-    def recompute(self, w: BlockWeights) -> None:
+    def recompute(self, w: BlockWeights[PlainLinear]) -> None:
         """Run a block again if the forward pass did not keep the block's arrays."""
         for name in _KEPT:
             self._saved.pop(full_name(name, w.layer + 1), None)
         if full_name("ln_1", w.layer) not in self._saved:
             limit, self._max_bytes = self._max_bytes, np.iinfo(np.int64).max
-            context: Any = self
-            transformer_block(context, w, self.resid_before(w.layer))
+            transformer_block(self, w, self.resid_before(w.layer))
             self._max_bytes = limit
 
     def gradient(self, name: str, d: Array, layer: int | None = None) -> Array:
@@ -206,22 +205,22 @@ class Tape(PlainContext):
 
         return np.concatenate(self._map_chunks(run, logits))
 
-    def linear_backward(self, d: Array, x: Array, w: Any) -> Array:
+    def linear_backward(self, d: Array, x: Array, w: PlainLinear) -> Array:
         """Return the gradient of x (N, in) from that of x @ w.weight + w.bias, (N, out)."""
         if self.weight_gradients is not None:
             self._add(f"{w.name}.weight", self._matmul(x.T, d))
             self._add(f"{w.name}.bias", np.sum(self._map_chunks(lambda rows: d[rows].sum(0), d), 0))
         return self._matmul(d, w.weight.T)
 
-    def unembed_backward(self, d: Array, x: Array, w: Any) -> Array:
+    def unembed_backward(self, d: Array, x: Array, w: PlainLinear) -> Array:
         """Return the gradient of x (N, C) from that of the logits (N, V)."""
         if self.weight_gradients is not None:
             self._add(w.name, self._matmul(d.T, x))
         return self._matmul(d, w.weight.T)
 
-    def layer_norm_backward(self, d: Array, x: Array, w: Any) -> Array:
+    def layer_norm_backward(self, d: Array, x: Array, norm: Callable[[Array], Array]) -> Array:
         """Return the gradient of x (N, C) from that of a layer norm's output."""
-        norm: PlainLayerNorm = w
+        assert isinstance(norm, PlainLayerNorm)
         d_x = np.empty_like(d)
 
         def run(rows: slice) -> list[Array]:
@@ -245,7 +244,11 @@ class Tape(PlainContext):
         return d
 
     def attention_backward(
-        self, attend: Callable[..., tuple[Array, Array, Array]], d: Array, w: Any, layer: int
+        self,
+        attend: Callable[..., tuple[Array, Array, Array]],
+        d: Array,
+        w: PlainLinear,
+        layer: int,
     ) -> Array:
         """Return the gradient of attention's input from that of z, (N, C) each."""
         x, qkv = self.saved("ln_1", layer), self.saved("attn.qkv", layer)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,9 @@ _MAX_UNDIVIDED_SUM = 320  # products; GEMM cuts longer sums (`halves_long_sums`)
 _SLOW_SIZE = 100_000_000  # numbers whose conversion takes about a second
 
 
+L = TypeVar("L")  # the weights of a linear layer
+
+
 @dataclass(frozen=True)
 class TokenEmbedding:
     """The token embeddings (V, C); indexing by token ids reads columns of the unembedding."""
@@ -52,7 +55,7 @@ class TokenEmbedding:
 
 
 @dataclass(frozen=True)
-class BlockWeights:
+class BlockWeights(Generic[L]):
     """The weights of one transformer block, and its settings from the config.
 
     Attributes:
@@ -63,17 +66,17 @@ class BlockWeights:
 
     layer: int
     ln_1: Callable[[Array], Array]
-    c_attn: PackedMatrix
-    attn_c_proj: PackedMatrix
+    c_attn: L
+    attn_c_proj: L
     ln_2: Callable[[Array], Array]
-    c_fc: PackedMatrix
-    mlp_c_proj: PackedMatrix
+    c_fc: L
+    mlp_c_proj: L
     attention_scale: float
     activation: Callable[[Array], Array]
 
 
 @dataclass(frozen=True)
-class ModelWeights:
+class ModelWeights(Generic[L]):
     """The weights in the structure of the forward pass.
 
     Attributes:
@@ -86,9 +89,9 @@ class ModelWeights:
 
     wte: Array | TokenEmbedding
     wpe: Array
-    blocks: Sequence[BlockWeights]
+    blocks: Sequence[BlockWeights[L]]
     ln_f: Callable[[Array], Array]
-    lm_head: PackedMatrix
+    lm_head: L
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,7 @@ class Weights(Mapping[str, Array]):
         self._unpacked = {name: given[name] for name in self._packings}  # until `pack`
         self._was_used, self._lock = False, threading.Lock()
         self._matrices: dict[str, PackedMatrix] = {}
+        self.layers: ModelWeights[Any]  # of PackedMatrix or ExactLinear
         if exact:
             self.layers = self._exact_layers(config)
         elif views := self._views():
@@ -237,7 +241,7 @@ class Weights(Mapping[str, Array]):
             for name, start, stop in zip(shapes, starts, starts[1:], strict=False)
         }
 
-    def _packed_layers(self, config: GPT2Config) -> ModelWeights:
+    def _packed_layers(self, config: GPT2Config) -> ModelWeights[PackedMatrix]:
         matrices = self._matrices
 
         def linear(name: str) -> PackedMatrix:
@@ -253,14 +257,14 @@ class Weights(Mapping[str, Array]):
             matrices[_head(matrices)],
         )
 
-    def _exact_layers(self, config: GPT2Config) -> ModelWeights:
+    def _exact_layers(self, config: GPT2Config) -> ModelWeights[ExactLinear]:
         arrays, norm = self._arrays, partial(_layer_norm, config, self._arrays)
 
-        def linear(name: str) -> Any:  # an ExactLinear in the place of a PackedMatrix
+        def linear(name: str) -> ExactLinear:
             return ExactLinear.of(arrays[f"{name}.weight"].T, arrays[f"{name}.bias"])
 
         blocks = list(arrange_blocks(config, norm, linear))
-        lm_head: Any = ExactLinear.of(arrays[_head(arrays)])
+        lm_head = ExactLinear.of(arrays[_head(arrays)])
         return ModelWeights(arrays[WTE], arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
 
     def gather_rows(self, name: str, indices: IntArray) -> Array:
@@ -406,8 +410,8 @@ def _joined_groups(n: int, size: int) -> int:
 def arrange_blocks(
     config: GPT2Config,
     norm: Callable[[str], Callable[[Array], Array]],
-    linear: Callable[[str], Any],
-) -> Iterator[BlockWeights]:
+    linear: Callable[[str], L],
+) -> Iterator[BlockWeights[L]]:
     """Yield the weights of each block.
 
     `norm` and `linear` return the layer norm or linear layer of a name, such as "h.0.ln_1".

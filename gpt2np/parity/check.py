@@ -365,7 +365,7 @@ class _PromptCheck:
             steps[name], arrays[name] = right[-n_rows:], array[-n_rows:]
             return array
 
-        context: Any = PlainContext(self.ids, self.config, hook)
+        context = PlainContext(self.ids, self.config, hook)
         with single_threaded_blas():  # threads lose time on small products
             gpt2(context, arrange_arrays(self.config, weights))
         return steps, arrays

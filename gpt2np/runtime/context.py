@@ -8,6 +8,8 @@ S sequences of a span (`KVSpan`), T keys, in tiles of TILE keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -20,6 +22,8 @@ from gpt2np.kernels.packed_matrix import PackedMatrix, round_up
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.runtime.batch import Batch, QueryBlock
 from gpt2np.runtime.kv_cache import TILE, KVCache
+
+L = TypeVar("L")  # the weights of a linear layer
 
 
 class KVView:
@@ -84,7 +88,7 @@ Attend = Callable[[Array, KVView, BoolArray], Array]
 """A function attend(q, kv, mask) → z, attention of n queries: (h, n, D) → (h, n, D)."""
 
 
-class Context:
+class BatchContext(Generic[L]):
     """One rank's forward pass over a batch: the operations that a model's forward function calls.
 
     `gpt2np.model.gpt2` says what each operation computes. Without a hook, `hook` does nothing, and
@@ -95,10 +99,7 @@ class Context:
         positions: (N,), the position of each token in its sequence.
     """
 
-    linear = staticmethod(linear)
-    unembed = staticmethod(unembed)
     by_rows = staticmethod(by_rows)
-    project_heads: Callable[..., Array] = staticmethod(project_heads)
     kv_view: type[KVView] = KVView
 
     def __init__(self, config: GPT2Config, batch: Batch, threads: int | None = None) -> None:
@@ -110,6 +111,18 @@ class Context:
         self._last_layer = config.n_layer - 1
         self._n_head, self._head_size = config.n_head, config.n_embd // config.n_head
         self._padded_head_size = round_up(self._head_size)
+
+    def linear(self, x: Array, w: L, then: Callable[[Array], Array] | None = None) -> Array:
+        """Return a linear layer's outputs for x, or `then` of them."""
+        raise NotImplementedError
+
+    def unembed(self, x: Array, w: L) -> Array:
+        """Return the logits."""
+        raise NotImplementedError
+
+    def projection(self, x: Array, w: L) -> Callable[[slice], Array]:
+        """Return a function heads → the q, k and v of a slice of h heads: (3, h, N, D)."""
+        raise NotImplementedError
 
     def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Call the caller's hook with x, and return the hook's result. Without a hook, return x."""
@@ -125,29 +138,34 @@ class Context:
         rows = self._batch.output_rows
         return x[rows], z[rows]
 
-    def attention(self, attend: Attend, x: Array, w: PackedMatrix, layer: int) -> Array:
+    def attention(self, attend: Attend, x: Array, w: L, layer: int) -> Array:
         """Project x (N, C) to queries, keys and values; return the heads of z joined, (N, C).
 
         Keys and values are appended to the KV caches. `attend` computes z for slices of the heads
         and for blocks of queries, on several threads.
         """
         z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
-        by_head = z.swapaxes(0, 1)
+        by_head, project = z.swapaxes(0, 1), self.projection(x, w)
         if self._threads == 1 or x.shape[0] <= SMALL_BATCH:
-            self._attend_heads(attend, x, w, layer, slice(0, self._n_head), by_head)
+            self._attend_heads(attend, project, layer, slice(0, self._n_head), by_head)
         else:
             parallel_for(
-                lambda heads: self._attend_heads(attend, x, w, layer, heads, by_head[heads]),
+                lambda heads: self._attend_heads(attend, project, layer, heads, by_head[heads]),
                 even_slices(self._n_head, 2 * self._threads),
                 self._threads,
             )
         return z[..., : self._head_size].reshape(x.shape)
 
     def _attend_heads(
-        self, attend: Attend, x: Array, w: PackedMatrix, layer: int, heads: slice, z: Array
+        self,
+        attend: Attend,
+        project: Callable[[slice], Array],
+        layer: int,
+        heads: slice,
+        z: Array,
     ) -> None:
         """Compute attention of a slice of h heads; write the result to z (h, N, D)."""
-        qkv = self.project_heads(x, w, heads)
+        qkv = project(heads)
         self._append_kv(qkv, layer, heads)
 
         def attend_block(block: QueryBlock) -> None:
@@ -165,3 +183,14 @@ class Context:
         """Append the keys and values in qkv (3, h, N, D) to the KV caches."""
         for write in self._batch.kv_writes:
             write.append(layer, heads, qkv[1:])
+
+
+class Context(BatchContext[PackedMatrix]):
+    """A pass with packed matrices."""
+
+    linear = staticmethod(linear)
+    unembed = staticmethod(unembed)
+
+    def projection(self, x: Array, w: PackedMatrix) -> Callable[[slice], Array]:
+        """Return a function that multiplies x by the panels of some heads."""
+        return partial(project_heads, x, w)

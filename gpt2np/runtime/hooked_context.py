@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array, real_array
+from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.runtime.batch import Batch
-from gpt2np.runtime.context import Context
+from gpt2np.runtime.context import BatchContext, Context, L
 
 Hook = Callable[[str, Array], Array]
 """A function hook(name, array) → array, called at every hook point. The result replaces the array,
@@ -97,7 +98,7 @@ def _selects_positions(hook: Hook) -> bool:
     return getattr(hook, "positions", None) is not None
 
 
-class HookedContext(Context):
+class Hooked(BatchContext[L]):
     """A forward pass that calls a hook at every hook point.
 
     The hook is called on one thread, and gets whole arrays without padding, in the order of
@@ -130,3 +131,7 @@ class HookedContext(Context):
             for name, array in zip(("attn.q", "attn.k", "attn.v"), qkv, strict=True):
                 self.hook(name, array[:, tokens, : self._head_size], layer)
         super()._append_kv(qkv, layer, heads)
+
+
+class HookedContext(Hooked[PackedMatrix], Context):
+    """A pass with packed matrices that calls a hook at every hook point."""

@@ -13,8 +13,8 @@ from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads, single_threaded_blas
 from gpt2np.kernels.matmul import MIN_SHARED_WORK, SMALL_BATCH
 from gpt2np.runtime.batch import PREFILL_CHUNK, Batch, make_batches
-from gpt2np.runtime.context import Context
-from gpt2np.runtime.hooked_context import Hook, HookedContext
+from gpt2np.runtime.context import BatchContext, Context
+from gpt2np.runtime.hooked_context import Hook, Hooked, HookedContext
 from gpt2np.runtime.kv_cache import KVCache, reserve
 from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelContext
 
@@ -30,11 +30,11 @@ class ModelRunner:
         context, hooked_context: the contexts of passes without and with a hook on one rank.
     """
 
-    function: Callable[[Context], Array]
+    function: Callable[[BatchContext[Any]], Array]
     config: GPT2Config
     dtype: np.dtype[Any]
-    context: type[Context] = Context
-    hooked_context: type[HookedContext] = HookedContext
+    context: type[BatchContext[Any]] = Context
+    hooked_context: type[Hooked[Any]] = HookedContext
 
     def run(
         self,
@@ -55,7 +55,7 @@ class ModelRunner:
         with single_threaded_blas():
             if hook is not None:
                 [batch] = make_batches(sequences, caches, logits_indices, 1, whole_sequences=True)
-                ctx: Context = self.hooked_context(self.config, batch, hook)
+                ctx: BatchContext[Any] = self.hooked_context(self.config, batch, hook)
             elif sum(counts) > SMALL_BATCH:
                 return self._run_prompts(sequences, caches, logits_indices, rank)
             else:
@@ -86,7 +86,7 @@ class ModelRunner:
         for batch in make_batches(sequences, caches, logits_indices, n_workers):
             if rank:
                 batch = batch.share_of(rank.rank, rank.world_size)
-                ctx: Context = ContextParallelContext(self.config, batch, rank)
+                ctx: BatchContext[Any] = ContextParallelContext(self.config, batch, rank)
             else:
                 ctx = self.context(self.config, batch)
             result = self.function(ctx)

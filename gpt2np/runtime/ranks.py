@@ -160,7 +160,8 @@ class TensorParallelContext(Context):
         z = y.reshape(len(x), self._n_head, self._padded_head_size)
         heads = self._rank.share(self._n_head)
         if heads.start < heads.stop:
-            self._attend_heads(attend, x, w, layer, heads, z[:, heads].swapaxes(0, 1))
+            project = self.projection(x, w)
+            self._attend_heads(attend, project, layer, heads, z[:, heads].swapaxes(0, 1))
         self._rank.barrier()
         return z[..., : self._head_size].reshape(x.shape)
 

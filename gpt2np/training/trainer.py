@@ -152,10 +152,10 @@ class Trainer:
         loss = 0.0
         has_dropout = any(dropout_rates(options).values())
         with single_threaded_blas():
-            w: Any = arrange_arrays(self._config, self.weights)
+            w = arrange_arrays(self._config, self.weights)
             for start in range(0, count, size):
                 dropout = Dropout(options, [options.seed, step, start], size)
-                context: Any = Tape(
+                context = Tape(
                     self._config,
                     list(rows[start : start + size, :-1]),
                     hook=dropout if has_dropout else None,
@@ -272,13 +272,13 @@ def evaluate(
     config: GPT2Config, weights: Mapping[str, Array], ids: Any, length: int, batch_size: int
 ) -> float:
     """Return the mean loss in nats per token over consecutive sequences of `length` tokens."""
-    w: Any = arrange_arrays(config, weights)
+    w = arrange_arrays(config, weights)
     starts = range(0, len(ids) - length, length)
     losses = []
     with single_threaded_blas():
         for first in range(0, len(starts), batch_size):
             rows = _sequences(ids, starts[first : first + batch_size], length)
-            context: Any = Tape(config, list(rows[:, :-1]), max_bytes=0)
+            context = Tape(config, list(rows[:, :-1]), max_bytes=0)
             losses += [context.cross_entropy(gpt2(context, w), rows[:, 1:].reshape(-1))]
     return float(np.concatenate(losses).mean(dtype=np.float64))
 
