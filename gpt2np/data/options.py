@@ -42,7 +42,7 @@ class DatasetOptions:
         group="Output",
         low=1,
     )
-    processes: int = option(1, "Number of processes", group="Performance", low=1)
+    processes: int = option(1, "Number of processes", group="Performance", low=1, high=1000)
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -23,34 +23,26 @@ def is_utf16(data: bytes) -> bool:
     return data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
 
 
-def decode_utf8(
-    data: bytes, source: object, *, errors: str | None = None, keep_bom: bool = False
-) -> str:
-    """Decode UTF-8. Strip the byte-order mark unless `keep_bom` is true.
+def decode_utf8(data: bytes, source: object) -> str:
+    """Decode UTF-8, without a byte-order mark.
 
     Raises:
-        InvalidArgumentError: the data is not UTF-8, and `errors` is not "replace". The message
-            names `source` and the first invalid byte.
+        InvalidArgumentError: the data is not UTF-8. The message names `source` and the first
+            invalid byte.
     """
-    if is_utf16(data):
-        errors = None
-    text = data if keep_bom else data.removeprefix(codecs.BOM_UTF8)
     try:
-        return text.decode(errors=errors or "strict")
+        return data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         problem = describe_decode_error(source, error)
-        if errors is None:
-            raise InvalidArgumentError(f"{problem}; convert it to UTF-8 first") from error
-        advice = 'convert the file, or read such bytes as U+FFFD with errors="replace"'
-        raise InvalidArgumentError(f"{problem}; {advice}") from error
+        raise InvalidArgumentError(f"{problem}; convert it to UTF-8 first") from error
 
 
-def describe_decode_error(source: object, error: UnicodeDecodeError, offset: int = 0) -> str:
-    """Describe invalid UTF-8 in `source`; `error.object` begins at byte `offset` of `source`."""
-    if offset == 0 and is_utf16(error.object):
+def describe_decode_error(source: object, error: UnicodeDecodeError) -> str:
+    """Describe invalid UTF-8 in `source`, from its first byte on."""
+    if is_utf16(error.object):
         return f"{source} is UTF-16 text, not UTF-8"
     byte = error.object[error.start]
-    return f"{source} is not UTF-8 text: byte 0x{byte:02x} at offset {offset + error.start}"
+    return f"{source} is not UTF-8 text: byte 0x{byte:02x} at offset {error.start}"
 
 
 @lru_cache(maxsize=64)

@@ -13,20 +13,10 @@ from multiprocessing.process import BaseProcess
 from threading import Thread
 from typing import Any, TypeVar
 
-from gpt2np.errors import GPT2NPError, check_argument, is_integer
+from gpt2np.errors import GPT2NPError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-_MAX_PROCESSES_PER_CPU = 8
-
-
-def check_processes(processes: int) -> None:
-    """Raise InvalidArgumentError if `processes` is less than 1, or would overload the machine."""
-    limit = _MAX_PROCESSES_PER_CPU * (os.cpu_count() or 1)
-    is_valid = is_integer(processes) and 1 <= processes <= limit
-    expected = f"at least 1 and at most {limit}, {_MAX_PROCESSES_PER_CPU} per CPU"
-    check_argument(is_valid, "processes", processes, expected)
 
 
 def map_here(

@@ -30,7 +30,7 @@ from gpt2np.data.files import check_target, file_name
 from gpt2np.data.options import DatasetOptions, Special
 from gpt2np.data.parquet import import_pyarrow, write_rows
 from gpt2np.data.resumable import JobCallbacks, Position, Results, run_job
-from gpt2np.data.workers import check_processes, map_in_order
+from gpt2np.data.workers import map_in_order
 from gpt2np.errors import InvalidArgumentError, errors_at
 from gpt2np.tokenizer.normalizer import allowed_special, check_special
 from gpt2np.tokenizer.tokenizer import Tokenizer
@@ -106,7 +106,6 @@ def encode_dataset(
             the call runs.
     """
     options = options or DatasetOptions()
-    check_processes(options.processes)
     check_output(out)
     if tokenizer.eos_token_id is None:
         raise InvalidArgumentError(

@@ -44,12 +44,6 @@ QWEN2_PATTERN = (
 PATTERN_NAMES = {"gpt2": GPT2_PATTERN, "qwen2": QWEN2_PATTERN}
 KNOWN_PATTERNS = frozenset({GPT2_PATTERN, HF_GPT2_PATTERN, QWEN2_PATTERN})
 
-WHITESPACE_SPLITTING_PATTERNS = frozenset({GPT2_PATTERN})
-"""Patterns in which white space after a visible character, even a line end, begins a piece."""
-
-WORD_SPLITTING_PATTERNS = frozenset(PATTERN_NAMES.values())
-"""Patterns in which every space before a visible character begins a piece."""
-
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 """Visible ASCII characters except letters and digits; GPT-2's pattern keeps runs of them whole."""
 
@@ -122,10 +116,10 @@ def split_text(text: str, pattern: str | None) -> Iterator[tuple[str, list[str] 
 
     The keys are None if the chunk must be split by the pattern.
     """
-    if pattern not in WORD_SPLITTING_PATTERNS:
+    if pattern not in (GPT2_PATTERN, QWEN2_PATTERN):
         yield text, None
         return
-    at_newlines = pattern in WHITESPACE_SPLITTING_PATTERNS
+    at_newlines = pattern == GPT2_PATTERN  # in which every white space begins a piece
     for chunk in iter_chunks(text):
         yield chunk, split_words(chunk, at_newlines=at_newlines)
 

@@ -28,7 +28,7 @@ from gpt2np.tokenizer.normalizer import (
 )
 from gpt2np.tokenizer.pre_tokenizer import (
     ASCII_PUNCTUATION,
-    WHITESPACE_SPLITTING_PATTERNS,
+    GPT2_PATTERN,
     make_pre_tokenizer,
     split_text,
     word_text,
@@ -95,7 +95,7 @@ class Tokenizer:
         }
         self.vocab_size = vocabulary.size
         self._pre_tokenize = make_pre_tokenizer(vocabulary.pattern)
-        self._splits_whitespace = vocabulary.pattern in WHITESPACE_SPLITTING_PATTERNS
+        self._splits_whitespace = vocabulary.pattern == GPT2_PATTERN
         self._ids = vocabulary.ids
         self._chunk_cache = BoundedCache(self._merge_chunk, _CHUNK_CACHE_BYTES)
         self._piece_cache = BoundedCache(self._encode_piece, _PIECE_CACHE_BYTES)

@@ -19,7 +19,7 @@ from gpt2np import GPT2NPError, InvalidArgumentError, Tokenizer
 from gpt2np.data import resumable
 from gpt2np.data.corpus import UnreadableFileError, find_files
 from gpt2np.data.resumable import JobCallbacks, partial_folder
-from gpt2np.data.workers import check_processes, map_in_order
+from gpt2np.data.workers import map_in_order
 from gpt2np.tokenizer import dataset
 from gpt2np.tokenizer.dataset import (
     LENGTH_DTYPE,
@@ -404,12 +404,6 @@ class TestErrors:
         assert np.fromfile(out, np.uint16).tolist() == expected
         with pytest.raises(InvalidArgumentError, match="no file to read, apart from the output"):
             find_files([corpus], [corpus])
-
-
-@pytest.mark.parametrize("processes", [0, 99_999])
-def test_a_number_of_processes_that_no_machine_can_run(processes):
-    with pytest.raises(InvalidArgumentError, match=f"processes is {processes}; it must be"):
-        check_processes(processes)
 
 
 def test_map_in_order_takes_only_a_few_items_ahead():

@@ -112,7 +112,7 @@ encode latin1.txt o.bin | 2 | latin1.txt, document 1 is not UTF-8 text: byte 0xf
 encode rows.jsonl o.bin | 2 | rows.jsonl, line 1
 encode p.txt o.npz --combine 0 | 2 | --combine is 0
 encode p.txt o.bin --combine 9 | 2 | --combine needs an .npz output, not o.bin
-encode p.txt o.bin --processes -1 | 2 | --processes is -1; it must be an integer, at least 1
+encode p.txt o.bin --processes -1 | 2 | --processes is -1; it must be an integer from 1 to 1000
 encode p.txt o.bin --processes 99999 | 2 | --processes is 99999
 encode p.txt o.bin --model folder.bin | 1 | has no vocabulary
 train-tokenizer p.txt --vocab-size 256 --out o | 2 | size is 256; the 256 bytes and the special

@@ -17,7 +17,7 @@ from gpt2np.tokenizer.pre_tokenizer import (
     make_pre_tokenizer,
 )
 
-PATTERNS = sorted(module.WORD_SPLITTING_PATTERNS)
+PATTERNS = [GPT2_PATTERN, QWEN2_PATTERN]
 ALPHABET = " \n\t\r\x0b\x1c\x85\u3000\x01\x02ab1.,'\"-sé漢\u0301"
 TEXT = st.text(alphabet=ALPHABET, max_size=30)
 
@@ -26,9 +26,7 @@ def pieces_by_words(text, pattern):
     split = make_pre_tokenizer(pattern)
     pieces = []
     for chunk in module.iter_chunks(text):
-        keys = module.split_words(
-            chunk, at_newlines=pattern in module.WHITESPACE_SPLITTING_PATTERNS
-        )
+        keys = module.split_words(chunk, at_newlines=pattern == GPT2_PATTERN)
         texts = [chunk] if keys is None else map(module.word_text, keys)
         pieces += [piece for text in texts for piece in split(text)]
     return pieces
