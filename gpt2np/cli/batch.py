@@ -2,11 +2,10 @@
 
 FILE is .txt (a prompt per line), .jsonl (each line is a string or an object),
 or a table with a row per prompt (.csv, .tsv or .parquet). In an object or row,
-the field --field is the prompt; fields named like options apply to this prompt
-alone, as in {"prompt": "...", "seed": 5}. All other fields are copied to the
-results, which go to --out (JSON Lines, CSV or Parquet) in the order of the
-prompts. Each result includes a seed; a separate run with this seed and the same
-options gives the same text.
+--field names the field with the prompt. Fields that are named like options
+apply to this prompt alone, as in {"prompt": "...", "seed": 5}. All other fields
+are copied to the results, which go to --out in the order of the prompts. Each
+result has a seed, with which 'gpt2np generate' writes the same text.
 
 Run an interrupted command again to resume. The resumed command also processes
 prompts that were added at the end of the file. If the model, an option or a

@@ -81,16 +81,12 @@ def _value_keywords(option: Option) -> dict[str, Any]:
 
 
 def _default_text(option: Option) -> str:
-    default = option.default_text or option.default
     if option.item_type is bool and not option.choices:
-        return " (default)" if default else ""
-    is_list = option.is_list
-    if is_list:
-        default = option.default_text or None
-    notes = ["may be given several times"] if is_list else []
+        return " (default)" if option.default else ""
+    notes = ["may be given several times"] if option.is_list else []
     if option.item_type is int and option.high is not None:
         notes.append(f"at most {option.high}")
+    default = option.default_text or (None if option.is_list else option.default)
     if default is not None:
-        default = str(default).lower() if isinstance(default, bool) else default
-        notes.append(f"default: {default}")
+        notes.append(f"default: {str(default).lower() if default is False else default}")
     return f" ({'; '.join(notes)})" if notes else ""

@@ -6,7 +6,7 @@ holds the ids of one text: numbers separated by spaces or commas, a JSON list,
 or a JSON object with the field "ids". The commands 'gpt2np tokenize --json' and
 'gpt2np generate --json' print such objects.
 
-Bytes that are not UTF-8 become U+FFFD, and ids without a token, no text. Only
+Bytes that are not UTF-8 become U+FFFD. An id without a token has no text. Only
 the vocabulary of the model is downloaded.
 """
 

@@ -26,7 +26,9 @@ def add_generation_arguments(parser: argparse.ArgumentParser, omit: Collection[s
         "--greedy", dest="do_sample", action="store_const", const=False, help=greedy
     )
     parser.add_argument("--help-all", action=ShowAll, nargs=0, help="Show all options and exit")
-    parser.add_argument_group(MORE_OPTIONS, "The model's generation_config.json may set others.")
+    parser.add_argument_group(
+        MORE_OPTIONS, "The model's generation_config.json may change defaults."
+    )
     add_groups(parser, GenerationOptions, omit, (*_COMMON, *_WITHOUT_FLAG))
 
 

@@ -141,11 +141,13 @@ def print_skipped(problem: object) -> None:
     print_stderr(f"skipped: {problem}")
 
 
-def report_rows(out: Path, written: tuple[int, str], skipped: tuple[int, str]) -> int:
+def report_rows(out: Path | None, written: tuple[int, str], skipped: tuple[int, str]) -> int:
     """Print how many rows are in `out` and how many were skipped; return the exit code.
 
     Each argument is a number and the noun to count. The exit code is 1 if anything was skipped.
     """
-    problems = f", {counted(*skipped)} skipped" if skipped[0] else ""
-    print_stderr(f"{counted(*written)} in {out}{problems}")
+    parts = [f"{counted(*written)} in {out}"] if out else []
+    parts += [f"{counted(*skipped)} skipped"] if skipped[0] else []
+    if parts:
+        print_stderr(", ".join(parts))
     return 1 if skipped[0] else 0

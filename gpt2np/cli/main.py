@@ -65,8 +65,8 @@ _EXAMPLE = """
 Example:
   gpt2np generate "The lighthouse keeper" -n 40
 
-'gpt2np COMMAND --help' describes a command. The documentation is in the folder
-docs of the repository; docs/index.md is its first page."""
+'gpt2np COMMAND --help' describes a command. The documentation begins with
+docs/index.md in the repository."""
 
 
 def run(arguments: Sequence[str]) -> int:

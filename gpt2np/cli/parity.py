@@ -1,8 +1,4 @@
-"""Compare another engine's results with exact results: rounding, or a bug?
-
-record  Write reference arrays: the arrays of the exact pass for some prompts.
-check   Compare an engine's arrays or greedy texts with reference arrays.
-"""
+"""Compare another engine's results with exact results: rounding, or a bug?"""
 
 import argparse
 import json

@@ -49,12 +49,12 @@ from gpt2np.cli.jobs import (
     corpus_files,
     model_source,
     ray_cluster,
+    report_rows,
     running_corpus_job,
 )
 from gpt2np.cli.model_options import add_model_arguments, load_model
-from gpt2np.cli.output import print_stderr
 from gpt2np.data.options import ScoreOptions
-from gpt2np.errors import InvalidArgumentError, counted
+from gpt2np.errors import InvalidArgumentError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +106,4 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(content | total.to_json(), ensure_ascii=False), flush=True)
     else:
         print(total.to_text(), flush=True)
-    skipped = f"{counted(outcome.n_skipped, 'document')} skipped" if outcome.n_skipped else ""
-    written_text = f"{counted(total.documents, 'document')} in {args.out}" if args.out else ""
-    if message := ", ".join(filter(None, (written_text, skipped))):
-        print_stderr(message)
-    return 1 if outcome.n_skipped else 0
+    return report_rows(args.out, (total.documents, "document"), (outcome.n_skipped, "document"))

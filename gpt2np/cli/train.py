@@ -3,10 +3,10 @@
 CORPUS is a .bin or .npy file that gpt2np encode wrote. OUT is a folder that
 gpt2np and transformers can load; the file loss.svg in OUT shows the loss curve.
 
-By default, the command trains a new model from random weights. In this case,
---model must name the vocabulary that CORPUS was encoded with. With --from
-MODEL, the command fine-tunes MODEL, and keeps its vocabulary and architecture.
-In this case, --model and the options under Architecture are not allowed.
+Without --from, the command trains a new model from random weights, and --model
+names the vocabulary that CORPUS was encoded with. With --from MODEL, the
+command fine-tunes MODEL and keeps its vocabulary and architecture; --model and
+the options under Architecture are errors.
 
 The optimizer is AdamW with a warm-up and a cosine schedule, in float32 on the
 CPU. A CPU is fast enough to train models of a few million parameters, and to

@@ -17,8 +17,8 @@ field_option = partial(
     metavar="FIELD",
 )
 SPECIAL_HELP = (
-    "What to do with special tokens such as <|endoftext|>: report an error, encode each as one "
-    "token (allow), or encode its characters (text)"
+    "What to do with special tokens such as <|endoftext|>: 'error' refuses the text, 'allow' "
+    "encodes each as one token, 'text' encodes its characters"
 )
 
 

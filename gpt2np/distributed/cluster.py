@@ -36,8 +36,7 @@ class Cluster:
     )
     workers: int | None = option(
         None,
-        "Number of workers; each worker loads the model (for the encode command, only the "
-        "vocabulary)",
+        "Number of workers, each of which loads the model or, for encode, the vocabulary",
         default_text="as many as the cluster's CPUs allow",
         low=1,
     )

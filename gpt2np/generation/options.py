@@ -288,7 +288,7 @@ class GenerationOptions:
     )
     bad_words: tuple[str, ...] = _penalty(
         (),
-        "Never generate TEXT's sequence of tokens, with or without a space before TEXT",
+        "Never generate the tokens of TEXT, or of TEXT after a space",
         details="A longer word that contains TEXT can still appear if the word is split into "
         "different tokens.",
         flags=("--bad-word",),
@@ -390,7 +390,7 @@ class GenerationOptions:
 
     num_return_sequences: int = _output(
         1,
-        "Number of texts to return; samples have the seeds {seed}, {seed} + 1 and so on",
+        "Number of texts to return; the seed of each further sample is one higher",
         details="Beam search returns the N best texts; N must not exceed the number of beams.",
         flags=("--samples", "--num-return-sequences"),
         json_name="n",

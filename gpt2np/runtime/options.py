@@ -8,7 +8,7 @@ from typing import Literal
 from gpt2np.errors import check_argument
 from gpt2np.options import check_options, option
 
-MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled' (a small model)"
+MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled', a small model"
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,7 @@ class ModelOptions:
         None,
         MODEL_HELP,
         metavar="MODEL",
-        default_text="$GPT2NP_MODEL if set, else openai-community/gpt2, or 'bundled' if the "
-        "download fails",
+        default_text="$GPT2NP_MODEL if set, else openai-community/gpt2",
     )
     tokenizer: str | None = option(
         None,
@@ -56,8 +55,8 @@ class ModelOptions:
     )
     draft: str = option(
         "auto",
-        "Source of guesses for speculative decoding: n-grams (auto), an n-gram table, or a smaller "
-        "model with the same vocabulary",
+        "Source of draft tokens for speculative decoding: n-grams (auto), an n-gram table, or a "
+        "smaller model with the same vocabulary",
         details="The text is the same, only faster: one pass checks several guesses. 'auto' uses "
         "built-in n-grams and the text so far; examples/make_ngram_table.py builds a table.",
         group="Performance",

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -111,18 +112,59 @@ class TestOutput:
         assert here("The", "-n", "20", "--seed", seed).stdout == first.stdout
 
 
-class TestOptions:
-    def test_stop(self, expected):
-        stop = expected.text[20:25]
-        text = expected.text[: expected.text.index(stop)]
-        result = here(*ONCE, "--no-echo", "--stop", "@@@", "--stop", stop)
-        assert result.stdout.decode() == text + "\n"
-        assert "finish reason: stop" in result.stderr.decode()
+SAMPLING = (
+    "--min-p 0.05 --typical-p 0.9 --top-p 0.9 --repetition-penalty 1.2 --presence-penalty 0.5 "
+    "--frequency-penalty 0.3 --no-repeat-ngram-size 4 --window 100 --temperature 1.1 --top-k 100 "
+    "--bad-word king --logit-bias 11=-3 --stop-regex [?] --stop-token-id 200 --ignore-eos"
+)
 
-    def test_greedy(self):
-        greedy = here("The", "-n", "20", "--greedy")
-        assert greedy.stdout == here("The", "-n", "20", "--temperature", "0").stdout
-        assert greedy.stdout == here("The", "-n", "20", "--top-k", "1", "--seed", "9").stdout
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("arguments", "options"),
+        [
+            ("--greedy", {"temperature": 0}),
+            ("--temperature 0 --best-of 1", {"temperature": 0}),
+            ("--top-k 1", {"top_k": 1}),
+            ("--num-beams 3 --num-return-sequences 2", {"num_beams": 3, "num_return_sequences": 2}),
+            ("--draft none", {}),
+            ("--draft bundled", {}),
+            ("--stop @@@ --stop .", {"stop": "."}),
+            ("--choice ' a fox' --choice ' a 狐'", {"choices": [" a fox", " a 狐"]}),
+            (r"--regex ' \d{2}:\d\d'", {"regex": r" \d{2}:\d\d"}),
+            ("--max-new-tokens 150 --window 64", {"max_new_tokens": 150, "window": 64}),
+            (
+                f"{SAMPLING} --min-new-tokens 30 -n 60",
+                {
+                    "min_p": 0.05,
+                    "typical_p": 0.9,
+                    "top_p": 0.9,
+                    "repetition_penalty": 1.2,
+                    "presence_penalty": 0.5,
+                    "frequency_penalty": 0.3,
+                    "window": 100,
+                    "no_repeat_ngram_size": 4,
+                    "temperature": 1.1,
+                    "top_k": 100,
+                    "bad_words": ["king"],
+                    "logit_bias": {11: -3},
+                    "stop_regex": "[?]",
+                    "stop_token_ids": [200],
+                    "ignore_eos": True,
+                    "min_new_tokens": 30,
+                    "max_new_tokens": 60,
+                },
+            ),
+        ],
+    )
+    def test_options_reach_the_library(self, lm, arguments, options):
+        result = here("The king", "-n", "12", "--seed", "5", "--json", *shlex.split(arguments))
+        best = lm.generate("The king", **{"max_new_tokens": 12, "seed": 5, **options})
+        found = [json.loads(line) for line in result.stdout.splitlines()]
+        expected = [(one.ids, one.text, one.finish_reason) for one in (best, *best.alternatives)]
+        assert [(one["ids"], one["text"], one["finish_reason"]) for one in found] == expected
+        is_sampled = options.get("temperature", 1) and not options.get("num_beams")
+        assert (b"seed: 5" in result.stderr) == bool(is_sampled)
 
     def test_threads_and_dtype(self, expected, monkeypatch, capsys):
         result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
@@ -159,15 +201,6 @@ class TestOptions:
             assert all(len(token["top"]) == 1 for token in one["logprobs"])
             assert one["prompt_logprobs"][0] is None
 
-    def test_beams(self, bundled):
-        result = here(
-            "Once upon", "--num-beams", "3", "--num-return-sequences", "2", "-n", "8", "--no-echo"
-        )
-        best = LanguageModel.load(bundled).generate(
-            "Once upon", num_beams=3, num_return_sequences=2, max_new_tokens=8
-        )
-        assert result.stdout.decode() == f"{best.text}\n---\n{best.alternatives[0].text}\n"
-
     def test_what_the_model_proposes_contradicts_nothing(self, bundled, tmp_path):
         """Neither a seed beside the file's beams, nor what is for beams with them."""
         for file in bundled.iterdir():
@@ -180,31 +213,6 @@ class TestOptions:
             assert (result.returncode, result.stdout) == (0, beams.stdout)
         (tmp_path / "generation_config.json").write_text('{"length_penalty": 2, "top_p": 0.5}')
         assert here(*arguments, "--greedy", "--seed", "1").returncode == 0
-
-    def test_all_that_changes_the_text(self, bundled):
-        """Each option reaches the library under its name."""
-        options = {
-            "min_p": 0.05, "typical_p": 0.9, "top_p": 0.9, "repetition_penalty": 1.2,
-            "presence_penalty": 0.5, "frequency_penalty": 0.3, "no_repeat_ngram_size": 4,
-            "min_new_tokens": 30, "window": 100, "temperature": 1.1, "top_k": 100,
-        }  # fmt: skip
-        arguments = [str(x) for n, v in options.items() for x in ("--" + n.replace("_", "-"), v)]
-        arguments += ["--bad-word", "king", "--logit-bias", "11=-3", "--stop-regex", "[?]"]
-        arguments += ["--stop-token-id", "200", "--ignore-eos", "--json", "--seed", "8", "-n", "60"]
-        found = json.loads(here("The king", *arguments).stdout)
-        expected = LanguageModel.load(bundled).generate(
-            "The king", **options, bad_words=["king"], logit_bias={11: -3}, stop_regex="[?]",
-            stop_token_ids=[200], ignore_eos=True, seed=8, max_new_tokens=60,
-        )  # fmt: skip
-        assert (found["ids"], found["text"]) == (expected.ids, expected.text)
-
-    @pytest.mark.parametrize("how", [["--draft", "none"], ["--draft", "bundled"]])
-    def test_speculation_changes_nothing(self, expected, how):
-        assert here(*ONCE, *how).stdout.decode() == f"Once upon a time{expected.text}\n"
-
-    def test_window(self, bundled):
-        result = here("-", "-n", "150", "--window", "64", "--seed", "1", stdin=b"the " * 400)
-        assert "150 tokens, " in result.stderr.decode() and "full" not in result.stderr.decode()
 
     def test_what_is_rarely_needed_is_not_imported(self):
         script = (
