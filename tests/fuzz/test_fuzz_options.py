@@ -15,33 +15,10 @@ from gpt2np.generation.options import GenerationOptions
 from gpt2np.options import options_of
 
 WRONG = (
-    *(None, True, False, -1, 0, 1, 0.5, 1e300, math.inf, math.nan, 10**30, -(2**63), "", "a", "1"),
-    *(
-        b"a",
-        [],
-        [[]],
-        [None],
-        [""],
-        ["a", 1],
-        {},
-        {1: None},
-        {"a": 1},
-        {-1: 0},
-        object,
-        1j,
-        "\ud800",
-    ),
-    *(
-        np.int64(3),
-        np.float32(0.5),
-        np.array(2),
-        np.array([1, 2]),
-        range(3),
-        ("a",),
-        {"a"},
-        "(" * 99,
-    ),
-)
+    None, True, False, -1, 0, 1, 0.5, 1e300, math.inf, math.nan, 10**30, -(2**63), "", "a", "1",
+    b"a", [], [[]], [None], [""], ["a", 1], {}, {1: None}, {"a": 1}, {-1: 0}, object, 1j, "\ud800",
+    np.int64(3), np.float32(0.5), np.array(2), np.array([1, 2]), range(3), ("a",), {"a"}, "(" * 99,
+)  # fmt: skip
 RIGHT = {
     "temperature": (0, 0.0, 0.3, 1.0, 100.0, 1e-30),
     "top_k": (0, 1, 5, 10**9),
@@ -110,21 +87,7 @@ def all_ids(completion):
 
 OPTIONS = options_of(GenerationOptions)
 FLAGS = {name: long_flag(OPTIONS[name], name) for name in RIGHT if name in OPTIONS}
-ARGUMENTS = (
-    "",
-    "a",
-    "1",
-    "-1",
-    "0",
-    "0.5",
-    "1e999",
-    "nan",
-    "97=1",
-    "97=x",
-    "true",
-    "never",
-    "\udcff",
-)
+ARGUMENTS = ("", "a", "1", "-1", "0", "0.5", "1e999", "nan", "97=1", "97=x", "true", "\udcff")
 
 
 def as_arguments(name, value):
@@ -154,19 +117,15 @@ def test_command_line(byte_lm, byte_model, options, prompt):
     assert [json.loads(line)["ids"] for line in lines] == all_ids(expected)
 
 
-@given(
-    arguments=st.lists(
-        st.one_of(
-            st.sampled_from(sorted(FLAGS.values())),
-            st.sampled_from(ARGUMENTS),
-            st.tuples(st.sampled_from(sorted(FLAGS.values())), st.sampled_from(ARGUMENTS)).map(
-                "=".join
-            ),
-            st.sampled_from(("--json", "--greedy", "--no-echo")),
-        ),
-        max_size=6,
-    )
+flags = st.sampled_from(sorted(FLAGS.values()))
+words = st.one_of(
+    flags,
+    st.sampled_from((*ARGUMENTS, "--json", "--greedy", "--no-echo")),
+    st.tuples(flags, st.sampled_from(ARGUMENTS)).map("=".join),
 )
+
+
+@given(arguments=st.lists(words, max_size=6))
 def test_arguments(byte_model, arguments):
     """Malformed command lines end in one line and an exit code."""
     run_generate(byte_model, ["a", *arguments, "-n", "5"])

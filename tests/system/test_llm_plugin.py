@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import fields
 
 import pytest
 from helpers.chat_models import chat_model
@@ -14,8 +13,6 @@ from helpers.paths import CHECKOUT
 from helpers.stored_references import TINY
 
 from gpt2np.chat import ChatSession
-from gpt2np.chat.session import UNSUPPORTED_OPTIONS
-from gpt2np.generation.options import GenerationOptions
 
 tomllib = pytest.importorskip("tomllib")  # Python 3.11
 llm = pytest.importorskip("llm")
@@ -155,15 +152,6 @@ def test_a_schema(run_llm):
         run_llm("-m", "gpt2np/bundled", "A fox: ", *SHORT, "--schema", "a int").stdout
     )
     assert list(answer) == ["a"] and isinstance(answer["a"], int)
-
-
-def test_option_names():
-    from gpt2np.llm_plugin import GPT2NPModel
-
-    names = [field.name for field in fields(GenerationOptions)]
-    assert list(GPT2NPModel.Options.model_fields) == [
-        name for name in names if name not in UNSUPPORTED_OPTIONS
-    ]
 
 
 def test_errors_are_one_line(run_llm):

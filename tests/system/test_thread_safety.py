@@ -14,7 +14,6 @@ import pytest
 from helpers.equal_results import assert_equal_results
 
 import gpt2np
-from gpt2np import GenerationOptions, trace
 from gpt2np.constraints import Constraint
 from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.prefix import Prefix
@@ -93,21 +92,6 @@ def text_stream(lm):
     ]
 
 
-def scheduler(lm):
-    """Each thread has a scheduler of its own; the model is shared."""
-
-    def run(seed):
-        streams = [lm.stream(p, seed=seed + i, max_new_tokens=3) for i, p in enumerate(PROMPTS)]
-        scheduler = Scheduler(lm.model, max_running=3)
-        for stream in streams:
-            scheduler.add(stream.sequence)
-        while scheduler.busy:
-            scheduler.step()
-        return [stream.completion for stream in streams]
-
-    return [partial(run, seed) for seed in range(3)]
-
-
 def tokenizer(lm):
     tokenizer = lm.tokenizer
     calls = [partial(tokenizer.encode, text) for text in TEXTS]
@@ -133,36 +117,11 @@ def constraint(lm):
     return [*calls, partial(lm.generate, "The", choices=["fox", "king", "old king"], **options)]
 
 
-def options_and_config(lm):
-    def create(i):
-        options = GenerationOptions(top_k=i, stop_regex=[f"a{{{i + 1}}}b"], stop=[f"x{i}"])
-        return options, hash(options), repr(lm.model.config)
-
-    return [partial(create, i) for i in range(5)]
-
-
-def completion(lm):
-    whole = lm.generate("The", seed=1, max_new_tokens=4, logprobs=2)
-    return [whole._repr_html_, lambda: pickle.loads(pickle.dumps(whole)), lambda: repr(whole)]
-
-
-def activations(lm):
-    shared = trace(lm.model, [1, 2, 3])
-    return [
-        lambda: shared["blocks.3.attn.hook_pattern"].tobytes(),
-        lambda: [name for name in shared if "resid" in name],
-        lambda: trace(lm.model, [4, 5])["logits"].tobytes(),
-    ]
-
-
+SHARED = (language_model, model, kv_cache, text_stream, prefix)
 CASES = [
-    *(
-        (calls, ranks)
-        for calls in (language_model, model, kv_cache, text_stream)
-        for ranks in (1, 2)
-    ),
-    *((calls, ranks) for calls in (scheduler, prefix) for ranks in (1, 2)),
-    *((calls, 1) for calls in (tokenizer, constraint, options_and_config, completion, activations)),
+    *((calls, ranks) for calls in SHARED for ranks in (1, 2)),
+    (tokenizer, 1),
+    (constraint, 1),
 ]
 
 

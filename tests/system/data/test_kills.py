@@ -1,14 +1,20 @@
-"""`score`, `encode` and `batch`, killed ten times: the bytes of a whole run."""
+"""`score`, `encode`, `batch` and `train`, killed at random moments: the bytes of a whole run."""
 
 import json
 import random
 import subprocess
 
+import numpy as np
 import pytest
 from helpers.kills import kill_at_random
 from helpers.patched_cli import small_steps
 
 COMMAND = small_steps(0.05)
+TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
+TRAINING = (
+    f"{TINY} --max-steps 100 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
+    "--resid-pdrop 0.1 --attn-pdrop 0.1 --embd-pdrop 0.1 --eval-steps 40 --eval-corpus ids.bin"
+)
 
 
 @pytest.fixture
@@ -21,35 +27,45 @@ def arguments(data, tmp_path):
         lines = (json.dumps({field: text[:300] if field == "prompt" else text}) for text in texts)
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
     (tmp_path / "stories.txt").write_text(stories + stories)
+    np.arange(2560, dtype=np.uint16).tofile(tmp_path / "ids.bin")
 
     def make(command, out):
         inputs = {
             "score": ["texts.jsonl", "--tokens", "--out"],
             "encode": ["stories.txt"],
             "batch": ["prompts.jsonl", "-n", "12", "--seed", "3", "--out"],
+            "train": [*TRAINING.split(), "ids.bin"],
         }[command]
         return [*COMMAND, command, *inputs, out, "--model", "bundled"]
 
     return make
 
 
-@pytest.mark.slow
+JOBS = [
+    ("score", "o.jsonl"),
+    ("encode", "o.npz"),
+    ("batch", "o.jsonl"),
+    ("train", "model"),
+    ("score", "o.parquet"),
+    ("score", "o.csv"),
+    ("encode", "o.bin"),
+    ("encode", "o.parquet"),
+    ("batch", "o.parquet"),
+]
+
+
 @pytest.mark.parametrize(
-    ("command", "out", "options"),
+    ("job", "n_kills"),
     [
-        ("score", "o.jsonl", []),
-        ("score", "o.parquet", []),
-        ("score", "o.csv", []),
-        ("encode", "o.bin", []),
-        ("encode", "o.npz", []),
-        ("encode", "o.parquet", []),
-        ("batch", "o.jsonl", []),
-        ("batch", "o.parquet", []),
+        *((job, 1) for job in JOBS[:4]),
+        *(pytest.param(job, 10, marks=pytest.mark.slow) for job in JOBS),
     ],
+    ids=str,
 )
-def test_killed_ten_times(arguments, tmp_path, monkeypatch, command, out, options):
+def test_killed_at_random_moments(arguments, tmp_path, monkeypatch, job, n_kills):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    command, out = job
     whole = tmp_path / f"whole-{out}"
-    subprocess.run([*arguments(command, whole.name), *options], check=True)
-    kill_at_random([*arguments(command, out), *options], tmp_path / out, whole, 10, 2.5)
+    subprocess.run(arguments(command, whole.name), check=True)
+    kill_at_random(arguments(command, out), tmp_path / out, whole, n_kills, 2.5)

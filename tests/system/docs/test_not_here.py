@@ -67,8 +67,3 @@ def test_other_files_are_refused(name, tmp_path):
     (tmp_path / name).write_bytes(b"GGUF")
     with pytest.raises(gpt2np.GPT2NPError, match=f"safetensors.*{SEE_MISSING_FEATURES}"):
         gpt2np.load(tmp_path / name)
-
-
-def test_no_4_bits():
-    with pytest.raises(gpt2np.InvalidArgumentError, match="int8"):
-        gpt2np.load("bundled", weights="int4")

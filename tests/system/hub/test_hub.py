@@ -1,10 +1,8 @@
 """Find models: bundled, folders, the Hugging Face cache, and a local imitation of the Hub."""
 
-import contextlib
 import json
 import os
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -101,12 +99,12 @@ def without_settings():
 def start(home):
     """start(url, "download", "gpt2", VARIABLE="…"): start `gpt2np download gpt2`."""
 
-    def run(url, *arguments, code=None, stderr=subprocess.PIPE, **env):
+    def run(url, *arguments, code=None, **env):
         program = ["-m", "gpt2np"] if code is None else ["-c", code]
         return subprocess.Popen(
             [sys.executable, *program, *arguments],
             stdout=subprocess.PIPE,
-            stderr=stderr,
+            stderr=subprocess.PIPE,
             text=True,
             env=without_settings() | {"HF_ENDPOINT": url, "HF_HOME": str(home), **env},
         )
@@ -145,26 +143,18 @@ def command(forked, home):
 
 @pytest.fixture
 def generate(command):
-    def run(url, *arguments, **env):
-        return command(url, "generate", "Once", "-n", "3", "--seed", "1", *arguments, **env)
-
-    return run
+    options = ("generate", "Once", "-n", "3", "--seed", "1")
+    return lambda url, *more, **env: command(url, *options, *more, **env)
 
 
 @pytest.fixture
 def tokenize(command):
-    def run(url, *arguments, **env):
-        return command(url, "tokenize", "--json", "Once upon", *arguments, **env)
-
-    return run
+    return lambda url, *more, **env: command(url, "tokenize", "--json", "Once upon", *more, **env)
 
 
 @pytest.fixture
 def download(command):
-    def run(url, *arguments, **env):
-        return command(url, "download", *arguments, **env)
-
-    return run
+    return lambda url, *more, **env: command(url, "download", *more, **env)
 
 
 def fails(result, *words):
@@ -235,7 +225,7 @@ class TestDefaultModel:
             process(*command, HF_HUB_OFFLINE="1")  # the same work without the wait
             seconds -= time.monotonic() - start
         assert "model: bundled" in result.stderr and "timed out" in result.stderr
-        assert seconds < 8  # huggingface_hub's limit is 10
+        assert seconds < 10  # huggingface_hub's limit for one attempt
 
     def test_the_variable_names_another(self, hub, generate):
         result = generate(hub.url, GPT2NP_MODEL="bundled")
@@ -354,32 +344,6 @@ class TestDownloadCommand:
         fails(download(hub.url, str(tmp_path)), "has no config.json, model.safetensors, vocab")
         assert not hub.requests
 
-    def test_terminal_shows_progress_bars(self, hub, start):
-        fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
-        terminal, stderr = os.openpty()
-        fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-        process = start(hub.url, "download", "gpt2", stderr=stderr)
-        os.close(stderr)
-        shown = b""
-        with contextlib.suppress(OSError):  # the other end is closed
-            while piece := os.read(terminal, 4096):
-                shown += piece
-        shown = shown.decode()
-        assert process.communicate(timeout=60)[0].count("\n") == 1
-        assert "Fetching" in shown and "100%|" in shown
-
-    def test_finding_a_local_model_and_help_import_no_numpy(self, hub, start):
-        code = (
-            "import sys; from gpt2np.cli.main import run\n"
-            "from gpt2np.hub import find_model\n"
-            "find_model('bundled'); assert 'numpy' not in sys.modules\n"
-            "run(['--help'])"
-        )
-        process = start(hub.url, code=code)
-        stdout, stderr = process.communicate()
-        assert process.returncode == 0, stderr
-        assert "Download a model into the Hugging Face cache" in stdout
-
 
 class TestRevisions:
     @pytest.mark.parametrize("kind", ["branch", "pull request", "commit", "short commit"])
@@ -403,10 +367,6 @@ class TestRevisions:
         unknown = "0" * 40
         fails(download(hub.url, f"gpt2@{unknown}"), f"no revision '{unknown}'")
 
-    def test_of_a_model_to_generate_with(self, hub, generate):
-        result = generate(hub.url, "--model", "gpt2@hot")
-        assert result.returncode == 0 and "model: gpt2@hot" in result.stderr
-
 
 class TestShards:
     def test_all_that_the_index_names(self, hub, download, sharded):
@@ -415,17 +375,6 @@ class TestShards:
         assert (folder / SHARDS[1]).read_bytes() == sharded[SHARDS[1]]
         hub.forget()
         assert folder_of(download(hub.url, "some/sharded")) == folder and not hub.requests
-
-    def test_they_give_the_text_of_the_single_file(self, hub, command, generate, tmp_path):
-        folder = tmp_path / "shards"
-        size = ["--max-shard-size", "4"]
-        assert command(hub.url, "convert", "bundled", str(folder), *size).returncode == 0
-        content = {path.name: path.read_bytes() for path in folder.iterdir()}
-        assert len([name for name in content if name.startswith("model-0")]) > 2
-        hub.repositories["some/sharded"].revisions["main"] = content
-        result = generate(hub.url, "--model", "some/sharded")
-        assert result.returncode == 0, result.stderr
-        assert result.stdout == generate(hub.url, "--model", "bundled").stdout
 
     def test_without_one_of_them_it_is_not_whole(self, hub, download):
         folder = folder_of(download(hub.url, "some/sharded"))
@@ -446,10 +395,6 @@ class TestShards:
 
 class TestRefusals:
     """A named model is found or an error; no other model replaces it."""
-
-    def test_by_id(self, hub, generate):
-        result = generate(hub.url, "--model", GPT2)
-        assert result.returncode == 0 and f"model: {GPT2}" in result.stderr
 
     def test_unknown(self, hub, generate):
         result = generate(hub.url, "--model", "no/such")
@@ -573,13 +518,14 @@ def test_proxy_that_does_not_answer_does_not_show_its_password(download):
     assert "secret" not in result.stderr
 
 
-def test_cached_model_is_found_without_importing_an_http_client(hub, download, start):
+def test_local_and_cached_models_are_found_without_numpy_and_http_client(hub, download, start):
     folder_of(download(hub.url, "gpt2"))
     code = (
-        "import sys; from gpt2np.hub import find_model; find_model('gpt2')\n"
-        "print([m for m in sys.modules if m.split('.')[0] in ('httpx', 'httpx2', 'requests')])"
+        "import sys; from gpt2np.hub import find_model; find_model('gpt2'); find_model('bundled')\n"
+        "names = {m.split('.')[0] for m in sys.modules}\n"
+        "print(names & {'httpx', 'httpx2', 'requests', 'numpy'})"
     )
-    assert start(hub.url, code=code).communicate()[0] == "[]\n"
+    assert start(hub.url, code=code).communicate()[0] == "set()\n"
 
 
 class TestVocabularyAlone:
@@ -650,10 +596,6 @@ def test_binary_reference_in_the_cache_is_named_as_damage(hub, download, home):
     fails(download(hub.url, "gpt2"), "the cache of", "is damaged", "remove the folder")
 
 
-def test_variable_that_huggingface_hub_cannot_read_is_one_line(hub):
-    command = [sys.executable, "-m", "gpt2np", "download", "a/b"]
-    variables = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_DOWNLOAD_TIMEOUT": "abc"}
-    done = subprocess.run(command, env=variables, capture_output=True, encoding="utf-8")
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    assert "cannot read a variable HF_" in line
+def test_variable_that_huggingface_hub_cannot_read_is_one_line(hub, process):
+    result = process(hub.url, "download", "a/b", HF_HUB_DOWNLOAD_TIMEOUT="abc")
+    fails(result, "cannot read a variable HF_")
