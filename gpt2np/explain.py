@@ -78,14 +78,14 @@ def _pieces(lm: LanguageModel, ids: list[int]) -> list[dict[str, Any]]:
         return []
     pieces = []
     for piece, piece_ids, is_added in tokenizer.iter_pieces(text, disallowed_special=()):
-        shown = () if is_added or len(piece) > _MAX_PIECE else tokenizer.merge_steps(piece)
+        merges = () if is_added or len(piece) > _MAX_PIECE else tokenizer.merge_steps(piece)
         steps = [
             {
                 "tokens": [escape_spelling(token, tokenizer.vocabulary) for token in step.tokens],
                 "ranks": list(step.ranks),
                 "chosen": step.chosen,
             }
-            for step in shown
+            for step in merges
         ]
         data = base64.b64encode(piece.encode("utf-8", "replace")).decode("ascii")
         pieces.append({"bytes": data, "ids": list(piece_ids), "steps": steps})

@@ -52,7 +52,6 @@ from gpt2np.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from gpt2np.generation.ngram_table import NgramTable
     from gpt2np.generation.prefix import Prefix
     from gpt2np.generation.scoring import TextScore
     from gpt2np.runtime.hooked_context import Hook
@@ -77,6 +76,7 @@ class LanguageModel:
         eos_token_ids: token ids that end a text.
         bos_token_id: the end-of-text id that replaces an empty prompt; None if the model has no
             embedding of any end-of-text id.
+        folder: the folder of the model's files; None if the model was not loaded from files.
         fallback_reason: why `load` fell back to the bundled model; None without a fallback.
         draft_source: starts the drafts of speculative decoding; see `use_draft`.
     """
@@ -105,6 +105,7 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.defaults = defaults or GenerationOptions()
         self.fallback_reason = fallback_reason
+        self.folder: Path | None = None
         self.draft_source = DraftSource(model, tokenizer)
         candidates = [*model.config.eos_token_ids, tokenizer.eos_token_id]
         known = [token_id for token_id in candidates if token_id is not None]
@@ -174,24 +175,10 @@ class LanguageModel:
         )
         if tokenizer is not None:
             _warn_of_ids_without_text(lm)
-        lm.draft_source.folder = source.path
+        lm.folder = lm.draft_source.folder = source.path
         lm.model.processes = processes
         lm.use_draft(draft)
         return lm
-
-    @property
-    def draft(self) -> GPT2 | NgramTable | Literal["auto"] | None:
-        """Source of draft tokens: a model, an n-gram table, "auto", or None for no draft tokens."""
-        return self.draft_source.draft
-
-    @draft.setter
-    def draft(self, draft: GPT2 | NgramTable | Literal["auto"] | None) -> None:
-        self.draft_source.draft = draft
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder of the model's files; None if the model was not loaded from files."""
-        return self.draft_source.folder
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.name}: {self.model.summary}>"
@@ -226,7 +213,7 @@ class LanguageModel:
             InvalidArgumentError: the draft model or table has a different vocabulary.
         """
         if draft in ("auto", "none"):
-            self.draft = "auto" if draft == "auto" else None
+            self.draft_source.draft = "auto" if draft == "auto" else None
         elif isinstance(draft, (str, Path)) and Path(draft).suffix == ".safetensors":
             from gpt2np.generation.ngram_table import read_ngram_table
 
@@ -236,7 +223,7 @@ class LanguageModel:
                     f"the n-gram table {draft} has another vocabulary than {self.name}; make one "
                     "with examples/make_ngram_table.py and this model"
                 )
-            self.draft = table
+            self.draft_source.draft = table
         else:
             if not isinstance(draft, LanguageModel):
                 model = self.model
@@ -248,7 +235,7 @@ class LanguageModel:
                     f"the draft model {draft.name} has another vocabulary than {self.name}; it "
                     f"must have the same tokens with the same ids"
                 )
-            self.draft = draft.model
+            self.draft_source.draft = draft.model
 
     def generate(
         self,

@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -47,9 +48,6 @@ from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import LanguageModel, model_settings
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.tokenizer.normalizer import allowed_special, check_special
-
-Convert = Callable[[Any], Any]
-"""Converts the value of an option in a row."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,10 @@ def read_prompts(path: Path, name: str = "prompt", after: int = 0) -> Iterator[P
 
     Blank lines are left out.
     """
-    kind = kind_of(path).removesuffix(".gz")
-    convert = {".csv": _from_cell, ".tsv": _from_cell, ".parquet": _whole}.get(kind, _unchanged)
+    has_cells = kind_of(path).removesuffix(".gz") in (".csv", ".tsv")
     for record in read_records(path, name, None):
         if record.number > after:
-            yield replace(_parse(record, name, convert), digest=_digest(record))
+            yield replace(_parse(record, name, has_cells), digest=_digest(record))
 
 
 def line_digests(path: Path, name: str, n: int) -> list[str]:
@@ -110,20 +107,21 @@ def _digest(record: Record) -> str:
     return hashlib.sha256(repr(record[1:]).encode(errors="backslashreplace")).hexdigest()[:16]
 
 
-def _parse(record: Record, name: str, convert: Convert) -> PromptLine:
+def _parse(record: Record, name: str, has_cells: bool) -> PromptLine:
     number, value, problem = record
-    if isinstance(value, dict) and name in value and problem is None:
-        if not is_unicode_text(json.dumps(value, ensure_ascii=False, default=str)):
-            return PromptLine(number, problem="a text has half of a surrogate pair")
-        return _parse_object(number, value, name, convert)
-    if problem is None and not isinstance(value, str):
+    is_row = isinstance(value, dict) and name in value
+    if problem is None and not (is_row or isinstance(value, str)):
         problem = f"expected a string or an object with a {json.dumps(name)}"
-    elif problem is None and not is_unicode_text(value):
+    elif problem is None and not is_unicode_text(
+        json.dumps(value, ensure_ascii=False, default=str)
+    ):
         problem = "a text has half of a surrogate pair"
-    return PromptLine(number, None if problem else value, problem=problem)
+    if problem is not None:
+        return PromptLine(number, problem=problem)
+    return _parse_row(number, value, name, has_cells) if is_row else PromptLine(number, value)
 
 
-def _parse_object(number: int, row: Mapping[str, Any], name: str, convert: Convert) -> PromptLine:
+def _parse_row(number: int, row: Mapping[str, Any], name: str, has_cells: bool) -> PromptLine:
     prompt = row[name]
     if not isinstance(prompt, (str, list)):
         problem = f"the prompt is {short_repr(prompt)}; expected a string or a list of token ids"
@@ -137,24 +135,16 @@ def _parse_object(number: int, row: Mapping[str, Any], name: str, convert: Conve
                 return PromptLine(number, problem=f"unknown option {short_repr(key)}{hint}")
             columns[key] = value
         elif value is not None and value != "":
-            options[key] = convert(value)
+            options[key] = _option_value(value, has_cells)
     return PromptLine(number, prompt, options, row.get("id"), columns)
 
 
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _whole(value: Any) -> Any:
+def _option_value(value: Any, is_cell: bool) -> Any:
+    """Return an option's value: a cell of a .csv file may have JSON, pandas writes 3 as 3.0."""
+    if is_cell:
+        with suppress(ValueError):
+            value = json.loads(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _from_cell(text: str) -> Any:
-    """Return the value of an option in a .csv file: JSON, or else a text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 RunLines = Callable[[Iterable[PromptLine]], Iterator[tuple[PromptLine, Results]]]

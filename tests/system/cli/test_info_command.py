@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -13,8 +11,6 @@ from safetensors.numpy import load_file, save_file
 
 from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.model import GPT2Config
-
-COMMAND = [sys.executable, "-m", "gpt2np", "info"]
 
 
 def info(*arguments):
@@ -85,25 +81,6 @@ def header_alone(folder, **shape):
     content = {"model_type": "gpt2", **shape}
     (folder / "config.json").write_text(json.dumps(content))
     return len(header), at
-
-
-def seconds_of(*arguments):
-    """The best of three runs, as the machine may have something else to do."""
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        subprocess.run([*COMMAND, *arguments], check=True, capture_output=True)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
-def test_reads_the_headers_only_and_takes_less_than_a_second(tmp_path, show):
-    number, size = header_alone(tmp_path, n_layer=12)
-    content = json.loads(info(tmp_path, "--json").stdout)
-    assert content["parameters"] == 124_439_808 and len(content["tensors"]) == number == 148
-    seconds = seconds_of(tmp_path, "--json")
-    assert seconds < max(1, 5 * seconds_of("--help"))  # on a slow machine that is slow, too
-    show("gpt2np info", f"124M parameters, {size >> 20} MiB: {seconds:.2f} s, the whole process")
 
 
 def test_the_numbers_of_a_model_larger_than_any_memory_are_not_read(tmp_path):

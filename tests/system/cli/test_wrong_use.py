@@ -142,6 +142,7 @@ train ids.bin o --from '' | 1 | the model's name is empty
 train ids.bin nothing/../a_model | 2 | already exists
 train p.txt o | 2 | p.txt is not a corpus from gpt2np encode
 train empty.bin o | 2 | empty.bin is not a corpus from gpt2np encode
+train none.npy o | 2 | it has no ids
 train text.npy o | 2 | text.npy is not a corpus from gpt2np encode
 train foreign.npy o | 2 | has ids up to 5000, but the vocabulary has 4096
 score p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force
@@ -210,6 +211,7 @@ def folder(tmp_path_factory):
     (folder / "latin1.txt").write_bytes(b"a\xff")
     (folder / "ids.bin").write_bytes(bytes(1000))
     np.save(folder / "foreign.npy", np.full(1000, 5000))
+    np.save(folder / "none.npy", np.zeros(0, int))
     (folder / "link").symlink_to("nowhere")
     return folder
 

@@ -47,4 +47,4 @@ def test_several_processes_write_the_same(bundled, lm):
     found = [text.ids for text in other.generate_batch(prompts, **options)]
     assert found == [text.ids for text in lm.generate_batch(prompts, **options)]
     if max_processes() > 1:
-        assert len(other.model.worker_pids) == len(other.draft.worker_pids) == 1
+        assert len(other.model.worker_pids) == len(other.draft_source.draft.worker_pids) == 1

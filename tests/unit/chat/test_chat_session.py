@@ -128,7 +128,7 @@ class TestAnswers:
 
     def test_drafts_change_no_answer(self, lm, bundled, monkeypatch):
         table = read_ngram_table(bundled / NGRAM_TABLE_FILE)
-        monkeypatch.setattr(lm, "draft", table)  # also without small-matrix kernels
+        monkeypatch.setattr(lm.draft_source, "draft", table)  # also without small-matrix kernels
         answers = []
         for draft in ("auto", "none"):
             session = ChatSession(lm, options={"max_new_tokens": 40, "seed": 1, "draft": draft})
@@ -141,7 +141,7 @@ class TestAnswers:
         said = "one two three one two three one two four one two"
         options = {"max_new_tokens": 60, "temperature": 0, "seed": 1}
         table = read_ngram_table(bundled / NGRAM_TABLE_FILE)
-        monkeypatch.setattr(lm, "draft", table)  # also without small-matrix kernels
+        monkeypatch.setattr(lm.draft_source, "draft", table)  # also without small-matrix kernels
         session = ChatSession(lm, options=options)
         truncate = KVCache.truncate
 

@@ -137,13 +137,13 @@ def test_alone_and_with_stops(drafting, setting, new_tokens):
 def test_until_the_context_is_full_and_beyond(drafting, further, room):
     """The context has `room` for tokens after the prompt."""
     lm, new_tokens = cut(drafting, 6, context=128), 2 * room
-    lm.draft = drafting.draft
+    lm.draft_source.draft = drafting.draft_source.draft
     prompt = (lm.tokenizer.encode("he said, and he said, and ") * 20)[room - 128 :]
     options = {"temperature": 0, "max_new_tokens": new_tokens, "seed": 1} | further
     plain = check_same(lm, prompt, **options)
     assert plain.finish_reason == "length"
     assert len(plain.ids) == (new_tokens if further else room + 1)
-    if isinstance(lm.draft, GPT2):
+    if isinstance(lm.draft_source.draft, GPT2):
         lm.use_draft(cut(lm, 1, context=16))  # a draft model with a far shorter context
         check_same(lm, prompt, **options)
 
@@ -182,14 +182,14 @@ def test_drafts_save_passes(lm_with_ngrams, monkeypatch):
 
 def test_automatic_drafts_need_exact_rows(lm, lm_with_ngrams, monkeypatch):
     """Without small-matrix kernels, the number of rows would change the last bits of logits."""
-    table = lm.draft
+    table = lm.draft_source.draft
     for draft, exact, expected in [
         ("auto", True, NgramDraft),
         ("auto", False, type(None)),
         (table, False, NgramDraft),
         (None, True, type(None)),
     ]:
-        monkeypatch.setattr(lm, "draft", draft)
+        monkeypatch.setattr(lm.draft_source, "draft", draft)
         monkeypatch.setattr(f"{DRAFT_SOURCE}.small_kernels", lambda exact=exact: exact)
         assert type(lm.stream("The").sequence.speculation) is expected
         assert lm.stream("The", draft="none").sequence.speculation is None
@@ -384,7 +384,7 @@ class TestDraftModel:
         draft = LanguageModel(random_model(**shape), tokenizer, name="other")
         with pytest.raises(InvalidArgumentError, match="draft model other has another vocabulary"):
             lm.use_draft(draft)
-        assert lm.draft is None
+        assert lm.draft_source.draft is None
 
     @pytest.mark.parametrize("size", [4096, 4200])
     def test_as_many_or_more_rows_than_tokens(self, lm, size):
@@ -471,7 +471,7 @@ def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
     plain = [lm.generate(prompt, seed=i, **options) for i, prompt in enumerate(prompts)]
     streams = []
     for i, draft in enumerate([early_exit.model, None, cut(lm, 1).model, early_exit.model]):
-        lm.draft = draft
+        lm.draft_source.draft = draft
         streams.append(lm.stream(prompts[i], seed=i, **options))
     list(run_groups(lm.model, [[stream.sequence for stream in streams]]))
     assert all(same(s.completion, p) for s, p in zip(streams, plain, strict=True))

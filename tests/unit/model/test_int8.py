@@ -181,4 +181,4 @@ def test_a_model_drafted_by_its_own_8_bit_copy_writes_the_same_text(lm):
 
 def test_a_named_draft_has_the_same_weights():
     lm = gpt2np.load("bundled", weights="int8", draft="bundled")
-    assert lm.draft.weight_dtype == lm.model.weight_dtype == "int8"
+    assert lm.draft_source.draft.weight_dtype == lm.model.weight_dtype == "int8"
