@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from gpt2np import GPT2, CheckpointError, Tokenizer, TokenizerError
+from gpt2np import GPT2, CheckpointError
 
 
 @pytest.fixture
@@ -41,15 +41,3 @@ def test_a_folder_of_checkpoints(folder):
     with pytest.raises(CheckpointError) as error:
         GPT2.from_folder(folder.parent)
     assert str(error.value).endswith(f"such as {folder.with_name('checkpoint-10')}")
-
-
-def test_a_long_line_of_merges(folder):
-    for name in folder.glob("tokenizer.json"):
-        name.unlink()
-    if not (folder / "merges.txt").exists():
-        pytest.skip("the bundled vocabulary has no merges.txt")
-    with (folder / "merges.txt").open("a") as file:
-        file.write("x" * 1_000_000 + "\n")
-    with pytest.raises(TokenizerError) as error:
-        Tokenizer.load(folder)
-    assert len(str(error.value)) < 3000
