@@ -108,12 +108,15 @@ def _read_openai_merges(merges_file: Path, text: str) -> Vocabulary:
     _, _, text = text.rstrip("\n").partition("\n")
     lines = text.split("\n")
     tokens = [*BYTE_TO_CHAR.values(), *text.replace(" ", "").split("\n"), END_OF_TEXT]
-    return _with_added_tokens(
+    vocabulary = _with_added_tokens(
         dict(zip(tokens, range(len(tokens)), strict=True)),
         dict(zip(lines, range(len(lines)), strict=True)),
         [END_OF_TEXT],
         merges_file.parent,
     )
+    if END_OF_TEXT not in vocabulary.ids:  # what the checksum tells takes 4 ms to compute
+        vars(vocabulary)["can_ignore_merges"] = True
+    return vocabulary
 
 
 def _find_tokens_without_merges(

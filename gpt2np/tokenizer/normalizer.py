@@ -11,11 +11,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gpt2np.data.options import Special
 from gpt2np.data.text import any_literal
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.tokenizer.unicode16 import is_word_character
 from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpt2np.data.options import Special  # slow to import
 
 AddedSpan = tuple[int, int, int | None]
 """(start, end, id) of an added token, in characters; for text between added tokens, id is None."""
