@@ -57,6 +57,7 @@ CORE = (
     "unit/test_everyday.py",
     "unit/test_imports.py",
     "unit/test_language_model.py",
+    "unit/test_load.py",
     "system/cli/test_generate.py",
     "system/cli/test_tokenize.py",
 )

@@ -20,7 +20,14 @@ import argparse
 from pathlib import Path
 
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
-from gpt2np.cli.jobs import add_ray_arguments, model_source, ray_cluster, report_rows, running_job
+from gpt2np.cli.jobs import (
+    add_ray_arguments,
+    add_rows_arguments,
+    model_source,
+    ray_cluster,
+    report_rows,
+    running_job,
+)
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_special_argument, spool_stdin
@@ -33,11 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompts", type=Path, metavar="FILE", help=file)
     field = "Field or column with the prompt in .jsonl, .csv and .parquet files (default: prompt)"
     parser.add_argument("--field", default="prompt", metavar="FIELD", help=field)
-    out = "File for the results: .jsonl, .csv or .parquet"
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help=out)
+    add_rows_arguments(parser, required=True)
     add_special_argument(parser)
-    force = "Overwrite the --out file; discard partial results that no longer apply"
-    parser.add_argument("--force", action="store_true", help=force)
     add_generation_arguments(parser)
     add_model_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     add_ray_arguments(parser)

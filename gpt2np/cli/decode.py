@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     given = [" ".join(args.ids)] if args.ids else []
     [text] = read_texts(given, args.file, "ids", "ID")
-    sequences = parse_ids(text)
+    if not text.strip():
+        raise InvalidArgumentError("there are no ids to decode")
+    sequences = [_parse_line(line) for line in text.splitlines()]
     tokenizer, description = load_tokenizer(args.model)
     texts = [
         tokenizer.decode(ids, skip_special_tokens=args.skip_special_tokens) for ids in sequences
@@ -47,30 +49,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def parse_ids(text: str) -> list[list[int]]:
-    """Parse lines of numbers, of JSON lists, or of JSON objects. Returns a list of ids per line."""
-    if not text.strip():
-        raise InvalidArgumentError("there are no ids to decode")
-    return [_parse_line(line) for line in text.splitlines()]
-
-
 def _parse_line(line: str) -> list[int]:
-    if line.lstrip()[:1] not in ("[", "{"):
-        return [_parse_id(word) for word in line.replace(",", " ").split()]
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"the ids are not valid JSON: {error}") from error
-    ids = value.get("ids") if isinstance(value, dict) else value
-    if not isinstance(ids, list) or any(type(item) is not int for item in ids):
-        raise InvalidArgumentError(
-            f"{short_repr(ids)} is not a list of ids; expected a list such as [464, 3290], or an "
-            'object with the field "ids"'
-        )
+    """Parse numbers, a JSON list, or a JSON object with the field "ids"."""
+    if line.lstrip()[:1] in ("[", "{"):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"the ids are not valid JSON: {error}") from error
+        ids = value.get("ids") if isinstance(value, dict) else value
+    else:
+        words = line.replace(",", " ").split()
+        ids = [int(w) if w.isascii() and w.isdecimal() and len(w) < 20 else w for w in words]
+    if not isinstance(ids, list):
+        raise InvalidArgumentError('expected a list such as [464, 3290] in the field "ids"')
+    for item in ids:
+        if type(item) is not int:
+            raise InvalidArgumentError(f"{short_repr(item)} is not an id; ids are integers from 0")
     return ids
-
-
-def _parse_id(word: str) -> int:
-    if not (word.isascii() and word.isdecimal() and len(word) <= 18):
-        raise InvalidArgumentError(f"{short_repr(word)} is not an id; ids are integers from 0")
-    return int(word)

@@ -45,6 +45,14 @@ def corpus_files(paths: Iterable[str], written: Sequence[Path], field: str) -> l
     return files
 
 
+def add_rows_arguments(group: Any, *, required: bool) -> None:
+    """Declare --out, a file of rows, and --force."""
+    out = "File for a row of each result: .jsonl, .csv or .parquet"
+    group.add_argument("--out", type=Path, required=required, metavar="FILE", help=out)
+    force = "Overwrite the --out file; discard partial results that no longer apply"
+    group.add_argument("--force", action="store_true", help=force)
+
+
 def add_ray_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a job that can run on a Ray cluster."""
     group = parser.add_argument_group("Ray")

@@ -46,6 +46,7 @@ from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.jobs import (
     add_files_argument,
     add_ray_arguments,
+    add_rows_arguments,
     corpus_files,
     model_source,
     ray_cluster,
@@ -61,11 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_files_argument(parser, "files", "FILE")
     add_options(parser, ScoreOptions, ("field", "context", "stride", "from_end_of_text", "special"))
     output = parser.add_argument_group("Output")
-    out = "File for a row of each document: .jsonl, .csv or .parquet"
-    output.add_argument("--out", type=Path, metavar="FILE", help=out)
+    add_rows_arguments(output, required=False)
     add_option(output, ScoreOptions, "tokens")
-    force = "Overwrite the --out file; discard partial results that no longer apply"
-    output.add_argument("--force", action="store_true", help=force)
     json_help = "Print the perplexity of all documents as one JSON object"
     output.add_argument("--json", action="store_true", help=json_help)
     add_model_arguments(parser, "dtype", "exact", "weights", "processes")

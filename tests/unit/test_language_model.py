@@ -1,16 +1,12 @@
 """LanguageModel: text in, text out."""
 
 import dataclasses
-import importlib.util
-import json
-import pkgutil
 import warnings
 
 import numpy as np
 import pytest
 from helpers.paths import CHECKOUT
 
-import gpt2np
 from gpt2np import (
     GPT2,
     CheckpointError,
@@ -21,7 +17,6 @@ from gpt2np import (
     LanguageModel,
     Tokenizer,
 )
-from gpt2np.cli.main import run
 from gpt2np.errors import BatchError, GPT2NPError
 from gpt2np.generation.complete import complete, pick_best
 from gpt2np.generation.scheduler import Scheduler
@@ -29,15 +24,6 @@ from gpt2np.tokenizer.formats import read_gpt2_files
 
 BUNDLED = CHECKOUT / "weights"
 PROMPTS = ["Once upon a time", "The", "", '"Oh dear!" said the little old woman, and ' * 5, "中"]
-
-
-@pytest.fixture
-def copy_of_bundled(bundled, tmp_path):
-    for file in bundled.iterdir():
-        if file.name != "model.safetensors":
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "model.safetensors").symlink_to(bundled / "model.safetensors")
-    return tmp_path
 
 
 def comparable(completion):
@@ -251,21 +237,6 @@ def test_an_end_of_text_that_has_no_row_is_never_banned(lm):
     )
 
 
-def test_beams_that_the_models_file_proposes(copy_of_bundled):
-    """Streaming and sampling options override num_beams of the model's file."""
-    (copy_of_bundled / "generation_config.json").write_text('{"num_beams": 3}')
-    lm = LanguageModel.load(copy_of_bundled)
-    options = {"max_new_tokens": 8}
-    beams = lm.generate("Once upon", **options)
-    assert beams.ids == lm.generate("Once upon", num_beams=3, **options).ids
-    greedy = lm.generate("Once upon", num_beams=1, temperature=0, **options)
-    assert "".join(lm.stream("Once upon", **options)) == greedy.text
-    sampled = lm.generate("Once upon", temperature=0.8, seed=1, **options)
-    assert (
-        sampled.ids == lm.generate("Once upon", temperature=0.8, seed=1, num_beams=1, **options).ids
-    )
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"num_return_sequences": 2}, {"num_beams": 2}, {"prompt_logprobs": 1}], ids=str
 )
@@ -289,85 +260,6 @@ def test_samples_are_no_single_stream(lm):
 def test_a_huge_prompt(lm):
     with pytest.raises(ContextLengthError, match="maximum context length is 512 tokens; shorten"):
         lm.generate("word " * 2_000_000)
-
-
-class TestDefaults:
-    def change(self, folder, **content):
-        (folder / "generation_config.json").write_text(json.dumps(content))
-        return LanguageModel.load(folder)
-
-    def test_without_a_file(self, copy_of_bundled):
-        (copy_of_bundled / "generation_config.json").unlink()
-        lm = LanguageModel.load(copy_of_bundled)
-        assert lm.defaults == GenerationOptions()
-        assert (lm.defaults.temperature, lm.defaults.top_k) == (0.8, 40)
-        assert lm.eos_token_ids == {4095}
-
-    def test_the_models_file_comes_first(self, copy_of_bundled):
-        lm = self.change(
-            copy_of_bundled,
-            temperature=0.5,
-            top_k=3,
-            top_p=0.7,
-            max_new_tokens=7,
-            eos_token_id=[1, 2],
-        )
-        assert lm.defaults == GenerationOptions(
-            max_new_tokens=7, temperature=0.5, top_k=3, top_p=0.7
-        )
-        assert lm.eos_token_ids == {1, 2}
-        assert len(lm.generate("x", seed=0).ids) <= 7
-
-    def test_a_vocabulary_that_is_too_large_for_the_model(self, copy_of_bundled, gpt2_vocabulary):
-        for name in ("vocab.json", "merges.txt"):
-            (copy_of_bundled / name).write_bytes((gpt2_vocabulary / name).read_bytes())
-        with pytest.raises(CheckpointError, match=r"vocabulary has 50257 tokens, .* only 4096"):
-            LanguageModel.load(copy_of_bundled)
-
-
-def test_what_the_generation_config_asks_for_in_vain_is_told(copy_of_bundled):
-    asked = {"guidance_scale": 1.5, "penalty_alpha": 0.6, "eta_cutoff": 0, "min_length": None}
-    (copy_of_bundled / "generation_config.json").write_text(json.dumps(asked))
-    with pytest.warns(UserWarning, match=r"sets penalty_alpha, guidance_scale, which gpt2np ign"):
-        LanguageModel.load(copy_of_bundled)
-
-
-def test_an_empty_prompt_where_the_end_of_text_has_no_row(copy_of_bundled):
-    (copy_of_bundled / "added_tokens.json").write_text('{"<|im_end|>": 4096}')
-    (copy_of_bundled / "special_tokens_map.json").write_text('{"eos_token": "<|im_end|>"}')
-    lm = LanguageModel.load(copy_of_bundled)
-    assert lm.tokenizer.eos_token_id == 4096
-    assert lm.generate("", seed=1, max_new_tokens=3).prompt_ids == [4095]
-
-
-def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
-    """As in fine-tunes that add a padding token without an embedding."""
-    (copy_of_bundled / "added_tokens.json").write_text('{"[PAD]": 4096}')
-    roles = {"pad_token": "[PAD]", "eos_token": "<|endoftext|>"}
-    (copy_of_bundled / "special_tokens_map.json").write_text(json.dumps(roles))
-    lm = LanguageModel.load(copy_of_bundled)
-    assert lm.tokenizer.vocab_size == 4097
-    assert lm.generate("Once", seed=1, max_new_tokens=5).ids
-    with pytest.raises(InvalidArgumentError, match="id 4096 is not in the model's vocabulary"):
-        lm.generate([4096])
-    (copy_of_bundled / "special_tokens_map.json").unlink()  # now a text may contain it
-    with pytest.raises(CheckpointError, match=r"has 4097 tokens, .* only 4096"):
-        LanguageModel.load(copy_of_bundled)
-
-
-def test_every_public_name_exists_and_is_documented():
-    for name in gpt2np.__all__:
-        assert getattr(gpt2np, name).__doc__
-        assert name in dir(gpt2np) and name in gpt2np.__doc__ + gpt2np.errors.__doc__
-    with pytest.raises(AttributeError, match="nonsense"):
-        gpt2np.nonsense  # noqa: B018
-
-
-def test_every_module_is_an_attribute():
-    needs = {"llm_plugin": "llm", "option_types": "pydantic"}
-    missing = {name for name, need in needs.items() if not importlib.util.find_spec(need)}
-    for name in {module.name for module in pkgutil.iter_modules(gpt2np.__path__)} - missing:
-        assert getattr(gpt2np, name).__name__ == f"gpt2np.{name}"
 
 
 class TestInterruption:
@@ -438,17 +330,6 @@ def test_a_failed_beam_search_is_named(lm):
     options = {"num_beams": 2, "max_new_tokens": 3, "regex": "x{3}"}
     with pytest.raises(GPT2NPError, match=r"^prompt 1 of 2: "):
         lm.generate_batch(["a", "b"], **options, bad_words=["x"])
-
-
-def test_a_tokenizer_with_fewer_tokens_is_told(tmp_path, bundled):
-    (tmp_path / "few.txt").write_text("the fox and the king " * 50)
-    options = ["--vocab-size", "260", "--out", str(tmp_path / "few")]
-    assert run(["train-tokenizer", str(tmp_path / "few.txt"), *options]) == 0
-    with pytest.warns(UserWarning, match="bundled has 4096 token ids, but the tokenizer only"):
-        gpt2np.load("bundled", tokenizer=tmp_path / "few")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gpt2np.load("bundled", tokenizer=bundled)
 
 
 @pytest.mark.parametrize("call", ["generate", "score"])

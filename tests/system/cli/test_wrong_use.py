@@ -91,9 +91,9 @@ tokenize x --model no.json | 1 | no.json
 decode 12 x | 2 | 'x' is not an id
 decode -- -5 | 2 | '-5' is not an id
 decode '[1, 2' | 2 | the ids are not valid JSON
-decode '{"text": "a"}' | 2 | None is not a list of ids
-decode [1.5] | 2 | [1.5] is not a list of ids
-decode '[[1], [2]]' | 2 | [[1], [2]] is not a list of ids
+decode '{"text": "a"}' | 2 | expected a list such as [464, 3290] in the field "ids"
+decode [1.5] | 2 | 1.5 is not an id; ids are integers from 0
+decode '[[1], [2]]' | 2 | [1] is not an id
 decode '' | 2 | there are no ids
 encode p.txt x.txt | 2 | x.txt: the suffix selects the format; use one of .npz, .npy, .bin
 encode p.txt o.bin more | 2 | more: the suffix selects the format
