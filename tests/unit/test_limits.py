@@ -1,8 +1,10 @@
 """Environment variables that change a limit."""
 
+import re
 from dataclasses import fields
 
 import pytest
+from helpers.paths import CHECKOUT
 
 from gpt2np import InvalidArgumentError
 from gpt2np.limits import Limits, limits
@@ -34,3 +36,13 @@ def test_a_variable_that_is_no_limit(name, value, monkeypatch):
     with pytest.raises(InvalidArgumentError, match="expected a positive integer") as error:
         limits()
     assert len(str(error.value)) < 250
+
+
+def test_the_documented_five_limits_can_be_raised(monkeypatch):
+    page = (CHECKOUT / "docs/reference/environment.md").read_text(encoding="utf-8")
+    names = {limit.name.upper() for limit in fields(Limits)}
+    assert set(re.findall(r"^\| `GPT2NP_(MAX_\w+)`", page, re.MULTILINE)) == names
+    assert len(names) == 5
+    monkeypatch.setenv("GPT2NP_MAX_CONNECTIONS", "9")
+    with pytest.raises(InvalidArgumentError, match="there is no limit GPT2NP_MAX_CONNECTIONS"):
+        limits()

@@ -13,14 +13,19 @@ for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package)
 
 COMPLETIONS = "/v1/completions"
+LOWER_LIMITS = """
+from gpt2np.limits import Limits
+Limits.max_header_seconds = Limits.max_body_seconds = 1
+Limits.max_connections = 50
+"""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("strangers")
     arguments = ("--model", "bundled", "--allowed-host", "models.example")
-    limits = {"GPT2NP_MAX_HEADER_SECONDS": "1", "GPT2NP_MAX_BODY_SECONDS": "1"}
-    with running_server(folder, *arguments, **limits, GPT2NP_MAX_CONNECTIONS="50") as server:
+    (folder / "sitecustomize.py").write_text(LOWER_LIMITS)  # Python runs it first
+    with running_server(folder, *arguments, PYTHONPATH=str(folder)) as server:
         yield server
 
 
