@@ -142,6 +142,9 @@ def test_a_full_disk_leaves_nothing_new(tmp_path, command):
     [
         "encode t.txt /proc/o.npz",
         "batch t.txt -n 1 --out /proc/o.jsonl",
+        "score t.txt --out /proc/o.jsonl",
+        "train-tokenizer t.txt --vocab-size 300 --out /proc/o",
+        "parity record /proc/o.safetensors",
         "trace Hi --npz /proc/o.npz",
         "explain Hi -o /proc/o.html",
         "convert bundled /proc/o",
