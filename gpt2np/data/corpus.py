@@ -309,7 +309,11 @@ def _read_text(file: Path, stream: BinaryIO, separators: Sequence[str]) -> Itera
     for text, is_whole in _split_at_separators(_decode(stream, name), separators):
         pending.append(text)
         length += len(text)
-        _check_length(length, file)
+        if length > (most := limits().max_document_bytes):
+            raise UnreadableFileError(
+                f"{name}: a document has more than {most:,} characters; separate it into several, "
+                f"or {how_to_raise('max_document_bytes')}"
+            )
         if is_whole:
             if document := "".join(pending).strip("\r\n"):
                 number += 1
@@ -392,11 +396,3 @@ def _split_at_separators(
         tail = tail[safe_end:]
     for document in separator.split(tail):
         yield document, True
-
-
-def _check_length(length: int, file: Path) -> None:
-    if length > (most := limits().max_document_bytes):
-        raise UnreadableFileError(
-            f"{file_name(file)}: a document has more than {most:,} characters; separate it into "
-            f"several, or {how_to_raise('max_document_bytes')}"
-        )

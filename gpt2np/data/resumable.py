@@ -148,7 +148,8 @@ def run_job(
             source = output if output.exists() else paths[0]
             if source.stat().st_size:
                 check_target(out, force=force)  # another program may have made it meanwhile
-                _flush(source)
+                with source.open("rb+") as file:
+                    os.fsync(file.fileno())
                 source.replace(followed(out))
         (folder / _PROGRESS).unlink(missing_ok=True)
     return Outcome(result, saved.last.n_skipped, n_tokens)
@@ -397,8 +398,3 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
-
-
-def _flush(path: Path) -> None:
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())

@@ -93,7 +93,8 @@ def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan
         by_content = {token.content: token for token in tokens}
         for match in any_literal(frozenset(by_content)).finditer(text):
             token, (start, end) = by_content[match[0]], match.span()
-            if token.single_word and _is_within_word(text, start, end):
+            neighbors = text[max(start - 1, 0) : start] + text[end : end + 1]
+            if token.single_word and any(map(is_word_character, neighbors)):
                 continue
             if token.lstrip:
                 while start > done and text[start - 1] in _WHITESPACE:
@@ -114,11 +115,6 @@ def find_first(text: str, contents: Collection[str]) -> str | None:
     """Return the string of `contents` that is first in `text` (the longest, if tied), or None."""
     match = any_literal(frozenset(contents)).search(text) if contents else None
     return match[0] if match else None
-
-
-def _is_within_word(text: str, start: int, end: int) -> bool:
-    neighbors = text[max(start - 1, 0) : start] + text[end : end + 1]
-    return any(map(is_word_character, neighbors))
 
 
 def check_special(text: str, special_tokens: Collection[str], special: Special | None) -> None:
