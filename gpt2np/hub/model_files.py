@@ -26,8 +26,6 @@ UNSUPPORTED_SUFFIXES = (".bin", ".ckpt", ".ggml", ".gguf", ".h5", ".onnx", ".pt"
 _MAX_FILENAME_BYTES = 255  # limit of every common file system; longer names raise an OSError
 _NOT_WEIGHTS = {"training_args.bin", "optimizer.pt", "scheduler.pt"}  # pickles of trainers
 _MAX_CARD_CHARACTERS = 1 << 16  # the front matter is short, and comes first
-_FRONT_MATTER = re.compile(r"---\n(.*?)\n---", re.DOTALL)
-_LICENSE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
 
 VOCABULARY_FORMATS = (("tokenizer.json",), ("vocab.json", "merges.txt"))
@@ -149,9 +147,12 @@ def read_license(folder: Path) -> str | None:
         return None
     try:
         with card.open(encoding="utf-8-sig") as file:
-            front_matter = _FRONT_MATTER.match(file.read(_MAX_CARD_CHARACTERS))
+            text = file.read(_MAX_CARD_CHARACTERS)
     except (OSError, ValueError):
         return None
-    entries = _LICENSE.findall(front_matter[1] if front_matter else "")
+    # Compiled only here: the module is imported at every start.
+    front_matter = re.match(r"(?s)---\n(.*?)\n---", text)
+    license_line = r"(?m)^(license|license_name):[ \t]*(\S.*?)[ \t]*$"
+    entries = re.findall(license_line, front_matter[1] if front_matter else "")
     licenses = {key: value.strip("\"'") for key, value in entries}
     return licenses.get("license_name") or licenses.get("license")
