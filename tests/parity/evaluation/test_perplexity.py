@@ -124,17 +124,16 @@ class TestNumbers:
         assert perplexity(lm, ["a<|endoftext|>b"]).tokens > 3
 
 
-class TestNothingToMeasure:
-    @pytest.mark.parametrize("documents", [[], [""]])
-    def test_no_text(self, lm, documents):
-        with pytest.raises(InvalidArgumentError, match="there is no text"):
-            perplexity(lm, documents, from_end_of_text=False)
-
-    def test_one_token(self, lm):
-        with pytest.raises(InvalidArgumentError, match="no token has a token before it"):
-            perplexity(lm, ["The"], from_end_of_text=False)
-        assert perplexity(lm, ["The"], from_end_of_text=True).counted == 1
-
-    def test_no_document_at_all_with_an_end_of_text(self, lm):
-        with pytest.raises(InvalidArgumentError, match="there is no text"):
-            perplexity(lm, [], from_end_of_text=True)
+@pytest.mark.parametrize(
+    ("documents", "from_end_of_text", "told"),
+    [
+        ([], False, "there is no text"),
+        ([""], False, "there is no text"),
+        ([], True, "there is no text"),
+        (["The"], False, "no token has a token before it"),
+    ],
+)
+def test_nothing_to_measure(lm, documents, from_end_of_text, told):
+    with pytest.raises(InvalidArgumentError, match=told):
+        perplexity(lm, documents, from_end_of_text=from_end_of_text)
+    assert perplexity(lm, ["The"], from_end_of_text=True).counted == 1

@@ -49,14 +49,17 @@ def direct(reference, tokenizer, text, context):
     return total
 
 
+def rows_of(lm, documents, folder, options=None):
+    lines = (json.dumps({"text": text}) for text in documents)
+    (folder / "texts.jsonl").write_text("\n".join(lines))
+    score_corpus(lm, [folder / "texts.jsonl"], folder / "o.jsonl", options)
+    return [json.loads(line) for line in (folder / "o.jsonl").open()]
+
+
 @pytest.mark.parametrize("count", [10, pytest.param(2000, marks=pytest.mark.slow)])
 def test_as_transformers(lm, bundled, data, tmp_path, count, show):
     documents = mixed_documents(data, count)
-    lines = (json.dumps({"text": text}) for text in documents)
-    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
-    options = ScoreOptions(from_end_of_text=False)
-    score_corpus(lm, [tmp_path / "texts.jsonl"], tmp_path / "o.jsonl", options)
-    rows = [json.loads(line) for line in (tmp_path / "o.jsonl").open()]
+    rows = rows_of(lm, documents, tmp_path, ScoreOptions(from_end_of_text=False))
     reference = load_reference(bundled)
     context = lm.model.config.n_positions
     expected = np.array([direct(reference, lm.tokenizer, t, context) for t in documents])
@@ -85,10 +88,7 @@ def test_as_the_harness(lm, bundled, data, tmp_path, count, show):
         for text in mixed_documents(data, 2 * count)
         if len(lm.tokenizer.encode(text, disallowed_special=())) <= context
     ][:count]
-    lines = (json.dumps({"text": text}) for text in documents)
-    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
-    score_corpus(lm, [tmp_path / "texts.jsonl"], tmp_path / "o.jsonl")
-    found = [json.loads(line)["log_probability"] for line in (tmp_path / "o.jsonl").open()]
+    found = [row["log_probability"] for row in rows_of(lm, documents, tmp_path)]
     peer = HFLM(pretrained=str(bundled), dtype="float32", device="cpu", batch_size=1)
     requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in documents]
     expected = np.array(peer.loglikelihood_rolling(requests, disable_tqdm=True))

@@ -33,11 +33,9 @@ def bundled_tokenizer(bundled):
 
 
 class TestSpecialTokens:
-    def test_in_a_text_they_are_an_error_by_default(self, bundled_tokenizer):
+    def test_in_a_text_they_are_an_error_by_default_or_plain_text(self, bundled_tokenizer):
         with pytest.raises(InvalidArgumentError, match=r"special token <\|endoftext\|>; pass"):
             bundled_tokenizer.encode(f"one{EOT}two")
-
-    def test_or_plain_text(self, bundled_tokenizer):
         ids = bundled_tokenizer.encode(f"one{EOT}two", disallowed_special=())
         assert bundled_tokenizer.eos_token_id not in ids
         assert bundled_tokenizer.decode(ids) == f"one{EOT}two"
@@ -80,8 +78,10 @@ class TestStreamingDecoder:
 
     def test_the_rest_of_a_broken_character_is_flushed(self, bundled_tokenizer):
         decoder = bundled_tokenizer.streaming_decoder()
-        assert decoder.push(bundled_tokenizer.encode("中")[0]) == ""
-        assert decoder.finish() == "\N{REPLACEMENT CHARACTER}"
+        half = bundled_tokenizer.encode("中")[:1]
+        assert (decoder.push(*half), decoder.finish()) == ("", "\N{REPLACEMENT CHARACTER}")
+        with pytest.raises(UnicodeDecodeError):
+            bundled_tokenizer.decode(half, errors="strict")
 
 
 RANKS = {"b c": 0, "a bc": 1, "a b": 2, "a a": 3, "aa aa": 4}
@@ -102,23 +102,21 @@ class TestMerge:
     def test_by_hand(self, tokens, merged):
         assert merge_pairs(tokens, RANKS) == merged
 
-    @pytest.mark.parametrize("merge", [_merge_by_scanning, _merge_by_heap])
-    def test_short_and_long_against_the_definition(self, merge):
+    @pytest.mark.parametrize(
+        ("merge", "chunk", "longest"),
+        [
+            *((merge, 64, 40) for merge in (_merge_by_scanning, _merge_by_heap)),
+            *((merge_pairs, chunk, 150) for chunk in (1, 3, 16, 64)),
+        ],
+    )
+    def test_against_the_definition(self, merge, chunk, longest, monkeypatch):
         """`merge_steps` is the definition: find the best pair, merge it, start again."""
-        rng = random.Random(0)
-        for _ in range(300):
-            ranks = any_ranks(rng)
-            text = "".join(rng.choices("abc", k=rng.randrange(40)))
-            assert merge(text, ranks) == list(merge_steps(list(text), ranks)[-1].tokens)
-
-    @pytest.mark.parametrize("chunk", [1, 3, 16, 64])
-    def test_chunks_of_long_texts_against_the_definition(self, chunk, monkeypatch):
         monkeypatch.setattr(bpe, "_CHUNK", chunk)
         rng = random.Random(chunk)
-        for _ in range(200):
+        for _ in range(300):
             ranks = any_ranks(rng)
-            text = "".join(rng.choices("abc", k=rng.randrange(150)))
-            assert merge_pairs(text, ranks) == list(merge_steps(list(text), ranks)[-1].tokens)
+            text = "".join(rng.choices("abc", k=rng.randrange(longest)))
+            assert merge(text, ranks) == list(merge_steps(list(text), ranks)[-1].tokens)
 
     def test_cuts_between_characters_that_no_merge_joins(self):
         rng, n_cuts = random.Random(0), 0
@@ -188,11 +186,6 @@ class TestDecoding:
     def test_id_that_is_no_integer_from_0_is_an_error(self, bundled_tokenizer, wrong):
         with pytest.raises(InvalidArgumentError, match="it must be integers from 0"):
             bundled_tokenizer.decode([1, wrong])
-
-    def test_strict(self, bundled_tokenizer):
-        half = bundled_tokenizer.encode("中")[:1]
-        with pytest.raises(UnicodeDecodeError):
-            bundled_tokenizer.decode(half, errors="strict")
 
 
 class TestFiles:
