@@ -15,7 +15,7 @@ import json
 
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
 from gpt2np.cli.model_options import add_model_arguments, load_model, resolve_before_loading
-from gpt2np.cli.output import print_stderr, write_stream
+from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_arguments, add_special_argument, read_prompt
 from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.generation.complete import pick_best
@@ -76,14 +76,13 @@ def _run_streams(
     try:
         if is_live:
             print("" if args.no_echo else streams[0].completion.prompt, end="", flush=True)
-            write_stream(streams[0])
-        else:
-            for stream in streams:
-                "".join(stream)
+        for stream in streams:
+            for piece in stream:
+                print(piece if is_live else "", end="", flush=True)
     except KeyboardInterrupt:
         exit_code = 130
-        for stream in streams:
-            stream.cancel()
+        rest = "".join([stream.cancel() for stream in streams])
+        print(rest if is_live else "", end="", flush=True)
     completion = pick_best([stream.sequence for stream in streams])
     if is_live:
         print(flush=True)

@@ -1,4 +1,4 @@
-"""Output of the commands: standard streams, messages, generated text; handling of Ctrl-C."""
+"""Output of the commands: standard streams and messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
 if TYPE_CHECKING:
-    from gpt2np.generation.streaming import TextStream
     from gpt2np.tokenizer.display import Style
 
 
@@ -46,18 +45,3 @@ def terminal_style() -> Style:
     from gpt2np.tokenizer.display import Style
 
     return Style(color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
-
-
-def write_stream(stream: TextStream) -> None:
-    """Generate a text, and write each piece to stdout immediately.
-
-    Raises:
-        KeyboardInterrupt: Ctrl-C canceled the stream; the text so far is written.
-        InvalidArgumentError: the constraints exclude every next token; the text so far is written.
-    """
-    try:
-        for piece in stream:
-            print(piece, end="", flush=True)
-    except KeyboardInterrupt:
-        print(stream.cancel(), end="", flush=True)
-        raise
