@@ -257,11 +257,6 @@ def test_samples_are_no_single_stream(lm):
     assert texts == [lm.generate("Once", seed=s, max_new_tokens=9).text for s in (5, 4)]
 
 
-def test_a_huge_prompt(lm):
-    with pytest.raises(ContextLengthError, match="maximum context length is 512 tokens; shorten"):
-        lm.generate("word " * 2_000_000)
-
-
 class TestInterruption:
     """Ctrl-C, or the stop button of a notebook; the texts so far are kept."""
 

@@ -85,6 +85,23 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         lambda lm: gpt2np.load("bundled", draft=b"bundled"),
         "the model is b'bundled'; it must be a name or a path",
     ),
+    "special bad word": (
+        lambda lm: lm.generate("a", bad_words=["fox", "<|endoftext|>"]),
+        r"^bad_words: <\|endoftext\|> is a special token, not a text; to forbid it, give",
+    ),
+    "beams that sample": (
+        lambda lm: lm.generate("a", num_beams=3, do_sample=True),
+        "num_beams=3 and do_sample=True contradict each other: beam search does not sample",
+    ),
+    "device": (
+        lambda lm: gpt2np.load("bundled", device="cuda"),
+        "device is 'cuda'; it must be \"cpu\": gpt2np",
+    ),
+    "texts to trace": (lambda lm: trace(lm, ["a", "b"]), "call trace once for each text"),
+    "bytes to score": (lambda lm: lm.score(b"abc"), "text is b'abc'"),
+    "number to score": (lambda lm: lm.score(5), "text is 5"),
+    "text and number to score": (lambda lm: lm.score(["a", 5]), "text 2 of 2: text is 5"),
+    "dict to score": (lambda lm: lm.score({"a": 1}), "text is {'a': 1}"),
     "stride": (lambda lm: lm.score("a text", stride="x"), "stride is 'x'"),
     "context": (lambda lm: lm.score("a text", context=3.5), "context is 3.5"),
     "given": (lambda lm: lm.score("a text", given=5), "given is 5"),
