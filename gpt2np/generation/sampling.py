@@ -99,11 +99,13 @@ class TokenLogprob:
     """The natural log probability of one token, given the tokens before it.
 
     `top` lists (token id, log probability) of the most likely tokens at the position, best first.
+    `rank` is 1 for the most likely token.
     """
 
     id: int
     logprob: float
     top: tuple[tuple[int, float], ...] = ()
+    rank: int = 1
 
 
 @np.errstate(under="ignore")
@@ -128,7 +130,8 @@ def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
         candidates = np.flatnonzero(logits >= np.partition(logits, -top)[-top])
         order = candidates[np.argsort(-logits[candidates], kind="stable")][:top]
         most_likely = [(int(i), float(logprobs[i])) for i in order]
-    return TokenLogprob(int(token_id), float(logprobs[token_id]), tuple(most_likely))
+    rank = 1 + int(np.count_nonzero(logits > logits[token_id]))
+    return TokenLogprob(int(token_id), float(logprobs[token_id]), tuple(most_likely), rank)
 
 
 def text_logprobs(model: GPT2, ids: Sequence[int], top: int) -> list[TokenLogprob]:

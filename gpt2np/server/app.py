@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -27,20 +29,26 @@ from gpt2np.errors import (
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.runtime.arguments import check_ids
 from gpt2np.server.completions import events, respond, start_request
-from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError
+from gpt2np.server.engine import (
+    LONG_WORK,
+    PREPARATION,
+    Engine,
+    Metrics,
+    RequestTimeoutError,
+    UnavailableError,
+    run_on,
+)
+from gpt2np.server.guard import Guard
 from gpt2np.server.inspect import add_inspection
-from gpt2np.server.metrics import Metrics
-from gpt2np.server.middleware import Guard
 from gpt2np.server.options import ServerOptions
 from gpt2np.server.playground import add_playground
 from gpt2np.server.protocol import (
-    JSON_NAMES,
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
+    FieldError,
     GenerationRequest,
     TokenizeRequest,
-    UnsupportedFieldError,
 )
 from gpt2np.server.replies import (
     DONE,
@@ -51,9 +59,17 @@ from gpt2np.server.replies import (
     error_body,
     event,
 )
-from gpt2np.server.threads import LONG_WORK, prepare, run_on, until_disconnected
 
 _INVALID = "invalid_request_error"
+_ERRORS: list[tuple[type[Exception], int, str, str | None]] = [
+    (ModelNotFoundError, 404, _INVALID, "model_not_found"),
+    (ContextLengthError, 400, _INVALID, "context_length_exceeded"),
+    (InvalidArgumentError, 400, _INVALID, None),
+    (UnavailableError, 503, "service_unavailable_error", None),
+    (RequestTimeoutError, 504, "timeout_error", None),
+    (GPT2NPError, 500, "server_error", None),
+]
+"""The status, type and code of each error, of subclasses first."""
 
 
 class Server:
@@ -85,7 +101,8 @@ class Server:
             return next(iter(self.engines.values()))
         if model not in self.engines:
             names = ", ".join(self.engines)
-            raise ModelNotFoundError(f"there is no model {short_repr(model)}; there are: {names}")
+            message = f"there is no model {short_repr(model)}; there are: {names}"
+            raise ModelNotFoundError(message, param="model")
         return self.engines[model]
 
 
@@ -152,9 +169,25 @@ async def _answer(
         if not body.stream:
             return Response(await respond(running, reply), media_type="application/json")
         stream = events(running, reply)
-        return _stream_response(await anext(stream), stream)  # an error here is a status
+        return _stream_response(body, await anext(stream), stream)  # an error here is a status
 
-    return _naming_ignored(body, await until_disconnected(request, begin()))
+    with _naming_fields(body):
+        return _naming_ignored(body, await engine.answer(request, begin()))
+
+
+@contextmanager
+def _naming_fields(body: GenerationRequest) -> Iterator[None]:
+    """Let errors of the library name the fields that the client has sent."""
+    try:
+        yield
+    except FieldError:
+        raise
+    except InvalidArgumentError as error:
+        raise body.named(error) from error
+    except ContextLengthError as error:
+        message = str(error).replace("set window,", "set truncate_prompt_tokens,")
+        param = body.field_names().get("prompt", "prompt")
+        raise ContextLengthError(message, param=param) from error
 
 
 def _naming_ignored(body: GenerationRequest | TokenizeRequest, response: Response) -> Response:
@@ -163,14 +196,17 @@ def _naming_ignored(body: GenerationRequest | TokenizeRequest, response: Respons
     return response
 
 
-def _stream_response(first: bytes, stream: AsyncGenerator[bytes, None]) -> Response:
+def _stream_response(
+    request: GenerationRequest, first: bytes, stream: AsyncGenerator[bytes, None]
+) -> Response:
     """Return the response of a stream whose first events have come."""
 
     async def body() -> AsyncIterator[bytes]:
         yield first
         try:
-            async for data in stream:
-                yield data
+            with _naming_fields(request):
+                async for data in stream:
+                    yield data
         except Exception as failure:
             yield event(_error(failure)[1]) + DONE
         finally:
@@ -216,7 +252,7 @@ def _add_tokenizer(app: FastAPI, server: Server) -> None:
         """Decode token ids."""
         tokenizer = server.engine(body.model).lm.tokenizer
         check_ids("tokens", body.tokens, tokenizer.vocab_size)
-        return {"prompt": await prepare(tokenizer.decode, body.tokens)}
+        return {"prompt": await run_on(PREPARATION, tokenizer.decode, body.tokens)}
 
     @app.get("/tokenizer_info")
     async def tokenizer_info() -> Json:
@@ -246,13 +282,15 @@ def _add_status(app: FastAPI, server: Server) -> None:
 
     @app.get("/health")
     async def health() -> Json:
-        """Return status 200."""
+        """Return status 200, or 503 if requests could not run."""
+        for engine in server.engines.values():
+            engine.check_health()
         return {"status": "ok"}
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Return the metrics in Prometheus's text format."""
-        return PlainTextResponse(server.metrics.text())
+        return PlainTextResponse(generate_latest(server.metrics.registry))
 
 
 def _model(server: Server, name: str) -> Json:
@@ -289,21 +327,9 @@ def _error(error: Exception) -> tuple[int, Json]:
         return 404, error_body("there is no such endpoint; /docs lists all endpoints", _INVALID)
     if isinstance(error, HTTPException):
         return error.status_code, error_body(str(error.detail), _INVALID)
-    if isinstance(error, ModelNotFoundError):
-        return 404, error_body(str(error), _INVALID, "model_not_found", "model")
-    if isinstance(error, QueueFullError):
-        return 503, error_body(str(error), "service_unavailable_error")
-    if isinstance(error, RequestTimeoutError):
-        return 504, error_body(str(error), "timeout_error")
-    if isinstance(error, ContextLengthError):
-        text = str(error).replace("set window,", "set truncate_prompt_tokens,")
-        return 400, error_body(text, _INVALID, "context_length_exceeded", "prompt")
-    if isinstance(error, InvalidArgumentError):
-        names = {} if isinstance(error, UnsupportedFieldError) else JSON_NAMES
-        param = names.get(error.param or "", error.param)
-        return 400, error_body(error.renamed(names), _INVALID, param=param)
-    if isinstance(error, GPT2NPError):
-        return 500, error_body(str(error), "server_error")
+    for kind, status, type_name, code in _ERRORS:
+        if isinstance(error, kind):
+            return status, error_body(str(error), type_name, code, getattr(error, "param", None))
     return 500, error_body(f"internal error: {type(error).__name__}", "server_error")
 
 

@@ -12,11 +12,9 @@ from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
 from gpt2np.generation.sequence import RunningSequence, start_sequences
 from gpt2np.language_model import Prompt
 from gpt2np.runtime.arguments import check_ids
-from gpt2np.server.engine import Engine, RunningRequest
-from gpt2np.server.interventions import hooks_of
-from gpt2np.server.protocol import GenerationRequest
+from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, RunningRequest, run_on
+from gpt2np.server.protocol import GenerationRequest, hooks_of
 from gpt2np.server.replies import DONE, AnyReply, event, json_bytes, without_new_text
-from gpt2np.server.threads import LONG_WORK, PREPARATION, prepare, run_on
 
 _MAX_RESPONSE_LOGPROBS = 2_000_000  # in all choices together
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
@@ -32,7 +30,7 @@ async def start_request(
     A prompt may be a function that renders a chat template.
 
     Raises:
-        QueueFullError: the queue is full. This is checked before any costly work.
+        UnavailableError: the queue is full. This is checked before any costly work.
     """
     arguments, config = request.arguments(), engine.lm.model.config
     n_sequences = len(prompts) * _n_per_prompt(arguments) * _n_copies(request, arguments)
@@ -106,17 +104,18 @@ async def respond(running: RunningRequest, reply: AnyReply) -> bytes:
     try:
         async for _ in running.engine.updates(running, every_step=False):
             pass
-        best = [await prepare(pick_best, sequences) for sequences in running.sequences]
+        best = [await run_on(PREPARATION, pick_best, group) for group in running.sequences]
     finally:
         running.engine.end(running)
     completions = [completion for first in best for completion in (first, *first.alternatives)]
     if reply.request.max_tokens == 0:
         completions = [without_new_text(completion) for completion in completions]
     choices = [
-        await prepare(lambda i, c: json_bytes(reply.choice(i, c)), i, c)
+        await run_on(PREPARATION, lambda i, c: json_bytes(reply.choice(i, c)), i, c)
         for i, c in enumerate(completions)
     ]
-    return reply.response(choices, running.n_prompt_tokens, sum(len(c.ids) for c in completions))
+    n_new = sum(len(completion.ids) for completion in completions)
+    return reply.response(choices, running.n_prompt_tokens, n_new, completions[0].prompt_ids)
 
 
 async def events(running: RunningRequest, reply: AnyReply) -> AsyncGenerator[bytes, None]:
@@ -130,7 +129,8 @@ async def events(running: RunningRequest, reply: AnyReply) -> AsyncGenerator[byt
             for update in updates:
                 if update.index not in started:  # now the prompt's log probabilities are known
                     started.add(update.index)
-                    data.append(await prepare(_first_event, reply, sequences[update.index]))
+                    sequence = sequences[update.index]
+                    data.append(await run_on(PREPARATION, _first_event, reply, sequence))
                 shown = update if has_text else without_new_text(update)
                 data.append(event(reply.chunk(shown)))
             yield b"".join(data)

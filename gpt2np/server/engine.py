@@ -1,11 +1,20 @@
-"""Requests for one model: places in the queue, timeouts, generation, metrics."""
+"""Requests for one model: places in the queue, timeouts, threads, metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from threading import Thread
+from typing import Any, ParamSpec, TypeVar
+
+from fastapi import Request as HTTPRequest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.exceptions import HTTPException
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.async_engine import AsyncEngine, Update
@@ -14,16 +23,83 @@ from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
-from gpt2np.server.metrics import Metrics
 from gpt2np.server.options import ServerOptions
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-class QueueFullError(GPT2NPError):
-    """The server takes no further request now."""
+# Requests take turns on each thread.
+PREPARATION = ThreadPoolExecutor(1, "gpt2np-preparation")  # work of milliseconds, as for a prompt
+LONG_WORK = ThreadPoolExecutor(1, "gpt2np-long-work")  # constraints, chat templates, inspections
+
+_GRACE = 5.0  # seconds in which a request ends after its timeout, while the engine makes steps
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+
+class UnavailableError(GPT2NPError):
+    """The server cannot take a request now."""
 
 
 class RequestTimeoutError(GPT2NPError):
     """A request took longer than the server allows."""
+
+
+async def run_on(
+    thread: Executor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Call a function on a thread, after the calls that wait there.
+
+    The call is never made if it still waits when its request is cancelled.
+    """
+    call = partial(function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(thread, call)
+
+
+async def until_disconnected(
+    request: HTTPRequest, work: Awaitable[T], timeout: float | None = None
+) -> T:
+    """Await work, but cancel it when the client disconnects, or after some seconds.
+
+    Raises:
+        HTTPException: the client has disconnected.
+        asyncio.TimeoutError: the time is over.
+    """
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(disconnect())
+    try:
+        await asyncio.wait({task, watcher}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if watcher.done():
+            raise HTTPException(499, "the client has disconnected")
+        raise asyncio.TimeoutError
+    finally:
+        watcher.cancel()
+        task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+class Metrics:
+    """Prometheus metrics of all models, with vLLM's names under the prefix `gpt2np`."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        common: Any = {"labelnames": ["model_name"], "namespace": "gpt2np", "registry": registry}
+        self.running = Gauge("num_requests_running", "Sequences in the batch", **common)
+        self.waiting = Gauge("num_requests_waiting", "Sequences in the queue", **common)
+        self.prompt_tokens = Counter("prompt_tokens", "Tokens of prompts", **common)
+        self.tokens = Counter("generation_tokens", "Generated tokens", **common)
+        labels = {**common, "labelnames": ["model_name", "finished_reason"]}
+        self.ended = Counter("request_success", "Ended sequences by finish reason", **labels)
+        times: Any = {**common, "buckets": _SECONDS}
+        first, whole = "Queue, prefill, first token", "Time of the whole sequence"
+        self.first_token = Histogram("time_to_first_token_seconds", first, **times)
+        self.whole = Histogram("e2e_request_latency_seconds", whole, **times)
 
 
 @dataclass(eq=False)
@@ -62,6 +138,12 @@ class RunningRequest:
             raise self.error
         return array
 
+    def cancel(self, error: Exception) -> None:
+        """End the streams with an error before the next step."""
+        self.error = error
+        for sequence in self.all_sequences:
+            sequence.cancel(error)
+
 
 class Engine:
     """Runs the requests for one model, and refuses requests for which the queue has no place.
@@ -77,29 +159,42 @@ class Engine:
         self._max_sequences = options.max_running + options.max_queued
         self._running: set[RunningRequest] = set()  # changed in the event loop's thread only
         self._submitted: dict[int, float] = {}  # times of sequences, by id()
+        self._is_stuck = False  # since a request did not end at its timeout
         self._runner = AsyncEngine(options.max_running, options.cache_bytes, self._on_step)
 
     def _on_step(self, scheduler: Scheduler, updates: Sequence[Update]) -> None:
-        """Record a decode step."""
+        """Record a decode step, on the runner's thread."""
         name, metrics = self.lm.name, self._metrics
-        metrics.observe_step(name, len(scheduler.running), len(scheduler.waiting))
+        self._is_stuck = False
+        metrics.running.labels(name).set(len(scheduler.running))
+        metrics.waiting.labels(name).set(len(scheduler.waiting))
         for update in updates:
             sequence, n = update.sequence, len(update.ids)
             seconds = time.perf_counter() - self._submitted[id(sequence)]
-            metrics.observe_tokens(name, n)
+            metrics.tokens.labels(name).inc(n)
             if n and n == len(sequence.ids):
-                metrics.observe_first_token(name, seconds)
+                metrics.first_token.labels(name).observe(seconds)
             if update.finish_reason:
                 outcome = "error" if sequence.error else update.finish_reason
-                metrics.observe_end(name, outcome, seconds)
+                metrics.ended.labels(name, outcome).inc()
+                metrics.whole.labels(name).observe(seconds)
                 del self._submitted[id(sequence)]
+
+    def check_health(self) -> None:
+        """Raise UnavailableError if requests cannot run: no thread starts, or no step ends."""
+        try:
+            Thread(target=bool, name="gpt2np-health").start()
+        except RuntimeError as error:
+            raise UnavailableError(f"the server is out of threads: {error}") from error
+        if self._is_stuck:
+            raise UnavailableError(f"the engine of {self.lm.name} is stuck; restart the server")
 
     def start(self, n_sequences: int) -> RunningRequest:
         """Take places in the queue for a new request; `end` frees them.
 
         Raises:
             InvalidArgumentError: there are fewer places.
-            QueueFullError: there are fewer free places.
+            UnavailableError: there are fewer free places.
         """
         if n_sequences > self._max_sequences:
             raise InvalidArgumentError(
@@ -108,14 +203,13 @@ class Engine:
             )
         n_taken = sum(running.n_sequences for running in self._running)
         if n_taken + n_sequences > self._max_sequences:
-            raise QueueFullError(
+            raise UnavailableError(
                 f"the server is busy: {n_taken} of {self._max_sequences} places are taken, and "
                 f"this request needs {n_sequences}"
             )
         running = RunningRequest(self, n_sequences)
-        timeout, loop = self.options.timeout, asyncio.get_running_loop()
-        error = RequestTimeoutError(f"the request took more than {timeout:g} seconds")
-        running.timer = loop.call_later(timeout, self.cancel, running, error)
+        loop = asyncio.get_running_loop()
+        running.timer = loop.call_later(self.options.timeout, running.cancel, self._timeout_error())
         self._running.add(running)
         return running
 
@@ -124,16 +218,25 @@ class Engine:
         self._running.discard(running)
         if running.timer:
             running.timer.cancel()
-        self._metrics.observe_prompts(self.lm.name, running.n_prompt_tokens)
+        self._metrics.prompt_tokens.labels(self.lm.name).inc(running.n_prompt_tokens)
         running.error = running.error or GPT2NPError("the request has ended")
         for sequence in running.all_sequences:
             sequence.cancel()
 
-    def cancel(self, running: RunningRequest, error: Exception) -> None:
-        """End a request's streams with an error before the next step."""
-        running.error = error
-        for sequence in running.all_sequences:
-            sequence.cancel(error)
+    async def answer(self, request: HTTPRequest, work: Awaitable[T]) -> T:
+        """Await the answer to a request; cancel the work when the client disconnects.
+
+        Raises:
+            RequestTimeoutError: the engine has not ended the work some seconds after its timeout.
+        """
+        try:
+            return await until_disconnected(request, work, self.options.timeout + _GRACE)
+        except asyncio.TimeoutError:
+            self._is_stuck = True
+            raise self._timeout_error() from None
+
+    def _timeout_error(self) -> RequestTimeoutError:
+        return RequestTimeoutError(f"the request took more than {self.options.timeout:g} seconds")
 
     async def updates(
         self, running: RunningRequest, every_step: bool = True

@@ -19,16 +19,15 @@ from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import select_hook_points
 from gpt2np.runtime.arguments import check_prompt_length
 from gpt2np.runtime.hooked_context import Hook
-from gpt2np.server.engine import Engine
-from gpt2np.server.interventions import hooks_of
+from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, run_on
 from gpt2np.server.protocol import (
     DirectionRequest,
     ExplainRequest,
     InspectRequest,
     SaliencyRequest,
+    hooks_of,
 )
 from gpt2np.server.replies import Json
-from gpt2np.server.threads import LONG_WORK, prepare, run_on, until_disconnected
 from gpt2np.tokenizer.vocabulary import token_bytes
 
 _MAX_BYTES = 16 << 20  # of the activations of a reply
@@ -94,7 +93,7 @@ async def _run(
         return function(engine.lm, body, running.raise_if_cancelled)
 
     try:
-        result = await until_disconnected(request, run_on(LONG_WORK, call))
+        result = await engine.answer(request, run_on(LONG_WORK, call))
         if running.error:
             raise running.error
         return result
@@ -108,7 +107,7 @@ def _add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> No
     @app.get("/api/model")
     async def describe_model(model: Model = None) -> Response:
         """Describe a model: its sizes, and the bytes of each token in base64."""
-        return JSONResponse(await prepare(_describe, get_engine(model).lm))
+        return JSONResponse(await run_on(PREPARATION, _describe, get_engine(model).lm))
 
 
 def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:

@@ -6,25 +6,29 @@ response's header X-Ignored-Fields names all other unknown fields.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, cast
 
+import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    Json,
     model_validator,
 )
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
 from gpt2np.generation.options import GenerationOptions
+from gpt2np.interp import Intervention, add, scale
 from gpt2np.kernels.array import Array
+from gpt2np.model.hook_points import hook_point_shape, select_hook_points
 from gpt2np.option_types import MAX_ENTRIES, AnyText, List, LogitBias, T, Text, TokenId
 from gpt2np.options import options_of
 
@@ -54,8 +58,8 @@ _MAX_OPTION_ENTRIES = 1000  # of a list of texts or ids, which takes time in eac
 _MAX_OPTION_CHARACTERS = 50_000
 
 
-class UnsupportedFieldError(InvalidArgumentError):
-    """A field of a request asks for something that gpt2np lacks; `param` is the field."""
+class FieldError(InvalidArgumentError):
+    """A field of a request is wrong, or asks for something that gpt2np lacks; `param` names it."""
 
 
 def _check_n_prompts(value: object) -> object:
@@ -112,15 +116,21 @@ class StructuredOutputs(_ClosedRequest):
 
     regex: Annotated[Text, Field(max_length=_MAX_OPTION_CHARACTERS)] | None = None
     choice: Texts | None = Field(None, min_length=1)
-    json_schema: dict[str, Any] | AnyText | None = Field(None, alias="json")
+    json_schema: dict[str, Any] | Json[dict[str, Any]] | None = Field(None, alias="json")
     json_object: bool | None = None
+
+
+class NamedSchema(_Request):
+    """A JSON Schema with a name."""
+
+    json_schema: dict[str, Any] = Field(alias="schema")
 
 
 class ResponseFormat(_ClosedRequest):
     """The form of the text: any text, a JSON object, or JSON that is valid for a schema."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
-    json_schema: dict[str, Any] | None = None
+    json_schema: NamedSchema | None = None
 
 
 class EditRequest(_ClosedRequest):
@@ -155,6 +165,9 @@ class EditRequest(_ClosedRequest):
 
 
 Edits = Annotated[list[EditRequest], Field(fail_fast=True, max_length=20)]
+
+_ANY_OBJECT = {"type": "object"}
+_NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
 
 JSON_NAMES = {
     name: option.json_name or name for name, option in options_of(GenerationOptions).items()
@@ -210,7 +223,7 @@ class GenerationRequest(_Request):
         return _header_names(name for name in self.model_extra or () if name not in REFUSED)
 
     def check_supported(self) -> None:
-        """Raise UnsupportedFieldError for a field that asks for something that gpt2np lacks."""
+        """Raise FieldError for a field that asks for something that gpt2np lacks."""
         for name, advice in REFUSED.items():
             if (self.model_extra or {}).get(name):
                 raise unsupported(name, f"is not supported; {advice}".removesuffix("; "))
@@ -219,35 +232,37 @@ class GenerationRequest(_Request):
         if self.stream and (self.best_of or 1) > (self.n or 1):
             raise unsupported("best_of", "above n is not supported with stream")
 
-    def json_schema(self) -> dict[str, Any] | None:
-        """Return the JSON Schema of the text, if any.
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """Return the JSON Schemas that the text must have, by the field that has the schema."""
+        outputs, form = self.structured_outputs, self.response_format
+        given = {}
+        if outputs and outputs.json_schema is not None:
+            given["structured_outputs.json"] = outputs.json_schema
+        if outputs and outputs.json_object:
+            given["structured_outputs.json_object"] = _ANY_OBJECT
+        if form and form.type == "json_object":
+            given["response_format"] = _ANY_OBJECT
+        if form and form.type == "json_schema":
+            if form.json_schema is None:
+                raise unsupported("response_format", "has no JSON Schema")
+            given["response_format"] = form.json_schema.json_schema
+        return given
 
-        Raises:
-            InvalidArgumentError: several fields have a schema, or a schema is not an object.
-        """
-        outputs = self.structured_outputs or StructuredOutputs.model_validate({})
-        form = self.response_format or ResponseFormat()
-        given: list[Any] = [outputs.json_schema] if outputs.json_schema is not None else []
-        if isinstance(outputs.json_schema, str):  # never a path
-            try:
-                given = [json.loads(outputs.json_schema)]
-            except (ValueError, RecursionError) as error:
-                raise unsupported("structured_outputs.json", f"is not JSON: {error}") from error
-        if outputs.json_object or form.type == "json_object":
-            given.append({"type": "object"})
-        if form.type == "json_schema":
-            given.append((form.json_schema or {}).get("schema"))
-        if len(given) > 1:
-            raise unsupported("response_format", "contradicts structured_outputs; give one schema")
-        field = "structured_outputs" if form.type == "text" else "response_format"
-        if given and not isinstance(given[0], dict):
-            raise unsupported(field, "has no JSON Schema that is an object")
-        return given[0] if given else None
+    def field_names(self) -> dict[str, str]:
+        """Return the field of each option, as far as it has another name."""
+        return JSON_NAMES | dict.fromkeys(("json_schema",), next(iter(self.schemas()), ""))
+
+    def named(self, error: GPT2NPError) -> FieldError:
+        """Return an error of an option as an error of the field that the client has sent."""
+        names = self.field_names()
+        return FieldError(error.renamed(names), param=names.get(error.param or "") or error.param)
 
     def arguments(self) -> GenerateArguments:
         """Return the arguments of `generate` for the fields that both requests have."""
         self.check_supported()
-        outputs = self.structured_outputs
+        outputs, schemas = self.structured_outputs, self.schemas()
+        if len(schemas) > 1:
+            raise unsupported(next(reversed(schemas)), "contradicts another schema; give one")
         given = {name: getattr(self, JSON_NAMES[name], None) for name in _SAME_VALUES}
         given |= {
             "top_k": self.top_k and max(0, self.top_k),
@@ -256,7 +271,7 @@ class GenerationRequest(_Request):
             "stop": self.stop or None,
             "regex": outputs and outputs.regex,
             "choices": outputs and outputs.choice,
-            "json_schema": self.json_schema(),
+            "json_schema": next(iter(schemas.values()), None),
         }
         arguments: Any = {name: value for name, value in given.items() if value is not None}
         if self.best_of is None and self.temperature == 0:
@@ -290,7 +305,7 @@ class CompletionRequest(GenerationRequest):
     suffix: Literal[""] | None = None
 
     def check_supported(self) -> None:
-        """Raise UnsupportedFieldError for a field that asks for something that gpt2np lacks."""
+        """Raise FieldError for a field that asks for something that gpt2np lacks."""
         super().check_supported()
         if self.prompt_logprobs is not None and self.stream:
             raise unsupported("prompt_logprobs", "is not supported with stream")
@@ -327,6 +342,20 @@ class CompletionRequest(GenerationRequest):
         return list(self.prompt)
 
 
+class Function(_Request):
+    """A function that the model may call: the JSON Schema of its arguments."""
+
+    name: Annotated[AnyText, Field(min_length=1, max_length=64)]
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(_Request):
+    """A function, or the choice of one by its name."""
+
+    type: Literal["function"]
+    function: Function
+
+
 class ContentPart(_Request):
     """A part of a message; only texts are supported."""
 
@@ -360,8 +389,8 @@ class ChatCompletionRequest(GenerationRequest):
     logprobs: bool | None = False
     top_logprobs: NTop | None = None
     add_generation_prompt: bool | None = True
-    tools: List[Any] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    tools: List[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | Tool | None = None
 
     @property
     def unknown_fields(self) -> list[str]:
@@ -371,12 +400,43 @@ class ChatCompletionRequest(GenerationRequest):
         return _header_names([*super().unknown_fields, *names])
 
     def check_supported(self) -> None:
-        """Raise UnsupportedFieldError for a field that asks for something that gpt2np lacks."""
+        """Raise FieldError for a field that asks for something that gpt2np lacks."""
         super().check_supported()
         if self.top_logprobs and not self.logprobs:
             raise unsupported("top_logprobs", "is not supported without logprobs")
-        if self.tools and self.tool_choice != "none":
-            raise unsupported("tools", "is not supported; use response_format for JSON")
+        if isinstance(self.tool_choice, Tool) and not self.forced_function:
+            raise unsupported("tool_choice", "names no function of tools, or one of several")
+        if self.tools and self.tool_choice != "none" and not self.forced_function:
+            raise unsupported(
+                "tools",
+                "is not supported unless tool_choice names a function, or is 'required' with one "
+                "function; use response_format for JSON",
+            )
+
+    @property
+    def forced_function(self) -> Function | None:
+        """The function that the model must call: the answer is the JSON of its arguments."""
+        functions = [tool.function for tool in self.tools or ()]
+        if isinstance(self.tool_choice, Tool):
+            name = self.tool_choice.function.name
+            functions = [function for function in functions if function.name == name]
+        elif self.tool_choice != "required":
+            return None
+        return functions[0] if len(functions) == 1 else None
+
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """Return the JSON Schemas that the text must have, by the field that has the schema."""
+        schemas = super().schemas()
+        if function := self.forced_function:
+            schemas["tools"] = function.parameters or _NO_ARGUMENTS
+        return schemas
+
+    def field_names(self) -> dict[str, str]:
+        """Return the field of each option, as far as it has another name."""
+        names = super().field_names() | {"prompt": "messages"}
+        if self.max_completion_tokens is not None:
+            names["max_new_tokens"] = "max_completion_tokens"
+        return names
 
     def arguments(self) -> GenerateArguments:
         """Return the keyword arguments; by default, the answer may fill the context."""
@@ -404,7 +464,7 @@ class TokenizeRequest(_Request):
         return _header_names(self.model_extra or ())
 
     def check_supported(self) -> None:
-        """Raise UnsupportedFieldError for a field that would change the ids."""
+        """Raise FieldError for a field that would change the ids."""
         for name in ("continue_final_message", "tools", "chat_template"):
             if (self.model_extra or {}).get(name):
                 raise unsupported(name, "is not supported")
@@ -492,9 +552,9 @@ class ExplainRequest(_ClosedRequest):
     prompt: AnyText | List[TokenId] = Field(description="A text or token ids.")
 
 
-def unsupported(field: str, problem: str) -> UnsupportedFieldError:
+def unsupported(field: str, problem: str) -> FieldError:
     """Return the error of a request's field."""
-    return UnsupportedFieldError(f"{field} {problem}", param=field)
+    return FieldError(f"{field} {problem}", param=field)
 
 
 def _header_names(names: Iterable[str]) -> list[str]:
@@ -504,8 +564,6 @@ def _header_names(names: Iterable[str]) -> list[str]:
 
 def _only(ids: list[int]) -> LogitsProcessor:
     """Return a logits processor that forbids every other id."""
-    import numpy as np
-
     indices = np.unique(ids)
 
     def allowed_token_ids(_: list[int], logits: Array) -> Array:
@@ -514,3 +572,34 @@ def _only(ids: list[int]) -> LogitsProcessor:
         return allowed
 
     return allowed_token_ids
+
+
+def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervention]:
+    """Return the hooks for a request's interventions; edits that change nothing are left out.
+
+    Raises:
+        InvalidArgumentError: a hook point or a head does not exist, or a vector does not fit.
+    """
+    hooks = [_hook(edit, config) for edit in edits if not edit.changes_nothing]
+    return [hook.for_layers(config.n_layer) for hook in hooks]  # once, not in each pass
+
+
+def _hook(edit: EditRequest, config: GPT2Config) -> Intervention:
+    positions = edit.positions if isinstance(edit, InterventionRequest) else None
+    names = select_hook_points(edit.point, config.n_layer)
+    if head := next((head for head in edit.heads or () if head >= config.n_head), None):
+        raise InvalidArgumentError(
+            f"{edit.point} has no head {head}; choose from 0 to {config.n_head - 1}",
+            param="interventions",
+        )
+    if edit.vector is None:
+        return scale(edit.point, edit.factor, positions=positions, heads=edit.heads)
+    for name in names:
+        if len(edit.vector) not in (1, size := hook_point_shape(name, config, 1)[-1]):
+            raise InvalidArgumentError(
+                f"the vector of {len(edit.vector):,} numbers does not fit {name}, which has "
+                f"{size:,}",
+                param="interventions",
+            )
+    vector = np.float32(edit.strength) * np.asarray(edit.vector, np.float32)
+    return add(edit.point, vector, positions=positions, heads=edit.heads)

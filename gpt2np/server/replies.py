@@ -36,6 +36,7 @@ class Reply(ABC, Generic[R]):
     object_name: str
     chunk_name: str
     id_prefix: str
+    has_one_prompt: bool  # whose ids then stand beside the choices, as in vLLM
 
     def __init__(self, request: R, lm: LanguageModel, request_id: str) -> None:
         self.request: R = request
@@ -60,26 +61,30 @@ class Reply(ABC, Generic[R]):
     def new_fields(self, update: Update) -> Json:
         """Return the fields of a chunk's choice for new text and log probabilities."""
 
-    def response(self, choices: Sequence[bytes], n_prompt: int, n_new: int) -> bytes:
+    def response(
+        self, choices: Sequence[bytes], n_prompt: int, n_new: int, prompt_ids: Sequence[int]
+    ) -> bytes:
         """Return the response's JSON with `choices`; the numbers count prompt and new tokens."""
-        head = json_bytes(
-            {**self._head, "object": self.object_name, **self._usage(n_prompt, n_new)}
-        )
-        return head[:-1] + b',"choices":[' + b",".join(choices) + b"]}"
+        head = {**self._head, "object": self.object_name, **self._usage(n_prompt, n_new)}
+        if self.has_one_prompt:
+            head |= self._prompt_ids(prompt_ids)
+        return json_bytes(head)[:-1] + b',"choices":[' + b",".join(choices) + b"]}"
 
     def first_chunk(self, index: int, completion: Completion) -> Json | None:
         """Return the chunk of a choice before its first new token, if any."""
         choice = self.first_choice(index, completion)
         if choice is None:
             return None
-        if self.request.return_token_ids:
-            choice |= {"token_ids": [], "prompt_token_ids": completion.prompt_ids}
-        return self._chunk({**choice, "finish_reason": None})
+        ids = self._prompt_ids(completion.prompt_ids)
+        choice |= {"finish_reason": None} | ({"token_ids": []} if ids else {})
+        if self.has_one_prompt:
+            return self._chunk(choice) | ids
+        return self._chunk(choice | ids)
 
     def chunk(self, update: Update) -> Json:
         choice = {
             "index": update.index,
-            "finish_reason": finish_reason(update.finish_reason),
+            "finish_reason": self.finish_reason(update.finish_reason),
             "stop_reason": update.stop_reason,
             **self.new_fields(update),
         }
@@ -113,17 +118,28 @@ class Reply(ABC, Generic[R]):
         null_usage = {"usage": None} if self._includes_usage else {}
         return {**self._head, "object": self.chunk_name, "choices": [choice], **null_usage}
 
-    def _ids(self, completion: Completion) -> Json:
-        if not self.request.return_token_ids:
-            return {}
-        return {"token_ids": completion.ids, "prompt_token_ids": completion.prompt_ids}
+    def finish_reason(self, reason: FinishReason | None) -> str | None:
+        """Return OpenAI's name of a finish reason."""
+        return "stop" if reason == "eos" else reason
+
+    def _end(self, completion: Completion) -> Json:
+        """Return the fields of a whole choice after its text."""
+        ids = {"token_ids": completion.ids} if self.request.return_token_ids else {}
+        return {
+            "finish_reason": self.finish_reason(completion.finish_reason),
+            "stop_reason": completion.stop_reason,
+            **ids,
+        }
+
+    def _prompt_ids(self, ids: Sequence[int]) -> Json:
+        return {"prompt_token_ids": ids} if self.request.return_token_ids else {}
 
 
 class CompletionReply(Reply[CompletionRequest]):
     """The reply to POST /v1/completions."""
 
     object_name = chunk_name = "text_completion"
-    id_prefix = "cmpl"
+    id_prefix, has_one_prompt = "cmpl", False
 
     def __init__(self, request: CompletionRequest, lm: LanguageModel, request_id: str) -> None:
         super().__init__(request, lm, request_id)
@@ -138,9 +154,8 @@ class CompletionReply(Reply[CompletionRequest]):
             "index": index,
             "text": text + completion.text,
             **self._logprobs(index, ids + completion.ids, logprobs),
-            "finish_reason": finish_reason(completion.finish_reason),
-            "stop_reason": completion.stop_reason,
-            **self._ids(completion),
+            **self._end(completion),
+            **self._prompt_ids(completion.prompt_ids),
         }
         if (n_top := self.request.prompt_logprobs) is not None:
             known = completion.prompt_logprobs or ()
@@ -174,25 +189,43 @@ class ChatReply(Reply[ChatCompletionRequest]):
     """The reply to POST /v1/chat/completions."""
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
-    id_prefix = "chatcmpl"
+    id_prefix, has_one_prompt = "chatcmpl", True
 
     def choice(self, index: int, completion: Completion) -> Json:
+        message: Json = {"role": "assistant", "content": completion.text}
+        if function := self.request.forced_function:
+            call = self._call(index, function.name, completion.text)
+            message |= {"content": None, "tool_calls": [call]}
         return {
             "index": index,
-            "message": {"role": "assistant", "content": completion.text},
+            "message": message,
             "logprobs": self._logprobs(completion.logprobs or ()),
-            "finish_reason": finish_reason(completion.finish_reason),
-            "stop_reason": completion.stop_reason,
-            **self._ids(completion),
+            **self._end(completion),
         }
 
     def first_choice(self, index: int, completion: Completion) -> Json | None:
-        delta = {"role": "assistant", "content": ""}
+        delta: Json = {"role": "assistant", "content": ""}
+        if function := self.request.forced_function:
+            call = {"index": 0, **self._call(index, function.name, "")}
+            delta |= {"content": None, "tool_calls": [call]}
         return {"index": index, "delta": delta, "logprobs": None}
 
     def new_fields(self, update: Update) -> Json:
-        delta = {"content": update.text} if update.text else {}
+        delta: Json = {}
+        if update.text and self.request.forced_function:
+            delta = {"tool_calls": [{"index": 0, "function": {"arguments": update.text}}]}
+        elif update.text:
+            delta = {"content": update.text}
         return {"delta": delta, "logprobs": self._logprobs(update.logprobs)}
+
+    def finish_reason(self, reason: FinishReason | None) -> str | None:
+        """Return OpenAI's name of a finish reason, which for a named function is "stop"."""
+        is_call = reason in ("eos", "stop") and self.request.tool_choice == "required"
+        return "tool_calls" if is_call else super().finish_reason(reason)
+
+    def _call(self, index: int, name: str, arguments: str) -> Json:
+        function = {"name": name, "arguments": arguments}
+        return {"id": f"call-{self.id}-{index}", "type": "function", "function": function}
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> Json | None:
         return chat_logprobs(self._lm.tokenizer, logprobs) if self.request.logprobs else None
@@ -235,8 +268,8 @@ class CompletionLogprobs:
         return self._tokenizer.token_texts(ids)
 
     def _top(self, token: TokenLogprob) -> dict[str, float]:
-        """Map the most likely tokens and the token itself to their log probabilities."""
-        pairs = [*token.top[: self._n_top], (token.id, token.logprob)]
+        """Map the token itself and then the most likely ones to their log probabilities."""
+        pairs = [(token.id, token.logprob), *token.top[: self._n_top]]
         top: dict[str, float] = {}
         for text, (_, logprob) in zip(self._texts([i for i, _ in pairs]), pairs, strict=True):
             top[text] = max(top.get(text, _MIN_LOGPROB), _finite(logprob))
@@ -262,27 +295,23 @@ def prompt_logprobs(
 ) -> list[Any]:
     """Return vLLM's `prompt_logprobs`: for each id, a dict from ids to log probabilities."""
 
-    def entry(token_id: int, logprob: float) -> Json:
-        [text] = tokenizer.token_texts([token_id])
-        return {"logprob": _finite(logprob), "decoded_token": text}
+    def entries(token: TokenLogprob) -> Json:
+        top = token.top[:n_top]
+        found = [(*pair, rank) for rank, pair in enumerate(top, 1)]
+        found += [] if token.id in dict(top) else [(token.id, token.logprob, token.rank)]
+        texts = tokenizer.token_texts([token_id for token_id, _, _ in found])
+        return {
+            str(i): {"logprob": _finite(logprob), "rank": rank, "decoded_token": text}
+            for (i, logprob, rank), text in zip(found, texts, strict=True)
+        }
 
-    return [
-        {str(i): entry(i, p) for i, p in [*token.top[:n_top], (token.id, token.logprob)]}
-        if token
-        else None
-        for token in logprobs
-    ]
+    return [token and entries(token) for token in logprobs]
 
 
 def without_new_text(part: P) -> P:
     """Return a completion or an update without its text: max_tokens=0 asks only for the prompt."""
     reason = part.finish_reason and "length"
     return replace(part, text="", ids=[], logprobs=[], finish_reason=reason, stop_reason=None)
-
-
-def finish_reason(reason: FinishReason | None) -> str | None:
-    """Return OpenAI's name of a finish reason."""
-    return "stop" if reason == "eos" else reason
 
 
 def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> Json:

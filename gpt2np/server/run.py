@@ -16,11 +16,10 @@ from uvicorn.config import LOGGING_CONFIG
 from gpt2np.errors import InvalidArgumentError, error_reason
 from gpt2np.language_model import LanguageModel
 from gpt2np.server.app import Server, create_app
-from gpt2np.server.connections import Connection, limit_connections
+from gpt2np.server.guard import Connection, limit_connections
 from gpt2np.server.options import ServerOptions
 
-_ACCEPTED = 128  # connections that asyncio accepts at a time
-_BACKLOG = 2048  # connections that wait to be accepted; any more try again after a second
+_BACKLOG = 128  # connections that wait to be accepted; any more try again after a second
 _SWITCH_INTERVAL = 0.0005  # seconds
 _MAX_UNREAD = 60.0  # seconds until a client that reads nothing is disconnected
 
@@ -48,11 +47,12 @@ def serve(
         # By default, a thread that computes in Python keeps the others waiting for 5 ms at a time,
         # and a decode step waits after each product of matrices.
         sys.setswitchinterval(_SWITCH_INTERVAL)
-        for sig in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them again at the end
-            signal.signal(sig, lambda *_: None)
+        running = uvicorn.Server(_config(server))
+        for sig in (signal.SIGINT, signal.SIGTERM):  # also before uvicorn has begun to listen
+            signal.signal(sig, running.handle_exit)
         name = f"[{host}]" if ":" in host else host
         on_ready(list(server.engines), f"http://{name}:{listener.getsockname()[1]}")
-        uvicorn.Server(_config(server)).run(sockets=[listener])
+        running.run(sockets=[listener])
 
 
 def _config(server: Server) -> uvicorn.Config:
@@ -68,7 +68,8 @@ def _config(server: Server) -> uvicorn.Config:
         http=Connection,
         ws="none",
         lifespan="off",
-        backlog=_ACCEPTED,
+        # So many are accepted at a time, before the oldest ones are closed.
+        backlog=min(_BACKLOG, max(1, Connection.max_number // 2)),
         # uvicorn trusts X-Forwarded-For of 127.0.0.1, unless this variable names the proxies.
         proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
         timeout_graceful_shutdown=math.ceil(server.options.shutdown_timeout),
@@ -79,7 +80,7 @@ def _listen(host: str, port: int, seconds: float) -> socket.socket:
     """Return a socket whose connections end if the client reads nothing for some seconds."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listener = socket.create_server((host, port), family=family)
     except (OSError, OverflowError) as error:
         reason = error_reason(error)
         raise InvalidArgumentError(f"cannot listen at {host}, port {port}: {reason}") from error

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,21 @@ class ServerProcess:
 
 
 @contextmanager
-def running_server(folder: Path, *arguments: str, **environment: str) -> Iterator[ServerProcess]:
-    """Run `gpt2np serve` on a free port until the end of the `with` block."""
+def running_server(
+    folder: Path,
+    *arguments: str,
+    before: Callable[[], object] | None = None,
+    **environment: str,
+) -> Iterator[ServerProcess]:
+    """Run `gpt2np serve` on a free port until the end of the `with` block.
+
+    The new process calls `before` first.
+    """
     log = folder / "server.log"
     command = [sys.executable, "-m", "gpt2np", "serve", "--port", "0", *arguments]
     with log.open("w") as stderr:
-        process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **environment})
+        env = {**os.environ, **environment}
+        process = subprocess.Popen(command, stderr=stderr, env=env, preexec_fn=before)
     try:
         while not (found := re.search(r" at (http://\S+)\n", log.read_text())):
             try:

@@ -76,7 +76,7 @@ def test_direction(client, lm):
 def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
     from starlette.exceptions import HTTPException
 
-    from gpt2np.server.threads import LONG_WORK, run_on, until_disconnected
+    from gpt2np.server.engine import LONG_WORK, run_on, until_disconnected
 
     class Client:
         async def receive(self):
@@ -100,12 +100,10 @@ def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
 def test_passes_end_once_their_client_has_left(lm, name):
     from starlette.exceptions import HTTPException
 
-    from gpt2np.server.engine import Engine
+    from gpt2np.server.engine import LONG_WORK, Engine, Metrics, run_on
     from gpt2np.server.inspect import _direction, _run, _saliency
-    from gpt2np.server.metrics import Metrics
     from gpt2np.server.options import ServerOptions
     from gpt2np.server.protocol import DirectionRequest, SaliencyRequest
-    from gpt2np.server.threads import LONG_WORK, run_on
 
     texts = {"texts_a": ["a"] * 30, "texts_b": ["b"] * 30}
     function, body = {

@@ -161,7 +161,7 @@ class TestValues:
             ({"typical_p": 0.5}, "typical_p is not supported"),
             ({"max_new_tokens": 5}, "max_new_tokens is not supported; use max_tokens"),
             ({"truncate_prompt_tokens": -1}, "truncate_prompt_tokens"),
-            ({"structured_outputs": {"json": "{"}}, "structured_outputs.json is not JSON"),
+            ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
             ({"prompt": []}, "prompt is an empty list"),
         ],
         ids=str,
@@ -173,6 +173,18 @@ class TestValues:
         assert name in error["message"]
         if "less than" not in name:  # two fields
             assert error["param"].partition(".")[0] in {*fields, "n"}
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "parameters": {"type": "object", "properties": {"a": {"enum": [1, 2, 30]}}},
+        },
+    }
+]
+CALL = {"tools": TOOLS, "tool_choice": "required"}
 
 
 class TestChat:
@@ -192,7 +204,8 @@ class TestChat:
             {"role": "assistant", "content": None, "tool_calls": []},
             {"role": "user", "content": "Who?"},
         ]
-        fields = {"tools": [{"type": "function"}], "tool_choice": "none", "logprobs": None}
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        fields = {"tools": tools, "tool_choice": "none", "logprobs": None}
         body = {"messages": messages, "max_tokens": 2, **fields}
         assert client.post(CHAT, json=body).status_code == 200
 
@@ -200,7 +213,14 @@ class TestChat:
         ("fields", "name"),
         [
             ({"top_logprobs": 2}, "top_logprobs"),
-            ({"tools": [{}]}, "tools"),
+            ({"tools": [{}]}, "tools.0"),
+            ({"tools": TOOLS}, "tools is not supported unless"),
+            ({"tools": TOOLS * 2, "tool_choice": "required"}, "tools is not supported unless"),
+            ({"tools": TOOLS, "tool_choice": 123}, "tool_choice"),
+            ({"tools": TOOLS, "tool_choice": "other"}, "tool_choice"),
+            ({"tool_choice": TOOLS[0]}, "tool_choice names no function"),
+            ({"max_completion_tokens": 1, **CALL}, "max_completion_tokens"),
+            ({"messages": [{"role": "user", "content": "a " * 600}]}, "maximum context length"),
             ({"continue_final_message": True}, "continue_final_message"),
             ({"messages": [{"role": "user", "content": None}]}, "content"),
         ],
@@ -218,10 +238,30 @@ class TestChat:
         messages = [{"role": "user", "content": "Hi"}]
         answer = client.post("/tokenize", json={"messages": messages}).json()
         body = {"messages": messages, "max_tokens": 1, "return_token_ids": True}
-        [choice] = client.post(CHAT, json=body).json()["choices"]
-        assert answer["tokens"] == choice["prompt_token_ids"]
+        assert answer["tokens"] == client.post(CHAT, json=body).json()["prompt_token_ids"]
         body = {"messages": messages, "add_generation_prompt": False}
         assert len(client.post("/tokenize", json=body).json()["tokens"]) < answer["count"]
+
+    @pytest.mark.parametrize(
+        ("tool_choice", "finish_reason"), [("required", "tool_calls"), (TOOLS[0], "stop")]
+    )
+    def test_a_forced_function_is_called(self, client, tool_choice, finish_reason):
+        messages = [{"role": "user", "content": "Hi"}]
+        fields = {"tools": TOOLS, "tool_choice": tool_choice, "max_tokens": 20, "seed": 1}
+        body = {"messages": messages, **fields}
+        [choice] = client.post(CHAT, json=body).json()["choices"]
+        [call] = choice["message"]["tool_calls"]
+        assert choice["message"]["content"] is None
+        assert choice["finish_reason"] == finish_reason
+        assert call["type"] == "function" and call["function"]["name"] == "add"
+        assert json.loads(call["function"]["arguments"])["a"] in (1, 2, 30)
+        lines = client.post(CHAT, json={**body, "stream": True}).text.split("\n\n")[:-2]
+        chunks = [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines]
+        calls = [c for chunk in chunks for c in chunk["delta"].get("tool_calls", [])]
+        assert calls[0]["function"] == {"name": "add", "arguments": ""}
+        arguments = "".join(c["function"]["arguments"] for c in calls)
+        assert arguments == call["function"]["arguments"]
+        assert chunks[-1]["finish_reason"] == finish_reason
 
 
 class TestAllFields:

@@ -161,8 +161,19 @@ class TestCompletions:
         first, *rest = choice["prompt_logprobs"]
         assert first is None
         expected = generate(lm, "The fox ran", prompt_logprobs=2).prompt_logprobs
-        for entry, token in zip(rest, expected[1:], strict=True):
+        ids = lm.encode_prompt("The fox ran")
+        logits = lm.model.forward([ids], logits_indices=range(len(ids)))
+        for entry, token, row in zip(rest, expected[1:], logits, strict=False):
             assert entry[str(token.id)]["logprob"] == pytest.approx(token.logprob)
+            ranks = {i: found["rank"] for i, found in entry.items()}
+            assert ranks == {i: 1 + int((row > row[int(i)]).sum()) for i in entry}
+
+    def test_top_logprobs_begin_with_the_token_itself(self, client):
+        fields = {"prompt": "The fox", "seed": 1, "temperature": 2, "logprobs": 2, "max_tokens": 9}
+        [choice] = complete(client, **fields)["choices"]
+        logprobs = choice["logprobs"]
+        first = [next(iter(top)) for top in logprobs["top_logprobs"]]
+        assert first == logprobs["tokens"]
 
     @pytest.mark.parametrize(
         ("fields", "finish_reason", "stop_reason"),
@@ -247,10 +258,7 @@ class TestErrors:
             ({"suffix": "x"}, "suffix"),
             ({"response_format": {"type": "structural_tag"}}, "response_format"),
             ({"response_format": {"type": "json_schema"}}, "response_format has no JSON Schema"),
-            (
-                {"structured_outputs": {"json": "schema.json"}},
-                "structured_outputs.json is not JSON",
-            ),
+            ({"structured_outputs": {"json": "schema.json"}}, "structured_outputs.json: "),
             ({"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar"),
             ({"structured_outputs": {"regex": "("}}, "pattern"),
             ({"use_beam_search": True}, "use_beam_search"),
@@ -688,6 +696,14 @@ class TestShutdown:
                 server.process.send_signal(sig)
                 assert answer.result()["usage"]["completion_tokens"] == 150
             assert server.process.wait(10) == 0
+
+    @pytest.mark.parametrize("n_signals", [1, 2])
+    def test_a_signal_ends_a_server_that_has_just_started(self, tmp_path, n_signals):
+        with running_server(tmp_path, "--model", "bundled") as server:
+            for _ in range(n_signals):
+                server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(10) == 0
+            assert "Traceback" not in server.log.read_text(encoding="utf-8")
 
     def test_a_signal_ends_a_download_of_the_model(self):
         with socket.create_server(("127.0.0.1", 0)) as hub:

@@ -87,6 +87,26 @@ class TestBodies:
         head += b"Connection: close\r\nContent-Length: 20000000\r\n\r\n"
         assert answer_to(server, head + bytes(20_000_000)).startswith(b"HTTP/1.1 413")
 
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ("Host: evil.example\r\nContent-Length: 99", 403),
+            ("Host: localhost\r\nContent-Type: text/plain\r\nContent-Length: 99", 415),
+            ("Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9999999", 413),
+        ],
+    )
+    def test_refusals_do_not_wait_for_the_body(self, server, headers, status):
+        started = time.monotonic()
+        with connect(server) as connection:
+            connection.sendall(f"POST /tokenize HTTP/1.1\r\n{headers}\r\n\r\n{{".encode())
+            answer = connection.recv(1 << 16)
+            assert time.monotonic() - started < 0.8  # GPT2NP_MAX_BODY_SECONDS is 1
+            assert answer.startswith(f"HTTP/1.1 {status}".encode())
+            assert b"connection: close" in answer.lower()
+            connection.settimeout(8)
+            rest = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+            assert (answer + rest).endswith(b"}")
+
     def test_two_lengths_close_the_connection(self, server):
         head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         body = b'f\r\n{"prompt": "a"}\r\n0\r\n\r\n'

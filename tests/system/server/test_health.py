@@ -1,0 +1,53 @@
+"""An engine that cannot run: /health and the timeout notice it."""
+
+import asyncio
+import threading
+
+import pytest
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("fastapi")
+engine = pytest.importorskip("gpt2np.server.engine", reason="no prometheus_client here")
+
+
+def answers(lm, *requests):
+    """Send requests to an application in this process, one after the other; return the answers."""
+
+    from gpt2np.server.app import Server, create_app
+    from gpt2np.server.options import ServerOptions
+
+    async def send():
+        app = create_app(Server([lm], ServerOptions(timeout=0.2)))
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return [
+                await client.request(method, path, json=body) for method, path, body in requests
+            ]
+
+    return asyncio.run(send())
+
+
+HEALTH = ("GET", "/health", None)
+COMPLETION = ("POST", "/v1/completions", {"max_tokens": 1})
+
+
+def test_an_engine_that_makes_no_step_is_noticed(lm, monkeypatch):
+    monkeypatch.setattr(engine, "_GRACE", 0.1)
+    monkeypatch.setattr(engine.AsyncEngine, "_run", lambda self, model: None)
+    before, completion, after = answers(lm, HEALTH, COMPLETION, HEALTH)
+    assert before.status_code == 200
+    assert completion.status_code == 504
+    assert "0.2 seconds" in completion.json()["error"]["message"]
+    assert after.status_code == 503 and "stuck" in after.json()["error"]["message"]
+
+
+def test_threads_that_cannot_start_are_noticed(lm, monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        completion, health = answers(lm, COMPLETION, HEALTH)
+    assert completion.status_code == 500
+    assert health.status_code == 503 and "out of threads" in health.json()["error"]["message"]
+    assert [answer.status_code for answer in answers(lm, COMPLETION, HEALTH)] == [200, 200]
