@@ -1,6 +1,7 @@
 """Options for the model, its dtype and threads; loading of a model or tokenizer."""
 
 import argparse
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
@@ -49,6 +50,9 @@ def resolve_before_loading(
     from gpt2np.hub import find_model
 
     source = find_model(_model_arguments(args).get("model"))
+    if source.fallback_reason:
+        warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
+        args.model = source.name  # so that loading does not wait for the network again
     return resolve_options(read_generation_config(source.path).options, options)
 
 

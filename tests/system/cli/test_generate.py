@@ -177,8 +177,9 @@ class TestOptions:
         for variable in THREAD_VARIABLES:
             monkeypatch.setenv(variable, "7")
         monkeypatch.setattr(LanguageModel, "load", load)
-        assert main.run(["generate", "x", "--threads", "3", "--dtype", "float64"]) == 2
-        assert capsys.readouterr().err == "gpt2np generate: error: None float64 3\n"
+        options = ["--threads", "3", "--dtype", "float64", "--model", "bundled"]
+        assert main.run(["generate", "x", *options]) == 2
+        assert capsys.readouterr().err == "gpt2np generate: error: bundled float64 3\n"
         assert {os.environ[variable] for variable in THREAD_VARIABLES} == {"3"}
 
     def test_samples(self, bundled):
