@@ -186,14 +186,12 @@ def _read_headers(folder: Path) -> dict[str, TensorInfo]:
     return tensors
 
 
-def load_weights(
-    checkpoint: Checkpoint, dtype: DTypeLike = np.float32, *, convert: bool = True
-) -> dict[str, Any]:
+def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[str, Any]:
     """Return the weights by GPT-2's names, in the order of the forward pass.
 
-    Matrices are `[in, out]`. Weights stored in `dtype` are views of the memory-mapped file; other
-    weights are converted, or without `convert` a `StoredArray`. `lm_head.weight` is included only
-    if it is stored and differs from `wte.weight`.
+    Matrices are `[in, out]`. Weights stored in `dtype` are views of the memory-mapped file, other
+    weights a `StoredArray`. `lm_head.weight` is included only if it is stored and differs from
+    `wte.weight`.
 
     Raises CheckpointError if the tensors do not match the config, or cannot be read.
     """
@@ -201,7 +199,7 @@ def load_weights(
     tensors = {name: checkpoint.tensors[name] for name in checkpoint.expected_shapes}
     if checkpoint.is_tied():
         tensors.pop(LM_HEAD, None)
-    weights = read_tensors(tensors, dtype, convert=convert)
+    weights = read_tensors(tensors, dtype)
     if checkpoint.has_no_biases:
         shapes = weight_shapes(checkpoint.config)
         weights |= {name: np.zeros(shapes[name], dtype) for name in shapes if is_bias(name)}

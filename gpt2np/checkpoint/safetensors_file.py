@@ -26,7 +26,6 @@ from safetensors import SafetensorError, safe_open
 from gpt2np.data.files import reading
 from gpt2np.errors import CheckpointError, error_reason
 from gpt2np.limits import limits
-from gpt2np.progress import progress_bar
 
 NUMPY_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Maps safetensors' name of a floating-point dtype to the NumPy dtype of the stored bytes."""
@@ -36,7 +35,6 @@ DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF1
 
 CHUNK_SIZE = 1 << 18  # values that are converted at a time; only these are in memory twice
 
-_SLOW_BYTES = 1 << 28  # stored bytes whose conversion takes about a second
 _GIT_LFS_MAGIC = b"version "  # a clone without LFS has a text file that begins so
 
 
@@ -59,6 +57,8 @@ class TensorInfo:
 @dataclass(frozen=True)
 class StoredArray:
     """A tensor that `np.asarray` reads from its file and converts, each time it is called.
+
+    `np.asarray` raises CheckpointError if the file is truncated, or a value is too large.
 
     Attributes:
         name: the tensor's name in error messages.
@@ -134,36 +134,27 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
     )
 
 
-def read_tensors(
-    tensors: Mapping[str, TensorInfo], dtype: DTypeLike, *, convert: bool = True
-) -> dict[str, Any]:
+def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[str, Any]:
     """Return the tensors as read-only arrays of `dtype`, float32 or float64.
 
     Tensors stored in `dtype` become views of the memory-mapped file, which take memory only when
-    they are read (see `release`). Other tensors are converted chunk by chunk, so that memory holds
-    little more than the result; without `convert`, they become a `StoredArray`, which takes no
-    memory. Unaligned tensors, which early versions of safetensors wrote (openai-community/gpt2),
-    are copied: NumPy would copy them for every product.
+    they are read (see `release`). Other tensors become a `StoredArray`, which takes no memory;
+    also unaligned tensors, which early versions of safetensors wrote (openai-community/gpt2):
+    NumPy would copy them for every product.
 
-    Raises CheckpointError if a file is truncated, or a value is too large for `dtype`.
+    Raises CheckpointError if a file is truncated.
     """
     paths = {tensor.path for tensor in tensors.values() if _can_view(tensor, dtype)}
     mapped = {path: _map_file(path) for path in paths}
     arrays: dict[str, Any] = {}
-    n_converted = sum(t.nbytes for t in tensors.values() if not _can_view(t, dtype)) * convert
-    progress = None if n_converted > _SLOW_BYTES else False
-    with progress_bar(n_converted, "loading", "B", progress) as bar:
-        for name, tensor in tensors.items():
-            if _can_view(tensor, dtype):
-                data = mapped[tensor.path][tensor.offset : tensor.offset + tensor.nbytes]
-                if len(data) < tensor.nbytes:  # the file has changed since its header was read
-                    raise _damaged(tensor.path, "it is truncated")
-                arrays[name] = data.view(dtype).reshape(tensor.shape)
-            elif not convert:
-                arrays[name] = StoredArray(name, tensor, np.dtype(dtype))
-            else:
-                arrays[name] = _convert(name, tensor, dtype)
-                bar.update(tensor.nbytes)
+    for name, tensor in tensors.items():
+        if not _can_view(tensor, dtype):
+            arrays[name] = StoredArray(name, tensor, np.dtype(dtype))
+            continue
+        data = mapped[tensor.path][tensor.offset : tensor.offset + tensor.nbytes]
+        if len(data) < tensor.nbytes:  # the file has changed since its header was read
+            raise _damaged(tensor.path, "it is truncated")
+        arrays[name] = data.view(dtype).reshape(tensor.shape)
     return arrays
 
 

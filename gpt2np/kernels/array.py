@@ -1,6 +1,7 @@
-"""Types of arrays, checks of arrays and lists, and the equality of dataclasses with arrays."""
+"""Types of arrays, their memory, checks of arrays and lists, equality of dataclasses of arrays."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+_MAX_THRESHOLD = (32 << 20) - (64 << 10)  # bytes; freeing a larger block has no effect
 
 
 def real_array(value: object, like: Array) -> Array:
@@ -72,3 +75,14 @@ def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, Mapping):
         return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
     return bool(a == b)
+
+
+def raise_mmap_threshold() -> None:
+    """Let glibc keep up to 64 MiB of freed memory per thread for later arrays.
+
+    By default, glibc returns most of the freed memory to the system. The page faults of new arrays
+    then take a fifth of a long prompt's time. Freeing one large array raises glibc's threshold
+    (M_MMAP_THRESHOLD in mallopt(3)). The array is never written, so it takes no memory.
+    """
+    with suppress(MemoryError):
+        np.empty(_MAX_THRESHOLD, np.uint8)

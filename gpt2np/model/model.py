@@ -16,20 +16,18 @@ from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.data.files import as_path
 from gpt2np.display import card
 from gpt2np.errors import InvalidArgumentError, check_argument
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, raise_mmap_threshold
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.kernels.exact import linear as exact_linear
 from gpt2np.kernels.linear import unembed
-from gpt2np.kernels.malloc import raise_mmap_threshold
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import thread_count
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import Weights
 from gpt2np.options import options_of
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
-from gpt2np.runtime.context import Context
-from gpt2np.runtime.exact_context import ExactContext, HookedExactContext
-from gpt2np.runtime.hooked_context import Hook, HookedContext
+from gpt2np.runtime.context import Context, ExactContext
+from gpt2np.runtime.hooked_context import Hook, HookedContext, HookedExactContext
 from gpt2np.runtime.kv_cache import KVCache, private_zeros, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.options import ModelOptions
@@ -134,7 +132,7 @@ class GPT2:
         folder = as_path(folder)
         checkpoint = read_checkpoint(folder)
         dtype = np.float64 if exact else dtype
-        stored = load_weights(checkpoint, dtype, convert=False)  # packing converts each weight
+        stored = load_weights(checkpoint, dtype)
         model = cls(checkpoint.config, stored, weight_dtype=weights, exact=exact)
         model._folder = folder.absolute()
         return model

@@ -45,7 +45,8 @@ def read_tested(path: str | Path) -> dict[str, Array]:
                 for name, tensor in tensors.items():
                     if tensor.dtype not in NUMPY_DTYPES:
                         raise ValueError(f"{name} has dtype {tensor.dtype}, not floating-point")
-                arrays = read_tensors(tensors, np.float64)
+                stored = read_tensors(tensors, np.float64)
+                arrays = {name: np.asarray(array) for name, array in stored.items()}
             else:
                 files = sorted(path.iterdir()) if path.is_dir() else [path]
                 arrays = dict(item for file in files if file.is_file() for item in _load(file))

@@ -14,8 +14,10 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.kernels.blas import python_threads
+from gpt2np.kernels.exact import ExactLinear
 from gpt2np.kernels.linear import by_rows, linear, project_heads, sum_partials, unembed
 from gpt2np.kernels.matmul import SMALL_BATCH, matmul
 from gpt2np.kernels.packed_matrix import PackedMatrix, round_up
@@ -194,3 +196,28 @@ class Context(BatchContext[PackedMatrix]):
     def projection(self, x: Array, w: PackedMatrix) -> Callable[[slice], Array]:
         """Return a function that multiplies x by the panels of some heads."""
         return partial(project_heads, x, w)
+
+
+class ExactKVView(KVView):
+    """Keys and values, each token's with scales of its own: later tokens change no bit."""
+
+    matmul = staticmethod(exact.matmul)
+    weighted_rows = staticmethod(exact.weighted_rows)
+
+
+class ExactContext(BatchContext[ExactLinear]):
+    """A pass with the products of `gpt2np.kernels.exact`.
+
+    A token's results depend only on its own text: not on the batch, the KV cache or the threads.
+    """
+
+    linear = staticmethod(exact.linear)
+    unembed = staticmethod(exact.linear)
+    kv_view = ExactKVView
+
+    def projection(self, x: Array, w: ExactLinear) -> Callable[[slice], Array]:
+        """Project all heads, so that x is split into slices once; return a function for some."""
+        qkv = np.zeros((3, self._n_head, len(x), self._padded_head_size))
+        y = exact.linear(x, w).reshape(len(x), 3, self._n_head, -1)
+        qkv[..., : self._head_size] = y.transpose(1, 2, 0, 3)
+        return lambda heads: qkv[:, heads]

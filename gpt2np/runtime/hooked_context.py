@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array, real_array
+from gpt2np.kernels.exact import ExactLinear
 from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.runtime.batch import Batch
-from gpt2np.runtime.context import BatchContext, Context, L
+from gpt2np.runtime.context import BatchContext, Context, ExactContext, L
 
 Hook = Callable[[str, Array], Array]
 """A function hook(name, array) → array, called at every hook point. The result replaces the array,
@@ -135,3 +136,7 @@ class Hooked(BatchContext[L]):
 
 class HookedContext(Hooked[PackedMatrix], Context):
     """A pass with packed matrices that calls a hook at every hook point."""
+
+
+class HookedExactContext(Hooked[ExactLinear], ExactContext):
+    """An exact pass that calls a hook at every hook point."""

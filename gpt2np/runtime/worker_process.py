@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import mmap
 import os
 import pickle
@@ -11,11 +12,11 @@ import threading
 import time
 import traceback
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -25,7 +26,6 @@ from gpt2np.kernels.array import Array
 from gpt2np.runtime.kv_cache import KVStore
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.ranks import COUNTER_STRIDE, RankFailedError
-from gpt2np.runtime.shared_memory import SharedMemory
 from gpt2np.runtime.workers import Task, Workers
 
 if TYPE_CHECKING:  # imported when a worker is forked: most starts need none
@@ -52,7 +52,7 @@ class ForkedWorkers(Workers):
         super().__init__(runner, world_size, max_width)
         half_of_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         self._memory = SharedMemory(half_of_memory, max_kept)
-        self._offsets: WeakKeyDictionary[KVStore, int] = WeakKeyDictionary()
+        self._offsets: weakref.WeakKeyDictionary[KVStore, int] = weakref.WeakKeyDictionary()
         self._views: dict[Any, KVStore] = {}  # the stores of a worker, by handle
         self._blas_timeout = _BLAS_TIMEOUT_S
         size = self._buffers[0].nbytes
@@ -152,6 +152,66 @@ class ForkedWorkers(Workers):
                 pass
             return ": ".join(filter(None, ["another rank's process has ended", reason]))
         return ""
+
+
+class SharedMemory:
+    """An allocator of arrays in one range of shared memory, in blocks of 2ⁿ bytes.
+
+    The range takes memory only where arrays have been written. Up to `max_kept` bytes of freed
+    blocks keep their memory for later arrays: page faults would take a fifth of a short prompt's
+    time, and far more in a virtual machine.
+
+    Raises:
+        OSError: the system does not provide the range.
+    """
+
+    def __init__(self, size: int, max_kept: int) -> None:
+        self._memory = mmap.mmap(-1, size)
+        self._memory.madvise(mmap.MADV_REMOVE, 0, mmap.PAGESIZE)  # fails early where unsupported
+        self.max_kept, self._unused = max_kept, 0  # the start of the part that was never used
+        # The freed blocks of 2ⁿ bytes, with and without memory. Finalizers append to the lists
+        # without the lock, which the thread that they interrupt may hold.
+        self._kept: list[list[int]] = [[] for _ in range(64)]
+        self._empty: list[list[int]] = [[] for _ in range(64)]
+        self._lock = threading.Lock()
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[Array, int] | None:
+        """Return an array of zeros and its byte offset, or None if the range is used up."""
+        nbytes = max(mmap.PAGESIZE, math.prod(shape) * np.dtype(dtype).itemsize)
+        n = (nbytes - 1).bit_length()
+        with self._lock:
+            kept = self._kept[n].pop() if self._kept[n] else None
+            start = kept if kept is not None else self._empty_block(n)
+        if start is None:
+            return None
+        flat = np.frombuffer(self._memory, dtype, math.prod(shape), start)
+        weakref.finalize(flat, self._free, start, n, os.getpid()).atexit = False
+        if kept is not None:
+            flat[...] = 0
+        return flat.reshape(shape), start
+
+    def _empty_block(self, n: int) -> int | None:
+        if self._empty[n]:
+            return self._empty[n].pop()
+        start, end = self._unused, self._unused + (1 << n)
+        if end > len(self._memory):
+            return None
+        self._unused = end
+        return start
+
+    def array_at(self, start: int, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """Return the array at an offset that `zeros` returned; workers call this method."""
+        return np.frombuffer(self._memory, dtype, math.prod(shape), start).reshape(shape)
+
+    def _free(self, start: int, n: int, process: int) -> None:
+        if os.getpid() != process:
+            return
+        if sum(len(blocks) << i for i, blocks in enumerate(self._kept)) + (1 << n) <= self.max_kept:
+            self._kept[n].append(start)
+            return
+        with suppress(OSError):  # locked memory can't be released; the block is lost
+            self._memory.madvise(mmap.MADV_REMOVE, start, 1 << n)
+            self._empty[n].append(start)
 
 
 @contextmanager

@@ -20,9 +20,8 @@ from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.data.files import atomic_folder, atomic_write_text
 from gpt2np.data.resumable import STATE, begin_task, file_stamp, new_file
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import Array, IntArray, raise_mmap_threshold
 from gpt2np.kernels.blas import single_threaded_blas
-from gpt2np.kernels.malloc import raise_mmap_threshold
 from gpt2np.model.backward import gpt2_backward
 from gpt2np.model.fingerprint import model_fingerprint
 from gpt2np.model.gpt2 import gpt2

@@ -24,7 +24,7 @@ from helpers.random_models import random_model
 from helpers.references import save_reference
 from safetensors.numpy import save_file
 
-from gpt2np import CheckpointError, GPT2Config
+from gpt2np import GPT2, CheckpointError, GPT2Config
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.checkpoint.safetensors_file import TensorInfo, read_tensors
@@ -187,13 +187,13 @@ def test_a_file_that_is_cut_after_its_header_was_read(bases, tmp_path, base, kee
     path = tmp_path / "model" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(CheckpointError, match=r"is truncated|cannot map"):
-        load_weights(checkpoint)
+        GPT2(checkpoint.config, load_weights(checkpoint))
 
 
 def test_a_tensor_that_is_larger_than_the_memory(tmp_path):
     tensor = TensorInfo(tmp_path / "file", "F16", (1 << 58,), 0, 1 << 59)
     with pytest.raises(CheckpointError, match="not enough memory for wte"):
-        read_tensors({"wte": tensor}, "float32")
+        np.asarray(read_tensors({"wte": tensor}, "float32")["wte"])
 
 
 def test_nothing_is_unpickled_from_start_to_text(bundled):
@@ -247,6 +247,7 @@ from gpt2np import GPT2
 
 model = GPT2.from_folder(sys.argv[1])
 before = model.forward([[1, 2, 3]])
+model.forward([[1, 2, 3]])  # packs the weights
 (path,) = Path(sys.argv[1]).glob("*.safetensors")
 path.write_bytes(b"")
 np.testing.assert_array_equal(model.forward([[1, 2, 3]]), before)
@@ -254,7 +255,7 @@ print("equal")
 """
 
 
-def test_a_file_truncated_after_loading_is_not_read_again(tmp_path):
+def test_a_file_truncated_after_the_second_pass_is_not_read_again(tmp_path):
     """A separate process, because reading beyond a mapped file's end kills the process."""
     model = random_model(n_embd=256, n_head=2, n_layer=2)
     (tmp_path / "config.json").write_text(

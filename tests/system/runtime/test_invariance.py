@@ -154,7 +154,7 @@ def test_threads_in_the_very_first_pass(monkeypatch):
 def test_float32_throughout(monkeypatch):
     """All operands and results of products, and all arrays that a hook sees."""
     from gpt2np.kernels import linear
-    from gpt2np.runtime import kv_view
+    from gpt2np.runtime import context
 
     seen = set()
 
@@ -165,7 +165,7 @@ def test_float32_throughout(monkeypatch):
         seen.update((x.dtype, w.dtype, y.dtype))
         return y
 
-    for module in (kv_view, linear, matmul):
+    for module in (context, linear, matmul):
         monkeypatch.setattr(module, "matmul", watched)
     model = random_model(**SHAPES["small heads"])
     cache = model.new_cache()
