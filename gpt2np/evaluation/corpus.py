@@ -23,12 +23,12 @@ from gpt2np.errors import errors_at
 from gpt2np.evaluation.perplexity import (
     PER_TEXT,
     Perplexity,
-    check_score_arguments,
-    score_plain_texts,
+    check_score_options,
+    score_in_windows,
 )
 from gpt2np.generation.scoring import TextScore
 from gpt2np.language_model import LanguageModel, model_settings
-from gpt2np.tokenizer.normalizer import allowed_special, check_special
+from gpt2np.tokenizer.normalizer import check_special
 
 BATCH_SIZE = 1 << 14  # characters of the documents that are sorted by length and scored together
 
@@ -80,7 +80,7 @@ def score_corpus(
         CheckpointError: the model's logits are not finite.
     """
     options = options or ScoreOptions()
-    check_score_arguments(lm, options.context, options.stride, options.from_end_of_text)
+    check_score_options(lm, options)
     names = [file_name(file) for file in files]
     make_scorer = make_scorer or partial(partial, score_batch, lm, options, names)
 
@@ -103,7 +103,7 @@ def perplexity_of_files(
 
     The result of the Outcome is the total Perplexity.
     """
-    check_score_arguments(lm, options.context, options.stride, options.from_end_of_text)
+    check_score_options(lm, options)
     total, n_skipped, n_tokens, n_bytes = Perplexity(), 0, 0, 0
     for batch in read_document_batches(files, options):
         results = score_batch(lm, options, [file_name(file) for file in files], batch)
@@ -169,10 +169,8 @@ def score_documents(
 
     A measure is None if no token is scored.
     """
-    allowed = allowed_special(options.special)
-    arguments = options.context, options.stride, options.from_end_of_text, allowed, options.tokens
     rows = []
-    for text, score in zip(texts, score_plain_texts(lm, texts, *arguments), strict=True):
+    for text, score in zip(texts, score_in_windows(lm, texts, options), strict=True):
         row = {"model": lm.name, "from_end_of_text": options.from_end_of_text}
         row |= Perplexity.of(text, score).to_json()
         del row["documents"]

@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from gpt2np.data.options import ScoreOptions
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.generation.scoring import TextScore, check_window, score_texts
 from gpt2np.kernels import exact
 from gpt2np.language_model import LanguageModel
+from gpt2np.tokenizer.normalizer import allowed_special
 
 __all__ = ["Perplexity", "perplexity"]
 
@@ -155,7 +157,8 @@ def perplexity(
     """
     is_list = isinstance(documents, Sequence) and not isinstance(documents, (str, bytes))
     check_argument(is_list, "documents", documents, "a list of texts")
-    scores = score_plain_texts(lm, documents, context, stride, from_end_of_text)
+    options = ScoreOptions(context=context, stride=stride, from_end_of_text=from_end_of_text)
+    scores = score_in_windows(lm, documents, options)
     total = sum(map(Perplexity.of, documents, scores), Perplexity())
     check_scored(total)
     return total
@@ -173,37 +176,37 @@ def check_scored(total: Perplexity) -> None:
         )
 
 
-def score_plain_texts(
-    lm: LanguageModel,
-    texts: Sequence[str],
-    context: int | None = None,
-    stride: int | None = None,
-    from_end_of_text: bool = True,
-    allowed_special: Any = (),
-    details: bool = False,
+def score_in_windows(
+    lm: LanguageModel, texts: Sequence[str], options: ScoreOptions
 ) -> list[TextScore]:
     """Score texts, of which those of similar length share forward passes; see `score_texts`.
 
     Raises InvalidArgumentError for an invalid context or stride, or a missing end-of-text token.
     """
-    check_score_arguments(lm, context, stride, from_end_of_text)
-    prefix = [lm.bos_token_id] if from_end_of_text and lm.bos_token_id is not None else []
-    special: Any = {"allowed_special": allowed_special, "disallowed_special": ()}
-    inputs = [lm.tokenizer.encode_to_numpy(text, **special) for text in texts]
+    check_score_options(lm, options)
+    prefix = [lm.bos_token_id] if options.from_end_of_text and lm.bos_token_id is not None else []
+    allowed = allowed_special(options.special)
+    inputs = [
+        lm.tokenizer.encode_to_numpy(text, allowed_special=allowed, disallowed_special=())
+        for text in texts
+    ]
     order = sorted(range(len(texts)), key=lambda i: len(inputs[i]))
-    shortest_first = [inputs[i] for i in order]
-    prefixes = [prefix] * len(texts)
-    found = score_texts(lm.model, shortest_first, prefixes, context, stride, details=details)
+    found = score_texts(
+        lm.model,
+        [inputs[i] for i in order],
+        [prefix] * len(texts),
+        options.context,
+        options.stride,
+        details=options.tokens,
+    )
     scores = dict(zip(order, found, strict=True))
     return [scores[i] for i in range(len(texts))]
 
 
-def check_score_arguments(
-    lm: LanguageModel, context: int | None, stride: int | None, from_end_of_text: bool
-) -> None:
-    """Raise InvalidArgumentError if an argument of `score_plain_texts` is invalid for the model."""
-    check_window(lm.model, context, stride)
-    if from_end_of_text and lm.bos_token_id is None:
+def check_score_options(lm: LanguageModel, options: ScoreOptions) -> None:
+    """Raise InvalidArgumentError if an option is invalid for the model."""
+    check_window(lm.model, options.context, options.stride)
+    if options.from_end_of_text and lm.bos_token_id is None:
         raise InvalidArgumentError(
             f"from_end_of_text must be False: {lm.name} has no end-of-text token to put before a "
             "document",
