@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from gpt2np.constraints.automaton import DEAD, MATCHED, ByteAutomaton, Reading
-from gpt2np.constraints.distances import ByteDistances, TokenDistances
+from gpt2np.constraints.distances import TokenDistances
 from gpt2np.constraints.syntax import PatternTooLargeError, literals, parse
 from gpt2np.constraints.trie import VocabularyTrie
 from gpt2np.errors import InvalidArgumentError, counted, short_repr
@@ -116,7 +116,7 @@ class TextConstraint:
 
         Raises InvalidArgumentError if no text that matches has so few tokens.
         """
-        least = self.masks.min_tokens(self.state, max_tokens)
+        least = self.masks.min_tokens(self.state)
         if least == math.inf:
             raise InvalidArgumentError(
                 "stop_token_ids has a token that every text that matches needs; omit it",
@@ -135,8 +135,7 @@ class TextConstraint:
 class _TokenMasks:
     """The token masks of one constraint, computed from an automaton.
 
-    A mask follows from the distance to a match after each token: first in bytes and, if too few
-    tokens are left for these, in tokens. The last distances are cached.
+    A mask follows from the distance to a match after each token. The last distances are cached.
 
     The automaton gets new states while texts are read. Once it reaches its limits, a fresh
     automaton for the same pattern replaces it, which bounds memory and changes no result.
@@ -145,18 +144,14 @@ class _TokenMasks:
     def __init__(self, automaton: ByteAutomaton, vocabulary: _Vocabulary) -> None:
         self.vocabulary = vocabulary
         self._automaton = automaton
-        self._distances: dict[tuple[frozenset[Reading], bool], Array] = {}  # ends with the last
-        self.byte_distance = ByteDistances(automaton.characters, vocabulary.missing_bytes)
+        self._distances: dict[frozenset[Reading], Array] = {}  # ends with the last
+        self._distance = TokenDistances(
+            automaton.characters, vocabulary.tokens, vocabulary.prefixes, vocabulary.missing_bytes
+        )
 
-    @cached_property
-    def token_distance(self) -> TokenDistances:
-        """Returns the distance of readings in tokens."""
-        return TokenDistances(self.vocabulary.text_tokens.values(), self.byte_distance)
-
-    def min_tokens(self, readings: frozenset[Reading], enough: float) -> float:
-        """Return the least number of tokens to a match, or a number that is not above `enough`."""
-        least = min(map(self.byte_distance, readings))
-        return min(map(self.token_distance, readings)) if least > enough else least
+    def min_tokens(self, readings: frozenset[Reading]) -> float:
+        """Return the number of tokens to a match."""
+        return min(map(self._distance, readings))
 
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
         """Advance a state, a set of NFA positions, by a token's bytes; DEAD if `data` is empty."""
@@ -166,26 +161,19 @@ class _TokenMasks:
 
     def allowed(self, readings: frozenset[Reading], most: float) -> BoolArray:
         """Return the tokens after which `most` more tokens can lead to a match, (V,)."""
-        distances = self._distances_after(readings, in_tokens=False)
-        longest = self.byte_distance.longest
-        if most <= longest:
-            farthest = distances.max(where=distances < math.inf, initial=0)
-            if farthest > most or longest == math.inf:
-                distances = self._distances_after(readings, in_tokens=True)
+        distances = self._distances_after(readings)
         mask: BoolArray = (distances <= most) & (distances < math.inf)
         mask[[end for end in self.vocabulary.ends if end < len(mask)]] = MATCHED in readings
         mask.setflags(write=False)
         return mask
 
-    def _distances_after(self, readings: frozenset[Reading], in_tokens: bool) -> Array:
+    def _distances_after(self, readings: frozenset[Reading]) -> Array:
         """Return the distance to a match after each token id, (V,)."""
-        key = readings, in_tokens
-        distances = self._distances.pop(key, None)
+        distances = self._distances.pop(readings, None)
         if distances is None:
-            trie = self.vocabulary.trie
-            distance = self.token_distance if in_tokens else self.byte_distance
+            trie, distance = self.vocabulary.trie, self._distance
             distances = self._read(lambda a: trie.distances(a, readings, distance))
-        self._distances[key] = distances
+        self._distances[readings] = distances
         for oldest in [*self._distances][:-_CACHED]:
             self._distances.pop(oldest, None)
         return distances
@@ -220,6 +208,16 @@ class _Vocabulary:
         excluded = self.ends.union(self.tokenizer.special_tokens.values())
         tokens = self.tokenizer.vocabulary.token_bytes.items()
         return {i: data for i, data in tokens if i < self.vocab_size and i not in excluded}
+
+    @cached_property
+    def tokens(self) -> frozenset[bytes]:
+        """The tokens of `text_tokens`."""
+        return frozenset(self.text_tokens.values())
+
+    @cached_property
+    def prefixes(self) -> frozenset[bytes]:
+        """The beginnings of all tokens, and the tokens."""
+        return frozenset(data[:n] for data in self.tokens for n in range(1, len(data) + 1))
 
     @cached_property
     def missing_bytes(self) -> frozenset[int]:
