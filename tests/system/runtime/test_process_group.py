@@ -158,10 +158,17 @@ class TestSameBits:
         for _ in range(3):
             both((model, alone), [[i] for i in rng.integers(0, 1031, size)], caches)
 
-    @pytest.mark.parametrize("shape", ["small heads", slow("GPT-2 small's width")])
-    def test_8_bit_weights(self, shape):
+    @pytest.mark.parametrize(
+        ("shape", "options"),
+        [
+            ("small heads", {"dtype": np.float64}),
+            ("small heads", {"weight_dtype": "int8"}),
+            slow("GPT-2 small's width", {"weight_dtype": "int8"}),
+        ],
+    )
+    def test_float64_and_8_bit_weights(self, shape, options):
         rng = np.random.default_rng(0)
-        models = [random_model(**SHAPES[shape], weight_dtype="int8") for _ in range(2)]
+        models = [random_model(**SHAPES[shape], **options) for _ in range(2)]
         with_processes(models[0], 2)
         caches = [[model.new_cache()] for model in models]
         for n in (40, 1, 1, 7, 100):
@@ -259,14 +266,6 @@ class TestSameBits:
                 tokens = [rng.integers(0, 1031, rng.integers(1, 4)) for _ in some]
                 both((model, alone), tokens, list(zip(*some, strict=True)))
 
-    def test_float64(self):
-        first, second = (random_model(np.float64, **SHAPES["small heads"]) for _ in range(2))
-        for some in (first, second):
-            some.forward([[1]])
-        with_processes(first, 2)
-        both((first, second), [[5, 6, 7]], [[first.new_cache()], [second.new_cache()]])
-        assert pids(first)
-
     def test_many_threads_at_once(self, model, alone):
         """One has all processes, the others compute alone meanwhile."""
         prompts = np.random.default_rng(4).integers(0, 1031, (8, 9))
@@ -318,20 +317,14 @@ class TestWhenTheyCompute:
         model.forward([[1]])
         assert len(pids(model)) == 1
 
-    def test_in_a_long_first_pass(self):
-        model, ids = random_model(**SHAPES["small heads"]), range(SMALL_BATCH + 1)
-        expected = model.forward([ids], logits_indices=[SMALL_BATCH])
-        model = with_processes(random_model(**SHAPES["small heads"]), 2)
-        same(model.forward([ids], logits_indices=[SMALL_BATCH]), expected)
-        assert len(pids(model)) == 1
-
-    def test_many_ids(self):
-        """More than a pipe holds."""
-        model, other = small(n_layer=1), random_model(**SHAPES["small heads"] | {"n_layer": 1})
-        ids = np.random.default_rng(0).integers(100, 1031, (60, 900))
-        rows = last_token_indices(ids)
-        same(model.forward(ids, logits_indices=rows), other.forward(ids, logits_indices=rows))
-        assert n_workers(model) == 1
+    @pytest.mark.parametrize("shape", [(1, SMALL_BATCH + 1), (60, 900)], ids=["", "beyond a pipe"])
+    def test_long_first_pass_uses_all_processes(self, shape):
+        ids = np.random.default_rng(0).integers(100, 1031, shape)
+        models = [random_model(**SHAPES["small heads"] | {"n_layer": 1}) for _ in range(2)]
+        with_processes(models[0], 2)
+        found, expected = (m.forward(ids, logits_indices=last_token_indices(ids)) for m in models)
+        same(found, expected)
+        assert n_workers(models[0]) == 1
 
     def test_a_cache_from_before_is_for_one_process_until_it_moves(self):
         model = small()
@@ -481,18 +474,6 @@ class TestAuto:
         model.processes = 1
         assert (model.rank_choices, pids(model)) == ([], [])
 
-    def test_one_is_killed(self, monkeypatch):
-        monkeypatch.setattr("gpt2np.model.model.thread_count", lambda: 2)
-        model = small()
-        model.processes = 1
-        model.processes = "auto"
-        monkeypatch.setattr(model._group, "tuner", Script(2, 2))
-        expected = model.forward([[5]])
-        os.kill(pids(model)[0], signal.SIGKILL)
-        with pytest.warns(UserWarning, match="continues on one process"):
-            same(model.forward([[5]]), expected)
-        assert model.processes == 1
-
 
 def kill_worker(model, monkeypatch):
     os.kill(pids(model)[0], signal.SIGKILL)
@@ -504,15 +485,15 @@ def stop_worker(model, monkeypatch):
 
 
 def fail_in_worker(model, monkeypatch):
-    first, by_rows = os.getpid(), Context.by_rows
+    first, by_rows = (os.getpid(), threading.current_thread()), Context.by_rows
 
     def failing(*arguments):
-        if os.getpid() != first:
+        if (os.getpid(), threading.current_thread()) != first:
             raise MemoryError("4 GB")
         return by_rows(*arguments)
 
     monkeypatch.setattr(Context, "by_rows", staticmethod(failing))
-    model._group.workers.stop()  # the next pass forks another, with the changed function
+    model._group.workers.stop()  # the next pass starts another, with the changed function
 
 
 def fail_to_fork(model, monkeypatch):
@@ -525,16 +506,19 @@ def fail_to_fork(model, monkeypatch):
 
 class TestFailures:
     @pytest.mark.parametrize(
-        ("fail", "warning"),
+        ("kind", "fail", "warning"),
         [
-            (kill_worker, "another rank's process has ended$"),
-            (stop_worker, r"another rank has not answered for 0\.2 s$"),
-            (fail_in_worker, "another rank's process has ended: MemoryError: 4 GB$"),
-            (fail_to_fork, "cannot fork another rank: .* temporarily unavailable$"),
+            (ForkedWorkers, kill_worker, "another rank's process has ended$"),
+            (ForkedWorkers, stop_worker, r"another rank has not answered for 0\.2 s$"),
+            (ForkedWorkers, fail_in_worker, "another rank's process .*: MemoryError: 4 GB$"),
+            (ForkedWorkers, fail_to_fork, "cannot fork another rank: .* temporarily unavailable$"),
+            (Workers, fail_in_worker, "another rank has ended: MemoryError: 4 GB$"),
         ],
     )
-    def test_failed_rank_is_a_warning_and_one_process_goes_on(self, fail, warning, monkeypatch):
-        model = small()
+    def test_failed_rank_is_a_warning_and_one_process_goes_on(
+        self, kind, fail, warning, monkeypatch
+    ):
+        model = with_processes(small(), 2, kind)
         cache = model.new_cache()
         expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
         cache.truncate(1)
@@ -543,7 +527,7 @@ class TestFailures:
             found = [model.forward([[6]], [cache])[0]]
         found.append(model.forward([[7]], [cache])[0])
         same(found, expected[1:])
-        assert (model.processes, pids(model)) == (1, [])
+        assert (model.processes, n_workers(model)) == (1, 0)
 
     def test_system_without_shared_memory_uses_one_process(self, monkeypatch):
         class Memory(mmap.mmap):
@@ -555,71 +539,70 @@ class TestFailures:
         model.processes = 2
         assert model.processes == 1
 
-    def test_a_multithreaded_product_in_another_thread(self):
-        """A fork would never return: workers are forked once the product has ended."""
-        program = """
-            import os, threading, time
-            import numpy as np
-            from test_process_group import pids, random_model, SHAPES, with_processes
-            model = random_model(**SHAPES["small heads"])
-            model.forward([[1]])
-            matrix = np.ones((3200, 3200))
-            thread = threading.Thread(target=lambda: matrix @ matrix)
-            thread.start()
-            time.sleep(0.1)
-            with_processes(model, 2).forward([[5]])
-            print(len(pids(model)) if thread.is_alive() else 0)
-            thread.join()
-            end = time.monotonic() + 20
-            while not pids(model) and time.monotonic() < end:
-                model.forward([[5]])
-            print(len(pids(model)))
-        """
-        done = run_program(program, OPENBLAS_NUM_THREADS="4")
-        assert (done.returncode, done.stdout) == (0, "0\n1\n"), done.stderr
-
-    def test_a_multithreaded_product_just_before(self):
-        """The first pass waits until BLAS's threads sleep, so it always runs on all ranks."""
-        program = """
-            import numpy as np
-            from test_process_group import pids, random_model, SHAPES, with_processes
-            counts = []
-            for _ in range(5):
-                model = random_model(**SHAPES["small heads"])
-                model.forward([[1]])
-                matrix = np.ones((900, 900)) @ np.ones((900, 900))
+    @pytest.mark.parametrize(
+        ("program", "expected"),
+        [
+            (  # a fork would never return: workers are forked once the product has ended
+                """
+                matrix, model = np.ones((3200, 3200)), random_model(**SHAPES["small heads"])
+                thread = threading.Thread(target=lambda: matrix @ matrix)
+                thread.start()
+                time.sleep(0.1)
                 with_processes(model, 2).forward([[5]])
-                counts.append(len(pids(model)))
-            print(counts)
-        """
+                print(len(pids(model)) if thread.is_alive() else 0)
+                thread.join()
+                end = time.monotonic() + 20
+                while not pids(model) and time.monotonic() < end:
+                    model.forward([[5]])
+                print(len(pids(model)))
+                """,
+                "0\n1\n",
+            ),
+            (  # the first pass waits until BLAS's threads sleep, so it always runs on all ranks
+                """
+                for _ in range(5):
+                    model = random_model(**SHAPES["small heads"])
+                    matrix = np.ones((900, 900)) @ np.ones((900, 900))
+                    with_processes(model, 2).forward([[5]])
+                    print(len(pids(model)))
+                """,
+                "1\n" * 5,
+            ),
+        ],
+        ids=["in another thread", "just before"],
+    )
+    def test_workers_are_forked_after_a_multithreaded_product(self, program, expected):
+        names = "np, pids, random_model, SHAPES, threading, time, with_processes"
+        program = f"from test_process_group import {names}\n{textwrap.dedent(program)}"
         done = run_program(program, OPENBLAS_NUM_THREADS="4")
-        assert (done.returncode, done.stdout) == (0, "[1, 1, 1, 1, 1]\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
     @pytest.mark.parametrize("ids", [[6], range(100)], ids=["a token", "a prompt"])
     @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, TimeoutError])
-    def test_an_error_in_the_middle(self, error, ids, monkeypatch):
-        """It is raised, the cache is as before, and others compute the next pass."""
-        model = small()
+    @pytest.mark.parametrize("kind", [ForkedWorkers, Workers])
+    def test_error_in_rank_0_is_raised_and_the_next_pass_uses_new_workers(
+        self, kind, error, ids, monkeypatch
+    ):
+        model = with_processes(small(), 2, kind)
         cache = model.new_cache()
         expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
         cache.truncate(1)
-        (before,) = pids(model)
-        by_rows, calls = Context.by_rows, []
+        before = pids(model)
+        first, by_rows, calls = threading.current_thread(), Context.by_rows, []
 
         def failing(*arguments):
-            calls.append(None)
-            if len(calls) == 4:
+            calls.append(threading.current_thread())
+            if calls.count(first) == 4 and calls[-1] is first:
                 raise error
             return by_rows(*arguments)
 
-        monkeypatch.setattr(Context, "by_rows", staticmethod(failing))
-        with pytest.raises(error):
+        with monkeypatch.context() as context, pytest.raises(error):
+            context.setattr(Context, "by_rows", staticmethod(failing))
             model.forward([ids], [cache], logits_indices=[0])
-        monkeypatch.undo()
-        assert not is_running(before)
+        assert n_workers(model) == 0 and not any(map(is_running, before))
         found = [model.forward([[i]], [cache])[0] for i in (6, 7)]
-        np.testing.assert_array_equal(found, expected[1:])
-        assert model.processes == 2
+        same(found, expected[1:])
+        assert (model.processes, n_workers(model)) == (2, 1)
 
     def test_ctrl_c_twice(self, monkeypatch):
         """The second one before the others are ended."""
@@ -776,24 +759,19 @@ class TestFailures:
 
 
 class TestWhatIsLeft:
-    def test_nothing_of_a_model_that_is_gone(self):
+    def test_no_process_of_a_model_that_is_gone_or_has_one_process(self):
         """Though a cache of it is left."""
-        model = small()
+        model, other = small(), small()
         cache = model.new_cache()
         model.forward([[5]], [cache])
-        (pid,) = pids(model)
-        assert is_running(pid)
+        other.forward([[5]])
+        ended = pids(model) + pids(other)
+        assert len(ended) == 2 and all(map(is_running, ended))
         del model
+        other.processes = 1
         gc.collect()
-        assert not Path(f"/proc/{pid}").exists()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in ended)
         assert cache.copy().length == 1
-
-    def test_nothing_with_one_process(self):
-        model = small()
-        model.forward([[5]])
-        (pid,) = pids(model)
-        model.processes = 1
-        assert not Path(f"/proc/{pid}").exists()
 
     def test_no_memory_of_caches_that_are_gone(self):
         model = small(n_embd=320, n_layer=8)
@@ -854,42 +832,6 @@ class TestThreads:
         expected = random_model(**SHAPES["small heads"]).forward([[5, 6]])
         same(model.forward([[5, 6]]), expected)
         assert (model.processes, pids(model), n_workers(model)) == (2, [], 1)
-
-    def test_an_error_in_one(self, monkeypatch):
-        model = with_processes(small(), 2, Workers)
-        first, by_rows = threading.current_thread(), Context.by_rows
-
-        def failing(*arguments):
-            if threading.current_thread() is not first:
-                raise MemoryError("4 GB")
-            return by_rows(*arguments)
-
-        with monkeypatch.context() as context:
-            context.setattr(Context, "by_rows", staticmethod(failing))
-            with pytest.warns(UserWarning, match="another rank has ended: MemoryError: 4 GB$"):
-                found = model.forward([[5]])
-        same(found, model.forward([[5]]))
-        assert (model.processes, n_workers(model)) == (1, 0)
-
-    @pytest.mark.parametrize("ids", [[6], range(100)], ids=["a token", "a prompt"])
-    def test_ctrl_c(self, ids, monkeypatch):
-        model = with_processes(small(), 2, Workers)
-        cache = model.new_cache()
-        expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
-        cache.truncate(1)
-        first, by_rows = threading.current_thread(), Context.by_rows
-
-        def stop(*arguments):
-            if threading.current_thread() is first:
-                raise KeyboardInterrupt
-            return by_rows(*arguments)
-
-        with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-            context.setattr(Context, "by_rows", staticmethod(stop))
-            model.forward([ids], [cache], logits_indices=[0])
-        assert n_workers(model) == 0
-        same([model.forward([[i]], [cache])[0] for i in (6, 7)], expected[1:])
-        assert n_workers(model) == 1
 
     def test_they_end_with_the_model(self):
         model = with_processes(small(), 3, Workers)

@@ -3,6 +3,7 @@
 import shutil
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,22 +23,19 @@ def counted(monkeypatch):
     return settings
 
 
-def test_the_setting_is_restored(counted):
-    with single_threaded_blas():
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_thread_count_is_restored_after_nested_blocks(counted, error):
+    with suppress(RuntimeError), single_threaded_blas():
         assert counted[-1] == 1
         with single_threaded_blas():
             pass
         assert counted[-1] == 1
+        if error:
+            raise error
     assert counted == [5, 1, 5]
 
 
-def test_the_setting_is_restored_after_an_error(counted):
-    with pytest.raises(RuntimeError), single_threaded_blas():
-        raise RuntimeError
-    assert counted == [5, 1, 5]
-
-
-def test_ctrl_c_while_the_setting_changes_does_not_count_as_a_block(monkeypatch, counted):
+def test_ctrl_c_while_the_thread_count_changes_does_not_count_as_a_block(monkeypatch, counted):
     def interrupted():
         raise KeyboardInterrupt
 
@@ -51,7 +49,7 @@ def test_ctrl_c_while_the_setting_changes_does_not_count_as_a_block(monkeypatch,
     assert counted == [5, 1, 5]
 
 
-def test_the_last_of_several_threads_restores_it(counted):
+def test_last_of_several_threads_restores_the_thread_count(counted):
     inside, leave = threading.Event(), threading.Event()
 
     def other():
@@ -70,7 +68,7 @@ def test_the_last_of_several_threads_restores_it(counted):
     assert counted == [5, 1, 5]
 
 
-def test_a_signal_handler_or_finalizer_may_interrupt_the_change(monkeypatch):
+def test_signal_handler_may_interrupt_the_change_of_the_thread_count(monkeypatch):
     settings = [5]
 
     def get_threads():
@@ -86,7 +84,7 @@ def test_a_signal_handler_or_finalizer_may_interrupt_the_change(monkeypatch):
     assert not thread.is_alive() and settings[-1] == 5 and 1 in settings
 
 
-def test_an_unknown_library_is_left_alone(monkeypatch):
+def test_unknown_library_keeps_its_threads(monkeypatch):
     monkeypatch.setattr(module, "blas", lambda: None)
     module.small_kernels.cache_clear()
     module.python_threads.cache_clear()

@@ -38,7 +38,7 @@ def test_rounding_changes_a_weight_by_half_a_scale_at_most(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_what_is_quantized_again_stays_the_same(dtype):
+def test_quantizing_again_changes_nothing(dtype):
     integers, scale = quantize(random_matrix(300, 1000, dtype))
     exact = integers.astype(np.longdouble) * scale
     assert (exact == integers * scale).all()  # no digit is lost
@@ -47,7 +47,7 @@ def test_what_is_quantized_again_stays_the_same(dtype):
     np.testing.assert_array_equal(scale_again, scale)
 
 
-def test_columns_of_0_and_of_the_smallest_numbers():
+def test_zeros_and_smallest_numbers_have_finite_scales():
     matrix = np.array([[0, 1e-45, -3e38, 1], [0, 0, 1, -1]], np.float32)
     integers, scale = quantize(matrix)
     np.testing.assert_array_equal(integers, [[0, 0, -127, 127], [0, 0, 0, -127]])
@@ -55,7 +55,7 @@ def test_columns_of_0_and_of_the_smallest_numbers():
 
 
 @pytest.mark.parametrize("panel_shape", PANEL_SHAPES)
-def test_panels_of_integers(panel_shape):
+def test_panels_of_int8_unpack_to_the_rounded_matrix(panel_shape):
     matrix = random_matrix()
     packed = pack_int8(matrix, panel_shape)
     k, m = panel_shape

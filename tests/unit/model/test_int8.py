@@ -66,7 +66,7 @@ def test_only_matrices_are_rounded(model, float_model):
     assert int8_nbytes(model.config, shapes) == n_bytes
 
 
-def test_what_it_tells_of_itself(model, float_model):
+def test_summary_and_facts_name_int8(model, float_model):
     assert model.weight_dtype == "int8" and model.dtype == np.float32
     assert model.summary == float_model.summary + ", int8 weights"
     assert model.facts["matrices stored in"] == "int8"
@@ -99,11 +99,11 @@ def test_a_quantized_model_quantizes_to_itself(model):
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 def test_nan_and_infinity_can_not_be_quantized(model, float_model, wrong):
-    spoiled = model.weights[C_FC].copy()
-    spoiled[-1, -1] = wrong
-    told = r"h\.1\.mlp\.c_fc\.weight has NaN or infinity, which int8 can't hold"
-    with pytest.raises(InvalidArgumentError, match=told):
-        GPT2(model.config, {**float_model.weights, C_FC: spoiled}, weight_dtype="int8")
+    changed = model.weights[C_FC].copy()
+    changed[-1, -1] = wrong
+    message = r"h\.1\.mlp\.c_fc\.weight has NaN or infinity, which int8 can't hold"
+    with pytest.raises(InvalidArgumentError, match=message):
+        GPT2(model.config, {**float_model.weights, C_FC: changed}, weight_dtype="int8")
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
@@ -123,7 +123,7 @@ def test_copies_and_saved_models_have_the_same_bits(model, tmp_path, is_changed)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16"])
-def test_of_files_with_another_dtype(float_model, tmp_path, dtype):
+def test_files_of_another_dtype_are_quantized_after_conversion(float_model, tmp_path, dtype):
     """Each matrix is converted when it is quantized; the result is that of the converted file."""
     float_model.save(tmp_path / "a")
     convert(read_checkpoint(tmp_path / "a"), tmp_path / "b", dtype=dtype)
@@ -145,7 +145,7 @@ def test_memory_never_holds_all_matrices_as_floats(tmp_path, dtype, monkeypatch)
     assert model.weights.nbytes < peak < 0.45 * 4 * model.weights.parameters
 
 
-def test_of_files_with_transposed_matrices(float_model, tmp_path):
+def test_files_with_transposed_matrices_have_equal_bits(float_model, tmp_path):
     float_model.save(tmp_path / "a")
     expected = GPT2.from_folder(tmp_path / "a", weights="int8").forward([IDS])
     file = tmp_path / "a" / "model.safetensors"
@@ -162,10 +162,10 @@ def test_of_files_with_transposed_matrices(float_model, tmp_path):
 
 
 def test_wrong_names_of_weights(float_model, bundled):
-    told = "weights is 'int4'; it must be 'int8'"
-    with pytest.raises(InvalidArgumentError, match=told):
+    message = "weights is 'int4'; it must be 'int8'"
+    with pytest.raises(InvalidArgumentError, match=message):
         gpt2np.load("bundled", weights="int4")
-    with pytest.raises(InvalidArgumentError, match=told):
+    with pytest.raises(InvalidArgumentError, match=message):
         GPT2.from_folder(bundled, weights="int4")
     with pytest.raises(InvalidArgumentError, match="weight_dtype is 8; it must be None or 'int8'"):
         GPT2(float_model.config, float_model.weights, weight_dtype=8)

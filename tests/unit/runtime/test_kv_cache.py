@@ -91,17 +91,17 @@ class Sequences:
 
     def go(self):
         keep = self.rng.random(len(self.all)) < 0.7
-        self.all = [each for each, kept in zip(self.all, keep, strict=True) if kept][:12]
+        self.all = [pair for pair, kept in zip(self.all, keep, strict=True) if kept][:12]
 
 
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))]
 )
-def test_whatever_happens_each_is_as_alone(model, seed):
+def test_random_operations_leave_each_sequence_as_if_alone(model, seed):
     sequences = Sequences(model, seed)
-    things = ["come", "grow", "grow", "grow", "one_more_each", "be_cut", "be_copied", "go"]
+    operations = ["come", "grow", "grow", "grow", "one_more_each", "be_cut", "be_copied", "go"]
     for _ in range(60):
-        getattr(sequences, sequences.rng.choice(things))()
+        getattr(sequences, sequences.rng.choice(operations))()
     assert sequences.checked > 50
 
 
@@ -110,7 +110,7 @@ def slots(caches):
     return [cache.slot for cache in caches]
 
 
-class TestWhereTheyLie:
+class TestSlots:
     def grown(self, count, tokens):
         caches = [KVCache(CONFIG) for _ in range(count)]
         reserve(caches, [tokens] * count)
@@ -118,10 +118,10 @@ class TestWhereTheyLie:
             cache.length += tokens
         return caches
 
-    def test_what_begins_together_lies_side_by_side(self):
+    def test_caches_that_begin_together_get_adjacent_slots(self):
         assert slots(self.grown(5, 20)) == [0, 1, 2, 3, 4]
 
-    def test_a_newcomer_takes_a_slot_that_is_free(self):
+    def test_new_cache_takes_a_free_slot(self):
         caches = self.grown(4, 20)
         store = caches[0].store
         del caches[1]
@@ -130,7 +130,7 @@ class TestWhereTheyLie:
         reserve(caches, [1, 1, 1, 30])
         assert slots(caches) == [0, 2, 3, 1] and caches[0].store is store
 
-    def test_without_a_free_slot_all_move(self):
+    def test_caches_move_to_a_new_store_without_a_free_slot(self):
         caches = [*self.grown(4, 20), KVCache(CONFIG)]
         store = caches[0].store
         reserve(caches, [1] * 5)
@@ -145,7 +145,7 @@ class TestWhereTheyLie:
             capacities.append(cache.store.capacity)
         assert sorted(set(capacities)) == [TILE, 3 * TILE, 7 * TILE, 512]
 
-    def test_what_has_moved_lets_its_slot_go(self):
+    def test_slot_of_a_moved_cache_is_free(self):
         caches = self.grown(2, 20)
         store = caches[0].store
         reserve(caches[:1], [100])
@@ -153,7 +153,7 @@ class TestWhereTheyLie:
         reserve([caches[1], newcomer], [1, 1])
         assert newcomer.store is store and newcomer.slot == 0
 
-    def test_a_copy_lies_in_the_same_store_if_it_can(self):
+    def test_copy_goes_to_a_free_slot_of_the_same_store(self):
         caches = self.grown(3, 20)
         other = caches[1].copy()
         assert slots([*caches, other]) == [0, 1, 2, 3]
@@ -161,13 +161,13 @@ class TestWhereTheyLie:
         assert slots(copies) == list(range(MAX_SLOTS))
         assert slots([*caches, other]) == [0, 1, 2, 3]
 
-    def test_many_lie_in_several_stores_each_as_long_as_its_own(self):
+    def test_each_store_has_the_capacity_of_its_own_caches(self):
         caches = [KVCache(CONFIG) for _ in range(40)]
         reserve(caches, [*[1] * 39, 300])
         assert [cache.slot for cache in caches] == [i % MAX_SLOTS for i in range(40)]
         assert [cache.store.capacity for cache in caches[::16]] == [TILE, TILE, 512]
 
-    def test_memory_of_those_that_have_gone_is_not_kept_for_ever(self):
+    def test_store_of_many_deleted_caches_is_left(self):
         caches = self.grown(8, 400)
         store = caches[0].store
         del caches[1:]
@@ -177,7 +177,7 @@ class TestWhereTheyLie:
         assert slots([caches[0], newcomer]) == [0, 1] and caches[0].store is not store
 
     @pytest.mark.parametrize("again", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
-    def test_copied_or_stored_by_python(self, model, again):
+    def test_deep_copies_and_pickles_continue_alone(self, model, again):
         ids = list(range(100))
         caches = [model.new_cache() for _ in range(3)]
         model.forward([ids] * 3, caches)
