@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 
 from gpt2np.data.corpus import UnreadableFileError
 from gpt2np.data.files import atomic_write_text, check_target, followed, writing
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, error_reason, short_repr
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, short_repr
 
 SAVE_SECONDS = 5.0
 STATE = "state.npz"
@@ -128,14 +128,14 @@ def run_job(
         InvalidArgumentError: `out` exists, or an unfinished job has other settings or input, and
             `force` is false.
         GPT2NPError: another job writes to `out`, or the input changes while the job runs.
-        OSError: the files can't be written.
+        WriteError: the files can't be written.
     """
     callbacks = callbacks or JobCallbacks()
-    with work_folder(out) as folder:
+    with work_folder(out) as folder, writing(out):
         check_target(out, force=force)
         saved = _resume(folder, job, callbacks, force)
         paths = [folder / f"stream-{n}" for n in range(job.n_streams)]
-        with writing(out), ExitStack() as stack:
+        with ExitStack() as stack:
             streams = [stack.enter_context(path.open("ab")) for path in paths]
             for stream, size in zip(streams, saved.last.sizes, strict=True):
                 stream.truncate(size)
@@ -143,14 +143,13 @@ def run_job(
         if (changed := _changed_input(job, saved)) is not None:
             raise GPT2NPError(f"{changed} has changed while it was read; run it again with --force")
         output = folder / f"{_OUTPUT}{out.suffix}"
-        with writing(out):
-            result = job.assemble(paths, output)
-            source = output if output.exists() else paths[0]
-            if source.stat().st_size:
-                check_target(out, force=force)  # another program may have made it meanwhile
-                with source.open("rb+") as file:
-                    os.fsync(file.fileno())
-                source.replace(followed(out))
+        result = job.assemble(paths, output)
+        source = output if output.exists() else paths[0]
+        if source.stat().st_size:
+            check_target(out, force=force)  # another program may have made it meanwhile
+            with source.open("rb+") as file:
+                os.fsync(file.fileno())
+            source.replace(followed(out))
         (folder / _PROGRESS).unlink(missing_ok=True)
     return Outcome(result, saved.last.n_skipped, n_tokens)
 
@@ -182,13 +181,11 @@ def file_stamp(file: Path) -> list[Any]:
 def work_folder(out: Path) -> Iterator[Path]:
     """Create and lock the folder of unfinished work on `out`; on exit, remove it if it has none.
 
-    Raises GPT2NPError if another job uses the folder.
+    Raises GPT2NPError if another job uses the folder, and WriteError if it can't be created.
     """
     folder = partial_folder(out)
-    try:
+    with writing(out):
         lock = _lock(folder)
-    except OSError as error:
-        raise GPT2NPError(f"cannot write {out}: {error_reason(error)}") from error
     try:
         yield folder
     finally:
