@@ -6,7 +6,7 @@
     characters    sets of characters and their UTF-8 encodings
     automaton     compiles a syntax tree to an automaton over bytes, on demand
     trie          holds the prefix tree of the vocabulary
-    distances     counts the bytes or tokens to a match
+    distances     counts the tokens to a match
     token_mask    Constraint; computes which token ids may come next
 
 A token may end inside a character or a word, so the automaton reads bytes. A token is allowed if
