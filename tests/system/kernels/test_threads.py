@@ -210,3 +210,12 @@ def test_a_process_that_computed_ends_at_once(bundled, how):
         env={**os.environ, "OPENBLAS_NUM_THREADS": "3"},
     )
     assert (child.returncode, child.stdout) == (0, "end\n"), child.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_usable_cpus_are_those_of_the_affinity():
+    code = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from gpt2np.kernels.cpus import usable_cpus; print(usable_cpus())"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "1\n"
