@@ -25,11 +25,13 @@ from gpt2np.generation.sampling import RandomGenerator, log_softmax, next_id, ne
 from gpt2np.interp.attribution import attribution
 from gpt2np.interp.lens import RESIDUALS, logit_lens, top_k
 from gpt2np.interp.trace import Trace, trace
+from gpt2np.interp.weights import nearest_tokens
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import select_hook_points
 from gpt2np.model.ops import softmax
 from gpt2np.runtime.hooked_context import Hook
+from gpt2np.tokenizer.display import escape_spelling
 from gpt2np.tokenizer.vocabulary import token_bytes
 from gpt2np.view import machine_page
 
@@ -55,6 +57,8 @@ _SHAPE = ("n_layer", "n_head", "n_embd", "n_inner", "vocab_size")
 _LARGE = (".attn.pattern", ".mlp.act")
 _N_NEURONS = 5  # of each block
 _N_PROMOTED = 5  # tokens that a neuron makes more likely
+_N_NEAREST = 12  # tokens with similar embeddings
+_MAX_PIECE = 256  # bytes of a token whose merges are listed
 _MAX_FLOAT16 = float(np.finfo(np.float16).max)
 
 Json = dict[str, Any]
@@ -347,6 +351,43 @@ def describe_texts(lm: LanguageModel, ids: Iterable[int]) -> dict[str, str]:
     return {
         str(i): base64.b64encode(text).decode("ascii") for i, text in zip(known, texts, strict=True)
     }
+
+
+def describe_token(lm: LanguageModel, token_id: int) -> Json:
+    """Describe a token: its embedding, the nearest embeddings, and the merges of its bytes.
+
+    `steps` is empty for a token that BPE does not build, such as a special token, and for bytes
+    that are no UTF-8.
+    """
+    embedding = lm.model.weights["wte.weight"]
+    ids, cosines = nearest_tokens(embedding, [token_id], _N_NEAREST)
+    nearest = [{"id": int(i), "cosine": float(x)} for i, x in zip(ids[0], cosines[0], strict=True)]
+    return {
+        "id": token_id,
+        "embedding": array_json(embedding[token_id], np.float16),
+        "nearest": nearest,
+        "steps": _merges(lm, token_id),
+        "texts": describe_texts(lm, [token_id, *(each["id"] for each in nearest)]),
+    }
+
+
+def _merges(lm: LanguageModel, token_id: int) -> list[Json]:
+    """Return the steps of BPE from a token's characters or bytes to the token."""
+    vocabulary = lm.tokenizer.vocabulary
+    [data] = token_bytes([token_id], vocabulary.token_bytes)
+    try:
+        steps = lm.tokenizer.merge_steps(data[:_MAX_PIECE].decode("utf-8"))
+    except ValueError:  # a part of a character, or a character that the vocabulary lacks
+        return []
+    return [
+        {
+            "tokens": [escape_spelling(token, vocabulary) for token in step.tokens],
+            "ranks": list(step.ranks),
+            "chosen": step.chosen,
+        }
+        for step in steps
+        if len(steps[-1].tokens) == 1
+    ]
 
 
 def _picture(lm: LanguageModel, traced: Trace) -> str:

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import Target, direction, hook_points_nbytes, saliency, trace
-from gpt2np.interp.description import array_json, describe_pass, record_pass
+from gpt2np.interp.description import array_json, describe_pass, describe_token, record_pass
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import select_hook_points
@@ -108,6 +108,11 @@ def _add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> No
     async def describe_model(model: Model = None) -> Response:
         """Describe a model: its sizes, and the bytes of each token in base64."""
         return JSONResponse(await run_on(PREPARATION, _describe, get_engine(model).lm))
+
+    @app.get("/api/token")
+    async def get_token(id: int, model: Model = None) -> Response:
+        """Describe a token: its embedding, the nearest embeddings, and the merges of its bytes."""
+        return JSONResponse(await run_on(LONG_WORK, _describe_token, get_engine(model).lm, id))
 
 
 def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
@@ -210,3 +215,9 @@ def _describe(lm: LanguageModel) -> Json:
         "eos_token_ids": list(config.eos_token_ids),
         "tokens": [base64.b64encode(token).decode("ascii") for token in tokens],
     }
+
+
+def _describe_token(lm: LanguageModel, token_id: int) -> Json:
+    if not 0 <= token_id < lm.model.config.vocab_size:
+        raise InvalidArgumentError(f"id must be below {lm.model.config.vocab_size}")
+    return describe_token(lm, token_id)

@@ -140,6 +140,9 @@ class EditRequest(_ClosedRequest):
         pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
     )
     heads: List[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, max_length=1000)
+    channels: List[Annotated[int, Field(ge=0)]] | None = Field(
+        None, min_length=1, max_length=1000, description="Columns to edit, as neurons of `mlp.act`."
+    )
     factor: float = Field(0, ge=-1000, le=1000)
     vector: List[Annotated[float, Field(ge=-1e6, le=1e6)]] | None = Field(
         None,
@@ -578,7 +581,7 @@ def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervent
     """Return the hooks for a request's interventions; edits that change nothing are left out.
 
     Raises:
-        InvalidArgumentError: a hook point or a head does not exist, or a vector does not fit.
+        InvalidArgumentError: a hook point, head or channel does not exist; a vector does not fit.
     """
     hooks = [_hook(edit, config) for edit in edits if not edit.changes_nothing]
     return [hook.for_layers(config.n_layer) for hook in hooks]  # once, not in each pass
@@ -589,17 +592,19 @@ def _hook(edit: EditRequest, config: GPT2Config) -> Intervention:
     names = select_hook_points(edit.point, config.n_layer)
     if head := next((head for head in edit.heads or () if head >= config.n_head), None):
         raise InvalidArgumentError(
-            f"{edit.point} has no head {head}; choose from 0 to {config.n_head - 1}",
-            param="interventions",
+            f"{edit.point} has no head {head}; choose from 0 to {config.n_head - 1}"
         )
-    if edit.vector is None:
-        return scale(edit.point, edit.factor, positions=positions, heads=edit.heads)
     for name in names:
-        if len(edit.vector) not in (1, size := hook_point_shape(name, config, 1)[-1]):
+        size = hook_point_shape(name, config, 1)[-1]
+        if max(edit.channels or (), default=0) >= size:
+            raise InvalidArgumentError(f"{name} has only {size:,} channels")
+        if edit.vector is not None and len(edit.vector) not in (1, size):
             raise InvalidArgumentError(
                 f"the vector of {len(edit.vector):,} numbers does not fit {name}, which has "
-                f"{size:,}",
-                param="interventions",
+                f"{size:,}"
             )
+    part = {"positions": positions, "heads": edit.heads, "channels": edit.channels}
+    if edit.vector is None:
+        return scale(edit.point, edit.factor, **part)
     vector = np.float32(edit.strength) * np.asarray(edit.vector, np.float32)
-    return add(edit.point, vector, positions=positions, heads=edit.heads)
+    return add(edit.point, vector, **part)
