@@ -1,19 +1,23 @@
-"""The page of a prompt: one HTML file with the picture of a pass, and the merges of its tokens."""
+"""The page of a prompt: one HTML file with the picture of a pass and of its tokens."""
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from gpt2np.display import frame
 from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument
-from gpt2np.interp.description import PARTS, Json, array_json, describe_pass
+from gpt2np.interp.description import (
+    PARTS,
+    Json,
+    array_json,
+    describe_pass,
+    describe_token,
+)
 from gpt2np.interp.trace import trace
 from gpt2np.language_model import LanguageModel, Prompt
-from gpt2np.tokenizer.display import escape_spelling, escape_token
+from gpt2np.tokenizer.display import escape_token
 from gpt2np.tokenizer.vocabulary import token_bytes
 from gpt2np.view import machine_page
 
@@ -24,7 +28,6 @@ MAX_TOKENS = 64
 
 _SCORE_POINTS = ("attn.q", "attn.k", "attn.v", "attn.z")  # of the zoom into one score
 _MAX_SCORE_BYTES = 1 << 20
-_MAX_PIECE = 256  # characters of a piece whose merges are shown
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,30 +69,8 @@ def explain(lm: LanguageModel, prompt: Prompt) -> Page:
     names = [f"blocks.{i}.{name}" for i in range(traced.config.n_layer) for name in _SCORE_POINTS]
     if sum(traced[name].nbytes for name in names) <= _MAX_SCORE_BYTES:
         described["points"] = {name: array_json(traced[name], np.float32) for name in names}
-    described["pieces"] = _pieces(lm, ids)
+    described["details"] = {str(i): describe_token(lm, i) for i in sorted(set(ids))}
     return Page(machine_page(described, f"What happens to “{_short(lm, ids)}”"), described)
-
-
-def _pieces(lm: LanguageModel, ids: list[int]) -> list[dict[str, Any]]:
-    """Return the pre-tokenizer's pieces with their merges; [] if the ids encode no text."""
-    tokenizer = lm.tokenizer
-    text = tokenizer.decode(ids)
-    if tokenizer.encode(text, disallowed_special=()) != ids:
-        return []
-    pieces = []
-    for piece, piece_ids, is_added in tokenizer.iter_pieces(text, disallowed_special=()):
-        merges = () if is_added or len(piece) > _MAX_PIECE else tokenizer.merge_steps(piece)
-        steps = [
-            {
-                "tokens": [escape_spelling(token, tokenizer.vocabulary) for token in step.tokens],
-                "ranks": list(step.ranks),
-                "chosen": step.chosen,
-            }
-            for step in merges
-        ]
-        data = base64.b64encode(piece.encode("utf-8", "replace")).decode("ascii")
-        pieces.append({"bytes": data, "ids": list(piece_ids), "steps": steps})
-    return pieces
 
 
 def _short(lm: LanguageModel, ids: list[int]) -> str:

@@ -592,16 +592,18 @@ def _hook(edit: EditRequest, config: GPT2Config) -> Intervention:
     names = select_hook_points(edit.point, config.n_layer)
     if head := next((head for head in edit.heads or () if head >= config.n_head), None):
         raise InvalidArgumentError(
-            f"{edit.point} has no head {head}; choose from 0 to {config.n_head - 1}"
+            f"{edit.point} has no head {head}; choose from 0 to {config.n_head - 1}",
+            param="interventions",
         )
     for name in names:
         size = hook_point_shape(name, config, 1)[-1]
         if max(edit.channels or (), default=0) >= size:
-            raise InvalidArgumentError(f"{name} has only {size:,} channels")
+            raise InvalidArgumentError(f"{name} has only {size:,} channels", param="interventions")
         if edit.vector is not None and len(edit.vector) not in (1, size):
             raise InvalidArgumentError(
                 f"the vector of {len(edit.vector):,} numbers does not fit {name}, which has "
-                f"{size:,}"
+                f"{size:,}",
+                param="interventions",
             )
     part = {"positions": positions, "heads": edit.heads, "channels": edit.channels}
     if edit.vector is None:

@@ -1,20 +1,30 @@
 """The front end: the Machine, the playground's page and style sheets.
 
-machine.js  the Machine: an animated picture of a forward pass, with controls
-numbers.js  the numbers of a pass as tables
-draw.js     the ruler of probabilities and the random number
+The Machine, also on the page of `gpt2np explain`:
+
+machine.js  an animated picture of a forward pass, with its controls
+words.js    the guide's sentences
 stage.js    the picture on a canvas
-zoom.js     zooms into the picture: block, head, score
+draw.js     the ruler of probabilities and the random number
+zoom.js     zooms into the picture: block, head, score, token
 scenes.js   the pictures of the parts that zoom.js opens
+numbers.js  the numbers as tables
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
-merges.js   the merges of the tokens
 view.js     helpers for elements and numbers
 embedded.js starts the Machine on a page that contains the description of a pass
-index.html, playground.css, app.js, api.js, inside.js, share.js, tree.js,
-            examples.js  the playground
+
+The playground (index.html, started by app.js):
+
+state.js    what the page shows; settings, tokens, requests
+prompt.js   the prompt, the examples, the model
+story.js    the loop: a token is read, predicted, drawn and written
+picture.js  the playground's Machine
+parts.js    parts that are switched off
+branches.js the branches of the texts written from one prompt
 saliency.js the earlier tokens that a token came from
-steering.js a direction between two lists of words, added during generation
-river.js    the branches of the texts written from one prompt
+share.js    the state in the page's address
+tree.js     the texts as a tree
+api.js      requests to the server
 
 The server sends these files as they are. A self-contained page includes the
 Machine's modules, joined into one. `npm run check` checks style and types.

@@ -57,7 +57,6 @@ export const postJson = async (path, body, signal) => (await post(path, body, si
 
 const kept = new Map(); // the latest answers (promises), by request
 const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
-export const isKept = (path, body) => kept.has(keyOf(path, body));
 
 /**
  * Send a request, which `signal` can abort, or return its cached answer. Without a body, send GET.
@@ -142,22 +141,16 @@ export async function loadModel(name) {
 }
 
 /**
- * Activations beyond a description. `model()` is the model's name, `changes(pass)` the fields of a
- * request that change the pass.
+ * Numbers beyond a description. `model()` is the model's name, `changes()` the fields of a request
+ * that change the pass.
  */
 export const serverSource = ({ model, changes }) => ({
   has: () => true,
+  token: (id) => once(`api/token?id=${id}&model=${encodeURIComponent(model())}`),
   async points(pass, points) {
-    const answer = await once("api/inspect", {
-      model: model(),
-      prompt: pass.ids,
-      include: [],
-      points,
-      n_rows: pass.count,
-      ...changes(pass),
-    });
-    return Object.fromEntries(
-      Object.entries(answer.points).map(([name, array]) => [name, decodeArray(array)]),
-    );
+    const body = { model: model(), prompt: pass.ids, include: [], points, n_rows: pass.count };
+    const answer = await once("api/inspect", { ...body, ...changes() });
+    const entries = Object.entries(answer.points);
+    return Object.fromEntries(entries.map(([name, array]) => [name, decodeArray(array)]));
   },
 });

@@ -5,7 +5,7 @@ import { clamp, ease, element, percent, withSpaces } from "./view.js";
 
 // of the phase: until then temperature and filters stretch and cut the ruler
 const STRETCHED = 0.45;
-const FALLEN = 0.9; // of the phase: until then the number falls
+export const FALLEN = 0.9; // of the phase: until then the number falls
 const FALL = 26; // px
 
 /**
@@ -26,11 +26,8 @@ export function createDraw() {
   let place = null; // where the number falls
   let stretched = null;
 
-  /**
-   * Show the shares of `next`. `token` came; `at` is where the number fell (null: unknown), and
-   * `isKnown` tells whether it is the random one.
-   */
-  function show({ next, nextText }, token, at, isKnown) {
+  /** Show the shares of `next`. `token` came; `at` is the random number (null: unknown). */
+  function show({ next, nextText }, token, at) {
     rows = next;
     place = at;
     stretched = null;
@@ -50,14 +47,13 @@ export function createDraw() {
       part.title = `${withSpaces(nextText(id))}: ${percent(sampled)}`;
     }
     if (at !== null) marker.style.left = `${100 * at}%`;
-    marker.dataset.number = at !== null && isKnown ? at.toFixed(4) : "";
+    marker.dataset.number = at === null ? "" : at.toFixed(4);
     marker.classList.toggle("far", at > 0.7);
   }
 
   /** Show the moment `f` of the draw, from 0 to 1; null before it. */
   function render(f) {
     const g = f === null ? 0 : ease(f / STRETCHED);
-    segments.classList.toggle("on", f !== null);
     // the moment moves them, not a transition
     segments.classList.toggle("moves", f !== null && f < 1);
     if (g !== stretched) {

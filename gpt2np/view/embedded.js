@@ -1,35 +1,24 @@
 // Starts the Machine on a page that contains the description of its pass.
 
 import { createMachine } from "./machine.js";
-import { MERGES } from "./merges.js";
-import { SECTIONS } from "./numbers.js";
-import { find } from "./view.js";
+import { arrayOf } from "./pass.js";
+import { element, find, visible } from "./view.js";
 
-const described = JSON.parse(find("#data").textContent).pass;
-/** The numbers beyond the description: queries, keys and values, if the page holds them. */
-const source = described.points && {
-  has: ({ kind }) => kind === "score",
-  points: async (pass, names) =>
-    Object.fromEntries(names.map((name) => [name, pass.point(name)]).filter(([, array]) => array)),
+const { pass: described } = JSON.parse(find("#data").textContent);
+const { points = {}, details = {} } = described;
+/** The numbers beyond the description: queries, keys and values, and the tokens. */
+const source = {
+  has: ({ kind, layer, id }) =>
+    kind === "token" ? id in details : `blocks.${layer}.attn.q` in points,
+  token: async (id) => details[id],
+  points: async (_, names) =>
+    Object.fromEntries(
+      names.filter((name) => name in points).map((name) => [name, arrayOf(points[name])]),
+    ),
 };
-const sections = described.pieces ? [...SECTIONS, MERGES] : SECTIONS;
-const machine = createMachine(find("#machine"), { sections, source });
+const machine = createMachine(find("#machine"), { source });
 machine.show(described, { token: described.draw?.id ?? null });
-
-// After the first picture: the tables take longer.
-requestAnimationFrame(() =>
-  setTimeout(() => {
-    find("main").append(machine.panels);
-    machine.openBlock(0);
-    document.documentElement.dataset.ready = "true";
-  }),
-);
-/** @type {HTMLDetailsElement[]} */
-let closed = [];
-addEventListener("beforeprint", () => {
-  closed = [.../** @type {any} */ (document.querySelectorAll("details:not([open])"))];
-  for (const each of closed) each.open = true;
-});
-addEventListener("afterprint", () => {
-  for (const each of closed) each.open = false;
-});
+const text = machine.pass.texts.map((each) => (each === "·" ? "" : visible(each))).join("");
+find("#machine").before(element("p", { class: "embedded-text", dir: "auto" }, text));
+find("#machine").append(machine.heads, machine.tables);
+document.documentElement.dataset.ready = "true";

@@ -1,8 +1,6 @@
-// The numbers of a pass as tables, below the picture. A section is drawn again when what it follows
-// changes.
+// The numbers of a pass as tables.
 
 import {
-  bar,
   chipElement,
   dataElement,
   element,
@@ -11,7 +9,7 @@ import {
   withSpaces,
 } from "./view.js";
 
-export const plainTable = (caption, head, rows, name = "") =>
+const plainTable = (caption, head, rows, name = "") =>
   element(
     "table",
     { class: name },
@@ -48,128 +46,100 @@ export const chipOf = (pass, id) => chipElement(pass.text(id), id);
 export const nextChipOf = (pass, id) => chipElement(pass.nextText(id), id);
 export const lineChipOf = (pass, line) => chipElement(pass.lineText(line), pass.lineIds[line]);
 
-/**
- * Return the logit-lens table of a line, with `guesses` guesses per row; of the last line if the
- * description has no guesses for that line.
- */
-export function lensTable(pass, { token, block, line: wanted }, guesses = 1) {
+const numberCell = (value) => dataElement(value, formatNumber(value, 5));
+
+/** Vectors [name, numbers] as the columns of a table. */
+export const vectorTable = (caption, parts, first = "number") =>
+  table(
+    caption,
+    [first, ...parts.map(([name]) => name)],
+    Array.from(parts[0]?.[1] ?? [], (_, i) =>
+      tableRow({}, String(i), ...parts.map(([, vector]) => numberCell(vector[i]))),
+    ),
+    "vectors",
+  );
+
+/** The logit lens of a line; of the last line if the description has no guesses for that line. */
+export function lensTable(pass, { token, line: wanted }) {
   const line = pass.guess(0, wanted) ? wanted : pass.count - 1;
   const id = pass.answer(line) ?? token ?? pass.described.tokens[0];
   const nameOf = line === pass.count - 1 ? nextChipOf : chipOf;
-  const guess = ({ ids, probabilities }, i) => [
-    nameOf(pass, ids[i]),
-    " ",
-    shareElement(probabilities[i]),
-    " ",
-  ];
+  const rows = pass.lens.map((_, k) => {
+    const { ids, probabilities } = pass.guess(k, line);
+    const { p, rank } = pass.followed(k, line, id);
+    const first = [nameOf(pass, ids[0]), " ", shareElement(probabilities[0])];
+    const place = k ? `after block ${k - 1}` : "at the start";
+    const shown = dataElement(rank, rank.toLocaleString("en"));
+    return tableRow({ "data-k": k }, place, first, shareElement(p), shown);
+  });
   return table(
-    "What the model would say if it had to answer after each block (the logit lens). It often changes its mind.",
-    [
-      "",
-      "first guess",
-      ["probability of ", nameOf(pass, id)],
-      "rank among all tokens",
-      ...(guesses > 1 ? ["further guesses"] : []),
-    ],
-    pass.lens.map((_, k) => {
-      const at = pass.guess(k, line);
-      const { p, rank } = pass.followed(k, line, id);
-      return tableRow(
-        { "data-k": k, class: k === block + 1 && "chosen" },
-        k ? `after block ${k - 1}` : "at the start",
-        guess(at, 0),
-        [shareElement(p), bar(p)],
-        dataElement(rank, rank.toLocaleString("en")),
-        ...(guesses > 1 ? [at.ids.slice(1, guesses).flatMap((_, i) => guess(at, i + 1))] : []),
-      );
-    }),
+    "What the model would say if it had to answer after each block (the logit lens)",
+    ["", "first guess", ["probability of ", nameOf(pass, id)], "rank among all tokens"],
+    rows,
     "lens",
   );
 }
 
-export function attentionTable(pass, { block, line }) {
-  const of = Array.from({ length: pass.n_head }, (_, head) => pass.weights(block, head, line));
+export function attentionTable(pass, layer, line) {
+  const of = Array.from({ length: pass.n_head }, (_, head) => pass.weights(layer, head, line));
   const before = of.map((weights) =>
     shareElement(Math.max(0, 1 - weights.reduce((a, b) => a + b))),
   );
+  const rows = Array.from({ length: line + 1 }, (_, key) => {
+    const shares = of.map((weights) => shareElement(weights[key]));
+    return tableRow({ "data-key": key }, lineChipOf(pass, key), ...shares);
+  });
   return table(
-    `Block ${block}, attention: how much of each token the line of “${withSpaces(pass.lineText(line))}” takes in, head by head. A column adds up to 100 %.`,
+    `Block ${layer}, attention: how much of each token “${withSpaces(pass.lineText(line))}” takes in. A column adds up to 100 %.`,
     ["token", ...of.map((_, head) => `head ${head}`)],
-    [
-      ...(pass.first ? [tableRow({}, `${pass.first} before`, ...before)] : []),
-      ...Array.from({ length: line + 1 }, (_, key) =>
-        tableRow(
-          { "data-key": key },
-          lineChipOf(pass, key),
-          ...of.map((weights) => shareElement(weights[key])),
-        ),
-      ),
-    ],
+    [...(pass.first ? [tableRow({}, `${pass.first} before`, ...before)] : []), ...rows],
     "looks",
   );
 }
 
-export function neuronsTable(pass, { block, line }) {
-  const written = pass.written(block, line);
+export function neuronsTable(pass, layer, line) {
+  const written = pass.written(layer, line);
+  const more = ({ length, raises }) => [
+    dataElement(length, formatNumber(length)),
+    raises.flatMap((id) => [chipOf(pass, id), " "]),
+  ];
+  const rows = (written ?? pass.neurons(layer, line)).map((each) => {
+    const activation = dataElement(each.activation, formatNumber(each.activation));
+    return tableRow({}, String(each.neuron), activation, ...(written ? more(each) : []));
+  });
   return table(
-    `Block ${block}, MLP: the neurons that write most into this line.`,
-    [
-      "neuron",
-      "activation",
-      ...(written ? ["length of its output", "tokens it makes likelier"] : []),
-    ],
-    (written ?? pass.neurons(block, line)).map(({ neuron, activation, length, raises }) =>
-      tableRow(
-        {},
-        String(neuron),
-        dataElement(activation, formatNumber(activation)),
-        ...(written
-          ? [
-              dataElement(length, formatNumber(length)),
-              raises.flatMap((id) => [chipOf(pass, id), " "]),
-            ]
-          : []),
-      ),
-    ),
+    `Block ${layer}, MLP: the neurons that write most into this row.`,
+    ["neuron", "activation", ...(written ? ["length of its output", "tokens it raises"] : [])],
+    rows,
     "neurons",
   );
 }
 
-/**
- * The sections of every pass: what each follows, and the function that draws it for a pass and a
- * choice.
- */
-export const SECTIONS = [
-  {
-    id: "lens",
-    follows: ["block", "line", "token"],
-    draw: (pass, choice) => [lensTable(pass, choice)],
-  },
-  {
-    id: "attention",
-    follows: ["block", "line"],
-    draw: (pass, choice) => [attentionTable(pass, choice)],
-  },
-  {
-    id: "neurons",
-    follows: ["block", "line"],
-    draw: (pass, choice) => [neuronsTable(pass, choice)],
-  },
-];
+export const nearestTable = (name, nearest, textOf) =>
+  table(
+    `The tokens whose embeddings point most in the direction of ${name}`,
+    ["token", "cosine"],
+    nearest.map(({ id, cosine }) =>
+      tableRow({}, chipElement(textOf(id), id), dataElement(cosine, formatNumber(cosine, 4))),
+    ),
+    "nearest",
+  );
 
-/** Fill `root` with sections; `show(pass, { block, line, head, token })` draws what has changed. */
-export function createNumbers(root, sections = SECTIONS) {
-  const panels = sections.map(({ id }) => element("div", { class: "panel", id: `${id}-panel` }));
-  const drawn = sections.map(() => null);
-  let last = null;
-  root.append(...panels);
-  return (pass, choice) => {
-    sections.forEach(({ follows, draw }, i) => {
-      const key = JSON.stringify(follows.map((name) => choice[name]));
-      if (pass === last && key === drawn[i]) return;
-      drawn[i] = key;
-      panels[i].replaceChildren(...draw(pass, choice));
+/** Each step of the merges: its tokens, and the ranks of the pairs between them. */
+export function mergesTable(name, steps) {
+  const spelled = ({ tokens, ranks, chosen }) =>
+    tokens.flatMap((token, i) => {
+      const isJoined = chosen !== null && (i === chosen || i === chosen + 1);
+      const rank = { class: i === chosen ? "rank joined" : "rank" };
+      return [
+        element("bdi", { class: isJoined ? "token joined" : "token" }, token),
+        i < ranks.length ? element("span", rank, ranks[i] ?? "–") : "",
+      ];
     });
-    last = pass;
-  };
+  return table(
+    `The merges of ${name}`,
+    ["step", "tokens, and the ranks of the pairs"],
+    steps.map((step, i) => tableRow({}, String(i), spelled(step))),
+    "merges",
+  );
 }

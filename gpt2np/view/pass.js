@@ -102,10 +102,15 @@ export function readPass(described) {
   const resid = (k, line) =>
     k ? row(arrays.resid, k - 1, line) : sum(row(arrays.wte, line), row(arrays.wpe, line));
   const attention = (layer, line) => row(arrays.attention, layer, line);
-  const strengths = Float32Array.from(
-    arrays.resid.data.filter((_, i) => i % Math.ceil(arrays.resid.data.length / 20_000) === 0),
-    Math.abs,
-  ).sort();
+  /** The number of which 1 of 100 is larger. */
+  const limitOf = (data) => {
+    const every = Math.ceil(data.length / 20_000);
+    const sizes = Float32Array.from(
+      data.filter((_, i) => i % every === 0),
+      Math.abs,
+    ).sort();
+    return sizes[Math.floor(0.99 * (sizes.length - 1))] || 1;
+  };
   return {
     ...shape,
     described,
@@ -185,7 +190,6 @@ export function readPass(described) {
      * description has none for the line.
      */
     written(layer, line) {
-      if (line === described.details?.focus.position) return described.details.neurons[layer];
       return line === count - 1 ? (described.neurons?.[layer] ?? null) : null;
     },
     largestActivation: arrays.activations.data.reduce(
@@ -193,6 +197,9 @@ export function readPass(described) {
       1e-9,
     ),
     // of the color scale, the same for all vectors
-    limit: strengths[Math.floor(0.99 * (strengths.length - 1))] || 1,
+    // Of the color scales: one for all vectors between blocks, and one for the embeddings, which are
+    // far smaller in most models.
+    limit: limitOf(arrays.resid.data),
+    embeddingLimit: limitOf(arrays.wte.data),
   };
 }

@@ -2,100 +2,55 @@
 // gradients).
 
 import { once } from "./api.js";
-import { chipElement, dataElement, formatNumber } from "./view.js";
+import { allIds, changes, state, textsOf } from "./state.js";
+import { $, chipElement, dataElement, formatNumber } from "./view.js";
 
-const PAUSE = 200; // ms: the pointer may only pass by
-const SLOW = 2000; // ms: a model that takes longer glows only when it is asked again
 const N_SAID = 3;
+const MOST = 256; // tokens of a text that the server does this for
+let asked = new AbortController();
 
-/**
- * Return `glow(index)`, which lights up the tokens before `index` of the story; `glow(null)` puts
- * the light out, and ends a request for it.
- */
-export function createSaliency(page, story, says, isOn) {
-  let current = { key: null, controller: new AbortController() };
-  const hint = says.textContent;
-
-  function clear() {
-    story.classList.remove("glowing");
-    for (const piece of story.children) {
-      piece.style.removeProperty("--glow");
-      piece.classList.remove("against");
-    }
-    says.textContent = hint;
+function clear() {
+  asked.abort(); // the server computes for one token at a time
+  asked = new AbortController();
+  $("story").classList.remove("glowing");
+  $("glow-says").replaceChildren();
+  for (const piece of $("story").children) {
+    piece.style.removeProperty("--glow");
+    piece.classList.remove("against");
   }
+}
 
-  async function glow(index) {
-    const ids = page.allIds().slice(0, index + 1);
-    const body = isOn.checked &&
-      index &&
-      ids.length === index + 1 && {
-        model: page.state.model.id,
-        prompt: ids.slice(0, -1),
-        token: ids.at(-1),
-        ...page.changes(),
-      };
-    const key = body ? JSON.stringify(body) : null;
-    if (key && key === current.key) return; // a press also focuses the token
-    current.controller.abort(); // the server computes for one token at a time
-    current = { key, controller: new AbortController() };
-    const { signal } = current.controller;
-    clear();
-    if (!body) return;
-    await new Promise((resolve) => setTimeout(resolve, PAUSE));
-    if (signal.aborted) return;
-    const start = performance.now();
-    try {
-      const { values } = await once("api/saliency", body, signal);
-      if (signal.aborted) return;
-      show(values, ids);
-    } catch (error) {
-      if (signal.aborted) return;
-      current.key = null;
-      says.textContent = error.message;
-    }
-    if (performance.now() - start > SLOW && isOn.checked) {
-      isOn.checked = false;
-      current.key = null;
-      says.append(
-        ` With this model, that took ${formatNumber((performance.now() - start) / 1000, 1)} seconds, so it is off now.`,
-      );
-    }
+/** Light up the tokens that the token at `index` of the text came from; null puts the light out. */
+export async function glow(index) {
+  clear();
+  const { signal } = asked;
+  const ids = index ? allIds().slice(0, index + 1) : [];
+  if (ids.length !== index + 1 || ids.length > MOST) return; // the next token is open
+  const [prompt, token] = [ids.slice(0, -1), ids.at(-1)];
+  try {
+    const body = { model: state.model.id, prompt, token, ...changes() };
+    const { values } = await once("api/saliency", body, signal);
+    if (!signal.aborted) show(values, ids);
+  } catch (error) {
+    if (!signal.aborted) $("glow-says").textContent = error.message;
   }
+}
 
-  function show(values, ids) {
-    const most = Math.max(...values.map(Math.abs), 1e-9);
-    story.classList.add("glowing");
-    values.forEach((value, i) => {
-      const piece = story.children[i];
-      piece?.style.setProperty("--glow", Math.abs(value / most).toFixed(4));
-      piece?.classList.toggle("against", value < 0);
-    });
-    const named = (i) => [
-      chipElement(page.tokenText(ids[i])),
-      " (",
-      dataElement(values[i], `${values[i] > 0 ? "+" : ""}${formatNumber(values[i])}`),
-      ")",
-    ];
-    const ranked = values
-      .map((_, i) => i)
-      .sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]))
-      .slice(0, N_SAID);
-    const list = (indices) => indices.flatMap((i, k) => [k ? ", " : "", ...named(i)]);
-    const [pro, contra] = [
-      ranked.filter((i) => values[i] > 0),
-      ranked.filter((i) => values[i] < 0),
-    ];
-    says.replaceChildren(
-      page.changes().interventions.length ? "In the changed model, for " : "For ",
-      chipElement(page.tokenText(ids.at(-1))),
-      ...(pro.length ? [" it counted most that these came before: ", ...list(pro)] : []),
-      ...(contra.length
-        ? [pro.length ? "; against it: " : " most counted against it: ", ...list(contra)]
-        : []),
-      ". (Shares of its log probability.)",
-    );
-  }
-
-  return glow;
+function show(values, ids) {
+  const most = Math.max(...values.map(Math.abs), 1e-9);
+  const texts = textsOf(ids);
+  $("story").classList.add("glowing");
+  values.forEach((value, i) => {
+    const piece = $("story").children[i];
+    piece?.style.setProperty("--glow", Math.abs(value / most).toFixed(4));
+    piece?.classList.toggle("against", value < 0);
+  });
+  const indices = values.map((_, i) => i);
+  const ranked = indices.sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
+  const said = ranked.slice(0, N_SAID).flatMap((i) => {
+    const share = `${values[i] > 0 ? "+" : ""}${formatNumber(values[i])}`;
+    return [" ", chipElement(texts[i], ids[i]), " ", dataElement(values[i], share)];
+  });
+  const own = chipElement(texts.at(-1), ids.at(-1));
+  $("glow-says").replaceChildren("Gold made ", own, " likelier, dots less:", ...said);
 }

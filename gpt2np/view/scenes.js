@@ -1,13 +1,28 @@
-// What the picture shows when one goes into it: a block, a head, a score.
+// What the picture shows when one goes into it: a block, a head, a score, a token.
 // A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x,
 // y)` says what is under the pointer.
 
-import { row, strongest } from "./pass.js";
-import { CELLS, colorOf } from "./stage.js";
-import { dataElement, formatNumber, percent, shareElement, withSpaces } from "./view.js";
+import {
+  attentionTable,
+  lensTable,
+  mergesTable,
+  nearestTable,
+  neuronsTable,
+  vectorTable,
+} from "./numbers.js";
+import { arrayOf, row, strongest } from "./pass.js";
+import { CELLS, colorOf, partAt } from "./stage.js";
+import {
+  dataElement,
+  decodeToken,
+  formatNumber,
+  percent,
+  shareElement,
+  shownNumber,
+  withSpaces,
+} from "./view.js";
 
 const LABEL = 15; // pixels of a line of small text
-const shownNumber = (value) => formatNumber(value, Math.abs(value) < 10 ? 3 : 2);
 const numberElement = (value) => dataElement(value, shownNumber(value));
 const largest = (...arrays) =>
   arrays.reduce((most, array) => array.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
@@ -66,15 +81,6 @@ function paintBars(context, values, box, limit, colors) {
   context.fillRect(box.x, middle, box.w, 1);
 }
 
-/** Vectors [name, numbers] as the columns of a table. */
-const vectorTable =
-  (caption, parts, first = "number") =>
-  () => ({
-    caption,
-    head: [first, ...parts.map(([name]) => name)],
-    rows: Array.from(parts[0]?.[1] ?? [], (_, i) => [i, ...parts.map(([, vector]) => vector[i])]),
-  });
-
 const inside = ({ x, y, w, h }, px, py) => px >= x && px < x + w && py >= y && py < y + h;
 const cellAt = (box, px, count) =>
   Math.max(0, Math.min(count - 1, Math.floor(((px - box.x) / box.w) * count)));
@@ -86,13 +92,40 @@ const chipText = (pass, line) => `“${withSpaces(pass.lineText(line))}”`;
 const shareIn = (width, p) =>
   width > 44 ? percent(p) : p > 0 && p < 0.01 ? "<1 %" : `${Math.round(100 * p)} %`;
 
-/** What is under a point of the picture of the whole model, which `place` (stage.js) lays out. */
-export function modelAt(pass, place, x, y) {
+/**
+ * What is under a point of the picture of the whole model, which `place` (stage.js) lays out: a
+ * part that can be switched off, if one is drawn there, or a block or an embedding to go into.
+ */
+export function modelAt(pass, place, view, x, y, { moment, canSwitch }) {
   const line = place.lineAt(y);
   const layer = Math.floor((x - place.start) / place.block);
+  if (layer < 0 && line !== null) {
+    const to = { kind: "token", id: pass.lineIds[line] };
+    return { line, to, says: tipAt(pass, place, layer, line, x) };
+  }
+  const isDrawn = layer >= 0 && layer < pass.n_layer && moment > 1 + 2 * layer;
+  const found = isDrawn && partAt(pass, place, view, layer, x, y);
+  if (found) return { ...(canSwitch && { part: found.part }), says: sayPart(pass, view, found) };
   const to = layer >= 0 && layer < pass.n_layer ? { to: { kind: "block", layer } } : {};
   return { line, ...to, says: line === null ? null : tipAt(pass, place, layer, line, x) };
 }
+
+function sayPart(pass, view, found) {
+  const { part, neuron, activation, key, weight } = found;
+  const [layer, name] = part.split(",");
+  const isOff = view.off.has(part);
+  const does = isOff ? " Press: switch it on." : " Press: switch it off.";
+  if (neuron !== undefined) {
+    const says = isOff ? " is off." : [": ", numberElement(activation), "."];
+    return [`neuron ${neuron} of block ${layer}`, ...says, does];
+  }
+  const to = key === null ? "tokens before" : chipText(pass, key);
+  const head = `head ${name} of block ${layer}: `;
+  return [head, `${chipText(pass, view.line)} → ${to} `, shareElement(weight), ".", does];
+}
+
+/** The tables of the picture of the whole model. */
+export const modelTables = (pass, choice) => [lensTable(pass, choice)];
 
 function tipAt(pass, place, layer, line, x) {
   const own = chipText(pass, line);
@@ -134,7 +167,7 @@ function tipAt(pass, place, layer, line, x) {
 
 /** A block: the pattern of each head, the sums on the token's line, all neurons. */
 export function blockScene({ layer }, { pass, line, colors, width, height, data, off }) {
-  const { n_head: heads, n_layer: layers } = pass;
+  const heads = pass.n_head;
   const exact = (name, rounded) => (data[name] ? row(data[name], line) : rounded);
   const parts = [
     ["before", exact("before", pass.resid(layer, line))],
@@ -173,9 +206,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
       .weights(layer, head, line)
       .reduce((a, weight, key) => (weight > a.weight ? { key, weight } : a), { key: 0, weight: 0 });
   return {
-    says: [
-      `Block ${layer} of ${layers}. Above: where each head looks, a row for each token. In the middle: what the line of ${chipText(pass, line)} holds, and what attention and the MLP add. Below: all ${pass.n_inner.toLocaleString("en")} neurons. Go into a head.`,
-    ],
+    says: [`Heads look back. Attention and MLP add to ${chipText(pass, line)}. Open a head.`],
     items: [
       ...boxes.map((box, head) => label(size > 50 ? `head ${head}` : String(head), box.x, 0, size)),
       ...boxes.map((box, head) => ({
@@ -224,11 +255,11 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
         ? { says: [`neuron ${neuron}: `, numberElement(act[neuron])] }
         : null;
     },
-    table: vectorTable(
-      `Block ${layer}: the numbers on the line of ${chipText(pass, line)}`,
-      parts,
-      "channel",
-    ),
+    tables: () => [
+      vectorTable(`Block ${layer}: the row of ${chipText(pass, line)}`, parts, "channel"),
+      attentionTable(pass, layer, line),
+      neuronsTable(pass, layer, line),
+    ],
   };
 }
 
@@ -276,9 +307,7 @@ export function headScene(
   });
   const own = pass.weights(layer, head, line);
   return {
-    says: [
-      "A row says how much a token takes from each token before it. The share comes from the token’s query (what it looks for) and the earlier token’s key (what it can be found by). Press a cell to see how. The output is the sum of the values (what is handed on), each times its share.",
-    ],
+    says: ["A cell: how much its row’s token takes from its column’s. Press one."],
     items: [
       label("pattern: looks at →", square.x, height + 4, square.w),
       ...Array.from({ length: line + 1 }, (_, key) => ({
@@ -324,10 +353,12 @@ export function headScene(
         `${names[i]} of ${chipText(pass, query)}, number`,
       );
     },
-    table: vectorTable(
-      `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`,
-      names.map((name) => [titles[name], row(data[name], head, line)]),
-    ),
+    tables: () => [
+      vectorTable(
+        `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`,
+        names.map((name) => [titles[name], row(data[name], head, line)]),
+      ),
+    ],
   };
 }
 
@@ -371,11 +402,13 @@ function productScene({ a, b, nameA, nameB, extra, says }, { colors, width, heig
         ],
       };
     },
-    table: vectorTable(`${nameA}; ${nameB}`, [
-      ["first", a],
-      ["second", b],
-      ["product", products],
-    ]),
+    tables: () => [
+      vectorTable(`${nameA}; ${nameB}`, [
+        ["first", a],
+        ["second", b],
+        ["product", products],
+      ]),
+    ],
   };
 }
 
@@ -414,9 +447,9 @@ export function scoreScene({ layer, head, key: wanted }, context) {
       nameA: `query of ${chipText(pass, line)}`,
       nameB: `key of ${chipText(pass, key)}`,
       says: [
-        `How much does ${chipText(pass, line)} look at ${chipText(pass, key)}? Query and key are multiplied number by number, and the products added. A fixed factor keeps the sum small: `,
+        "Query times key, added up: ",
         ...terms,
-        ". The softmax turns all scores, even negative ones, into shares: a higher score gives a larger share, here ",
+        "; the softmax makes it ",
         shareElement(weights[key]),
         ".",
       ],
@@ -443,7 +476,7 @@ export function scoreScene({ layer, head, key: wanted }, context) {
       const most = Math.max(...weights);
       weights.slice(0, line + 1).forEach((weight, other) => {
         const { x, w, h } = box(other);
-        canvas.fillStyle = colors.blue;
+        canvas.fillStyle = colors.chance;
         canvas.globalAlpha = 0.45; // so that the words on it stay readable
         canvas.fillRect(
           x + 2,
@@ -456,3 +489,59 @@ export function scoreScene({ layer, head, key: wanted }, context) {
     },
   );
 }
+
+const ROW = 23; // pixels of a row of names
+
+/** A token: its embedding, the tokens with the nearest embeddings, the merges of its letters. */
+export function tokenScene({ id }, { colors, width, height, data }) {
+  const { nearest, steps, embedding, texts } = data.token;
+  const vector = arrayOf(embedding).data;
+  const textOf = (each) =>
+    withSpaces(decodeToken(Uint8Array.from(atob(texts[each]), (c) => c.charCodeAt(0))));
+  const name = `“${textOf(id)}”`;
+  const strip = { x: 0, y: LABEL + 5, w: width, h: Math.min(26, height * 0.12) };
+  const top = strip.y + strip.h + 14;
+  const count = Math.max(1, Math.floor((height - top - LABEL) / ROW) - 1);
+  const y = (i) => top + LABEL + 4 + i * ROW;
+  const left = width * 0.52;
+  const listed = nearest.slice(0, count);
+  const kept = steps.length <= count ? steps : [steps[0], ...steps.slice(1 - count)];
+  return {
+    says: ["Tokens used alike have embeddings that point in similar directions."],
+    items: [
+      label(
+        `embedding of ${name}, token ${id}: ${vector.length} numbers, ${rangeOf(vector)}`,
+        0,
+        0,
+        width,
+      ),
+      label("nearest embeddings, by cosine", 0, top, left),
+      label("how its bytes merge, with the rank of each pair", left + 8, top, width - left - 8),
+      ...listed.map(({ id: other, cosine }, i) => ({
+        ...{ x: 0, y: y(i), w: left * 0.55, h: ROW - 3, to: { kind: "token", id: other } },
+        ...{ name: "word", text: textOf(other) },
+        label: `${textOf(other)}, cosine ${formatNumber(cosine)}`,
+      })),
+      ...listed.map(({ cosine }, i) => label(formatNumber(cosine), left * 0.57, y(i), left * 0.2)),
+      ...kept.map((step, i) => label(spell(step), left + 8, y(i), width - left - 8)),
+    ],
+    paint(context) {
+      paintVector(context, vector, strip, largest(vector), colors);
+      context.fillStyle = colors.chance;
+      context.globalAlpha = 0.3;
+      listed.forEach(({ cosine }, i) =>
+        context.fillRect(0, y(i), left * 0.55 * Math.max(0, cosine), ROW - 3),
+      );
+      context.globalAlpha = 1;
+    },
+    at: (x, py) => (inside(strip, x, py) ? readVector(vector, strip, x, "number") : null),
+    tables: () => [
+      nearestTable(name, nearest, textOf),
+      ...(steps.length > 1 ? [mergesTable(name, steps)] : []),
+      vectorTable(`The embedding of ${name}`, [["number", vector]]),
+    ],
+  };
+}
+
+const spell = ({ tokens, ranks, chosen }) =>
+  tokens.join(" · ") + (chosen === null ? "" : `   → rank ${ranks[chosen]}`);

@@ -4,17 +4,13 @@ import { strongest } from "./pass.js";
 import { clamp, ease } from "./view.js";
 
 export const CELLS = 48; // of a strip
+// Of the heads: no gray, which is for parts that are off, and not the blue and orange of the strips.
 const HEADS = [
-  "#009e73",
-  "#cc79a7",
-  "#8a5cd0",
-  "#56b4e9",
-  "#b8860b",
-  "#0072b2",
-  "#d55e00",
-  "#7a7a7a",
-]; // Okabe and Ito's, for the color-blind; colors unlike the strips' come first
+  ...["#00895e", "#c2559a", "#8a5cd0", "#b8860b", "#0090a8", "#c0392b"],
+  ...["#5f8f00", "#e0709c", "#5b57c7", "#8c5a2b", "#2aa9a0", "#a03c78"],
+];
 export const headColor = (head) => HEADS[head % HEADS.length];
+const LEAST = 0.03; // a smaller weight gets no arc
 
 /** The moments of a pass: the embedding, attention and MLP of each block, the answer, the draw. */
 export const phasesOf = ({ n_layer }) => [
@@ -55,14 +51,15 @@ export function paintStrips(pass, colors) {
   canvas.height = pass.count * perLine;
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(canvas.width, canvas.height);
-  const paint = (index, vector) =>
+  const paint = (index, vector, limit = pass.limit) =>
     strongest(vector, CELLS).forEach((value, cell) =>
-      pixels.data.set(colorOf(value, pass.limit, colors), 4 * (index * canvas.width + cell)),
+      pixels.data.set(colorOf(value, limit, colors), 4 * (index * canvas.width + cell)),
     );
   for (let line = 0; line < pass.count; line++) {
-    paint(at(line, "wte"), pass.wte(line));
-    paint(at(line, "wpe"), pass.wpe(line));
-    for (let k = 0; k <= pass.n_layer; k++) paint(at(line, "resid", k), pass.resid(k, line));
+    paint(at(line, "wte"), pass.wte(line), pass.embeddingLimit);
+    paint(at(line, "wpe"), pass.wpe(line), pass.embeddingLimit);
+    paint(at(line, "resid"), pass.resid(0, line), pass.embeddingLimit);
+    for (let k = 1; k <= pass.n_layer; k++) paint(at(line, "resid", k), pass.resid(k, line));
     for (let layer = 0; layer < pass.n_layer; layer++) {
       paint(at(line, "attention", layer), pass.attention(layer, line));
       paint(at(line, "middle", layer), pass.middle(layer, line));
@@ -109,29 +106,104 @@ export function layOut(pass, width, height, bottom, least) {
   };
 }
 
-/** The part from 0 to f of a curve that leaves (x0, y0) and reaches (x1, y1) horizontally. */
-function flow(context, x0, y0, x1, y1, f) {
+/** @type {(from: number[], to: number[], f: number) => [number, number]} */
+const between = ([ax, ay], [bx, by], f) => [mix(ax, bx, f), mix(ay, by, f)];
+
+/** Draw a Bézier curve of four points up to `f`, from 0 to 1; return the point where it ends. */
+function flow(context, points, f) {
+  const [a, b, c] = [0, 1, 2].map((i) => between(points[i], points[i + 1], f));
+  const [d, e] = [between(a, b, f), between(b, c, f)];
+  const end = between(d, e, f);
+  context.beginPath();
+  context.moveTo(points[0][0], points[0][1]);
+  context.bezierCurveTo(...a, ...d, ...end);
+  context.stroke();
+  return end;
+}
+
+/** The points of a curve that leaves (x0, y0) and reaches (x1, y1) horizontally. */
+const bend = (x0, y0, x1, y1) => {
   const c = mix(x0, x1, 0.55);
-  const points = [
+  return [
     [x0, y0],
     [c, y0],
     [c, y1],
     [x1, y1],
   ];
-  /** @type {(from: number[], to: number[]) => [number, number]} */
-  const between = ([ax, ay], [bx, by]) => [mix(ax, bx, f), mix(ay, by, f)];
-  const [a, b, d] = [
-    between(points[0], points[1]),
-    between(points[1], points[2]),
-    between(points[2], points[3]),
-  ];
-  const [e, g] = [between(a, b), between(b, d)];
-  const end = between(e, g);
-  context.beginPath();
-  context.moveTo(x0, y0);
-  context.bezierCurveTo(...a, ...e, ...end);
-  context.stroke();
-  return end;
+};
+
+/** The arcs of a head at a line: the part's key, the weight, and the points of the curve. */
+export function arcsOf(pass, place, layer, head, line) {
+  const reach = place.block * 0.34;
+  const x = place.left(layer) + 2 + (head / pass.n_head) * reach * 0.4;
+  const y = place.y(line);
+  const weights = pass.weights(layer, head, line);
+  const arcs = [];
+  let earlier = 1;
+  for (let key = place.hidden; key <= line; key++) {
+    earlier -= weights[key];
+    const top = y - place.pitch * 0.6; // of the loop of a token that looks at itself
+    const loop = [
+      [x, y],
+      [x - reach * 0.1, top],
+      [x + reach * 0.8, top],
+      [x + reach * 0.7, y],
+    ];
+    const points = key === line ? loop : bend(x, place.y(key), x + reach, y);
+    arcs.push({ weight: weights[key], key, points });
+  }
+  if (place.hasEarlier)
+    arcs.push({ weight: earlier, key: null, points: bend(x, place.pitch / 2, x + reach, y) });
+  return arcs
+    .filter(({ weight }) => weight >= LEAST)
+    .map((arc) => ({ ...arc, part: `${layer},${head}` }));
+}
+
+/** The dots of a line's strongest neurons, and of those that are off. */
+export function neuronsOf(pass, place, view, layer, line) {
+  const prefix = `${layer},n`;
+  const off = [...view.off].filter((key) => key.startsWith(prefix));
+  const silent = off.map((key) => ({ neuron: Number(key.slice(prefix.length)), activation: 0 }));
+  const active = pass.neurons(layer, line).filter(({ neuron }) => !off.includes(prefix + neuron));
+  const x = place.left(layer) + place.block * 0.47;
+  return [...active, ...silent].map(({ neuron, activation }, i) => {
+    const angle = (i - 2) * 0.55;
+    const size = Math.sqrt(Math.abs(activation) / pass.largestActivation);
+    const isOff = i >= active.length || view.off.has(`${layer},mlp`);
+    return {
+      ...{ neuron, activation, isOff, part: prefix + neuron },
+      x: x + Math.cos(angle) * place.block * 0.06,
+      y: place.y(line) + Math.sin(angle) * place.pitch * 0.36,
+      radius: (isOff ? 0.5 : size) * Math.min(6, place.block * 0.1, place.pitch * 0.24),
+    };
+  });
+}
+
+const STEPS = Array.from({ length: 13 }, (_, i) => i / 12);
+
+/** How far a point is from a curve. */
+function distance(points, x, y) {
+  const at = (f) => {
+    const [a, b, c] = [0, 1, 2].map((i) => between(points[i], points[i + 1], f));
+    return between(between(a, b, f), between(b, c, f), f);
+  };
+  return Math.min(...STEPS.map((f) => Math.hypot(at(f)[0] - x, at(f)[1] - y)));
+}
+
+/** The arc or the neuron of the line that is looked at, at a point of the picture; or null. */
+export function partAt(pass, place, view, layer, x, y) {
+  const { line } = view;
+  const dot = neuronsOf(pass, place, view, layer, line).find(
+    (each) => Math.hypot(each.x - x, each.y - y) < Math.max(6, each.radius + 2),
+  );
+  if (dot) return dot;
+  const heads = Array.from({ length: pass.n_head }, (_, head) => head);
+  const arcs = heads
+    .filter((head) => view.head === null || view.head === head)
+    .flatMap((head) => arcsOf(pass, place, layer, head, line))
+    .map((arc) => ({ ...arc, far: distance(arc.points, x, y) }));
+  const nearest = arcs.reduce((a, b) => (a && a.far <= b.far ? a : b), null);
+  return nearest && nearest.far < 7 ? nearest : null;
 }
 
 /**
@@ -140,7 +212,7 @@ function flow(context, x0, y0, x1, y1, f) {
  * and `bars` (of the answer: y, share).
  */
 export function drawStage(context, pass, strips, place, colors, moment, view) {
-  const { width, height, block, strip, thickness } = place;
+  const { width, height, strip, thickness } = place;
   const layers = pass.n_layer;
   const isOver = moment >= phasesOf(pass).length;
   context.clearRect(0, 0, width, height);
@@ -229,79 +301,55 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   }
 
   function drawAttention(each, f, isNow) {
-    const x0 = place.left(each) + 2;
-    const reach = block * 0.34;
     for (let head = 0; head < pass.n_head; head++) {
       if (view.head !== null && view.head !== head) continue;
-      const lane = (head / pass.n_head) * reach * 0.4;
-      context.strokeStyle = context.fillStyle = view.off.has(`${each},${head}`)
-        ? colors.soft
-        : headColor(head);
+      const isOff = view.off.has(`${each},${head}`);
+      context.strokeStyle = context.fillStyle = isOff ? colors.soft : headColor(head);
+      context.setLineDash(isOff ? [3, 3] : []);
       for (const line of lines) {
-        const isLooked = line === view.line;
-        if (!isLooked && !isNow) continue; // what is over stays for one line only
-        const weights = pass.weights(each, head, line);
-        let earlier = 1;
-        for (let key = place.hidden; key <= line; key++) {
-          earlier -= weights[key];
-          if (key !== line)
-            arc(weights[key], place.y(key), place.y(line), isLooked, x0 + lane, reach);
-        }
-        if (place.hasEarlier)
-          arc(earlier, place.pitch / 2, place.y(line), isLooked, x0 + lane, reach);
+        if (line !== view.line && !isNow) continue; // what is over stays for one line only
+        for (const arc of arcsOf(pass, place, each, head, line)) draw(arc, line === view.line);
       }
     }
     context.globalAlpha = 1;
+    context.setLineDash([]);
 
-    function arc(weight, from, to, isLooked, x, length) {
-      if (weight < 0.03) return;
+    function draw({ weight, points }, isLooked) {
       context.globalAlpha =
         (isLooked ? 0.35 + 0.6 * weight : 0.05 + 0.2 * weight) * (isNow ? 1 : 0.75);
       context.lineWidth = Math.max(0.5, weight * Math.min(9, place.pitch * 0.34));
-      const [ex, ey] = flow(context, x, from, x + length, to, isNow ? ease(f * 1.3) : 1);
+      const [x, y] = flow(context, points, isNow ? ease(f * 1.3) : 1);
       if (!isNow || !isLooked) return;
       context.globalAlpha = 0.9;
       context.beginPath();
-      context.arc(ex, ey, 1.5 + 2.5 * Math.sqrt(weight), 0, 7);
+      context.arc(x, y, 1.5 + 2.5 * Math.sqrt(weight), 0, 7);
       context.fill();
     }
   }
 
   function drawNeurons(each, f, isNow) {
     const flash = isNow ? Math.sin(Math.PI * clamp(f * 1.2)) : 0.55;
-    const x = place.left(each) + block * 0.47;
     for (const line of lines) {
       if (line !== view.line && !isNow) continue;
-      pass.neurons(each, line).forEach(({ activation }, i) => {
-        const size = Math.sqrt(Math.abs(activation) / pass.largestActivation);
-        const angle = (i - 2) * 0.55;
-        const radius = (0.6 + 0.4 * flash) * size * Math.min(6, block * 0.1, place.pitch * 0.24);
+      for (const dot of neuronsOf(pass, place, view, each, line)) {
+        const color = dot.activation < 0 ? colors.orange : colors.gold;
         context.globalAlpha = Math.min(1, looked(line) * (0.25 + 0.75 * flash));
-        context.fillStyle = view.off.has(`${each},mlp`)
-          ? colors.soft
-          : activation < 0
-            ? colors.orange
-            : colors.gold;
+        context.fillStyle = dot.isOff ? colors.soft : color;
         context.beginPath();
-        context.arc(
-          x + Math.cos(angle) * block * 0.06,
-          place.y(line) + Math.sin(angle) * place.pitch * 0.36,
-          Math.max(0.6, radius),
-          0,
-          7,
-        );
+        context.arc(dot.x, dot.y, Math.max(0.6, (0.6 + 0.4 * flash) * dot.radius), 0, 7);
         context.fill();
-      });
+      }
     }
     context.globalAlpha = 1;
   }
 
   function drawFan(f) {
-    context.strokeStyle = colors.blue;
+    const [x, from] = [place.stop(layers) + strip / 2, Math.min(height, place.y(last))];
+    context.strokeStyle = colors.chance;
     for (const { y, share } of view.bars) {
       context.globalAlpha = 0.25 + 0.5 * share;
       context.lineWidth = Math.max(0.6, 9 * share);
-      flow(context, place.stop(layers) + strip / 2, Math.min(height, place.y(last)), width, y, f);
+      flow(context, bend(x, from, width, y), f);
     }
     context.globalAlpha = 1;
   }

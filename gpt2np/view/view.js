@@ -22,8 +22,6 @@ export function element(name, attributes = {}, ...children) {
 export const button = (label, action, more = {}) =>
   element("button", { type: "button", onclick: action, ...more }, label);
 
-export const hint = (...words) => element("p", { class: "hint" }, ...words);
-
 /** Give `parent` a child for each item. The children before the first with another key stay. */
 export function showList(parent, items, keyOf, create) {
   const children = [...parent.children];
@@ -48,12 +46,8 @@ const minus = (shown) => shown.replace(/-/g, "\u2212");
 export const formatNumber = (value, digits = 2) =>
   minus(value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
 
-/** Four significant digits; integers and large numbers with thousands separators. */
-export function significant(value) {
-  if (Number.isInteger(value) || Math.abs(value) >= 1e4)
-    return minus(Math.round(value).toLocaleString("en"));
-  return minus(Math.abs(value) < 1e-3 ? value.toExponential(3) : value.toPrecision(4));
-}
+/** A number with enough digits to tell it from others. */
+export const shownNumber = (value) => formatNumber(value, Math.abs(value) < 10 ? 3 : 2);
 
 /** The shortest decimal text that identifies a number, a float32 if it is one. */
 function shortest(value) {
@@ -136,8 +130,6 @@ export const inText = (text, bytes) => text || (bytes.length ? "·" : "");
 export const chipElement = (text, id) =>
   element("bdi", { class: "token", "data-id": id }, withSpaces(text));
 
-export const hex = (bytes) => [...bytes].map((b) => b.toString(16).padStart(2, "0")).join(" ");
-
 /** Arrow keys move the focus among the elements of a group; one of them is in the tab order. */
 export function rovingFocus(group, selector) {
   const items = () => [...group.querySelectorAll(selector)];
@@ -169,17 +161,4 @@ export function rovingFocus(group, selector) {
       if (all.length && !all.some((i) => i.tabIndex === 0)) all[0].tabIndex = 0;
     },
   };
-}
-
-export function bar(share) {
-  return element("span", { class: "bar", p: share, "aria-hidden": "true" });
-}
-
-export function download(name, type, content) {
-  const url = URL.createObjectURL(new Blob([content], { type }));
-  const link = element("a", { href: url, download: name });
-  document.body.append(link);
-  link.click();
-  link.remove();
-  setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

@@ -1,11 +1,10 @@
-// Going into the picture: from the model to a score. The path of levels, what each needs, and how
+// Going into the picture: from the model to a score or a token. The path of levels, what each needs, and how
 // the picture changes.
 
-import { table, tableRow } from "./numbers.js";
-import { blockScene, headScene, scoreScene } from "./scenes.js";
-import { button, dataElement, element, formatNumber, rovingFocus, withSpaces } from "./view.js";
+import { blockScene, headScene, scoreScene, tokenScene } from "./scenes.js";
+import { button, element, rovingFocus, withSpaces } from "./view.js";
 
-const SCENES = { block: blockScene, head: headScene, score: scoreScene };
+const SCENES = { block: blockScene, head: headScene, score: scoreScene, token: tokenScene };
 const DESCRIBED = ["block", "head"]; // levels that the description has numbers for
 
 /** The levels above a level, as a path from the model. */
@@ -22,6 +21,7 @@ function pathOf(level) {
 async function loadLevel(level, pass, source) {
   if (!source) return {};
   const { kind, layer } = level;
+  if (kind === "token") return { token: await source.token(level.id) };
   const at = `blocks.${layer}.`;
   const points = async (names) => {
     const found = await source.points(pass, Object.values(names));
@@ -69,21 +69,19 @@ export function createZoom(host) {
     "aria-label": "Parts to go into",
   });
   const tip = element("p", { class: "machine-tip", hidden: true });
-  const sheet = element(
-    "details",
-    { class: "zoom-table", hidden: true },
-    element("summary", {}, "These numbers as a table"),
-  );
+  const summary = element("summary", {}, "These numbers as a table");
+  const sheet = element("details", { class: "zoom-table" }, summary);
   picture.append(layer, tip);
   picture.tabIndex = -1; // keeps the focus where there is nothing to go into
 
-  function nameOf({ kind, layer, head, key }) {
+  function nameOf({ kind, layer, head, key, id }) {
     const { pass, line } = host.context();
     const text = (at = line) => withSpaces(pass.lineText(Math.min(at, line)));
     return {
       block: `block ${layer}`,
       head: `head ${head}`,
       score: `${text()} looks at ${text(key)}`,
+      token: `token ${id}`,
     }[kind];
   }
   /** Whether there are numbers for a level: those of the description, or of the source. */
@@ -95,7 +93,6 @@ export function createZoom(host) {
     host.say(scene.says);
     showCrumbs();
     showItems();
-    sheet.hidden = !level;
     picture.dataset.level = level?.kind ?? "model";
     picture.classList.toggle("inside", Boolean(level));
   }
@@ -108,7 +105,7 @@ export function createZoom(host) {
     crumbs.replaceChildren(
       element(
         "ol",
-        {},
+        { hidden: !path.length },
         ...places.map(({ name, to }) =>
           element(
             "li",
@@ -230,17 +227,19 @@ export function createZoom(host) {
 
   function point(event) {
     const found = at(event);
-    if (!path.length) host.lookAt(found?.line ?? null);
+    if (!path.length && !found?.part) host.lookAt(found?.line ?? null);
     tip.hidden = !found?.says;
     tip.replaceChildren(...(found?.says ?? []));
     const { left, top, width, height } = picture.getBoundingClientRect();
     tip.classList.toggle("left", event.clientX > left + width / 2); // never over what it is about
     tip.classList.toggle("above", event.clientY > top + height / 2);
-    canvas.style.cursor = layer.style.cursor = found?.to ? "zoom-in" : "default";
+    const cursor = found?.part ? "pointer" : found?.to ? "zoom-in" : "default";
+    canvas.style.cursor = layer.style.cursor = cursor;
   }
 
   function enterAt(event) {
     const found = at(event);
+    if (found?.part) host.press(found.part);
     if (found?.line !== undefined) host.setLine(found.line);
     if (found?.to) enter(pathOf(found.to));
     return Boolean(found?.to);
@@ -260,20 +259,7 @@ export function createZoom(host) {
   });
 
   sheet.addEventListener("toggle", () => {
-    if (!sheet.open || !path.length) return;
-    const { caption, head, rows } = scene.table();
-    const cell = (value) =>
-      typeof value === "number" && !Number.isInteger(value)
-        ? dataElement(value, formatNumber(value, 5))
-        : String(value);
-    sheet.replaceChildren(
-      sheet.firstChild,
-      table(
-        caption,
-        head,
-        rows.map((row) => tableRow({}, ...row.map(cell))),
-      ),
-    );
+    if (sheet.open) sheet.replaceChildren(sheet.firstChild, ...scene.tables());
   });
 
   return {

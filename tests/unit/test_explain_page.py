@@ -12,6 +12,7 @@ from helpers.explain_pages import LONG, MARKUP, PROMPT, SIGNS
 from gpt2np import GPT2, CheckpointError, ContextLengthError, InvalidArgumentError, load
 from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import trace
+from gpt2np.interp.weights import nearest_tokens
 from gpt2np.view import joined_modules, script_json, web_files
 
 
@@ -39,6 +40,12 @@ def test_joined_modules_come_once_each_after_their_imports():
     assert heads["app.js"] not in joined
 
 
+def test_a_page_is_small_beside_its_data(lm):
+    page = explain(lm, PROMPT).html
+    data = page.partition('id="data">')[2].partition("</script>")[0]
+    assert len(page.encode()) - len(data) < 125_000
+
+
 def test_the_points_of_a_score_are_those_of_the_pass(lm):
     found, traced = content(explain(lm, PROMPT)), trace(lm, PROMPT)
     assert found["ids"] == traced.ids.tolist()
@@ -53,11 +60,14 @@ def test_large_points_are_left_out(lm, monkeypatch):
     assert "points" not in content(explain(lm, PROMPT))
 
 
-def test_the_merges_are_those_of_the_tokenizer(lm):
-    pieces = content(explain(lm, PROMPT))["pieces"]
-    assert [i for piece in pieces for i in piece["ids"]] == lm.tokenizer.encode(PROMPT)
-    for piece, expected in zip(pieces, lm.tokenizer.trace_merges(PROMPT), strict=True):
-        assert [s["ranks"] for s in piece["steps"]] == [list(s.ranks) for s in expected.steps]
+def test_every_token_has_its_neighbors_and_its_merges(lm):
+    details = content(explain(lm, PROMPT))["details"]
+    assert set(map(int, details)) == set(lm.encode_prompt(PROMPT))
+    for token_id, found in details.items():
+        ids, _ = nearest_tokens(lm.model.weights["wte.weight"], [int(token_id)], 12)
+        assert [each["id"] for each in found["nearest"]] == ids[0].tolist()
+        steps = lm.tokenizer.merge_steps(lm.tokenizer.decode([int(token_id)]))
+        assert [each["ranks"] for each in found["steps"]] == [list(step.ranks) for step in steps]
 
 
 @pytest.mark.parametrize("prompt", [MARKUP, SIGNS], ids=["markup", "signs"])
@@ -65,8 +75,9 @@ def test_a_hostile_prompt_is_text_and_nothing_else(lm, prompt):
     page = explain(lm, prompt)
     assert page.html.count("<script") == page.html.count("</script>") == 2
     assert "<img" not in page.html
-    pieces = b"".join(base64.b64decode(piece["bytes"]) for piece in content(page)["pieces"])
-    assert pieces == prompt.encode()
+    found = content(page)
+    texts = [base64.b64decode(found["texts"][str(i)]) for i in found["ids"]]
+    assert b"".join(texts) == prompt.encode()
     for raw in ("\u202e", "\x00", "\x1b", "\u2028"):
         assert raw not in page.html
 

@@ -8,6 +8,7 @@ from helpers.server import running_server
 from gpt2np import LanguageModel, trace
 from gpt2np.interp import zero_head
 from gpt2np.interp.description import MAX_LINES
+from gpt2np.interp.weights import nearest_tokens
 from gpt2np.model.ops import softmax
 
 pytest.importorskip("playwright.sync_api")
@@ -50,10 +51,15 @@ class Zoomed:
 
     def open_block(self):
         """Open the last block, from the model."""
-        self.tab.click(".transport .forth")
-        self.settle("model")
+        self.leave()
         self.tab.locator(".machine-blocks button").nth(self.layer).press("Enter")
         self.settle("block")
+
+    def leave(self):
+        """Leave for the whole model."""
+        if self.tab.locator(".machine-crumbs li button").count():
+            self.tab.locator(".machine-crumbs li button").first.click()
+        self.settle("model")
 
     def open_head(self, head):
         self.open_block()
@@ -68,9 +74,9 @@ class Zoomed:
         self.tab.eval_on_selector(".zoom-table", "t => { t.open = false; }")
         self.tab.wait_for_timeout(20)
         self.tab.eval_on_selector(".zoom-table", "t => { t.open = true; }")
-        self.tab.wait_for_selector(".zoom-table[open] table")
+        self.tab.wait_for_selector(".zoom-table[open] table", state="attached")
         rows = self.tab.eval_on_selector_all(
-            ".zoom-table tbody tr",
+            ".zoom-table .vectors tbody tr",
             """rows => rows.map(r => [...r.cells].map(
                 c => +(c.querySelector('data')?.value ?? c.textContent)))""",
         )
@@ -100,7 +106,7 @@ def zoomed(request, browser, tmp_path_factory):
         tab.fill("#prompt", PROMPT)
         lm = LanguageModel.load(name)
         last = lm.tokenizer.decode(lm.encode_prompt(PROMPT)[-1:]).replace(" ", "␣")
-        tab.wait_for_selector(f"#machine [data-line][aria-pressed=true]:has-text('{last}')")
+        tab.wait_for_selector(f"#machine [data-line][aria-selected=true]:has-text('{last}')")
         yield Zoomed(tab, lm)
         context.close()
         assert not [each for each in foreign if not each.startswith("data:")]
@@ -173,25 +179,68 @@ class TestMoving:
         """And nothing that lies under the name in the block's picture."""
         blocks = zoomed.tab.locator(".machine-blocks button")
         for n in range(blocks.count()):
-            zoomed.tab.click(".transport .forth")
-            zoomed.settle("model")
+            zoomed.leave()
             blocks.nth(n).click()
             zoomed.tab.wait_for_timeout(100)
             zoomed.settle("block")
 
+    def test_a_token_has_its_neighbors_and_its_merges(self, zoomed):
+        """A press on a token's name opens the token, and one on a neighbor opens that."""
+        tab, lm = zoomed.tab, zoomed.lm
+        zoomed.leave()
+        token = zoomed.ids[-1]
+        tab.locator("[data-line]").last.click()
+        zoomed.settle("token")
+        _, vector = zoomed.table()
+        embedding = lm.model.weights["wte.weight"]
+        close(vector, np.float16(embedding[token]), 1e-3)
+        ids, cosines = nearest_tokens(embedding, [token], 12)
+        shown = tab.eval_on_selector_all(
+            ".nearest tbody tr",
+            "rows => rows.map(r => [+r.querySelector('[data-id]').dataset.id,"
+            " +r.querySelector('data').value])",
+        )
+        assert [i for i, _ in shown] == ids[0].tolist()
+        close([cosine for _, cosine in shown], cosines[0])
+        steps = lm.tokenizer.merge_steps(lm.tokenizer.decode([token]))
+        assert tab.locator(".merges tbody tr").count() == (len(steps) if len(steps) > 1 else 0)
+        tab.locator(".target.word").first.click()
+        tab.wait_for_selector(f".machine-crumbs [aria-current]:text('token {ids[0][0]}')")
+        zoomed.tab.keyboard.press("Escape")
+
+    def test_nothing_of_a_zoom_is_cut(self, zoomed):
+        """In a window of 1280 × 720."""
+        tab = zoomed.tab
+        tab.set_viewport_size({"width": 1280, "height": 720})
+        zoomed.open_head(0)
+        tab.locator(".target.spot").nth(1).press("Enter")
+        zoomed.settle("score")
+        cut = tab.eval_on_selector_all(
+            ".target",
+            """all => all.filter(each => {
+                const box = each.getBoundingClientRect();
+                const view = document.querySelector(".machine-view").getBoundingClientRect();
+                return box.bottom > view.bottom + 1 || each.scrollHeight > each.clientHeight + 2;
+            }).map(each => each.textContent)""",
+        )
+        assert cut == []
+
     def test_a_head_switched_off_where_it_is_seen(self, zoomed):
+        """The text is written again beside the first, and the head stays in the picture."""
         tab, lm = zoomed.tab, zoomed.lm
         zoomed.open_head(0)
         tab.click(".switch")
         tab.wait_for_selector(".switch:has-text('on')")
-        tab.wait_for_selector(".machine-bars .was")
+        tab.wait_for_selector("#story-name:not([hidden])")
+        tab.wait_for_selector("#edit:not([hidden])")
+        tab.wait_for_selector("#machine:not([aria-busy])")
+        zoomed.settle("head")
         hook = zero_head(zoomed.layer, 0)
-        logits = trace(lm, PROMPT, "logits", interventions=hook)["logits"][-1]
-        said = tab.inner_text(".machine-says")
-        assert "changed" in said
-        token, p = tab.eval_on_selector(
-            ".machine-bars li", "li => [+li.dataset.id, +li.querySelector('data').value]"
+        options = {"temperature": 0.8, "top_k": 40, "seed": 1, "max_new_tokens": 30}
+        shown = tab.eval_on_selector_all(
+            "#story .piece:not(.given):not(.next)", "all => all.map(p => +p.dataset.id)"
         )
-        close(p, softmax(logits)[token], 1e-5)
+        assert shown == lm.generate(PROMPT, interventions=hook, **options).ids
         tab.click(".switch")
         tab.wait_for_selector(".switch:has-text('off')")
+        tab.wait_for_selector("#story-name", state="hidden")

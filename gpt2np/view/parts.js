@@ -1,0 +1,110 @@
+// Parts of the model that are switched off, and what each does to the token that is looked at.
+
+import { postJson } from "./api.js";
+import { changes, chip, partName, requestNext, state } from "./state.js";
+import { showError, writeAgain } from "./story.js";
+import { $, button, element, formatNumber, percent, rovingFocus } from "./view.js";
+
+const probability = ({ next }, token) => Math.exp(next.find(({ id }) => id === token).logprob);
+
+let shown = /** @type {any} */ (null); // { described, token } of the pass in the picture
+
+/** Switch a part off, or on again, and write the text with it. */
+export async function toggle(key) {
+  const off = new Set(state.off);
+  if (!off.delete(key)) off.add(key);
+  state.off = off;
+  markCells();
+  await writeAgain().catch(showError);
+}
+
+function markCells() {
+  for (const cell of $("parts").querySelectorAll(".cell"))
+    cell.setAttribute("aria-pressed", String(state.off.has(cell.dataset.part)));
+  $("parts-on").disabled = !state.off.size;
+}
+
+/** Show the parts of the model, for the pass in the picture. */
+export function renderParts(described, token) {
+  const { n_layer, n_head, id } = state.model;
+  shown = { described, token };
+  const key = `${id} ${described.ids} ${token}`;
+  if ($("parts").dataset.key !== key) {
+    $("parts").dataset.key = key;
+    const heads = Array.from({ length: n_head }, (_, head) => String(head));
+    const cell = (layer, part) =>
+      button("", () => toggle(`${layer},${part}`), {
+        ...{ class: "cell", "data-part": `${layer},${part}`, tabindex: -1 },
+        "aria-label": partName(`${layer},${part}`),
+      });
+    const rows = Array.from({ length: n_layer }, (_, layer) =>
+      element(
+        "tr",
+        {},
+        element("th", { scope: "row" }, `block ${layer}`),
+        ...[...heads, "mlp"].map((part) => element("td", {}, cell(layer, part))),
+      ),
+    );
+    const titles = ["", ...heads.map((head) => `head ${head}`), "MLP"];
+    const head = titles.map((title) =>
+      title ? element("th", { scope: "col" }, title) : element("td"),
+    );
+    $("parts").replaceChildren(
+      element("thead", {}, element("tr", {}, ...head)),
+      element("tbody", {}, ...rows),
+    );
+    $("parts").dataset.columns = String(n_head + 1);
+    $("effects-says").textContent = "";
+    focus.reset();
+  }
+  markCells();
+}
+
+const focus = rovingFocus($("parts"), ".cell");
+
+/** Switch every part off in turn, and show what happens to the probability of the token. */
+async function showEffects() {
+  const mine = shown;
+  if (!mine) return;
+  const context = mine.described.ids;
+  const token = mine.token ?? mine.described.next[0].id;
+  const before = probability(mine.described, token);
+  const cells = [...$("parts").querySelectorAll(".cell")];
+  $("all-off").disabled = true;
+  const effects = [];
+  try {
+    for (const cell of cells) {
+      const without = changes(new Set([...state.off, cell.dataset.part]));
+      const body = { ...requestNext(context, token, without), include: [] };
+      const effect = probability(await postJson("api/inspect", body), token) - before;
+      if (mine !== shown) return;
+      effects.push(effect);
+      const points = `${effect >= 0.0005 ? "+" : ""}${formatNumber(100 * effect, 1)}`;
+      cell.textContent = points;
+      cell.dataset.effect = String(effect);
+      cell.classList.toggle("rises", effect >= 0);
+      const label = `without ${partName(cell.dataset.part)}: ${points} percentage points`;
+      Object.assign(cell, { title: label, ariaLabel: label });
+      const most = Math.max(...effects.map(Math.abs), 1e-9); // the scale grows with what is found
+      effects.forEach((each, i) =>
+        cells[i].style.setProperty("--p", (Math.abs(each) / most).toFixed(4)),
+      );
+    }
+    $("effects-says").replaceChildren(
+      "Without each part, the probability of ",
+      chip(token, context),
+      ` (${percent(before)}) changes by so many percentage points.`,
+    );
+  } finally {
+    $("all-off").disabled = false;
+  }
+}
+
+export function startParts() {
+  $("all-off").addEventListener("click", showEffects);
+  $("parts-on").addEventListener("click", () => {
+    state.off = new Set();
+    markCells();
+    writeAgain().catch(showError);
+  });
+}

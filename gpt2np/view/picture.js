@@ -1,0 +1,23 @@
+// The Machine of the playground: what a press in the picture does.
+
+import { serverSource } from "./api.js";
+import { createMachine } from "./machine.js";
+import { toggle } from "./parts.js";
+import { usePrompt } from "./prompt.js";
+import { changes, isTreeOfPrompt, state } from "./state.js";
+import { choose, writeOn } from "./story.js";
+import { $ } from "./view.js";
+
+/** Continue with a token of the answer that the picture shows. */
+async function pick(id) {
+  const { ids, next } = machine.pass;
+  if (state.running || (!isTreeOfPrompt() && !(await usePrompt()))) return;
+  await choose(ids.length, { id, logprob: next.find((row) => row.id === id)?.logprob });
+}
+
+export const machine = createMachine($("machine"), {
+  onPick: pick,
+  onSwitch: (part) => toggle(part),
+  onNext: () => writeOn(),
+  source: serverSource({ model: () => state.model.id, changes: () => changes() }),
+});

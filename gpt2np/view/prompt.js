@@ -1,0 +1,125 @@
+// The prompt: its tokens in the picture while it is typed, the examples, the model.
+
+import { loadModel } from "./api.js";
+import { renderBranches } from "./branches.js";
+import { EXAMPLES } from "./examples.js";
+import { save } from "./share.js";
+import { encode, isTreeOfPrompt, state } from "./state.js";
+import { goTo, renderStory, setBusy, setStatus, showError, showPass, stop } from "./story.js";
+import { Tree } from "./tree.js";
+import { $, counted, element } from "./view.js";
+
+const REST = "The model adds one token. Press Next and watch.";
+
+let typed = 0; // the number of the latest request
+
+/** Show the tokens of the prompt in the picture, which waits for Write. */
+export async function showPrompt() {
+  try {
+    const number = ++typed;
+    const ids = await encode($("prompt").value);
+    if (number !== typed || state.running || (state.tree && isTreeOfPrompt())) return;
+    const limit = state.model.n_positions;
+    $("machine").hidden = ids.length > limit;
+    if (ids.length > limit)
+      return setStatus(
+        `${counted(ids.length, "token")} of at most ${limit.toLocaleString("en")}: too many for this model’s context. Shorten the text.`,
+        true,
+      );
+    if ($("prompt").value.endsWith(" "))
+      setStatus(
+        "The text ends in a space. GPT-2’s words begin with theirs, so leave this one out.",
+      );
+    await showPass(ids, null, { isOpen: true, says: REST });
+  } catch (error) {
+    showError(error);
+  }
+}
+
+/** Start a new tree from the prompt, unless the tree is that prompt's. */
+export async function usePrompt() {
+  const text = $("prompt").value;
+  if (state.tree && isTreeOfPrompt()) return true;
+  const ids = await encode(text);
+  if ($("prompt").value !== text) return false;
+  const tree = new Tree(text, ids, state.model.id);
+  Object.assign(state, { tree, current: tree.root, pinned: null, lastRun: null, intact: null });
+  return true;
+}
+
+/** Show the prompt as a text to be typed. */
+function editPrompt() {
+  $("write-form").dataset.mode = "prompt";
+  for (const id of ["story", "intact", "story-name", "retry", "edit"]) $(id).hidden = true;
+  $("generate").textContent = "Write ▷";
+  $("prompt").hidden = false;
+  $("prompt").focus();
+  $("prompt").select();
+}
+
+/** A new beginning: all parts work again, and nothing is written. */
+async function setPrompt(text) {
+  await stop();
+  $("prompt").value = text;
+  Object.assign(state, { tree: null, current: null, intact: null, pinned: null, lastRun: null });
+  state.off = new Set();
+  setBusy(null);
+  renderStory();
+  renderBranches();
+  save();
+  setStatus("");
+  await showPrompt();
+}
+
+async function useModel(name) {
+  state.model = await loadModel(name);
+  $("model").value = name;
+  $("model-facts").textContent = Object.entries(state.model.facts)
+    .map(([fact, value]) => `${fact}: ${value}`)
+    .join(" · ");
+}
+
+/** Open the page with these models, the first or `wanted` chosen. */
+export async function showModels(names, wanted) {
+  state.models = names;
+  $("model").replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+  $("model-label").hidden = names.length < 2;
+  await useModel(wanted ?? names[0]);
+}
+
+export function startPrompt() {
+  $("prompt").addEventListener("input", () => {
+    if (state.tree && isTreeOfPrompt()) {
+      setBusy(null);
+      goTo(state.current);
+    } else {
+      if (state.intact) state.current = state.intact;
+      Object.assign(state, { intact: null, off: new Set() });
+      setBusy(null);
+      renderStory();
+      renderBranches();
+      setStatus("");
+      showPrompt();
+    }
+  });
+  $("prompt").addEventListener("keydown", (event) => {
+    const isSubmit = event.key === "Enter" && !event.shiftKey;
+    if (!isSubmit) return;
+    event.preventDefault();
+    $("write-form").requestSubmit();
+  });
+  $("edit").addEventListener("click", editPrompt);
+  $("examples").append(
+    ...EXAMPLES.map(({ prompt }, i) => element("option", { value: i, label: prompt })),
+  );
+  $("examples").addEventListener("change", () => {
+    const example = EXAMPLES[$("examples").value];
+    $("examples").value = "";
+    if (example) setPrompt(example.prompt);
+  });
+  $("model").addEventListener("change", async () => {
+    await stop();
+    await useModel($("model").value);
+    await setPrompt($("prompt").value);
+  });
+}

@@ -1,0 +1,138 @@
+// What the page shows, and the requests that follow from it.
+
+import { loadModel, once, postJson } from "./api.js";
+import { pathTo } from "./tree.js";
+import { $, chipElement, decodeToken, decodeTokens, inText } from "./view.js";
+
+export const SETTINGS = ["temperature", "top_k", "top_p", "max_tokens", "seed"];
+
+/**
+ * `tree` has the texts from one prompt, `current` is the last token of the text that is shown, and
+ * `intact` that of the text with all parts on, if parts are `off`. `pinned` is the index of the
+ * token whose pass is shown; `running` the AbortController of a text that is being written.
+ */
+export const state = /** @type {any} */ ({
+  models: [],
+  model: null,
+  tree: null,
+  current: null,
+  intact: null,
+  pinned: null,
+  lastRun: null,
+  running: null,
+  off: new Set(),
+});
+
+// ---- settings
+
+/** The number of an input: whole if the input counts, and the nearest in range. */
+function inRange({ min, max, step, value }) {
+  const number = step === "1" ? Math.round(Number(value)) : Number(value);
+  return Math.min(Number(max), Math.max(Number(min), number || 0));
+}
+
+export const readSettings = () =>
+  /** @type {any} */ (Object.fromEntries(SETTINGS.map((name) => [name, inRange($(name))])));
+
+/** Give an input the nearest number that it can have; return what to say about it. */
+export function correctSetting(input) {
+  const value = inRange(input);
+  if (input.value !== "" && Number(input.value) === value) return "";
+  input.value = value;
+  const kind = input.step === "1" ? "a whole number " : "";
+  const most = Number(input.max).toLocaleString("en");
+  return `${input.labels[0].firstChild.textContent.trim()} is ${kind}from ${Number(input.min)} to ${most}; it is ${value} now.`;
+}
+
+export function showSettings() {
+  const { temperature, top_k, top_p } = readSettings();
+  $("temperature-value").value = temperature.toFixed(2);
+  $("top_k-value").value = top_k || "off";
+  $("top_p-value").value = top_p === 1 ? "off" : top_p.toFixed(2);
+}
+
+/** The fields of a request that say how tokens are picked. */
+export const sampling = ({ temperature, top_k, top_p } = readSettings()) => ({
+  temperature,
+  top_k,
+  top_p,
+});
+
+// ---- tokens
+
+/** A token's text after the tokens `before`, which may have begun a character. */
+export const tokenText = (id, before = []) =>
+  decodeToken(
+    state.model.bytes(id),
+    before.slice(-4).flatMap((each) => [...state.model.bytes(each)]),
+  );
+
+/** The texts of consecutive tokens; that of a part of a character is "·". */
+export function textsOf(ids) {
+  const bytes = ids.map((id) => state.model.bytes(id));
+  return decodeTokens(bytes).map((text, i) => inText(text, bytes[i]));
+}
+
+export const textOf = (ids) =>
+  textsOf(ids)
+    .map((text) => (text === "·" ? "" : text))
+    .join("");
+
+export const idsOf = (node) => [...state.tree.ids, ...pathTo(node).map(({ id }) => id)];
+export const allIds = () => idsOf(state.current);
+export const isEnd = (id) => state.model.eos_token_ids.includes(id);
+export const isTreeOfPrompt = () => state.tree?.text === $("prompt").value;
+
+/** A token with visible spaces, as the next one after the tokens `before`. */
+export const chip = (id, before = []) => chipElement(tokenText(id, before), id);
+
+export async function encode(text) {
+  const { id } = state.model;
+  const { tokens } = await postJson("tokenize", { model: id, prompt: text });
+  return tokens.length ? tokens : (await loadModel(id)).empty_prompt_ids;
+}
+
+// ---- parts that are switched off, by key: "layer,head", "layer,mlp" or "layer,nNEURON"
+
+export function partName(key) {
+  const [layer, part] = key.split(",");
+  if (part === "mlp") return `the MLP of block ${layer}`;
+  if (part[0] === "n") return `neuron ${part.slice(1)} of block ${layer}`;
+  return `head ${part} of block ${layer}`;
+}
+
+/** The interventions of a request that switch parts off. */
+export const interventions = (off = state.off) =>
+  [...off].map((key) => {
+    const [layer, part] = key.split(",");
+    if (part === "mlp") return { point: `blocks.${layer}.mlp.out`, factor: 0 };
+    if (part[0] === "n")
+      return { point: `blocks.${layer}.mlp.act`, channels: [Number(part.slice(1))], factor: 0 };
+    return { point: `blocks.${layer}.attn.z`, heads: [Number(part)], factor: 0 };
+  });
+
+export const changes = (off = state.off) => (off.size ? { interventions: interventions(off) } : {});
+
+/** The parts that are off, as a node of the tree keeps them. */
+export const offKey = () => [...state.off].sort().join(" ");
+
+// ---- requests
+
+/** The draw of the token at `index`, if the text knows it: a seed, and the tokens drawn before. */
+function drawOf(index) {
+  const node = state.tree && pathTo(state.current)[index - state.tree.ids.length];
+  return node?.draw ? { seed: node.draw[0], n_drawn: node.draw[1] } : {};
+}
+
+export const requestNext = (context, token, more = {}) => ({
+  model: state.model.id,
+  prompt: context,
+  tokens: token === null ? null : [token],
+  include: ["lens", "neurons", "lines"],
+  ...sampling(),
+  ...more,
+});
+
+/** Ask the server what follows `context`, of which `token` came; the answer is cached. */
+export const askNext = (context, token, draw = drawOf(context.length), off = state.off) =>
+  once("api/inspect", requestNext(context, token, { ...draw, ...changes(off) }));

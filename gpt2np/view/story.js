@@ -1,0 +1,425 @@
+// The loop: a token is read, predicted, drawn and written, and the picture shows it.
+
+import { ConnectionLost, ServerError, readTokens, streamCompletion } from "./api.js";
+import { renderBranches } from "./branches.js";
+import { machine } from "./picture.js";
+import { renderParts } from "./parts.js";
+import { usePrompt } from "./prompt.js";
+import { glow } from "./saliency.js";
+import { save } from "./share.js";
+import {
+  allIds,
+  askNext,
+  changes,
+  idsOf,
+  isEnd,
+  isTreeOfPrompt,
+  offKey,
+  partName,
+  readSettings,
+  sampling,
+  state,
+  textsOf,
+} from "./state.js";
+import { pathTo } from "./tree.js";
+import {
+  $,
+  counted,
+  element,
+  percent,
+  rovingFocus,
+  showList,
+  visible,
+  withSpaces,
+} from "./view.js";
+
+const SECONDS = [5, 2, 1.2, 0.7, 0.4]; // of the pass of each of the first tokens
+const LEAST_SECONDS = 0.04; // of each later token, which the picture follows if it can
+let guides = true; // whether the next first token is shown with stops
+
+// ---- what is said
+
+export function setStatus(text, isWrong = false) {
+  $("status").textContent = text;
+  $("status").classList.toggle("wrong", isWrong);
+}
+
+export function showError(error) {
+  if (error.name === "AbortError" || error instanceof ConnectionLost) return; // the page says so above
+  if (!(error instanceof ServerError)) throw error;
+  if (error.status === 401) $("key-form").hidden = false;
+  setStatus(error.message, true);
+}
+
+/** Show which buttons there are, now that `controller` ends what is being written, or nothing. */
+export function setBusy(controller) {
+  state.running = controller;
+  const hasText = Boolean(state.tree) && isTreeOfPrompt();
+  $("write-form").dataset.mode = hasText || controller ? "story" : "prompt";
+  $("generate").textContent = controller ? "Stop" : hasText ? "Write on ▷" : "Write ▷";
+  for (const id of ["retry", "edit"]) $(id).hidden = Boolean(controller) || !hasText;
+  $("prompt").hidden = hasText || Boolean(controller);
+}
+
+// ---- the text
+
+function pieceElement(node, index) {
+  const { id, text } = node;
+  const more = { role: "button", tabindex: -1, "data-index": index };
+  if (id === null)
+    return element("span", { ...more, class: "piece next", "aria-label": "the next token" }, "?");
+  const p = node.logprob === undefined ? null : Math.exp(node.logprob);
+  const share = p === null ? "" : `, probability ${percent(p)}`;
+  const label = `token ${index}: ${withSpaces(text)}${share}`;
+  const kinds = ["piece", isEnd(id) && "end", node.isGiven && "given", node.isChanged && "changed"];
+  return element(
+    "span", // a button would not break across lines
+    {
+      ...{ ...more, class: kinds.filter(Boolean).join(" "), "data-id": id, "data-p": p },
+      ...{ "aria-label": label, title: label, p: p ?? 0 },
+    },
+    text === "·" && !node.isLast ? "" : visible(text),
+    ...(text.endsWith("\n") ? [element("br")] : []),
+  );
+}
+
+/** The text up to a node, with what differs from another text marked. */
+function nodesOf(end, marks = []) {
+  const given = state.tree.ids.map((id) => ({ id, isGiven: true }));
+  const nodes = [...given, ...pathTo(end)];
+  const texts = textsOf(nodes.map(({ id }) => id));
+  return nodes.map((node, i) => ({
+    ...{ ...node, text: texts[i], isLast: i === nodes.length - 1 },
+    isChanged: Boolean(marks[i]),
+  }));
+}
+
+/** Whether each of `ids` is not in the longest text that `ids` and `others` have in common. */
+export function differences(ids, others) {
+  const common = Array.from({ length: ids.length + 1 }, () => new Uint16Array(others.length + 1));
+  for (let i = ids.length - 1; i >= 0; i--)
+    for (let k = others.length - 1; k >= 0; k--)
+      common[i][k] =
+        ids[i] === others[k]
+          ? common[i + 1][k + 1] + 1
+          : Math.max(common[i + 1][k], common[i][k + 1]);
+  const found = ids.map(() => true);
+  for (let i = 0, k = 0; i < ids.length && k < others.length;)
+    if (ids[i] === others[k]) [found[i], i, k] = [false, i + 1, k + 1];
+    else if (common[i + 1][k] >= common[i][k + 1]) i++;
+    else k++;
+  return found;
+}
+
+const keyOf = ({ id, logprob, isGiven, isChanged, text, isLast }) =>
+  `${id} ${logprob} ${isGiven} ${isChanged} ${text} ${text === "·" && isLast}`;
+
+export function renderStory() {
+  const isShown = isTreeOfPrompt() && Boolean(state.tree);
+  $("story").hidden = !isShown;
+  $("intact").hidden = $("story-name").hidden = !isShown || !state.intact;
+  if (!isShown) return;
+  const [ids, intact] = [allIds(), state.intact && idsOf(state.intact)];
+  const isDone = state.intact && !state.running;
+  const own = isDone ? differences(ids, intact) : [];
+  const nodes = [...nodesOf(state.current, own), { id: null, text: "" }];
+  showList($("story"), nodes, keyOf, pieceElement);
+  if (state.intact) {
+    const lost = isDone ? differences(intact, ids) : [];
+    const before = nodesOf(state.intact, lost);
+    showList($("intact-text"), before, keyOf, (node) => {
+      const text = node.text === "·" && !node.isLast ? "" : visible(node.text);
+      return element("span", { class: node.isChanged ? "changed" : "" }, text);
+    });
+    const names = [...state.off].map(partName).join(", ");
+    $("story-name").textContent = `Without ${names}`;
+  }
+  markPinned();
+  save();
+}
+
+const focus = () => rovingFocus($("story"), ".piece");
+let storyFocus = null;
+
+/** Bring a token in sight, without moving the page. */
+function show(text, token) {
+  if (token) text.scrollTop = token.offsetTop - 24;
+}
+
+function markPinned() {
+  for (const piece of $("story").children) {
+    const is = Number(piece.dataset.index) === state.pinned;
+    piece.setAttribute("aria-pressed", String(is));
+    if (is) storyFocus?.select(piece);
+  }
+  storyFocus?.reset();
+  const pinned = $("story").querySelector('[aria-pressed="true"]') ?? $("story").lastChild;
+  show($("story"), $("story").querySelector(".changed") ?? pinned);
+  show($("intact"), $("intact").querySelector(".changed"));
+}
+
+/** Show the pass before the token at `index`, or before the next one. */
+export async function pin(index) {
+  if (index === null || state.running || !isTreeOfPrompt()) return;
+  state.pinned = index;
+  markPinned();
+  save();
+  const ids = allIds();
+  const [context, token] = [ids.slice(0, index), ids[index] ?? null];
+  glow(index);
+  if (!context.length) return setStatus("Nothing stands before the first token.");
+  await showPass(context, token);
+}
+
+let asked = 0; // the number of the latest pass to show
+
+/** Show the pass over `context`, after which `token` came (null: nothing yet). */
+export async function showPass(context, token, options = {}) {
+  const number = ++asked;
+  $("machine").setAttribute("aria-busy", "true");
+  const [described, intact] = await Promise.all([
+    askNext(context, token, options.draw),
+    state.off.size ? askNext(context, token, options.draw, new Set()) : null,
+  ]).finally(() => number === asked && $("machine").removeAttribute("aria-busy"));
+  if (number !== asked) return null;
+  const { temperature, top_k, top_p } = readSettings();
+  const filters = [`temperature ${temperature}`, top_k && `top-k ${top_k}`];
+  if (top_p < 1) filters.push(`top-p ${top_p}`);
+  machine.show(described, {
+    token,
+    title: `With ${filters.filter(Boolean).join(", ")}`,
+    picks: !isTreeOfPrompt() || context.length >= state.tree.ids.length, // the prompt stays
+    off: state.off,
+    was: intact?.next,
+    ...options,
+  });
+  renderParts(described, token);
+  return described;
+}
+
+/** Show the text that ends with a node, and the pass at the token `index` (default: the next). */
+export async function goTo(node, index) {
+  Object.assign(state, { current: node, pinned: null });
+  setBusy(null);
+  renderStory();
+  renderBranches();
+  await pin(index ?? allIds().length);
+}
+
+// ---- the loop
+
+const wait = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+
+/** Read a stream ahead of the picture: the server does not wait for the class. */
+function readAhead(chunks) {
+  const items = [];
+  let end = null;
+  let wake = /** @type {(value?: any) => void} */ (() => {});
+  const read = async () => {
+    try {
+      for await (const { choices } of chunks) {
+        items.push(...readTokens(choices[0]));
+        end = choices[0].finish_reason ?? end;
+        wake();
+      }
+    } catch (error) {
+      end = error;
+    }
+    end ??= "stop";
+    wake();
+  };
+  const whole = read();
+  return {
+    /** The next token, or null at the end. */
+    async next() {
+      while (!items.length && end === null) await new Promise((resolve) => (wake = resolve));
+      if (items.length) return items.shift();
+      await whole;
+      if (end instanceof Error) throw end;
+      return null;
+    },
+    reason: () => end,
+  };
+}
+
+/** Add a token to the text that is shown. */
+function writeToken(token, draw) {
+  const how = sampling();
+  state.current = state.tree.add(state.current, {
+    ...{ ...token, how, off: offKey(), draw: [draw.seed, draw.n_drawn] },
+  });
+  state.pinned = allIds().length - 1;
+  renderStory();
+}
+
+/** Play the passes of the tokens as they come, the first slowly, and write each. */
+async function playTokens(ahead, seed, signal, isQuick) {
+  let following = null;
+  for (let i = 0; ; i++) {
+    const token = await ahead.next();
+    if (!token || signal.aborted) return i;
+    const context = allIds();
+    const draw = { seed, n_drawn: i };
+    const seconds = isQuick ? 0 : (SECONDS[i] ?? 0);
+    if (seconds) {
+      await showPass(context, token.id, { draw, plays: true });
+      const isGuided = guides && i === 0;
+      const onEnd = () => !signal.aborted && writeToken(token, draw);
+      if (!signal.aborted) await machine.play({ seconds, isGuided, onEnd });
+      if (isGuided && !signal.aborted) guides = false;
+    } else {
+      writeToken(token, draw);
+      following ??= showPass(context, token.id, { draw }).finally(() => (following = null));
+      await Promise.all([wait(LEAST_SECONDS), Promise.race([following, wait(3 * LEAST_SECONDS)])]);
+    }
+  }
+}
+
+function sayWritten(n, seed, reason) {
+  const isFull = allIds().length > state.model.n_positions - 1;
+  const why =
+    reason === "stop" ? " The model ended the text." : isFull ? " The context is full." : "";
+  setStatus(`${counted(n, "token")} written with seed ${seed}.${why}`);
+}
+
+/**
+ * Write `count` tokens after the node `start`. `isQuick` writes as fast as it computes; otherwise
+ * the picture plays the first passes.
+ */
+async function writeText(start, count, seed, isQuick) {
+  const controller = new AbortController();
+  const { signal } = controller;
+  const depth = pathTo(start).length;
+  if (state.tree.ids.length + depth > state.model.n_positions) {
+    setBusy(null);
+    renderStory();
+    return setStatus(
+      `The model’s context is full: it reads at most ${state.model.n_positions.toLocaleString("en")} tokens. Shorten the prompt.`,
+      true,
+    );
+  }
+  Object.assign(state, { current: start, lastRun: { start, count, seed } });
+  setBusy(controller);
+  glow(null);
+  const body = {
+    ...{ model: state.model.id, prompt: allIds(), max_tokens: count, seed },
+    ...{ ...sampling(), ...changes() },
+  };
+  const ahead = readAhead(streamCompletion(body, signal));
+  signal.addEventListener("abort", () => machine.stop());
+  renderStory();
+  setStatus("");
+  let error = null;
+  try {
+    const n = await playTokens(ahead, seed, signal, isQuick);
+    if (!signal.aborted) sayWritten(n, seed, ahead.reason());
+  } catch (thrown) {
+    error = thrown;
+  }
+  const n = pathTo(state.current).length - depth;
+  const kept = n ? `${counted(n, "token")} kept.` : "Nothing was written.";
+  if (signal.aborted) setStatus(`Stopped. ${kept}`);
+  else if (error instanceof ConnectionLost) setStatus(`${error.message} ${kept}`, true);
+  setBusy(null);
+  renderStory();
+  renderBranches();
+  if (!isTreeOfPrompt()) return;
+  if (error && !signal.aborted) return showError(error);
+  const ids = allIds();
+  if (state.pinned !== null) await showPass(ids.slice(0, state.pinned), ids[state.pinned] ?? null);
+}
+
+let written = null; // the promise of the latest text
+
+/** Write as `writeText`, unless a text is being written. */
+export const write = (...args) => (state.running ? null : (written = writeText(...args)));
+
+/** End the text that is being written. */
+export async function stop() {
+  state.running?.abort();
+  await Promise.allSettled([written]);
+}
+
+/** The seed of a text that goes on after `depth` tokens: other random numbers than before. */
+const seedAt = (depth) => (readSettings().seed + depth) % 2 ** 32;
+
+/** Write on after a node, or from the prompt. */
+export async function writeOn(node = null) {
+  if (state.running || !(await usePrompt())) return;
+  const start = node ?? state.current;
+  const depth = pathTo(start).length;
+  state.intact = null; // the two texts were of one length
+  await write(start, readSettings().max_tokens, seedAt(depth), !guides && depth > 0);
+}
+
+/** Replace the token at an index by another one, as a new branch, and go on writing. */
+export async function choose(index, { id, logprob }) {
+  if (state.running) return;
+  const path = pathTo(state.current);
+  const parent = path[index - state.tree.ids.length - 1] ?? state.tree.root;
+  const node = state.tree.add(parent, { id, logprob, how: sampling(), off: offKey() });
+  Object.assign(state, { current: node, pinned: index, intact: null });
+  renderStory();
+  if (isEnd(id)) setStatus("The text ends here: you picked the end-of-text token.");
+  else await write(node, readSettings().max_tokens, seedAt(pathTo(node).length), true);
+}
+
+/**
+ * Write the text again as the model writes with the parts that are off now, beside the text with
+ * all parts on; with none off, that text alone.
+ */
+export async function writeAgain() {
+  await stop();
+  if (!(await usePrompt())) return;
+  if (!state.off.size) {
+    const intact = state.intact ?? state.current;
+    state.intact = null;
+    return goTo(intact, state.pinned ?? undefined);
+  }
+  const off = state.off;
+  const { start, count, seed } = state.lastRun ?? {
+    start: state.tree.root,
+    ...{ count: readSettings().max_tokens, seed: seedAt(0) },
+  };
+  if (!state.intact) {
+    state.off = new Set();
+    if (state.current === start) await write(start, count, seed, true);
+    state.intact = state.current;
+    state.off = off;
+  }
+  await write(start, count, seed, true);
+}
+
+/** Write another text from where the last one began. */
+async function retry() {
+  if (!readSettings().temperature)
+    return setStatus("At temperature 0 another try gives the same text. Raise it under More.");
+  $("seed").value = String((readSettings().seed + 1) % 2 ** 32);
+  const start = state.lastRun?.start ?? state.tree.root;
+  state.intact = null;
+  await write(start, readSettings().max_tokens, seedAt(pathTo(start).length), true);
+}
+
+export function startStory() {
+  storyFocus = focus();
+  const indexOf = (event) => {
+    const piece = event.target.closest(".piece");
+    return piece ? Number(piece.dataset.index) : null;
+  };
+  $("story").addEventListener("click", (event) => pin(indexOf(event)));
+  $("story").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    pin(indexOf(event));
+  });
+  $("write-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (state.running) stop();
+    else writeOn();
+  });
+  $("retry").addEventListener("click", retry);
+  $("guide").addEventListener("click", () => {
+    if (state.running || machine.pass === null) return;
+    machine.play({ isGuided: true });
+  });
+}
