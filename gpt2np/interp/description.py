@@ -367,7 +367,7 @@ def describe_token(lm: LanguageModel, token_id: int) -> Json:
         "embedding": array_json(embedding[token_id], np.float16),
         "nearest": nearest,
         "steps": _merges(lm, token_id),
-        "texts": describe_texts(lm, [token_id, *(each["id"] for each in nearest)]),
+        "texts": describe_texts(lm, [token_id, *ids[0].tolist()]),
     }
 
 
