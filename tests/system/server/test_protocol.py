@@ -315,7 +315,7 @@ class TestErrors:
         response = client.post(COMPLETIONS, json={"prompt": [5] * 600})
         error = response.json()["error"]
         assert error["code"] == "context_length_exceeded"
-        assert "maximum context length is 512 tokens" in error["message"]
+        assert "this model's maximum context length is 512 tokens" in error["message"]
 
     def test_prompt_logprobs_have_the_number_asked_for(self, client):
         fields = {"prompt": "The fox", "echo": True, "logprobs": 5, "prompt_logprobs": 1}
