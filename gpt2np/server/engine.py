@@ -160,6 +160,7 @@ class Engine:
         self._running: set[RunningRequest] = set()  # changed in the event loop's thread only
         self._submitted: dict[int, float] = {}  # times of sequences, by id()
         self._is_stuck = False  # since a request did not end at its timeout
+        self._lacks_threads = False  # perhaps, since a request failed
         self._runner = AsyncEngine(options.max_running, options.cache_bytes, self._on_step)
 
     def _on_step(self, scheduler: Scheduler, updates: Sequence[Update]) -> None:
@@ -182,10 +183,12 @@ class Engine:
 
     def check_health(self) -> None:
         """Raise UnavailableError if requests cannot run: no thread starts, or no step ends."""
-        try:
-            Thread(target=bool, name="gpt2np-health").start()
-        except RuntimeError as error:
-            raise UnavailableError(f"the server is out of threads: {error}") from error
+        if self._lacks_threads:
+            try:
+                Thread(target=bool, name="gpt2np-health").start()
+            except RuntimeError as error:
+                raise UnavailableError(f"the server is out of threads: {error}") from error
+            self._lacks_threads = False
         if self._is_stuck:
             raise UnavailableError(f"the engine of {self.lm.name} is stuck; restart the server")
 
@@ -234,6 +237,9 @@ class Engine:
         except asyncio.TimeoutError:
             self._is_stuck = True
             raise self._timeout_error() from None
+        except RuntimeError:
+            self._lacks_threads = True
+            raise
 
     def _timeout_error(self) -> RequestTimeoutError:
         return RequestTimeoutError(f"the request took more than {self.options.timeout:g} seconds")

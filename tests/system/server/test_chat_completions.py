@@ -2,13 +2,10 @@
 
 import json
 
+import httpx
 import pytest
 from helpers.chat_models import CHATML, chat_model
 from helpers.server import running_server
-
-httpx = pytest.importorskip("httpx")
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package)
 
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
 
@@ -70,31 +67,10 @@ def test_streams_join_to_the_answer(client):
         assert all(len(token["top_logprobs"]) == 2 for token in content)
 
 
-def test_a_special_token_in_a_message_is_refused(client, lm):
-    messages = [{"role": "user", "content": "a<|endoftext|>b"}]
-    response = chat(client, messages=messages)
-    assert response.status_code == 400
-    assert "<|endoftext|>" in response.json()["error"]["message"]
-
-
 def test_a_model_without_template_names_the_other_endpoint(client):
     response = chat(client, model="bundled")
     assert response.status_code == 400
     assert "/v1/completions" in response.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "king", "content": ""}]}, "role"),
-        ({"messages": [{"role": "user", "content": 5}]}, "content"),
-    ],
-)
-def test_a_bad_field_is_named(client, body, field):
-    response = chat(client, **body)
-    assert response.status_code == 400
-    assert field in response.json()["error"]["message"]
 
 
 def test_structured_outputs_of_the_openai_client(client):

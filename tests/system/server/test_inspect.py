@@ -6,24 +6,10 @@ import threading
 
 import numpy as np
 import pytest
-from helpers.server import running_server
 
 from gpt2np import trace
-from gpt2np.interp import Target, direction, saliency, zero_head
-
-httpx = pytest.importorskip("httpx")
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package)
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    with (
-        running_server(folder, "--model", "bundled") as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
-    ):
-        yield client
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.interp import Target, add, direction, saliency, zero_head
 
 
 def array(described):
@@ -137,3 +123,23 @@ def test_passes_end_once_their_client_has_left(lm, name):
 
     asyncio.run(leave())
     assert len(passes) == 2  # of 66 or 60
+
+
+def test_a_vector_is_added_at_its_positions(lm):
+    from gpt2np.server.inspect import inspect
+    from gpt2np.server.protocol import InspectRequest
+
+    vector = np.random.default_rng(0).normal(size=256).round(3).tolist()
+
+    def request(**intervention):
+        body = {"prompt": "The little girl", "include": [], "n": 3}
+        edit = {"point": "blocks.2.resid", "vector": vector, **intervention}
+        return inspect(lm, InspectRequest(**body, interventions=[edit]))
+
+    for positions in ([1], None):
+        hook = add("blocks.2.resid", vector, positions=positions)
+        logits = trace(lm, "The little girl", "logits", interventions=hook)["logits"][-1]
+        found = request(positions=positions)
+        assert [item["id"] for item in found["next"]] == np.argsort(-logits)[:3].tolist()
+    with pytest.raises(InvalidArgumentError, match="does not fit"):
+        request(vector=[1.0, 2.0])

@@ -9,32 +9,14 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import httpx
 import pytest
 from helpers.near_ties import assert_fell_otherwise, watch
+from helpers.request_fields import FIELDS
 from helpers.server import running_server
 
-httpx = pytest.importorskip("httpx")
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package)
-
 PROMPTS = ["Once upon a time", "The fox", "A king", "", "1, 2, 3,", "“Où?” 🦊", "In the wood " * 30]
-OPTIONS = [  # fields of a request, options of `generate`
-    ({"temperature": 0},) * 2,
-    ({"temperature": 0.7, "top_k": 5},) * 2,
-    ({"top_p": 0.5, "min_p": 0.01},) * 2,
-    ({"presence_penalty": 1.0, "frequency_penalty": 0.5},) * 2,
-    ({"repetition_penalty": 1.5},) * 2,
-    ({"stop": ["a", " th", "🦊"]},) * 2,
-    ({"stop_token_ids": [13, 262]},) * 2,
-    ({"logit_bias": {"262": 3.0}}, {"logit_bias": {262: 3.0}}),
-    ({"bad_words": ["the"]},) * 2,
-    ({"ignore_eos": True, "min_tokens": 4}, {"ignore_eos": True, "min_new_tokens": 4}),
-    ({"n": 3}, {"num_return_sequences": 3}),
-    ({"n": 2, "best_of": 4}, {"num_return_sequences": 2, "best_of": 4}),
-    ({"structured_outputs": {"regex": r"( \w+){3}"}}, {"regex": r"( \w+){3}"}),
-    ({"structured_outputs": {"choice": [" yes", " no"]}}, {"choices": [" yes", " no"]}),
-    ({"logprobs": 3, "echo": True}, {}),
-]
+OPTIONS = [*FIELDS, ({"logprobs": 3, "echo": True}, {})]
 
 
 def random_requests(lm, n):

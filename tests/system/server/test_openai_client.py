@@ -3,11 +3,10 @@
 import asyncio
 
 import pytest
+from helpers.request_fields import FIELDS
 from helpers.server import running_server
 
 openai = pytest.importorskip("openai")
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package)
 
 
 @pytest.fixture(scope="module")
@@ -26,64 +25,20 @@ def generate(lm, prompt, **options):
     return lm.generate(prompt, **{"temperature": 1.0, "top_k": 0, "max_new_tokens": 16, **options})
 
 
-FIELDS = [  # fields of the client, additional fields of the body, options of `generate`
-    ({"max_tokens": 5}, {}, {"max_new_tokens": 5}),
-    ({"temperature": 0.3, "top_p": 0.9}, {}, {"temperature": 0.3, "top_p": 0.9}),
-    (
-        {"frequency_penalty": 1.5, "presence_penalty": -1},
-        {},
-        {"frequency_penalty": 1.5, "presence_penalty": -1.0},
-    ),
-    ({"logit_bias": {"262": -5, "13": 3}}, {}, {"logit_bias": {262: -5.0, 13: 3.0}}),
-    ({"n": 3, "best_of": 5}, {}, {"num_return_sequences": 3, "best_of": 5}),
-    ({"stop": "a"}, {}, {"stop": "a"}),
-    ({"stop": [" the", "."] + [f"stop{i}" for i in range(20)]}, {}, {"stop": [" the", "."]}),
-    ({"user": "me"}, {"top_k": 3}, {"top_k": 3}),
-    ({}, {"min_p": 0.1, "repetition_penalty": 1.2}, {"min_p": 0.1, "repetition_penalty": 1.2}),
-    ({}, {"stop_token_ids": [262, 13]}, {"stop_token_ids": [262, 13]}),
-    ({}, {"min_tokens": 8, "ignore_eos": True}, {"min_new_tokens": 8, "ignore_eos": True}),
-    ({}, {"bad_words": ["the", "king"]}, {"bad_words": ["the", "king"]}),
-    ({}, {"structured_outputs": {"regex": r" \w+\."}}, {"regex": r" \w+\."}),
-    ({}, {"structured_outputs": {"choice": [" old", " new"]}}, {"choices": [" old", " new"]}),
-    (
-        {"stop": ["e"]},
-        {"structured_outputs": {"choice": [" old", " new"]}},
-        {"stop": ["e"], "choices": [" old", " new"]},
-    ),
-    *(
-        ({}, fields, {"json_schema": schema})
-        for fields, schema in (
-            ({"structured_outputs": {"json": {"type": "boolean"}}}, {"type": "boolean"}),
-            ({"structured_outputs": {"json": '{"type": "null"}'}}, {"type": "null"}),
-            ({"structured_outputs": {"json_object": True}}, {"type": "object"}),
-            ({"response_format": {"type": "json_object"}}, {"type": "object"}),
-            (
-                {
-                    "response_format": {
-                        "type": "json_schema",
-                        "json_schema": {"name": "x", "schema": {"type": "boolean"}},
-                    }
-                },
-                {"type": "boolean"},
-            ),
-        )
-    ),
-]
-
-
-@pytest.mark.parametrize(("fields", "extra", "options"), FIELDS)
-def test_every_field(client, lm, fields, extra, options):
+@pytest.mark.parametrize(("fields", "options"), FIELDS, ids=str)
+def test_every_field(client, lm, fields, options):
     expected = generate(lm, "The king was", seed=11, **options)
-    arguments = {"model": "bundled", "prompt": "The king was", "seed": 11, **fields}
-    answer = client.completions.create(**arguments, extra_body=extra)
+    arguments = {"model": "bundled", "prompt": "The king was", "seed": 11}
+    answer = client.completions.create(**arguments, extra_body=fields)
     texts = [c.text for c in (expected, *expected.alternatives)]
-    assert [choice.text for choice in answer.choices][: len(texts)] == texts
-    if "best_of" in fields:
-        return
-    chunks = list(client.completions.create(**arguments, extra_body=extra, stream=True))
-    assert "".join(chunk.choices[0].text for chunk in chunks) == expected.text
+    assert [choice.text for choice in answer.choices] == texts
     reason = "stop" if expected.finish_reason == "eos" else expected.finish_reason
-    assert answer.choices[0].finish_reason == chunks[-1].choices[0].finish_reason == reason
+    assert answer.choices[0].finish_reason == reason
+    if "best_of" not in fields:
+        chunks = list(client.completions.create(**arguments, extra_body=fields, stream=True))
+        parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == 0]
+        assert "".join(part.text for part in parts) == expected.text
+        assert parts[-1].finish_reason == reason
 
 
 def test_echo_and_logprobs(client, lm):

@@ -2,32 +2,13 @@
 
 import json
 
+import httpx
 import pytest
 from helpers.chat_models import CHATML, chat_model
 from helpers.server import running_server
 
-httpx = pytest.importorskip("httpx")
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package)
-
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_server(tmp_path_factory.mktemp("server"), "--model", "bundled") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        yield client
-
-
-def metrics(server):
-    return httpx.get(f"{server.url}/metrics").text
 
 
 class TestHttp:
@@ -144,36 +125,6 @@ class TestValues:
         assert texts[:4] == texts[4:]
         assert len(set(texts)) == 4
 
-    @pytest.mark.parametrize(
-        ("fields", "name"),
-        [
-            ({"stream_options": {"include_usage": True}}, "stream_options"),
-            (
-                {"stream": True, "stream_options": {"continuous_usage_stats": True}},
-                "continuous_usage_stats",
-            ),
-            ({"max_tokens": 4.5}, "max_tokens"),
-            ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
-            ({"prompt": ["a", 5]}, "prompt.1"),
-            ({"structured_outputs": {"choices": ["a"]}}, "structured_outputs.choices"),
-            ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
-            ({"use_beam_search": True}, "use_beam_search is not supported"),
-            ({"typical_p": 0.5}, "typical_p is not supported"),
-            ({"max_new_tokens": 5}, "max_new_tokens is not supported; use max_tokens"),
-            ({"truncate_prompt_tokens": -1}, "truncate_prompt_tokens"),
-            ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
-            ({"prompt": []}, "prompt is an empty list"),
-        ],
-        ids=str,
-    )
-    def test_what_cannot_be_done_is_named(self, client, fields, name):
-        response = client.post(COMPLETIONS, json=fields)
-        assert response.status_code == 400
-        error = response.json()["error"]
-        assert name in error["message"]
-        if "less than" not in name:  # two fields
-            assert error["param"].partition(".")[0] in {*fields, "n"}
-
 
 TOOLS = [
     {
@@ -209,31 +160,6 @@ class TestChat:
         body = {"messages": messages, "max_tokens": 2, **fields}
         assert client.post(CHAT, json=body).status_code == 200
 
-    @pytest.mark.parametrize(
-        ("fields", "name"),
-        [
-            ({"top_logprobs": 2}, "top_logprobs"),
-            ({"tools": [{}]}, "tools.0"),
-            ({"tools": TOOLS}, "tools is not supported unless"),
-            ({"tools": TOOLS * 2, "tool_choice": "required"}, "tools is not supported unless"),
-            ({"tools": TOOLS, "tool_choice": 123}, "tool_choice"),
-            ({"tools": TOOLS, "tool_choice": "other"}, "tool_choice"),
-            ({"tool_choice": TOOLS[0]}, "tool_choice names no function"),
-            ({"max_completion_tokens": 1, **CALL}, "max_completion_tokens"),
-            ({"messages": [{"role": "user", "content": "a " * 600}]}, "maximum context length"),
-            ({"continue_final_message": True}, "continue_final_message"),
-            ({"messages": [{"role": "user", "content": None}]}, "content"),
-        ],
-        ids=str,
-    )
-    def test_what_cannot_be_done_is_named(self, client, fields, name):
-        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **fields}
-        response = client.post(CHAT, json=body)
-        assert response.status_code == 400
-        error = response.json()["error"]
-        assert name in error["message"]
-        assert error["param"].partition(".")[0] in fields
-
     def test_messages_can_be_tokenized(self, client):
         messages = [{"role": "user", "content": "Hi"}]
         answer = client.post("/tokenize", json={"messages": messages}).json()
@@ -265,16 +191,6 @@ class TestChat:
 
 
 class TestAllFields:
-    def test_refused_fields_are_named(self, client):
-        from gpt2np.server.protocol import REFUSED
-
-        for name in REFUSED:
-            response = client.post(COMPLETIONS, json={name: ["x"]})
-            assert response.status_code == 400
-            assert name in response.json()["error"]["message"]
-            response = client.post(COMPLETIONS, json={name: None, "max_tokens": 1})
-            assert response.status_code == 200
-
     def test_other_fields_are_named_in_a_header(self, client):
         names = ["tempertaure", "max-tokens", "x\r\nX-Evil: 1", "é", "a" * 50]
         for stream in (False, True):
@@ -283,17 +199,6 @@ class TestAllFields:
             response = client.post(COMPLETIONS, content=json.dumps(body), headers=JSON)
             assert response.headers["X-Ignored-Fields"] == "user, tempertaure, max-tokens"
         assert "X-Ignored-Fields" not in client.post(COMPLETIONS, json={"max_tokens": 1}).headers
-
-    def test_messages_are_no_prompt(self, client):
-        response = client.post(COMPLETIONS, json={"messages": "The fox", "max_tokens": 1})
-        assert response.status_code == 400
-        assert "send a prompt" in response.json()["error"]["message"]
-
-    @pytest.mark.parametrize("name", ["continue_final_message", "tools", "chat_template"])
-    def test_tokenize_refuses_what_would_change_the_ids(self, client, name):
-        response = client.post("/tokenize", json={"prompt": "Hi", name: ["x"]})
-        assert response.status_code == 400
-        assert response.json()["error"]["param"] == name
 
     def test_tokenize_names_ignored_fields(self, client):
         response = client.post("/tokenize", json={"prompt": "Hi", "promt": "x"})
@@ -310,12 +215,6 @@ class TestErrors:
             response = client.request(method, path)
             assert response.status_code == status
             assert set(response.json()["error"]) == {"message", "type", "param", "code"}
-
-    def test_full_context_is_told_in_the_words_that_clients_look_for(self, client):
-        response = client.post(COMPLETIONS, json={"prompt": [5] * 600})
-        error = response.json()["error"]
-        assert error["code"] == "context_length_exceeded"
-        assert "this model's maximum context length is 512 tokens" in error["message"]
 
     def test_prompt_logprobs_have_the_number_asked_for(self, client):
         fields = {"prompt": "The fox", "echo": True, "logprobs": 5, "prompt_logprobs": 1}

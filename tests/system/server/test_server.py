@@ -14,31 +14,15 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
+import httpx
 import pytest
 from helpers.command_line import run_here
 from helpers.equal_results import assert_equal_results
 from helpers.server import running_server
 
-httpx = pytest.importorskip("httpx")
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package)
-
 PROMPTS = ["Once upon a time", "The fox", "A king", "In the", "", "1, 2, 3,", "“Où?” 🦊"]
 
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    with running_server(folder, "--model", "bundled", "--access-log") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        yield client
 
 
 @contextmanager
@@ -100,34 +84,6 @@ class TestCompletions:
         greedy = complete(client, prompt="The fox", n=3, temperature=0)["choices"]
         assert len(greedy) == 3
         assert len({choice["text"] for choice in greedy}) == 1
-
-    @pytest.mark.parametrize(
-        ("fields", "options"),
-        [
-            ({"temperature": 0}, {"temperature": 0.0}),
-            ({"temperature": 0.7, "top_k": 5}, {"temperature": 0.7, "top_k": 5}),
-            ({"top_k": -1, "top_p": 0.5}, {"top_p": 0.5}),
-            ({"min_p": 0.2}, {"min_p": 0.2}),
-            ({"presence_penalty": 1, "frequency_penalty": 0.5},) * 2,
-            ({"repetition_penalty": 1.5}, {"repetition_penalty": 1.5}),
-            ({"stop": ["a", " th"]}, {"stop": ["a", " th"]}),
-            ({"stop_token_ids": [13, 262]}, {"stop_token_ids": [13, 262]}),
-            ({"logit_bias": {"262": 8}}, {"logit_bias": {262: 8.0}}),
-            ({"bad_words": ["the"]}, {"bad_words": ["the"]}),
-            ({"ignore_eos": True, "min_tokens": 4}, {"ignore_eos": True, "min_new_tokens": 4}),
-            ({"best_of": 4}, {"best_of": 4}),
-            ({"n": 2, "best_of": 4}, {"num_return_sequences": 2, "best_of": 4}),
-            ({"structured_outputs": {"regex": " [a-f]+"}}, {"regex": " [a-f]+"}),
-            ({"structured_outputs": {"choice": [" yes", " no"]}}, {"choices": [" yes", " no"]}),
-        ],
-    )
-    def test_fields_mean_the_options_of_generate(self, client, lm, fields, options):
-        answer = complete(client, prompt="The fox", seed=3, **fields)
-        expected = generate(lm, "The fox", seed=3, **options)
-        texts = [completion.text for completion in (expected, *expected.alternatives)]
-        assert [choice["text"] for choice in answer["choices"]] == texts
-        reasons = {"eos": "stop"}.get(expected.finish_reason, expected.finish_reason)
-        assert answer["choices"][0]["finish_reason"] == reasons
 
     def test_log_probabilities_with_echo(self, client, lm):
         """What lm-evaluation-harness needs: one entry per token and one for the new token."""
@@ -244,105 +200,6 @@ class TestStreams:
         assert {chunk["usage"] for chunk in chunks} == {None}
         assert last["choices"] == []
         assert last["usage"] == complete(client, prompt="The fox", seed=2)["usage"]
-
-
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("body", "field"),
-        [
-            ({"prompt": 5}, "prompt"),
-            ({"prompt": []}, "prompt"),
-            ({"prompt": [[]], "temperature": "hot"}, "temperature"),
-            ({"temperature": -1}, "temperature"),
-            ({"logprobs": 5000}, "logprobs"),
-            ({"suffix": "x"}, "suffix"),
-            ({"response_format": {"type": "structural_tag"}}, "response_format"),
-            ({"response_format": {"type": "json_schema"}}, "response_format has no JSON Schema"),
-            ({"structured_outputs": {"json": "schema.json"}}, "structured_outputs.json: "),
-            ({"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar"),
-            ({"structured_outputs": {"regex": "("}}, "pattern"),
-            ({"use_beam_search": True}, "use_beam_search"),
-            ({"prompt": [[99999999]]}, "prompt"),
-            ({"allowed_token_ids": [99999999]}, "allowed_token_ids"),
-            ({"stop_token_ids": [99999999]}, "stop_token_ids"),
-            ({"prompt": ["a", 5]}, "prompt.1"),
-            ({"prompt": [True]}, "prompt"),
-            ({"prompt": [[1, -1]]}, "prompt.0.1: Input should be greater"),
-            ({"prompt": [1, -1]}, "prompt"),
-            ({"prompt": [5.5]}, "prompt"),
-            ({"stop": ["a", 5]}, "stop.1: "),
-            ({"structured_outputs": {"json": []}}, "structured_outputs.json: "),
-            ({"structured_outputs": {"Regex": "a"}}, "structured_outputs.Regex: Extra"),
-            ({"seed": 1 << 70}, "seed"),
-            ({"stop": 5}, "stop: "),
-            ({"best_of": 2, "stream": True}, "best_of"),
-            ({"logit_bias": {"\ud800" * 5000: 1}}, "logit_bias: "),
-            ({"logit_bias": {"\x01\r\n" * 5000: 1}}, "logit_bias"),
-            ({"model": "🦊" * 5000}, "model"),
-            ({"stop": ["\ud800"]}, "stop.0: lone surrogate at character 0"),
-            ({"prompt": [[5], "\ud800"]}, "prompt.1: lone surrogate"),
-            (
-                {"structured_outputs": {"regex": "a\ud800"}},
-                "structured_outputs.regex: lone surrogate",
-            ),
-            ({"structured_outputs": {"json": "\ud800"}}, "structured_outputs.json: "),
-            ({"logit_bias": {"99999999": 1}}, "logit_bias"),
-            ({"prompt": "a " * 5000}, "prompt"),
-            ({"prompt": ["a", "b"], "n": 1000}, "prompt"),
-            ({"n": 1000, "logprobs": 20, "max_tokens": 500}, "logprobs"),
-            ({"logprobs": 21}, "logprobs"),
-            ({"prompt_logprobs": 21}, "logprobs"),
-            ({"stop": [""]}, "stop"),
-        ],
-    )
-    def test_a_bad_field_is_named(self, client, body, field):
-        for stream in (False, True):
-            content = json.dumps({"stream": stream, **body})  # as ASCII, for lone surrogates
-            response = client.post("/v1/completions", content=content, headers=JSON)
-            assert response.status_code == (404 if "model" in body else 400), response.text
-            assert len(response.content) < 1000
-            assert field in response.json()["error"]["message"]
-
-    @pytest.mark.parametrize(
-        "content",
-        [
-            *(b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000),
-            b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-            *(b'{"prompt": "\\ud800"}', b'{"temperature": NaN}', b'{"temperature": 1e999}'),
-            b'{"seed": ' + b"1" * 100_000 + b"}",
-            b'{"logit_bias": {"1": Infinity}}',
-            b'{"prompt": [1' + b', "a"' * 500_000 + b"]}",
-            b'{"stop": [[1]' + b", [1]" * 500_000 + b"]}",
-            json.dumps({"logit_bias": dict.fromkeys(map(str, range(-200_000, 1)), 1)}).encode(),
-        ],
-        ids=lambda content: content[:20],
-    )
-    def test_malformed_bodies(self, client, content):
-        response = client.post("/v1/completions", content=content, headers=JSON)
-        assert response.status_code == 400
-        assert response.elapsed.total_seconds() < 5  # not a list of all that is wrong
-        assert len(response.content) < 1000
-        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
-
-    def test_a_byte_order_mark_is_skipped(self, client):
-        body = b'\xef\xbb\xbf{"prompt": "a", "max_tokens": 1}'
-        assert client.post("/v1/completions", content=body, headers=JSON).status_code == 200
-
-    def test_large_bodies_are_refused(self, client):
-        body = b'{"prompt": "' + b"a" * 20_000_000 + b'"}'
-        for content in (body, iter([body])):  # the second is sent in chunks
-            response = client.post("/v1/completions", content=content, headers=JSON)
-            assert response.status_code == 413
-            assert "4,194,304" in response.json()["error"]["message"]
-
-    def test_unknown_fields_are_ignored(self, client):
-        complete(client, prompt="The fox", seed=1, best=3, metadata={"a": 1}, user="me")
-
-    def test_unknown_models_and_paths(self, client):
-        response = client.post("/v1/completions", json={"model": "other"})
-        assert response.status_code == 404
-        assert response.json()["error"]["code"] == "model_not_found"
-        assert client.get("/v2").json()["error"]["message"].startswith("there is no such endpoint")
 
 
 def connect(url, receive_buffer=None):

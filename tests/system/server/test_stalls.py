@@ -12,22 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 
+import httpx
 import pytest
 from helpers.server import running_server
-
-httpx = pytest.importorskip("httpx")
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package)
 
 COMPLETIONS = "/v1/completions"
 JSON = {"Content-Type": "application/json"}
 LIMIT = 2.0  # seconds, for a machine with other work; alone, it is 0.1 to 0.3
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_server(tmp_path_factory.mktemp("stalls"), "--model", "bundled") as server:
-        yield server
 
 
 def encode(body):

@@ -5,25 +5,14 @@ import threading
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import pytest
-from helpers.server import running_server
 
 from gpt2np.interp import direction, scale, zero_head
-
-httpx = pytest.importorskip("httpx")
-for package in ("fastapi", "uvicorn", "prometheus_client"):
-    pytest.importorskip(package)
 
 PROMPT = "The little girl went to the"
 POINT = "blocks.3.resid"
 LIMIT = 0.25  # processor seconds: other programs do not lengthen them
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("server")
-    with running_server(folder, "--model", "bundled") as server:
-        yield server
 
 
 @pytest.fixture

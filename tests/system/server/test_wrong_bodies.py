@@ -1,0 +1,179 @@
+"""Wrong bodies: an error in OpenAI's form names the field that the client has sent."""
+
+import json
+
+import httpx
+import pytest
+from helpers.chat_models import chat_model
+from helpers.server import running_server
+
+from gpt2np.server.protocol import REFUSED
+
+COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
+JSON = {"Content-Type": "application/json"}
+FUNCTION = {"name": "add", "parameters": {"type": "object"}}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+WRONG_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "x"}}}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory, bundled):
+    folder = tmp_path_factory.mktemp("chat")
+    with (
+        running_server(folder, "--model", str(chat_model(folder / "chat", bundled))) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        yield client
+
+
+OF_COMPLETIONS = [  # a body, and words of the error
+    ({"prompt": 5}, "prompt"),
+    ({"prompt": []}, "prompt is an empty list"),
+    ({"prompt": [[]], "temperature": "hot"}, "temperature"),
+    ({"prompt": [[99999999]]}, "prompt"),
+    ({"prompt": ["a", 5]}, "prompt.1"),
+    ({"prompt": [True]}, "prompt"),
+    ({"prompt": [[1, -1]]}, "prompt.0.1: Input should be greater"),
+    ({"prompt": [1, -1]}, "prompt"),
+    ({"prompt": [5.5]}, "prompt"),
+    ({"prompt": [[5], "\ud800"]}, "prompt.1: lone surrogate"),
+    ({"prompt": "a " * 5000}, "prompt"),
+    ({"prompt": [5] * 600}, "this model's maximum context length is 512 tokens"),  # litellm's words
+    ({"prompt": ["a", "b"], "n": 1000}, "prompt and n ask for 2000 sequences"),
+    ({"messages": "The fox"}, "send a prompt"),
+    ({"model": "🦊" * 5000}, "there is no model"),
+    ({"temperature": -1}, "temperature"),
+    ({"seed": 1 << 70}, "seed"),
+    ({"suffix": "x"}, "suffix"),
+    ({"max_tokens": 4.5}, "max_tokens"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+    ({"truncate_prompt_tokens": -1}, "truncate_prompt_tokens"),
+    ({"stop": 5}, "stop: "),
+    ({"stop": [""]}, "stop"),
+    ({"stop": ["a", 5]}, "stop.1: "),
+    ({"stop": ["\ud800"]}, "stop.0: lone surrogate at character 0"),
+    ({"allowed_token_ids": [99999999]}, "allowed_token_ids"),
+    ({"stop_token_ids": [99999999]}, "stop_token_ids"),
+    ({"logit_bias": {"99999999": 1}}, "logit_bias"),
+    ({"logit_bias": {"\ud800" * 5000: 1}}, "logit_bias: "),
+    ({"logit_bias": {"\x01\r\n" * 5000: 1}}, "logit_bias"),
+    ({"logit_bias": {str(i): 1 for i in range(1001)}}, "logit_bias: more than 1,000 entries"),
+    *(({name: [f"a{i}" for i in range(1001)]}, name) for name in ("stop", "bad_words")),
+    *(({name: ["a" * 30_000] * 2}, name) for name in ("stop", "bad_words")),
+    ({"stop_token_ids": list(range(1001))}, "stop_token_ids"),
+    ({"logprobs": 5000}, "logprobs"),
+    ({"logprobs": 21}, "logprobs"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs"),
+    ({"n": 1000, "logprobs": 20, "max_tokens": 500}, "logprobs"),
+    ({"min_tokens": 30}, "min_tokens"),
+    ({"response_format": {"type": "structural_tag"}}, "response_format"),
+    ({"response_format": {"type": "json_schema"}}, "response_format has no JSON Schema"),
+    ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
+    ({"response_format": WRONG_SCHEMA}, "response_format, at #: type is 'x'"),
+    ({"structured_outputs": {"json": "schema.json"}}, "structured_outputs.json: "),
+    ({"structured_outputs": {"json": "{"}}, "structured_outputs.json: "),
+    ({"structured_outputs": {"json": []}}, "structured_outputs.json: "),
+    ({"structured_outputs": {"json": "\ud800"}}, "structured_outputs.json: "),
+    ({"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar"),
+    ({"structured_outputs": {"Regex": "a"}}, "structured_outputs.Regex: Extra"),
+    ({"structured_outputs": {"choices": ["a"]}}, "structured_outputs.choices"),
+    ({"structured_outputs": {"regex": "("}}, "pattern"),
+    ({"structured_outputs": {"regex": "a\ud800"}}, "structured_outputs.regex: lone surrogate"),
+    ({"structured_outputs": {"choice": ["a" * 99]}, "max_tokens": 3}, "max_tokens and the context"),
+    (
+        {"structured_outputs": {"json_object": True}, "response_format": {"type": "json_object"}},
+        "contradicts another schema",
+    ),
+    ({"max_new_tokens": 5}, "max_new_tokens is not supported; use max_tokens"),
+    *(({name: ["x"]}, f"{name} is not supported") for name in REFUSED),
+]
+OF_STREAMS = [
+    ({"stream": True, "best_of": 2}, "best_of"),
+    ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "continuous_usage"),
+]
+OF_CHATS = [
+    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "king", "content": ""}]}, "role"),
+    ({"messages": [{"role": "user", "content": 5}]}, "content"),
+    ({"messages": [{"role": "user", "content": None}]}, "content"),
+    ({"messages": [{"role": "user", "content": "a<|endoftext|>b"}]}, "<|endoftext|>"),
+    ({"messages": [{"role": "user", "content": "a " * 600}]}, "maximum context length"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"tools": [{}]}, "tools.0"),
+    ({"tools": TOOLS}, "tools is not supported unless"),
+    ({"tools": TOOLS * 2, "tool_choice": "required"}, "tools is not supported unless"),
+    ({"tools": TOOLS, "tool_choice": 123}, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": "other"}, "tool_choice"),
+    ({"tool_choice": TOOLS[0]}, "tool_choice names no function"),
+    ({"tools": TOOLS, "tool_choice": "required", "max_completion_tokens": 1}, "max_completion_tok"),
+]
+OF_TOKENIZE = [
+    *(({"prompt": "a", name: ["x"]}, name) for name in ("tools", "chat_template")),
+    ({"prompt": "a", "continue_final_message": True}, "continue_final_message"),
+    ({}, "prompt is missing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        *((COMPLETIONS, {**row[0], "stream": s}, row[1]) for row in OF_COMPLETIONS for s in (0, 1)),
+        *((COMPLETIONS, *row) for row in OF_STREAMS),
+        *((CHAT, {"messages": [{"role": "user", "content": "Hi"}], **b}, w) for b, w in OF_CHATS),
+        *((TOKENIZE, *row) for row in OF_TOKENIZE),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_a_wrong_field_is_named(client, path, body, words):
+    response = client.post(path, content=json.dumps(body), headers=JSON)  # ASCII, for surrogates
+    assert response.status_code == (404 if "model" in body else 400), response.text
+    assert len(response.content) < 1000
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert words in error["message"]
+    sent = {*body, "max_tokens", "prompt"}  # the last two have defaults
+    assert error["param"] is None or error["param"].partition(".")[0] in sent
+    is_full = "maximum context length" in error["message"]
+    assert (error["code"] == "context_length_exceeded") == is_full
+
+
+def test_null_is_no_refused_field(client):
+    body = dict.fromkeys(REFUSED) | {"max_tokens": 1}
+    assert client.post(COMPLETIONS, json=body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000),
+        b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        *(b'{"prompt": "\\ud800"}', b'{"temperature": NaN}', b'{"temperature": 1e999}'),
+        b'{"seed": ' + b"1" * 100_000 + b"}",
+        b'{"logit_bias": {"1": Infinity}}',
+        b'{"prompt": [1' + b', "a"' * 500_000 + b"]}",
+        b'{"stop": [[1]' + b", [1]" * 500_000 + b"]}",
+        json.dumps({"logit_bias": dict.fromkeys(map(str, range(-200_000, 1)), 1)}).encode(),
+    ],
+    ids=lambda content: content[:20],
+)
+def test_malformed_bodies(client, content):
+    response = client.post(COMPLETIONS, content=content, headers=JSON)
+    assert response.status_code == 400
+    assert response.elapsed.total_seconds() < 5  # not a list of all that is wrong
+    assert len(response.content) < 1000
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_byte_order_mark_is_skipped(client):
+    body = b'\xef\xbb\xbf{"prompt": "a", "max_tokens": 1}'
+    assert client.post(COMPLETIONS, content=body, headers=JSON).status_code == 200
+
+
+def test_large_bodies_are_refused(client):
+    body = b'{"prompt": "' + b"a" * 20_000_000 + b'"}'
+    for content in (body, iter([body])):  # the second is sent in chunks
+        response = client.post(COMPLETIONS, content=content, headers=JSON)
+        assert response.status_code == 413
+        assert "4,194,304" in response.json()["error"]["message"]
