@@ -114,7 +114,7 @@ class GPT2:
         The model computes in `dtype`, float32 or float64. With `weights` "int8", the matrices are
         quantized to 8-bit integers, with one scale for up to 192 inputs of an output; the quantized
         matrices take a quarter of the memory of float32 matrices. To load a model by its name, use
-        `gpt2np.load(name).model`.
+        `gpt2np.load(name).model`. Until the second pass, do not change the weights' file in place.
 
         With `exact`, the model computes in float64. Each operation gives the same bits on every
         machine, in any batch, with or without KV cache, on any number of threads
