@@ -166,12 +166,8 @@ def _map_file(path: Path) -> NDArray[np.uint8]:
         raise CheckpointError(f"cannot map {path} into memory: {error_reason(error)}") from error
 
 
-def is_mapped(array: Any) -> bool:
-    """Tell whether an array is a read-only view of a memory-mapped file."""
-    return _memory_map(array) is not None
-
-
-def _memory_map(array: Any) -> mmap.mmap | None:
+def memory_map(array: Any) -> mmap.mmap | None:
+    """Return the map of the file that an array is a read-only view of, if it is one."""
     base = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -181,7 +177,7 @@ def _memory_map(array: Any) -> mmap.mmap | None:
 
 def release(array: NDArray[Any]) -> None:
     """Free the memory of a memory-mapped array; the next access reads the file again."""
-    mapped = _memory_map(array)
+    mapped = memory_map(array)
     if sys.platform != "linux" or mapped is None:
         return
     start = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data

@@ -20,7 +20,7 @@ import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
-from gpt2np.checkpoint.safetensors_file import StoredArray, is_mapped, release
+from gpt2np.checkpoint.safetensors_file import StoredArray, memory_map, release
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import halves_long_sums, small_kernels
@@ -182,7 +182,7 @@ class Weights(Mapping[str, Array]):
     def _views(self) -> dict[str, PackedMatrix]:
         """Return the matrices in the mapped file; none if one of them must be copied."""
         arrays, matrices = self._unpacked, dict[str, PackedMatrix]()
-        if self.is_quantized or not small_kernels() or not all(map(is_mapped, arrays.values())):
+        if self.is_quantized or not small_kernels() or not all(map(memory_map, arrays.values())):
             return {}
         for name, packing in self._packings.items():
             kind = UnpackedMatrix if packing.is_transposed else PackedMatrix
