@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import html
-from importlib.metadata import PackageNotFoundError, metadata
-
 from fastapi import FastAPI
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
@@ -15,9 +12,6 @@ from gpt2np.view import MEDIA_TYPES, content_hash, joined_modules, joined_styles
 def add_playground(app: FastAPI) -> None:
     """Add the playground's page and the files that it loads."""
     contents = web_files()
-    contents["index.html"] = contents["index.html"].replace(
-        b"<!-- documentation -->", _documentation_link().encode()
-    )
     headers = {
         "Content-Security-Policy": _content_security_policy(),
         "X-Content-Type-Options": "nosniff",
@@ -35,18 +29,6 @@ def add_playground(app: FastAPI) -> None:
             raise HTTPException(404, f"there is no /playground/{name[:60]}")
         media_type = MEDIA_TYPES[name.rpartition(".")[2]]
         return Response(contents[name], media_type=media_type, headers=headers)
-
-
-def _documentation_link() -> str:
-    """Return a link to the address `Documentation` of pyproject.toml; empty without one."""
-    try:
-        urls = metadata("gpt2np").get_all("Project-URL") or []
-    except PackageNotFoundError:  # a checkout on the module path, not installed
-        urls = []
-    for label, _, url in (entry.partition(", ") for entry in urls):
-        if label == "Documentation":
-            return f' <a href="{html.escape(url)}" rel="noopener" target="_blank">Documentation</a>'
-    return ""
 
 
 def _content_security_policy() -> str:

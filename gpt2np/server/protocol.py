@@ -177,12 +177,6 @@ JSON_NAMES = {
 } | {"window": "truncate_prompt_tokens"}  # which keeps the last tokens, too
 """Option → the field of a request that has the same meaning."""
 
-_SAME_VALUES = (  # of an option and its field
-    *("temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty", "logit_bias", "bad_words", "min_new_tokens", "ignore_eos", "stop"),
-    *("stop_token_ids", "num_return_sequences", "best_of", "token_healing"),
-)
-
 
 class GenerationRequest(_Request):
     """The fields that completions and chat completions have in common; see `GenerationOptions`."""
@@ -266,7 +260,11 @@ class GenerationRequest(_Request):
         outputs, schemas = self.structured_outputs, self.schemas()
         if len(schemas) > 1:
             raise unsupported(next(reversed(schemas)), "contradicts another schema; give one")
-        given = {name: getattr(self, JSON_NAMES[name], None) for name in _SAME_VALUES}
+        given = {
+            name: getattr(self, field, None)
+            for name, field in JSON_NAMES.items()
+            if field in GenerationRequest.model_fields and name != "window"  # cut in advance
+        }
         given |= {
             "top_k": self.top_k and max(0, self.top_k),
             "top_p": sys.float_info.min if self.top_p == 0 else self.top_p,

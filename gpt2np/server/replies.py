@@ -105,14 +105,8 @@ class Reply(ABC, Generic[R]):
         return bool(options and options.include_usage)
 
     def _usage(self, n_prompt: int, n_new: int) -> Json:
-        total = n_prompt + n_new
-        return {
-            "usage": {
-                "prompt_tokens": n_prompt,
-                "completion_tokens": n_new,
-                "total_tokens": total,
-            }
-        }
+        usage = {"prompt_tokens": n_prompt, "completion_tokens": n_new}
+        return {"usage": {**usage, "total_tokens": n_prompt + n_new}}
 
     def _chunk(self, choice: Json) -> Json:
         null_usage = {"usage": None} if self._includes_usage else {}

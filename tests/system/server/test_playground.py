@@ -1093,29 +1093,6 @@ class TestStandards:
         for path in ("/playground/../app.py", "/playground/%2e%2e/app.py", "/playground/x.js"):
             assert client.get(path).status_code == 404
 
-    def test_a_link_to_the_documentation(self, monkeypatch):
-        """The page links to the address that the package's metadata names, if it names one."""
-        from email.message import Message
-
-        from fastapi import FastAPI
-        from fastapi.testclient import TestClient
-
-        from gpt2np.server import playground
-
-        def page(*urls):
-            found = Message()
-            for url in urls:
-                found["Project-URL"] = url
-            monkeypatch.setattr(playground, "metadata", lambda name: found)
-            app = FastAPI()
-            playground.add_playground(app)
-            return TestClient(app).get("/").text
-
-        assert "<a href=" not in page().partition("<footer>")[2]
-        linked = page("Issues, https://i.example", "Documentation, https://d.example/a?b=1&c=2")
-        link = '<a href="https://d.example/a?b=1&amp;c=2" rel="noopener" target="_blank">'
-        assert f"{link}Documentation</a>" in linked and "i.example" not in linked
-
     def test_two_tabs_do_not_disturb_each_other(self, open_tab, lm):
         one, two = (open_tab(reduced_motion="reduce") for _ in range(2))
         set_inputs(one, {"prompt": "The king", "seed": 1})
