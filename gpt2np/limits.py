@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import ClassVar
 
 from gpt2np.errors import InvalidArgumentError, did_you_mean, short_repr
 
@@ -28,11 +27,6 @@ class Limits:
     max_document_bytes: int = GIB  # a text from standard input, a file or a corpus
     max_cache_bytes: int = GIB  # KV caches of all running sequences together
     max_body_bytes: int = 4 * MIB  # of a request; parsing 4 MiB keeps the interpreter for 0.1 s
-
-    # No environment variable changes these.
-    max_header_seconds: ClassVar[int] = 10  # until a request's headers have arrived
-    max_body_seconds: ClassVar[int] = 60  # until a request's body has arrived
-    max_connections: ClassVar[int] = 2048
 
 
 @cache

@@ -23,6 +23,9 @@ from gpt2np.limits import limits
 from gpt2np.server.replies import error_body
 
 _LINGER = 5.0  # seconds in which the body of a refused request is discarded, as in nginx
+MAX_HEADER_SECONDS = 10  # until a request's headers have arrived
+MAX_BODY_SECONDS = 60  # until a request's body has arrived
+MAX_CONNECTIONS = 2048
 _OTHER_FILES = 512  # models, connections that have just been accepted
 
 
@@ -98,7 +101,7 @@ class Guard:
 def _limited(receive: Receive) -> Receive:
     """Return `receive` with limits on the size of the body, and on the time until its end."""
     n_bytes, is_read = 0, False
-    deadline = time.monotonic() + limits().max_body_seconds
+    deadline = time.monotonic() + MAX_BODY_SECONDS
 
     async def limited_receive() -> Message:
         nonlocal n_bytes, is_read
@@ -162,7 +165,7 @@ class Connection(H11Protocol):
     that waits for a request or for the rest of a request.
     """
 
-    max_number: ClassVar[int] = limits().max_connections
+    max_number: ClassVar[int] = MAX_CONNECTIONS
     _opened: float
     _deadline: float | None = None  # for the headers of the next request, once they have begun
 
@@ -198,22 +201,20 @@ class Connection(H11Protocol):
             self._deadline = None
             return
         if self._deadline is None:
-            self._deadline = self.loop.time() + limits().max_header_seconds
+            self._deadline = self.loop.time() + MAX_HEADER_SECONDS
         self._unset_keepalive_if_required()
         close = self.timeout_keep_alive_handler
         self.timeout_keep_alive_task = self.loop.call_at(self._deadline, close)
 
 
 def limit_connections() -> None:
-    """Allow as many open files as `Limits.max_connections` needs, or else fewer connections."""
+    """Allow as many open files as `MAX_CONNECTIONS` needs, or else fewer connections."""
     with suppress(ImportError, ValueError, OSError):  # Windows has no such limit
         import resource
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        n_files = max(soft, limits().max_connections + _OTHER_FILES)
+        n_files = max(soft, MAX_CONNECTIONS + _OTHER_FILES)
         if hard != resource.RLIM_INFINITY:
             n_files = min(n_files, hard)
-        Connection.max_number = min(
-            limits().max_connections, max(n_files - _OTHER_FILES, n_files // 4)
-        )
+        Connection.max_number = min(MAX_CONNECTIONS, max(n_files - _OTHER_FILES, n_files // 4))
         resource.setrlimit(resource.RLIMIT_NOFILE, (n_files, hard))

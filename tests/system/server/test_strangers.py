@@ -11,9 +11,9 @@ from helpers.server import running_server
 
 COMPLETIONS = "/v1/completions"
 LOWER_LIMITS = """
-from gpt2np.limits import Limits
-Limits.max_header_seconds = Limits.max_body_seconds = 1
-Limits.max_connections = 50
+from gpt2np.server import guard
+guard.MAX_HEADER_SECONDS = guard.MAX_BODY_SECONDS = 1
+guard.MAX_CONNECTIONS = guard.Connection.max_number = 50
 """
 
 
