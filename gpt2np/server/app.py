@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 from fastapi import FastAPI, Request
@@ -48,6 +48,7 @@ from gpt2np.server.protocol import (
     DetokenizeRequest,
     FieldError,
     GenerationRequest,
+    TeachRequest,
     TokenizeRequest,
 )
 from gpt2np.server.replies import (
@@ -59,6 +60,7 @@ from gpt2np.server.replies import (
     error_body,
     event,
 )
+from gpt2np.server.teach import Taught, teach_page
 
 _INVALID = "invalid_request_error"
 _ERRORS: list[tuple[type[Exception], int, str, str | None]] = [
@@ -80,13 +82,17 @@ class Server:
         metrics: the metrics of /metrics.
         engines: the engine of each model, by name.
         templates: the chat template of each model that has one, by name.
+        taught: the models that learn a page for one client each.
         started: when the models were loaded, in seconds since 1970.
+        is_ending: tells whether streams without an end should end.
     """
 
     def __init__(self, models: Sequence[LanguageModel], options: ServerOptions) -> None:
         self.options, self.metrics, self.started = options, Metrics(), int(time.time())
         self.engines: dict[str, Engine] = {}
         self.templates: dict[str, ChatTemplate] = {}
+        self.taught = Taught()
+        self.is_ending: Callable[[], bool] = lambda: False
         for lm in models:
             if lm.name in self.engines:
                 raise InvalidArgumentError(f"model {lm.name} is given twice", param="model")
@@ -99,6 +105,8 @@ class Server:
         """Return the engine of a model; None means the first model."""
         if model is None:
             return next(iter(self.engines.values()))
+        if model in self.taught.engines:
+            return self.taught.engines[model]
         if model not in self.engines:
             names = ", ".join(self.engines)
             message = f"there is no model {short_repr(model)}; there are: {names}"
@@ -148,6 +156,17 @@ def _add_generation(app: FastAPI, server: Server) -> None:
         render = partial(_chat_prompt, server, engine.lm, body)
         return await _answer(request, engine, reply, [render])
 
+    @app.post("/api/teach")
+    async def teach(request: Request, body: TeachRequest) -> Response:
+        """Teach a copy of a model a page of text; the copy lives as long as the connection."""
+        engine = server.engine(body.model)
+        stream = teach_page(server.taught, engine, body.text, server.is_ending)
+
+        async def begin() -> Response:
+            return _stream_response(await anext(stream), stream)
+
+        return await engine.answer(request, begin())
+
 
 async def _answer(
     request: Request,
@@ -169,7 +188,7 @@ async def _answer(
         if not body.stream:
             return Response(await respond(running, reply), media_type="application/json")
         stream = events(running, reply)
-        return _stream_response(body, await anext(stream), stream)  # an error here is a status
+        return _stream_response(await anext(stream), stream, body)  # an error here is a status
 
     with _naming_fields(body):
         return _naming_ignored(body, await engine.answer(request, begin()))
@@ -198,14 +217,14 @@ def _naming_ignored(body: GenerationRequest | TokenizeRequest, response: Respons
 
 
 def _stream_response(
-    request: GenerationRequest, first: bytes, stream: AsyncGenerator[bytes, None]
+    first: bytes, stream: AsyncGenerator[bytes, None], request: GenerationRequest | None = None
 ) -> Response:
     """Return the response of a stream whose first events have come."""
 
     async def body() -> AsyncIterator[bytes]:
         yield first
         try:
-            with _naming_fields(request):
+            with _naming_fields(request) if request else nullcontext():
                 async for data in stream:
                     yield data
         except Exception as failure:

@@ -546,6 +546,13 @@ class DirectionRequest(_ClosedRequest):
     point: str = Field(pattern=r"^blocks\.\d+\.resid$", max_length=30)
 
 
+class TeachRequest(_ClosedRequest):
+    """The body of POST /api/teach."""
+
+    model: AnyText | None = None
+    text: Annotated[str, Field(max_length=20_000, description="The page to learn.")]
+
+
 class ExplainRequest(_ClosedRequest):
     """The body of POST /api/explain."""
 

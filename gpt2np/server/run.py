@@ -52,6 +52,7 @@ def serve(
             signal.signal(sig, running.handle_exit)
         name = f"[{host}]" if ":" in host else host
         on_ready(list(server.engines), f"http://{name}:{listener.getsockname()[1]}")
+        server.is_ending = lambda: running.should_exit
         running.run(sockets=[listener])
 
 

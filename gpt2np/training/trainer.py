@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +28,7 @@ from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.model import GPT2
 from gpt2np.model.plain import arrange_arrays
 from gpt2np.model.tape import Tape
+from gpt2np.runtime.hooked_context import Hook
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.training.adamw import AdamW, learning_rate
 from gpt2np.training.curve import loss_curve
@@ -151,19 +152,17 @@ class Trainer:
         loss = 0.0
         has_dropout = any(dropout_rates(options).values())
         with single_threaded_blas():
-            w = arrange_arrays(self._config, self.weights)
             for start in range(0, count, size):
                 dropout = Dropout(options, [options.seed, step, start], size)
-                context = Tape(
+                losses = add_gradients(
                     self._config,
-                    list(rows[start : start + size, :-1]),
+                    self.weights,
+                    list(rows[start : start + size]),
+                    gradients,
+                    n_targets=count * self._length,
                     hook=dropout if has_dropout else None,
-                    weight_gradients=gradients,
                 )
-                logits, targets = gpt2(context, w), rows[start : start + size, 1:].reshape(-1)
-                losses = context.cross_entropy(logits, targets, 1 / (count * self._length))
                 loss += float(losses.mean(dtype=np.float64)) / options.gradient_accumulation_steps
-                gpt2_backward(context, w, logits)
             self._optimizer.update(gradients, learning_rate(step, options), options)
         if not math.isfinite(loss):
             raise GPT2NPError(f"the loss of step {step + 1:,} is {loss}; lower the learning rate")
@@ -241,6 +240,28 @@ class Trainer:
             self._tokenizer.save(model)
             atomic_write_text(model / "loss.svg", loss_curve(self.losses, self.evaluations))
         self._state_file.unlink()
+
+
+def add_gradients(
+    config: GPT2Config,
+    weights: Mapping[str, Array],
+    sequences: Sequence[IntArray],
+    gradients: MutableMapping[str, Array],
+    *,
+    n_targets: int,
+    hook: Hook | None = None,
+) -> Array:
+    """Add the gradients of the loss of some sequences, divided by `n_targets`, to `gradients`.
+
+    Returns the loss of each token after the first of its sequence, in nats.
+    """
+    w = arrange_arrays(config, weights)
+    inputs = [ids[:-1] for ids in sequences]
+    context = Tape(config, inputs, hook=hook, weight_gradients=gradients)
+    logits, targets = gpt2(context, w), np.concatenate([ids[1:] for ids in sequences])
+    losses: Array = context.cross_entropy(logits, targets, 1 / n_targets)
+    gpt2_backward(context, w, logits)
+    return losses
 
 
 def _new_config(tokenizer: Tokenizer, options: TrainerOptions) -> GPT2Config:

@@ -1,0 +1,144 @@
+"""Fine-tuning on a page of text while a client listens: the events of POST /api/teach.
+
+The taught model lives as long as the connection: a client that disconnects forgets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.language_model import LanguageModel
+from gpt2np.model import GPT2
+from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, Metrics, UnavailableError, run_on
+from gpt2np.server.replies import Json, event
+from gpt2np.training.teach import N_STEPS, read_weights, request_bytes
+
+_MAX_TOKENS = 512  # of a page
+_MAX_WEIGHTS = 20_000_000  # a training takes 16 bytes for each, and up to 0.3 GB for the page
+_MAX_SECONDS = 300.0
+_MAX_TAUGHT = 8  # models at a time
+_MAX_RUNNING = 4  # sequences of a taught model
+_PROGRAM = """
+import sys
+sys.path[:] = sys.argv[1:]
+from gpt2np.training.teach import teach_stdin
+teach_stdin()
+"""
+
+
+@dataclass
+class Taught:
+    """The taught models of a server.
+
+    Attributes:
+        engines: the engine of each model, by a name that only its client knows.
+        training: held while a model is trained, so that only one is.
+    """
+
+    engines: dict[str, Engine] = field(default_factory=dict)
+    training: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+async def teach_page(
+    taught: Taught, engine: Engine, text: str, is_ending: Callable[[], bool]
+) -> AsyncGenerator[bytes, None]:
+    """Teach a model a text; yield the events, and then wait for the client to disconnect.
+
+    The first event has the name of the taught model, which exists from the first event with
+    `is_ready` on. Each further event has the number of steps taken, and the loss after them.
+
+    Raises:
+        InvalidArgumentError: the model or the text is too large, or the text is too short.
+        UnavailableError: another page is being taught, or there are too many taught models.
+        GPT2NPError: the training has failed.
+    """
+    lm = engine.lm
+    ids = await run_on(PREPARATION, lm.tokenizer.encode, text, disallowed_special=())
+    _check(lm, ids)
+    if taught.training.locked():
+        raise UnavailableError("the server is learning another page; try again in a few seconds")
+    if len(taught.engines) >= _MAX_TAUGHT:
+        raise UnavailableError(f"{_MAX_TAUGHT} pages are learnt; one must be forgotten first")
+    name = f"{lm.name} taught {token_hex(8)}"
+    try:
+        async with taught.training, aclosing(_train(lm, ids)) as messages:
+            yield event({"model": name, "n_tokens": len(ids), "n_steps": N_STEPS})
+            async for message, data in messages:
+                if data:
+                    taught.engines[name] = await run_on(LONG_WORK, _taught, engine, name, data)
+                yield event({**message, "is_ready": bool(data)})
+                if is_ending():
+                    return
+        yield event({"is_done": True})
+        while not is_ending():
+            await asyncio.sleep(1)
+            yield b": kept\n\n"  # fails if the client is gone
+    finally:
+        taught.engines.pop(name, None)
+
+
+def _check(lm: LanguageModel, ids: Sequence[int]) -> None:
+    n_weights = sum(array.size for array in lm.model.weights.values())
+    if n_weights > _MAX_WEIGHTS:
+        raise InvalidArgumentError(
+            f"{lm.name} has {n_weights / 1e6:,.0f} million weights; teaching takes up to "
+            f"{_MAX_WEIGHTS / 1e6:,.0f} million, as the bundled model has fewer",
+            param="model",
+        )
+    if not 2 <= len(ids) <= _MAX_TOKENS:
+        message = f"the page has {len(ids):,} tokens; it needs 2 to {_MAX_TOKENS}"
+        raise InvalidArgumentError(message, param="text")
+
+
+async def _train(lm: LanguageModel, ids: Sequence[int]) -> AsyncGenerator[tuple[Json, bytes], None]:
+    """Run the training in a process; yield each of its messages, with the weights that follow it.
+
+    However the caller ends, the process does, too. If this process is killed, the other one ends
+    after its step.
+    """
+    model = lm.model
+    request = await run_on(PREPARATION, request_bytes, model.config, model.weights, ids)
+    pipe = asyncio.subprocess.PIPE
+    arguments = ("-c", _PROGRAM, *sys.path)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, stdin=pipe, stdout=pipe
+    )
+    assert process.stdin and process.stdout
+    timer = asyncio.get_running_loop().call_later(_MAX_SECONDS, process.kill)
+    step = 0
+    try:
+        process.stdin.write(request)
+        process.stdin.write_eof()
+        with suppress(asyncio.IncompleteReadError):
+            while line := await process.stdout.readline():
+                message = json.loads(line)
+                data = await process.stdout.readexactly(message.pop("n_bytes"))
+                step = message["step"]
+                yield message, data
+        if step < N_STEPS:
+            raise GPT2NPError(
+                f"the training ended after {step} of {N_STEPS} steps: it took more than "
+                f"{_MAX_SECONDS:g} seconds, or memory ran out"
+            )
+    finally:
+        timer.cancel()
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _taught(engine: Engine, name: str, data: bytes) -> Engine:
+    """Return an engine for a model with other weights."""
+    lm = engine.lm
+    model = GPT2(lm.model.config, read_weights(data))
+    taught = LanguageModel(
+        model, lm.tokenizer, name=name, defaults=lm.defaults, eos_token_ids=lm.eos_token_ids
+    )
+    return Engine(taught, Metrics(), replace(engine.options, max_running=_MAX_RUNNING))

@@ -1,0 +1,87 @@
+"""Fine-tuning on one page of text: the program of the process that a server starts for it.
+
+stdin holds the model and the page (`request_bytes`). stdout gets a line of JSON for each step; if
+the line has `n_bytes`, the weights follow, as an .npz file of so many bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.blas import single_threaded_blas
+from gpt2np.training.adamw import AdamW, learning_rate
+from gpt2np.training.options import TrainerOptions
+from gpt2np.training.trainer import add_gradients
+
+N_STEPS = 60
+SNAPSHOT_STEPS = 20  # between two copies of the weights that the server gets
+_LENGTH = 128  # tokens of a sequence
+_OPTIONS = TrainerOptions(max_steps=N_STEPS, warmup_steps=5, weight_decay=0.0)
+
+
+def teach(config: GPT2Config, weights: dict[str, Array], ids: IntArray) -> Iterator[float]:
+    """Fine-tune weights on a text, in place; yield the loss before each step, and after the last.
+
+    Each step trains on the whole text, cut into sequences at places that change from step to step,
+    so that the model goes on from any place without the text before it. Losses are in nats per
+    token.
+    """
+    first, second = ({name: np.zeros_like(w) for name, w in weights.items()} for _ in range(2))
+    optimizer = AdamW(weights, first, second)
+    rng, length, last = np.random.default_rng(0), min(_LENGTH, config.n_positions), len(ids) - 1
+    for step in range(N_STEPS + 1):
+        cuts = [0, *range(int(rng.integers(1, length + 1)), last, length), last]
+        sequences = [ids[i : j + 1] for i, j in zip(cuts[:-1], cuts[1:], strict=True)]
+        gradients: dict[str, Array] = {}
+        with single_threaded_blas(), np.errstate(all="ignore"):
+            losses = add_gradients(config, weights, sequences, gradients, n_targets=last)
+            yield float(losses.mean(dtype=np.float64))
+            optimizer.update(gradients, learning_rate(step, _OPTIONS), _OPTIONS)
+
+
+def request_bytes(config: GPT2Config, weights: Mapping[str, Array], ids: Sequence[int]) -> bytes:
+    """Return a model and the token ids of a page, as `teach_stdin` reads them."""
+    arrays = {name: np.asarray(array, np.float32) for name, array in weights.items()}
+    return _npz({**arrays, "config": np.array(json.dumps(asdict(config))), "ids": np.array(ids)})
+
+
+def read_weights(data: bytes) -> dict[str, Array]:
+    """Return the weights of a snapshot."""
+    with np.load(io.BytesIO(data)) as file:
+        return dict(file)
+
+
+def teach_stdin() -> None:
+    """Teach the model of stdin; end quietly when nobody reads stdout any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this process
+    if hasattr(os, "nice"):
+        os.nice(10)  # the server's streams go first
+    given = read_weights(sys.stdin.buffer.read())
+    config = json.loads(str(given.pop("config")))
+    config["eos_token_ids"] = tuple(config["eos_token_ids"])
+    ids = given.pop("ids")
+    try:
+        for step, loss in enumerate(teach(GPT2Config(**config), given, ids)):
+            is_due = step and step % SNAPSHOT_STEPS == 0
+            data = _npz(given) if is_due else b""
+            line = json.dumps({"step": step, "loss": loss, "n_bytes": len(data)})
+            sys.stdout.buffer.write(line.encode() + b"\n" + data)
+            sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        os._exit(1)  # Python would try to write again
+
+
+def _npz(arrays: Mapping[str, Array]) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()

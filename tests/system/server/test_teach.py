@@ -1,0 +1,160 @@
+"""POST /api/teach: a model learns a page while its client listens, and forgets it afterwards."""
+
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from helpers.paths import CHECKOUT
+from helpers.server import running_server
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.server import teach
+from gpt2np.training.teach import N_STEPS, SNAPSHOT_STEPS
+
+PAGE = (CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt").read_text()
+PROMPT = {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0}
+MEMORIZED = " there was a little red fox who lived under the roots of an old o"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running_server(tmp_path_factory.mktemp("server"), "--model", "bundled") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with httpx.Client(base_url=server.url, timeout=300) as client:
+        yield client
+
+
+@contextmanager
+def teaching(client, text=PAGE):
+    """Yield the events of a page that is taught, until the block ends."""
+    with client.stream("POST", "/api/teach", json={"text": text}) as response:
+        assert response.status_code == 200, response.read()
+        lines = response.iter_lines()
+        yield (json.loads(line[6:]) for line in lines if line.startswith("data: "))
+
+
+def write(client, model="bundled"):
+    response = client.post("/v1/completions", json={**PROMPT, "model": model})
+    return response.status_code, response.json().get("choices", [{}])[0].get("text")
+
+
+def processes(pid):
+    """The processes that a process has started."""
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for child in " ".join(path.read_text() for path in children).split()]
+
+
+def is_alive(pid):
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(is_true, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_page_is_learned_beside_the_old_model_and_forgotten(server, client):
+    before = write(client)
+    with teaching(client) as events:
+        first = next(events)
+        assert first["n_steps"] == N_STEPS and 300 < first["n_tokens"] < 400
+        found = []
+        for event in events:
+            if "is_done" in event:
+                break
+            found.append(event)
+            if event["step"] == SNAPSHOT_STEPS:
+                assert write(client, first["model"])[0] == 200
+        losses = [event["loss"] for event in found]
+        assert [event["step"] for event in found] == list(range(N_STEPS + 1))
+        assert losses[0] > 2.5 and max(losses[-5:]) < 0.2
+        assert write(client, first["model"]) == (200, MEMORIZED)
+        assert write(client) == before
+        assert not processes(server.process.pid)
+        names = [model["id"] for model in client.get("/v1/models").json()["data"]]
+        assert names == ["bundled"]  # the page is its client's own
+    wait_until(lambda: write(client, first["model"])[0] == 404)
+    assert write(client) == before
+
+
+def test_a_client_that_closes_in_the_middle_ends_the_process(server, client):
+    with teaching(client) as events:
+        name = next(events)["model"]
+        assert next(events)["step"] == 0
+        assert len(processes(server.process.pid)) == 1
+    wait_until(lambda: not processes(server.process.pid))
+    assert write(client, name)[0] == 404
+
+
+def test_a_second_page_is_refused_while_one_is_learned(client):
+    with teaching(client) as events:
+        next(events)
+        response = client.post("/api/teach", json={"text": PAGE})
+        assert response.status_code == 503 and "another page" in response.text
+    wait_until(lambda: _starts(client))
+
+
+def _starts(client):
+    with client.stream("POST", "/api/teach", json={"text": PAGE}) as response:
+        return response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fox " * 600, "it needs 2 to 512"),
+        ("", "the page has 0 tokens"),
+        ("x" * 20_001, "at most 20000 characters"),
+    ],
+)
+def test_a_text_of_the_wrong_length_is_refused(client, text, message):
+    response = client.post("/api/teach", json={"text": text})
+    assert response.status_code == 400 and message in response.text
+
+
+def test_a_model_that_is_too_large_is_refused(lm, monkeypatch):
+    monkeypatch.setattr(teach, "_MAX_WEIGHTS", 5_000_000)
+    with pytest.raises(InvalidArgumentError, match="has 6 million weights; teaching takes up to 5"):
+        teach._check(lm, [1, 2, 3])
+
+
+def test_other_streams_go_on_while_a_page_is_learned(client):
+    fields = {"prompt": "Once", "max_tokens": 300, "stream": True, "seed": 1}
+    with ThreadPoolExecutor(1) as pool, teaching(client) as events:
+        next(events), next(events)
+
+        def read():
+            with client.stream("POST", "/v1/completions", json=fields) as response:
+                return sum(line.startswith("data: {") for line in response.iter_lines())
+
+        assert pool.submit(read).result(60) > 50
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_that_ends_leaves_no_process(tmp_path, kind):
+    with (
+        running_server(tmp_path, "--model", "bundled") as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+        teaching(client) as events,
+    ):
+        next(events), next(events)
+        (child,) = processes(server.process.pid)
+        os.kill(server.process.pid, kind)
+        server.process.wait(20)
+        wait_until(lambda: not is_alive(child))
+        assert "Traceback" not in server.log.read_text()
