@@ -50,7 +50,7 @@ export async function usePrompt() {
 /** Show the prompt as a text to be typed. */
 function editPrompt() {
   $("write-form").dataset.mode = "prompt";
-  for (const id of ["story", "intact", "story-name", "retry", "edit"]) $(id).hidden = true;
+  for (const id of ["story", "intact", "story-name", "retry", "edit", "guide"]) $(id).hidden = true;
   $("generate").textContent = "Write ▷";
   $("prompt").hidden = false;
   $("prompt").focus();

@@ -1,5 +1,5 @@
 // What the picture shows when one goes into it: a block, a head, a score, a token.
-// A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x,
+// A scene is { says, items, paint, at, tables }; `items` are texts and buttons in CSS pixels, `at(x,
 // y)` says what is under the pointer.
 
 import {

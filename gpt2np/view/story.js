@@ -58,6 +58,7 @@ export function setBusy(controller) {
   $("write-form").dataset.mode = hasText || controller ? "story" : "prompt";
   $("generate").textContent = controller ? "Stop" : hasText ? "Write on ▷" : "Write ▷";
   for (const id of ["retry", "edit"]) $(id).hidden = Boolean(controller) || !hasText;
+  $("guide").hidden = Boolean(controller) || !hasText;
   $("prompt").hidden = hasText || Boolean(controller);
 }
 
