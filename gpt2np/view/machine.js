@@ -309,10 +309,14 @@ export function createMachine(
     draw.show(pass, shown.token, shown.drawn);
     const isNext = view.line === pass.count - 1;
     answerTitle.replaceChildren(...(rows ? titleOf(kind) : []));
-    const listed = (rows ?? []).slice(0, place.bars);
     const isFinal = Boolean(rows) && (kind === "draw" || kind === "answer") && isNext;
-    const followed = kind === "draw" && rows?.find(({ id }) => id === shown.token);
-    if (followed && !listed.includes(followed)) listed[listed.length - 1] = followed;
+    const followed = kind === "draw" ? rows?.find(({ id }) => id === shown.token) : undefined;
+    const [likeliest] = shown.was?.keys() ?? []; // before a change: it stays in sight
+    const before = isFinal ? rows.find(({ id }) => id === likeliest) : undefined;
+    const first = [followed, before].filter(Boolean);
+    const listed = [...new Set([...first, ...(rows ?? [])])]
+      .slice(0, place.bars)
+      .sort((a, b) => b.p - a.p);
     const most = Math.max(...listed.map(({ p }) => p), LEAST_BAR);
     const nameOf = (id) => {
       if (!isFinal) return isNext ? nextChipOf(pass, id) : chipOf(pass, id);

@@ -75,7 +75,7 @@ async function showEffects() {
   try {
     for (const cell of cells) {
       const without = changes(new Set([...state.off, cell.dataset.part]));
-      const body = { ...requestNext(context, token, without), include: [] };
+      const body = { ...requestNext(context, [token], without), include: [] };
       const effect = probability(await postJson("api/inspect", body), token) - before;
       if (mine !== shown) return;
       effects.push(effect);

@@ -124,15 +124,26 @@ function drawOf(index) {
   return node?.draw ? { seed: node.draw[0], n_drawn: node.draw[1] } : {};
 }
 
-export const requestNext = (context, token, more = {}) => ({
+export const requestNext = (context, tokens, more = {}) => ({
   model: state.model.id,
   prompt: context,
-  tokens: token === null ? null : [token],
+  tokens: tokens.length ? tokens : null,
   include: ["lens", "neurons", "lines"],
   ...sampling(),
   ...more,
 });
 
-/** Ask the server what follows `context`, of which `token` came; the answer is cached. */
-export const askNext = (context, token, draw = drawOf(context.length), off = state.off) =>
-  once("api/inspect", requestNext(context, token, { ...draw, ...changes(off) }));
+/**
+ * Ask the server what follows `context`, of which `token` came; the answer is cached. `others` are
+ * further tokens to describe.
+ */
+export const askNext = (
+  context,
+  token,
+  draw = drawOf(context.length),
+  off = state.off,
+  others = [],
+) => {
+  const tokens = [...new Set([token, ...others])].filter((id) => id !== null);
+  return once("api/inspect", requestNext(context, tokens, { ...draw, ...changes(off) }));
+};

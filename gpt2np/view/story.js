@@ -178,10 +178,15 @@ let asked = 0; // the number of the latest pass to show
 export async function showPass(context, token, options = {}) {
   const number = ++asked;
   $("machine").setAttribute("aria-busy", "true");
-  const [described, intact] = await Promise.all([
-    askNext(context, token, options.draw),
-    state.off.size ? askNext(context, token, options.draw, new Set()) : null,
-  ]).finally(() => number === asked && $("machine").removeAttribute("aria-busy"));
+  const ask = async () => {
+    const { draw } = options;
+    if (!state.off.size) return [await askNext(context, token, draw), null];
+    const intact = await askNext(context, token, draw, new Set());
+    return [await askNext(context, token, draw, state.off, [intact.next[0].id]), intact];
+  };
+  const [described, intact] = await ask().finally(
+    () => number === asked && $("machine").removeAttribute("aria-busy"),
+  );
   if (number !== asked) return null;
   const { temperature, top_k, top_p } = readSettings();
   const filters = [`temperature ${temperature}`, top_k && `top-k ${top_k}`];

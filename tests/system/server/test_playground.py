@@ -497,8 +497,11 @@ class TestSwitchedOff:
         look_at(tab, len(context))
         set_moment(tab, 14)
         logits = trace(lm, context, "logits", interventions=hook)["logits"][-1]
-        for token_id, p in cells(tab, ".machine-bars li"):
+        rows = dict(cells(tab, ".machine-bars li"))
+        for token_id, p in rows.items():
             assert p == pytest.approx(softmax(logits)[token_id], abs=1e-6)
+        likeliest = int(lm.model.forward([context])[-1].argmax())
+        assert likeliest in rows  # what it was before stays in sight
         assert tab.locator(f'.cell[data-part="{part}"][aria-pressed=true]').count() == 1
         tab.click("#parts-on")
         tab.wait_for_selector("#story-name", state="hidden")
