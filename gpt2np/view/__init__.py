@@ -44,7 +44,6 @@ from typing import Any
 MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 """Media types of the front end's files, by suffix."""
 
-_COMMENTS = ("//", "/*", "* ", "*/")
 _STYLES = ("colors.css", "style.css", "machine.css")
 
 
@@ -61,7 +60,7 @@ def joined_modules() -> str:
     """Return embedded.js and the modules that it needs as one module, which imports nothing."""
     bodies: dict[str, str] = {}
     _collect("embedded.js", bodies)
-    return _without_comments("".join(bodies.values()))
+    return _without_comments("".join(bodies.values()), ("//", "/*", "* ", "*/"))
 
 
 def _collect(name: str, bodies: dict[str, str]) -> None:
@@ -84,17 +83,17 @@ def _collect(name: str, bodies: dict[str, str]) -> None:
 
 def joined_styles() -> str:
     """Return the style sheets of a page of one file."""
-    return _without_comments("".join(map(_read, _STYLES)))
+    return _without_comments("".join(map(_read, _STYLES)), ("/*",))
 
 
-def _without_comments(source: str) -> str:
-    """Drop the lines that are comments, and indentation, so that pages are smaller.
+def _without_comments(source: str, starts: tuple[str, ...]) -> str:
+    """Drop the lines that begin as comments do, and indentation, so that pages are smaller.
 
     No text in the sources runs over several lines, and Prettier puts comments on lines of their
     own, or behind code.
     """
     lines = (line.strip() for line in source.splitlines())
-    return "".join(f"{line}\n" for line in lines if line and not line.startswith(_COMMENTS))
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith(starts))
 
 
 def machine_page(description: Mapping[str, Any], title: str) -> str:

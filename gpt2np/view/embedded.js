@@ -19,6 +19,6 @@ const source = {
 const machine = createMachine(find("#machine"), { source });
 machine.show(described, { token: described.draw?.id ?? null });
 const text = machine.pass.texts.map((each) => (each === "·" ? "" : visible(each))).join("");
-find("#machine").before(element("p", { class: "embedded-text", dir: "auto" }, text));
+if (!document.title.includes(text)) find("#machine").before(element("p", { dir: "auto" }, text));
 find("#machine").append(machine.heads, machine.tables);
 document.documentElement.dataset.ready = "true";

@@ -13,7 +13,7 @@ from gpt2np import GPT2, CheckpointError, ContextLengthError, InvalidArgumentErr
 from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import trace
 from gpt2np.interp.weights import nearest_tokens
-from gpt2np.view import joined_modules, script_json, web_files
+from gpt2np.view import joined_modules, joined_styles, script_json, web_files
 
 
 def content(page):
@@ -42,6 +42,12 @@ def test_joined_modules_come_once_each_after_their_imports():
     assert places == sorted(places) and joined.count(lines[0]) == 1
     assert not re.search(r"^(import|export)\b| from \"\./", joined, re.MULTILINE)
     assert "unhandledrejection" in files["app.js"].decode() and "unhandledrejection" not in joined
+
+
+def test_joined_styles_have_every_rule():
+    names = ("colors.css", "style.css", "machine.css")
+    whole = "".join(web_files()[name].decode() for name in names)
+    assert joined_styles().count("{") == whole.count("{")
 
 
 def test_no_text_of_the_sources_runs_over_lines():

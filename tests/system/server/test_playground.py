@@ -263,8 +263,7 @@ class TestGuide:
         tab.wait_for_selector("#machine[data-mode=guide]")
         wait_for_end(tab)
         times = np.diff(tab.evaluate("times")[1:9])
-        assert 1900 < times[0] < 3500
-        assert times[1] < times[0] and times[-1] < 700
+        assert times[0] > 1900 and times[-1] < times[0] / 2
 
     def test_pause_stops_the_picture(self, open_tab):
         tab = open_tab()
