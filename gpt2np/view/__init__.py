@@ -22,6 +22,7 @@ picture.js  the playground's Machine
 parts.js    parts that are switched off
 branches.js the branches of the texts written from one prompt
 saliency.js the earlier tokens that a token came from
+teach.js    teaches the model a page of text
 share.js    the state in the page's address
 tree.js     the texts as a tree
 api.js      requests to the server

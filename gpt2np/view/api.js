@@ -88,7 +88,8 @@ export function streamCompletion(body, signal) {
   );
 }
 
-async function* readEvents(asked) {
+/** Yield the data of server-sent events of an answer that was asked for. */
+export async function* readEvents(asked) {
   const response = await asked;
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
@@ -104,6 +105,7 @@ async function* readEvents(asked) {
     const events = buffer.split("\n\n");
     buffer = events.pop();
     for (const event of events) {
+      if (event.startsWith(":")) continue; // a comment keeps the connection open
       const data = event.slice("data: ".length);
       if (data === "[DONE]") return;
       const content = JSON.parse(data);

@@ -4,10 +4,19 @@ import { getJson, onConnection, post, setKey } from "./api.js";
 import { startBranches } from "./branches.js";
 import { startParts } from "./parts.js";
 import { machine } from "./picture.js";
-import { showModels, showPrompt, startPrompt } from "./prompt.js";
+import { showModels, showPrompt, startPrompt, useWeights } from "./prompt.js";
 import { restore, save, startShare, wantedModel } from "./share.js";
-import { SETTINGS, allIds, correctSetting, sampling, showSettings, state } from "./state.js";
+import {
+  SETTINGS,
+  allIds,
+  correctSetting,
+  readSettings,
+  sampling,
+  showSettings,
+  state,
+} from "./state.js";
 import { pin, setStatus, showError, startStory } from "./story.js";
+import { createTeach } from "./teach.js";
 import { $, button } from "./view.js";
 
 addEventListener("unhandledrejection", (event) => {
@@ -48,13 +57,20 @@ for (const name of SETTINGS) {
   });
 }
 
-// ---- more
+// ---- what opens below
 
-$("more-button").addEventListener("click", () => {
-  const isOpen = $("more").hidden;
-  $("more").hidden = !isOpen;
-  $("more-button").setAttribute("aria-expanded", String(isOpen));
-  if (isOpen) $("more").scrollIntoView({ block: "start" });
+for (const name of ["teach", "more"])
+  $(`${name}-button`).addEventListener("click", () => {
+    const isOpen = $(name).hidden;
+    $(name).hidden = !isOpen;
+    $(`${name}-button`).setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) $(name).scrollIntoView({ block: "start" });
+  });
+
+createTeach($("teach"), {
+  model: () => state.model.id,
+  request: () => ({ ...readSettings(), prompt: $("prompt").value }),
+  onModel: useWeights,
 });
 
 /** Open the page of `gpt2np explain` for the text before the chosen token. */

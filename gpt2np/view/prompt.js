@@ -79,6 +79,12 @@ async function useModel(name) {
     .join(" · ");
 }
 
+/** Go on with other weights of the same model, from the same prompt. */
+export async function useWeights(id) {
+  state.model = { ...state.model, id };
+  await setPrompt($("prompt").value);
+}
+
 /** Open the page with these models, the first or `wanted` chosen. */
 export async function showModels(names, wanted) {
   state.models = names;

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -158,3 +159,74 @@ def test_a_server_that_ends_leaves_no_process(tmp_path, kind):
         server.process.wait(20)
         wait_until(lambda: not is_alive(child))
         assert "Traceback" not in server.log.read_text()
+
+
+class TestPage:
+    @pytest.fixture
+    def tab(self, browser, server):
+        tab = browser.new_context(viewport={"width": 1280, "height": 720}).new_page()
+        tab.goto(server.url)
+        tab.locator("html[data-ready=true]").wait_for()
+        yield tab
+        tab.context.close()
+
+    @pytest.mark.parametrize(
+        ("text", "page", "found"),
+        [
+            (
+                "and then the Fox ran home.",
+                "The fox ran off. Then the fox ran!",
+                [4, "then the Fox ran"],
+            ),
+            ("don’t stop", "they don’t", [1, "don’t"]),
+            ("a b", "c d", [0, ""]),
+            ("", "", [0, ""]),
+        ],
+    )
+    def test_the_longest_run_of_words(self, tab, text, page, found):
+        script = """async ([text, page]) => {
+            const { longestRun } = await import("./playground/teach.js");
+            const { count, start, end } = longestRun(text, page);
+            return [count, text.slice(start, end)];
+        }"""
+        assert tab.evaluate(script, [text, page]) == found
+
+    def test_teach_then_forget(self, tab, client):
+        tab.fill("#prompt", "Once upon a time")
+        tab.click("#teach-button")
+        tab.fill("#teach-text", PAGE)
+        tab.click("#teach .primary")
+        says = tab.locator("#teach [role=status]")
+        tab.locator("#teach dt", has_text="Before").wait_for()
+        tab.locator("#teach dt", has_text=f"After {N_STEPS} times").wait_for(timeout=200_000)
+        tab.locator("#teach button", has_text="Forget").wait_for()
+        assert re.match(r"It repeats (\d\d) words of your page", says.inner_text())
+        assert "roots of an old oak tree" in tab.locator("#teach dd mark").last.inner_text()
+        assert tab.locator("#teach mark").count() < tab.locator("#teach dt").count()
+        points = tab.locator("#teach polyline").get_attribute("points").split()
+        heights = [float(point.split(",")[1]) for point in points]
+        assert len(points) == N_STEPS + 1 and heights[0] == 0 and heights[-1] > 90
+        with tab.expect_request("**/v1/completions") as asked:
+            tab.click("#generate")
+        name = asked.value.post_data_json["model"]
+        assert name.startswith("bundled taught ")
+        tab.locator("#teach button", has_text="Forget").click()
+        tab.locator("#teach [role=status]", has_text="forgotten").wait_for()
+        wait_until(lambda: write(client, name)[0] == 404)
+        with tab.expect_request("**/v1/completions") as asked:
+            tab.click("#generate")
+        assert asked.value.post_data_json["model"] == "bundled"
+
+    def test_stop_and_a_refusal(self, tab):
+        tab.click("#teach-button")
+        tab.fill("#teach-text", "fox " * 600)
+        tab.click("#teach .primary")
+        says = tab.locator("#teach [role=status]")
+        tab.locator("#teach [role=status]", has_text="it needs 2 to 512").wait_for()
+        tab.fill("#teach-text", PAGE)
+        tab.click("#teach .primary")
+        tab.locator("#teach polyline[points]").wait_for(state="attached")
+        tab.locator("#teach figcaption", has_text="Loss").wait_for()
+        tab.locator("#teach button", has_text="Stop").click()
+        tab.locator("#teach .primary:enabled").wait_for()
+        assert "forgotten" in says.inner_text()
