@@ -10,7 +10,7 @@ import { phaseName, sentence, stopsOf } from "./words.js";
 import { createZoom } from "./zoom.js";
 
 const [MOST_BARS, BAR_HEIGHT] = [9, 25]; // a bar's height in px
-const LEAST_BAR = 0.2; // what a bar of full length stands for at least: unlikely tokens get short ones
+const LEAST_BAR = 0.2; // of a bar of full length: unlikely tokens get short bars
 const SECONDS = 6; // of a pass
 
 /**
@@ -220,7 +220,7 @@ export function createMachine(
   }
 
   range.addEventListener("input", () => {
-    const asked = Number(range.value); // leaving draws the moment before, and the range shows it again
+    const asked = Number(range.value); // before leaving shows the old moment again
     pause();
     zoom.leave();
     show(asked);
@@ -345,7 +345,7 @@ export function createMachine(
 
   /** Where the bars are beside the picture, for the curves that lead to them. */
   function measureBars(isFinal) {
-    const { top, bottom } = canvas.parentElement.getBoundingClientRect(); // the canvas may be growing
+    const { top, bottom } = canvas.parentElement.getBoundingClientRect(); // canvas may be growing
     const isBeside = answer.getBoundingClientRect().top < bottom - 40;
     const shares = new Map(pass.next.map(({ id, logprob }) => [id, Math.exp(logprob)]));
     const most = Math.max(...shares.values());

@@ -34,7 +34,7 @@ export const table = (caption, ...rest) =>
     { class: "wide", tabindex: 0, role: "region", "aria-label": caption },
     plainTable(caption, ...rest),
   );
-export const tableRow = (attributes, first, ...cells) =>
+const tableRow = (attributes, first, ...cells) =>
   element(
     "tr",
     attributes,
@@ -89,8 +89,9 @@ export function attentionTable(pass, layer, line) {
     const shares = of.map((weights) => shareElement(weights[key]));
     return tableRow({ "data-key": key }, lineChipOf(pass, key), ...shares);
   });
+  const name = withSpaces(pass.lineText(line));
   return table(
-    `Block ${layer}, attention: how much of each token “${withSpaces(pass.lineText(line))}” takes in. A column adds up to 100 %.`,
+    `Block ${layer}, attention: how much “${name}” takes of each token. Columns add up to 100 %.`,
     ["token", ...of.map((_, head) => `head ${head}`)],
     [...(pass.first ? [tableRow({}, `${pass.first} before`, ...before)] : []), ...rows],
     "looks",

@@ -196,9 +196,7 @@ export function readPass(described) {
       (most, value) => Math.max(most, Math.abs(value)),
       1e-9,
     ),
-    // of the color scale, the same for all vectors
-    // Of the color scales: one for all vectors between blocks, and one for the embeddings, which are
-    // far smaller in most models.
+    // Of the color scales: of all vectors between blocks, and of the embeddings, which are smaller.
     limit: limitOf(arrays.resid.data),
     embeddingLimit: limitOf(arrays.wte.data),
   };

@@ -23,7 +23,7 @@ export async function showPrompt() {
     $("machine").hidden = ids.length > limit;
     if (ids.length > limit)
       return setStatus(
-        `${counted(ids.length, "token")} of at most ${limit.toLocaleString("en")}: too many for this model’s context. Shorten the text.`,
+        `${counted(ids.length, "token")}: the model’s context holds ${limit}. Shorten the text.`,
         true,
       );
     if ($("prompt").value.endsWith(" "))

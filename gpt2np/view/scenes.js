@@ -1,6 +1,6 @@
 // What the picture shows when one goes into it: a block, a head, a score, a token.
-// A scene is { says, items, paint, at, tables }; `items` are texts and buttons in CSS pixels, `at(x,
-// y)` says what is under the pointer.
+// A scene is { says, items, paint, at, tables }; `items` are texts and buttons in CSS pixels, and
+// `at(x, y)` tells what is under the pointer.
 
 import {
   attentionTable,
@@ -28,7 +28,7 @@ const largest = (...arrays) =>
   arrays.reduce((most, array) => array.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
 /** The range of numbers, so that a color can be read. */
 const rangeOf = (values) =>
-  `${shownNumber(values.reduce((a, b) => Math.min(a, b)))} to ${shownNumber(values.reduce((a, b) => Math.max(a, b)))}`;
+  [Math.min, Math.max].map((of) => shownNumber(values.reduce((a, b) => of(a, b)))).join(" to ");
 
 /**
  * Paint numbers as cells, `columns` a row: the color is the sign, the strength the size beside
@@ -147,7 +147,8 @@ function tipAt(pass, place, layer, line, x) {
   }
   if (layer >= pass.n_layer)
     return [
-      `logits: one for each of the ${pass.vocab_size.toLocaleString("en")} tokens; the highest is that of “${withSpaces(pass.nextText(pass.next[0].id))}”, probability `,
+      `${pass.vocab_size.toLocaleString("en")} logits, one for each token; highest: `,
+      `“${withSpaces(pass.nextText(pass.next[0].id))}”, probability `,
       shareElement(Math.exp(pass.next[0].logprob)),
     ];
   const [{ neuron, activation }] = pass.neurons(layer, line);
@@ -159,7 +160,8 @@ function tipAt(pass, place, layer, line, x) {
   const look = pass.strongestLook(layer, line);
   return look
     ? [
-        `attention of block ${layer}: ${own} takes most from ${chipText(pass, look.key)} (head ${look.head}), `,
+        `attention of block ${layer}: ${own} takes most from ${chipText(pass, look.key)} `,
+        `(head ${look.head}), `,
         shareElement(look.weight),
       ]
     : [`attention of block ${layer}: no token is before ${own} in the picture`];
@@ -205,6 +207,10 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
     pass
       .weights(layer, head, line)
       .reduce((a, weight, key) => (weight > a.weight ? { key, weight } : a), { key: 0, weight: 0 });
+  const sayLook = (head) => {
+    const { key, weight } = looks(head);
+    return `head ${head}: looks most at ${chipText(pass, key)}, ${percent(weight)}`;
+  };
   return {
     says: [`Heads look back. Attention and MLP add to ${chipText(pass, line)}. Open a head.`],
     items: [
@@ -213,7 +219,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
         ...box,
         to: { kind: "head", layer, head },
         name: "spot",
-        label: `Head ${head}: ${chipText(pass, line)} looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}`,
+        label: sayLook(head),
       })),
       ...parts.map(([name], i) => label(name, 0, strips[i].y + (strips[i].h - LABEL) / 2, left)),
       label(
@@ -236,9 +242,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
       if (head >= 0)
         return {
           to: { kind: "head", layer, head },
-          says: [
-            `head ${head}: looks most at ${chipText(pass, looks(head).key)}, ${percent(looks(head).weight)}`,
-          ],
+          says: [sayLook(head)],
         };
       const strip = strips.findIndex((box) => inside(box, x, y));
       if (strip >= 0)
@@ -467,7 +471,7 @@ export function scoreScene({ layer, head, key: wanted }, context) {
                   shareIn(box(other).w, weights[other]),
                 ].join("\n")
               : "",
-          label: `Score of ${chipText(pass, other)}: ${shownNumber(score)}, share ${percent(weights[other])}`,
+          label: `${chipText(pass, other)}: ${shownNumber(score)}, ${percent(weights[other])}`,
         })),
       ],
     },

@@ -104,7 +104,7 @@ async function restoreText() {
 }
 
 export function startShare() {
-  addEventListener("hashchange", save); // a link within the page must not replace the text's address
+  addEventListener("hashchange", save); // links within the page replace the text's address
   $("copy-link").addEventListener("click", async () => {
     saveNow();
     try {

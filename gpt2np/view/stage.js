@@ -4,7 +4,7 @@ import { strongest } from "./pass.js";
 import { clamp, ease } from "./view.js";
 
 export const CELLS = 48; // of a strip
-// Of the heads: no gray, which is for parts that are off, and not the blue and orange of the strips.
+// Of the heads: no gray, which is for parts that are off, and no blue and orange as of the strips.
 const HEADS = [
   ...["#00895e", "#c2559a", "#8a5cd0", "#b8860b", "#0090a8", "#c0392b"],
   ...["#5f8f00", "#e0709c", "#5b57c7", "#8c5a2b", "#2aa9a0", "#a03c78"],
@@ -160,7 +160,7 @@ export function arcsOf(pass, place, layer, head, line) {
 }
 
 /** The dots of a line's strongest neurons, and of those that are off. */
-export function neuronsOf(pass, place, view, layer, line) {
+function neuronsOf(pass, place, view, layer, line) {
   const prefix = `${layer},n`;
   const off = [...view.off].filter((key) => key.startsWith(prefix));
   const silent = off.map((key) => ({ neuron: Number(key.slice(prefix.length)), activation: 0 }));

@@ -41,7 +41,8 @@ export function correctSetting(input) {
   input.value = value;
   const kind = input.step === "1" ? "a whole number " : "";
   const most = Number(input.max).toLocaleString("en");
-  return `${input.labels[0].firstChild.textContent.trim()} is ${kind}from ${Number(input.min)} to ${most}; it is ${value} now.`;
+  const name = input.labels[0].firstChild.textContent.trim();
+  return `${name} is ${kind}from ${Number(input.min)} to ${most}; it is ${value} now.`;
 }
 
 export function showSettings() {
@@ -61,7 +62,7 @@ export const sampling = ({ temperature, top_k, top_p } = readSettings()) => ({
 // ---- tokens
 
 /** A token's text after the tokens `before`, which may have begun a character. */
-export const tokenText = (id, before = []) =>
+const tokenText = (id, before = []) =>
   decodeToken(
     state.model.bytes(id),
     before.slice(-4).flatMap((each) => [...state.model.bytes(each)]),

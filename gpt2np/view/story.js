@@ -45,7 +45,7 @@ export function setStatus(text, isWrong = false) {
 }
 
 export function showError(error) {
-  if (error.name === "AbortError" || error instanceof ConnectionLost) return; // the page says so above
+  if (error.name === "AbortError" || error instanceof ConnectionLost) return; // said above
   if (!(error instanceof ServerError)) throw error;
   if (error.status === 401) $("key-form").hidden = false;
   setStatus(error.message, true);
@@ -300,7 +300,7 @@ async function writeText(start, count, seed, isQuick) {
     setBusy(null);
     renderStory();
     return setStatus(
-      `The model’s context is full: it reads at most ${state.model.n_positions.toLocaleString("en")} tokens. Shorten the prompt.`,
+      `The model’s context is full: it holds ${state.model.n_positions} tokens. Shorten the text.`,
       true,
     );
   }

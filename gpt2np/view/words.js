@@ -12,7 +12,7 @@ export const phaseName = ({ kind, layer }) =>
     draw: "draw",
   })[kind];
 
-/** The moments at which the guide waits: the end of each phase of the first block, and of others. */
+/** The moments at which the guide waits: the ends of phases, from block 1 on of the last one. */
 export function stopsOf(phases) {
   const n = phases.length;
   return [...new Set([1, 2, 3, n - 2, n - 1, n])];

@@ -1,5 +1,4 @@
-// Going into the picture: from the model to a score or a token. The path of levels, what each needs, and how
-// the picture changes.
+// Going into the picture: the path of levels, and what each level needs.
 
 import { blockScene, headScene, scoreScene, tokenScene } from "./scenes.js";
 import { button, element, rovingFocus, withSpaces } from "./view.js";
@@ -44,9 +43,7 @@ async function loadLevel(level, pass, source) {
     z: `${at}attn.z`,
   });
   if (kind === "score" && !found.q)
-    throw new Error(
-      "To stay small, this file holds the queries and keys of one block only, that of its first view.",
-    );
+    throw new Error("To stay small, this file has no queries and keys.");
   return found;
 }
 
@@ -259,7 +256,7 @@ export function createZoom(host) {
   });
 
   sheet.addEventListener("toggle", () => {
-    if (sheet.open) sheet.replaceChildren(sheet.firstChild, ...scene.tables());
+    sheet.replaceChildren(summary, ...(sheet.open ? scene.tables() : []));
   });
 
   return {

@@ -56,7 +56,7 @@ def open_page(browser, tmp_path):
 def numbers(tab, table):
     """The numbers of a table by its class, row by row."""
     tab.eval_on_selector(".zoom-table", "t => { t.open = false; }")
-    tab.wait_for_timeout(30)
+    tab.wait_for_selector(".zoom-table table", state="detached")
     tab.eval_on_selector(".zoom-table", "t => { t.open = true; }")
     tab.wait_for_selector(f".zoom-table[open] table.{table}")
     return tab.evaluate(

@@ -263,7 +263,7 @@ class TestGuide:
         tab.wait_for_selector("#machine[data-mode=guide]")
         wait_for_end(tab)
         times = np.diff(tab.evaluate("times")[1:9])
-        assert times[0] > 1900 and times[-1] < times[0] / 2
+        assert times[0] > 1700 and times[-1] < times[0] / 2
 
     def test_pause_stops_the_picture(self, open_tab):
         tab = open_tab()
@@ -627,7 +627,7 @@ class TestMachine:
         tab.click('.machine-blocks [data-layer="4"]')
         tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=block]")
         tab.eval_on_selector(".zoom-table", "t => { t.open = false; }")
-        tab.wait_for_timeout(50)
+        tab.wait_for_selector(".zoom-table table", state="detached")
         tab.eval_on_selector(".zoom-table", "t => { t.open = true; }")
         tab.wait_for_selector(".neurons tbody tr", state="attached")
         shown = tab.eval_on_selector_all(

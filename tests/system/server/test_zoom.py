@@ -72,7 +72,7 @@ class Zoomed:
     def table(self):
         """The columns of the scene's table."""
         self.tab.eval_on_selector(".zoom-table", "t => { t.open = false; }")
-        self.tab.wait_for_timeout(20)
+        self.tab.wait_for_selector(".zoom-table table", state="detached")
         self.tab.eval_on_selector(".zoom-table", "t => { t.open = true; }")
         self.tab.wait_for_selector(".zoom-table[open] table", state="attached")
         rows = self.tab.eval_on_selector_all(
