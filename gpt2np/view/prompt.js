@@ -5,7 +5,16 @@ import { renderBranches } from "./branches.js";
 import { EXAMPLES } from "./examples.js";
 import { save } from "./share.js";
 import { encode, isTreeOfPrompt, state } from "./state.js";
-import { goTo, renderStory, setBusy, setStatus, showError, showPass, stop } from "./story.js";
+import {
+  goTo,
+  hidePass,
+  renderStory,
+  setBusy,
+  setStatus,
+  showError,
+  showPass,
+  stop,
+} from "./story.js";
 import { Tree } from "./tree.js";
 import { $, counted, element } from "./view.js";
 
@@ -20,12 +29,11 @@ export async function showPrompt() {
     const ids = await encode($("prompt").value);
     if (number !== typed || state.running || (state.tree && isTreeOfPrompt())) return;
     const limit = state.model.n_positions;
-    $("machine").hidden = ids.length > limit;
-    if (ids.length > limit)
-      return setStatus(
-        `${counted(ids.length, "token")}: the model’s context holds ${limit}. Shorten the text.`,
-        true,
-      );
+    if (ids.length > limit) {
+      hidePass();
+      const n = counted(ids.length, "token");
+      return setStatus(`${n}: the model’s context holds ${limit}. Shorten the text.`, true);
+    }
     if ($("prompt").value.endsWith(" "))
       setStatus(
         "The text ends in a space. GPT-2’s words begin with theirs, so leave this one out.",

@@ -174,6 +174,13 @@ export async function pin(index) {
 
 let asked = 0; // the number of the latest pass to show
 
+/** Hide the picture; a pass that is on its way comes too late. */
+export function hidePass() {
+  asked += 1;
+  $("machine").removeAttribute("aria-busy");
+  $("machine").hidden = true;
+}
+
 /** Show the pass over `context`, after which `token` came (null: nothing yet). */
 export async function showPass(context, token, options = {}) {
   const number = ++asked;
