@@ -1034,7 +1034,7 @@ class TestStandards:
         write(tab, PROMPT, max_tokens=12)
         open_more(tab)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
-        for heading in tab.locator("h2").all():
+        for heading in tab.locator("h2:visible").all():
             heading.scroll_into_view_if_needed()
         tab.locator("#story").scroll_into_view_if_needed()
         assert in_sight(tab, "#story")
