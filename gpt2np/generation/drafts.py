@@ -133,6 +133,7 @@ class NgramDraft:
             self._n_tried[source] = self._n_tried[source] * _TOKEN_DECAY + 1
             if not is_right:
                 break
+        self._proposed = []  # the next step may propose nothing
 
     def _next(self, context: Sequence[int]) -> tuple[int, int, float] | None:
         """Return the best draft token after `context`, its source and acceptance probability."""

@@ -228,7 +228,9 @@ class Scheduler:
             if not _copy_shared_prefix(sequence, self.running):
                 continue
             n = sequence.n_pending
-            if n > 1 or sequence.scores_prompt:
+            if sequence.request.callbacks.interventions:
+                n_left = max(0, n_left - n)  # a hook must see the whole prompt
+            elif n > 1 or sequence.scores_prompt:
                 n = min(n, n_left, n_scored if sequence.scores_prompt else n)
                 n_left -= n
                 n_scored -= n if sequence.scores_prompt else 0
@@ -299,7 +301,7 @@ def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
     A batch with a prompt gets no drafts: its pass is compute-bound, so drafts would cost time.
     """
     speculating = [s for s in batch if s.speculation and s.tokens_left > 0]
-    if not speculating or any(s.n_pending > 1 for s in batch):
+    if not speculating or any(s.n_pending > 1 or s.scores_prompt for s in batch):
         return [()] * len(batch)
     from gpt2np.generation.speculation import propose_drafts
 

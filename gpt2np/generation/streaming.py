@@ -30,7 +30,9 @@ class _Steps:
         self.is_running = False
         # Keep the KV cache of a single text, because a chat reuses it for the next answer.
         self._scheduler = Scheduler(model, free_caches=len(sequences) > 1)
-        self._steps = drive(self._scheduler, sequences)
+        for sequence in sequences:  # now, so that `give_up` finds it before the first step
+            self._scheduler.add(sequence)
+        self._steps = drive(self._scheduler, ())
 
     def run(self) -> None:
         """Run one step."""

@@ -56,10 +56,10 @@ def test_the_command_line(name):
     assert action.help and action.default is None
 
 
-def test_the_server():
+def test_the_server_offers_or_refuses_each_sampling_option():
     protocol = pytest.importorskip("gpt2np.server.protocol")
-    fields = protocol.GenerationRequest.model_fields
-    assert all(protocol.JSON_NAMES[name] in fields for name in protocol._SAME_VALUES)
+    names = {protocol.JSON_NAMES[name] for name, o in OPTIONS.items() if o.group == "Sampling"}
+    assert names <= {*protocol.GenerationRequest.model_fields, *protocol.REFUSED}
 
 
 def test_the_playground():
