@@ -137,7 +137,7 @@ async def _train(lm: LanguageModel, ids: Sequence[int]) -> AsyncGenerator[tuple[
 def _taught(engine: Engine, name: str, data: bytes) -> Engine:
     """Return an engine for a model with other weights."""
     lm = engine.lm
-    model = GPT2(lm.model.config, read_weights(data))
+    model = GPT2(lm.model.config, read_weights(data), exact=lm.model.exact)
     taught = LanguageModel(
         model, lm.tokenizer, name=name, defaults=lm.defaults, eos_token_ids=lm.eos_token_ids
     )
