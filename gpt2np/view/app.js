@@ -59,13 +59,24 @@ for (const name of SETTINGS) {
 
 // ---- what opens below
 
-for (const name of ["teach", "more"])
-  $(`${name}-button`).addEventListener("click", () => {
+for (const name of ["teach", "more"]) {
+  const opener = $(`${name}-button`);
+  opener.addEventListener("click", () => {
     const isOpen = $(name).hidden;
     $(name).hidden = !isOpen;
-    $(`${name}-button`).setAttribute("aria-expanded", String(isOpen));
-    if (isOpen) $(name).scrollIntoView({ block: "start" });
+    opener.setAttribute("aria-expanded", String(isOpen));
+    if (!isOpen) return;
+    $(name).scrollIntoView({ block: "start" });
+    $(name).querySelector("textarea")?.focus();
   });
+  document.addEventListener("keydown", (event) => {
+    const isInside = $(name).contains(document.activeElement) || document.activeElement === opener;
+    if (event.key !== "Escape" || $(name).hidden || !isInside) return;
+    event.preventDefault(); // a zoom stays open
+    opener.click();
+    opener.focus();
+  });
+}
 
 createTeach($("teach"), {
   model: () => state.model.id,

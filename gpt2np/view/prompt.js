@@ -16,7 +16,7 @@ import {
   stop,
 } from "./story.js";
 import { Tree } from "./tree.js";
-import { $, counted, element } from "./view.js";
+import { $, counted, element, find } from "./view.js";
 
 const REST = "The model adds one token. Press Next and watch.";
 
@@ -121,6 +121,7 @@ export function startPrompt() {
     if (!isSubmit) return;
     event.preventDefault();
     $("write-form").requestSubmit();
+    find(".forth").focus(); // the prompt is hidden while a text is written
   });
   $("edit").addEventListener("click", editPrompt);
   $("examples").append(

@@ -249,10 +249,8 @@ export function createZoom(host) {
   picture.addEventListener("click", (event) => {
     if (event.detail) enterAt(event);
   });
-  picture.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || !path.length) return;
-    event.stopPropagation();
-    out();
+  addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && path.length && !event.defaultPrevented) out();
   });
 
   sheet.addEventListener("toggle", () => {

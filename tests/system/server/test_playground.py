@@ -957,6 +957,15 @@ class TestShare:
 
 
 class TestStandards:
+    @pytest.mark.parametrize("name", ["teach", "more"])
+    def test_escape_closes_what_has_opened_below(self, open_tab, name):
+        tab = open_tab()
+        tab.click(f"#{name}-button")
+        assert tab.is_visible(f"#{name}")
+        tab.keyboard.press("Escape")
+        assert not tab.is_visible(f"#{name}")
+        assert tab.evaluate("document.activeElement.id") == f"{name}-button"
+
     def test_by_keyboard_only(self, open_tab):
         tab = open_tab(reduced_motion="reduce")
 
@@ -972,7 +981,7 @@ class TestStandards:
         tab.keyboard.type("The king")
         tab.keyboard.press("Enter")
         tab.wait_for_selector("#machine[data-mode=guide]")
-        tab_to(".forth")
+        assert tab.evaluate("document.activeElement.matches('.forth')")
         for _ in range(6):
             tab.keyboard.press("Enter")
         wait_for_end(tab)
