@@ -194,6 +194,8 @@ def read_documents(
             number, text, problem = record
             if problem is None and not isinstance(text, str):
                 text, problem = _text_field(text, field, f"{_place(file)} {number}")
+            elif problem is None and not is_unicode_text(text):  # a line that is a JSON string
+                problem = f"{_place(file)} {number} is not valid Unicode: it has a lone surrogate"
             columns = record.value if isinstance(record.value, dict) else {}
             yield Document("" if problem else text, number, problem, columns)
     except UnreadableFileError as error:

@@ -161,6 +161,7 @@ class TestDamage:
             ("a.jsonl", '{"text": "x"}'.encode("utf-16"), "line 1 is UTF-16 text, not UTF-8$"),
             ("a.jsonl", b'["text"]', r"line 1: expected a JSON object, got \['text'\]"),
             ("a.jsonl", b'{"text": "\\ud800"}', "line 1: the field .* lone surrogate"),
+            ("a.jsonl", b'"\\ud800"', "line 1 is not valid Unicode: it has a lone surrogate"),
         ],
     )
     def test_is_named_and_can_be_skipped(self, tmp_path, small_reads, name, content, message):
