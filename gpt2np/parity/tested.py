@@ -48,8 +48,8 @@ def read_tested(path: str | Path) -> dict[str, Array]:
                 stored = read_tensors(tensors, np.float64)
                 arrays = {name: np.asarray(array) for name, array in stored.items()}
             else:
-                files = sorted(path.iterdir()) if path.is_dir() else [path]
-                arrays = dict(item for file in files if file.is_file() for item in _load(file))
+                inside = sorted(filter(Path.is_file, path.iterdir())) if path.is_dir() else [path]
+                arrays = dict(item for file in inside for item in _load(file))
     except ValueError as error:
         raise CheckpointError(f"cannot read the arrays in {path}: {error}") from error
     if not arrays:

@@ -131,8 +131,8 @@ async def events(running: RunningRequest, reply: AnyReply) -> AsyncGenerator[byt
                     started.add(update.index)
                     sequence = sequences[update.index]
                     data.append(await run_on(PREPARATION, _first_event, reply, sequence))
-                shown = update if has_text else without_new_text(update)
-                data.append(event(reply.chunk(shown)))
+                sent = update if has_text else without_new_text(update)
+                data.append(event(reply.chunk(sent)))
             yield b"".join(data)
         n_new = sum(len(sequence.ids) for sequence in sequences) if has_text else 0
         usage = reply.usage_chunk(running.n_prompt_tokens, n_new)

@@ -28,6 +28,12 @@ def one_line(result, code):
     return line
 
 
+@pytest.mark.parametrize("name", ["gone.npz", "gone.npy", "gone.1x2.f32"])
+def test_tested_file_that_does_not_exist(folder, reference, name):
+    line = one_line(run_here("parity", "check", reference, folder / name), 1)
+    assert "No such file" in line and name in line
+
+
 def test_tested_arrays(folder, reference):
     """A whole .npy file is read; damaged files are named."""
     np.savez(folder / "whole.npz", logits=np.zeros((2, 4), np.float32))
