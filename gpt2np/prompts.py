@@ -23,9 +23,7 @@ from typing import Any
 
 from gpt2np import __version__
 from gpt2np.data.corpus import Record, kind_of, read_records
-from gpt2np.data.files import reading
 from gpt2np.data.options import Special
-from gpt2np.data.parquet import count_rows
 from gpt2np.data.resumable import (
     Job,
     JobCallbacks,
@@ -46,6 +44,7 @@ from gpt2np.generation.options import EFFECTS, GenerationOptions, Options
 from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import LanguageModel, model_settings
+from gpt2np.options import options_of
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.tokenizer.normalizer import allowed_special, check_special
 
@@ -64,22 +63,20 @@ class PromptLine:
     digest: str = field(default="", compare=False)
 
 
-def count_lines(path: Path) -> int:
-    """Count the lines of a prompt file, or the rows of a .parquet file.
+def last_line(path: Path, name: str = "prompt") -> int:
+    """Return the number of the last line of a prompt file that is not blank.
 
     Raises:
-        InvalidArgumentError: the file is empty or can't be read.
+        InvalidArgumentError: the file has no prompt, or can't be read to its end.
     """
     if not path.is_file():
         raise InvalidArgumentError(f"there is no file {path}")
-    if kind_of(path) == ".parquet":
-        n_lines = count_rows(path)
-    else:
-        with reading(path, InvalidArgumentError), path.open("rb") as file:
-            n_lines = sum(1 for _ in file)
-    if not n_lines:
-        raise InvalidArgumentError(f"{path} is empty; there is no prompt to continue")
-    return n_lines
+    number = 0
+    for record in read_records(path, name, None, all_columns=False):
+        number = record.number
+    if not number:
+        raise InvalidArgumentError(f"{path} has no prompt")
+    return number
 
 
 def read_prompts(path: Path, name: str = "prompt", after: int = 0) -> Iterator[PromptLine]:
@@ -135,16 +132,20 @@ def _parse_row(number: int, row: Mapping[str, Any], name: str, has_cells: bool) 
                 return PromptLine(number, problem=f"unknown option {short_repr(key)}{hint}")
             columns[key] = value
         elif value is not None and value != "":
-            options[key] = _option_value(value, has_cells)
+            options[key] = _parse_cell(key, value) if has_cells else value
+            if isinstance(options[key], float) and options[key].is_integer():
+                options[key] = int(options[key])  # pandas writes 3 as 3.0
     return PromptLine(number, prompt, options, row.get("id"), columns)
 
 
-def _option_value(value: Any, is_cell: bool) -> Any:
-    """Return an option's value: a cell of a .csv file may have JSON, pandas writes 3 as 3.0."""
-    if is_cell:
-        with suppress(ValueError):
-            value = json.loads(value)
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _parse_cell(name: str, cell: str) -> Any:
+    """Return the value of an option in a cell: JSON, or a text where the option takes a text."""
+    option = options_of(GenerationOptions)[_ALIASES.get(name, name)]
+    with suppress(ValueError):
+        value = json.loads(cell)
+        if option.item_type is not str or (option.is_list and isinstance(value, list)):
+            return value
+    return cell
 
 
 RunLines = Callable[[Iterable[PromptLine]], Iterator[tuple[PromptLine, Results]]]

@@ -50,12 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     options = generation_options(args)
     prompts = spool_stdin(args.prompts)
-    from gpt2np.data.rows import check_rows_target
-    from gpt2np.prompts import continue_file, count_lines, job_seed
+    from gpt2np.data.resumable import check_output
+    from gpt2np.data.rows import ROW_SUFFIXES
+    from gpt2np.prompts import continue_file, job_seed, last_line
 
-    check_rows_target(args.out, force=args.force, inputs=[prompts])
+    check_output(args.out, ROW_SUFFIXES, force=args.force, inputs=[prompts])
     cluster = ray_cluster(args)
-    n_lines = count_lines(prompts)
+    n_lines = last_line(prompts, args.field)
     lm = load_model(args, may_fall_back=False)
     options = {**options, "seed": job_seed(args.out, options.get("seed"))}
     print_stderr(f"seed: {options['seed']}")

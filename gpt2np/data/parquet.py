@@ -27,13 +27,6 @@ def column_names(stream: BinaryIO, name: object) -> list[str]:
         return list(parquet.ParquetFile(stream).schema_arrow.names)
 
 
-def count_rows(path: Path) -> int:
-    """Return the number of rows of a Parquet file, which its footer tells."""
-    # pyarrow opens no path that is not UTF-8.
-    with _named_errors(path) as parquet, path.open("rb") as file:
-        return int(parquet.ParquetFile(file).metadata.num_rows)
-
-
 def read_rows(
     stream: BinaryIO, name: object, columns: list[str] | None = None
 ) -> Iterator[dict[str, Any]]:

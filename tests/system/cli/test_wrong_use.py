@@ -75,7 +75,7 @@ batch p.txt --out folder.jsonl --force | 2 | folder.jsonl is not a file; choose 
 batch p.txt --out {N}.jsonl | 1 | : File name too long
 batch none.txt --out o.jsonl | 2 | there is no file none.txt
 batch p.csv --out o.jsonl | 2 | p.csv has no column 'prompt'
-batch empty.txt --out o.jsonl | 2 | empty.txt is empty; there is no prompt
+batch empty.txt --out o.jsonl | 2 | empty.txt has no prompt
 batch utf16.txt --out o.jsonl | 2 | utf16.txt is UTF-16 text; save it as UTF-8
 batch p.txt --out o.jsonl --top-p 7 | 2 | --top-p is 7
 batch p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray

@@ -1,11 +1,12 @@
 """Files of prompts: what is on each line, or what is wrong with it."""
 
+import gzip
 import json
 
 import pytest
 
 from gpt2np import InvalidArgumentError
-from gpt2np.prompts import PromptLine, count_lines, read_prompts
+from gpt2np.prompts import PromptLine, last_line, read_prompts
 
 
 def lines(tmp_path, content, name="x.jsonl"):
@@ -43,7 +44,7 @@ def test_whole_floats_of_a_table_are_integers(tmp_path):
 def test_from_a_line_on(tmp_path):
     lines(tmp_path, "a\nb\nc\n", "x.txt")
     assert list(read_prompts(tmp_path / "x.txt", after=2)) == [PromptLine(3, "c")]
-    assert count_lines(tmp_path / "x.txt") == 3
+    assert last_line(tmp_path / "x.txt") == 3
 
 
 @pytest.mark.parametrize(
@@ -82,16 +83,47 @@ def test_other_fields_are_kept_for_the_results(tmp_path, name):
     assert line == PromptLine(1, "Why?", {"top_k": 5}, None, {"question": "Why?", "note": "n"})
 
 
-def test_counting_a_table_reads_no_row(tmp_path, monkeypatch):
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(arrow.table({"prompt": ["a"] * 9}), tmp_path / "x.parquet")
-    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", None)
-    assert count_lines(tmp_path / "x.parquet") == 9
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.csv", b'prompt,note\n"a\nb",1\n\nc,2\n'),
+        ("x.jsonl.gz", gzip.compress(b'"a"\n"c"\n', 0)),
+        ("x.jsonl", b'\n"c"\n\n'),
+    ],
+)
+def test_the_last_line_of_a_table_and_of_a_compressed_file(tmp_path, name, content):
+    *_, last = lines(tmp_path, content, name)
+    assert last_line(tmp_path / name) == last.number == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "value"),
+    [
+        ("stop", "5", "5"),
+        ("stop", "[5]", [5]),  # an error names it
+        ("stop_strings", "null", "null"),
+        ("stop", '["a", "b"]', ["a", "b"]),
+        ("regex", "12", "12"),
+        ("regex", "[12]", "[12]"),
+        ("json_schema", '{"type": "null"}', '{"type": "null"}'),
+        ("choices", '["yes", "no"]', ["yes", "no"]),
+        ("top_k", "3.0", 3),
+        ("do_sample", "false", False),
+        ("early_stopping", "true", True),
+        ("early_stopping", "never", "never"),
+        ("draft", "none", "none"),
+        ("logit_bias", '{"7": -5}', {"7": -5}),
+    ],
+)
+def test_a_cell_is_a_text_where_the_option_takes_one(tmp_path, name, cell, value):
+    quoted = cell.replace('"', '""')
+    [line] = lines(tmp_path, f'prompt,{name}\na,"{quoted}"\n', "x.csv")
+    assert line == PromptLine(1, "a", {name: value})
 
 
 def test_no_file(tmp_path):
     with pytest.raises(InvalidArgumentError, match="there is no file"):
-        count_lines(tmp_path / "x.txt")
+        last_line(tmp_path / "x.txt")
 
 
 def test_json_is_read_as_python_does(tmp_path):
