@@ -6,12 +6,13 @@ holds the ids of one text: numbers separated by spaces or commas, a JSON list,
 or a JSON object with the field "ids". The commands 'gpt2np tokenize --json' and
 'gpt2np generate --json' print such objects.
 
-Bytes that are not UTF-8 become U+FFFD. An id without a token has no text. Only
-the vocabulary of the model is downloaded.
+Bytes that are not UTF-8 become U+FFFD. An id that is not below the size of the
+vocabulary is an error. Only the vocabulary of the model is downloaded.
 """
 
 import argparse
 import json
+from itertools import chain
 from pathlib import Path
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
@@ -39,6 +40,12 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("there are no ids to decode")
     sequences = [_parse_line(line) for line in text.splitlines()]
     tokenizer, description = load_tokenizer(args.model)
+    for token_id in chain.from_iterable(sequences):
+        if token_id >= tokenizer.vocab_size:
+            raise InvalidArgumentError(
+                f"no token has the id {token_id}; the ids of this vocabulary are 0 to "
+                f"{tokenizer.vocab_size - 1}; choose the model of the ids"
+            )
     texts = [
         tokenizer.decode(ids, skip_special_tokens=args.skip_special_tokens) for ids in sequences
     ]

@@ -265,7 +265,8 @@ class Tokenizer:
     ) -> str:
         """Decode `ids` to text; `errors` treats invalid UTF-8 as in `bytes.decode`.
 
-        An id without a token decodes to "", because some models have more embeddings than tokens.
+        As in transformers, an id without a token decodes to "", even one above `vocab_size`: some
+        models have more embeddings than tokens. (tiktoken raises an error.)
 
         Raises:
             InvalidArgumentError: an id is negative or not an integer.

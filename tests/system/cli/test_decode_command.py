@@ -60,8 +60,10 @@ def test_json_has_ids_tokens_and_text(tokenized):
         )
 
 
-def test_id_without_a_token_has_no_text():
-    assert decode("5", "999999") == decode("5") == "&\n"
+def test_an_id_beyond_the_vocabulary_is_an_error():
+    result = run("decode", "5", "4096")
+    assert result.returncode == 2 and not result.stdout
+    assert "no token has the id 4096; the ids of this vocabulary are 0 to 4095" in result.stderr
 
 
 def test_special_tokens():
