@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score the documents and return the exit code: 1 if a document was skipped."""
-    from gpt2np.data.resumable import partial_folder
-    from gpt2np.data.rows import check_rows_target
+    from gpt2np.data.resumable import check_output, partial_folder
+    from gpt2np.data.rows import ROW_SUFFIXES
     from gpt2np.evaluation.corpus import perplexity_of_files, score_corpus
     from gpt2np.evaluation.perplexity import check_scored
 
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     options = ScoreOptions(**given_options(args, ScoreOptions))
     files = corpus_files(args.files, written, options.field)
     if args.out:
-        check_rows_target(args.out, force=args.force)
+        check_output(args.out, ROW_SUFFIXES, force=args.force)
     elif args.tokens or args.address is not None:
         raise InvalidArgumentError("--tokens and --ray need --out")
     cluster, elsewhere = ray_cluster(args), dict[str, Any]()

@@ -5,6 +5,7 @@
         task.json       the settings of the job
         stream-0, …     the results, appended
         progress.jsonl  a line for each save: position in the input, sizes of the streams
+        finished        the inode of the finished output, which is then moved to its place
         state.npz       state of a training run, which has no streams
 
 A save flushes the streams to the disk, and then appends a line to progress.jsonl. The next run cuts
@@ -20,7 +21,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,13 +29,15 @@ from typing import Any, BinaryIO, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from gpt2np.data.corpus import UnreadableFileError
+from gpt2np.data.corpus import UnreadableFileError, kind_of
 from gpt2np.data.files import atomic_write_text, check_target, followed, writing
+from gpt2np.data.parquet import import_pyarrow
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, short_repr
 
 SAVE_SECONDS = 5.0
 STATE = "state.npz"
 _LOCK, _TASK, _PROGRESS, _OUTPUT = "lock", "task.json", "progress.jsonl", "output"
+_FINISHED = "finished"
 
 
 class Position(NamedTuple):
@@ -54,7 +57,7 @@ START = Position()
 
 
 class Results(NamedTuple):
-    """What a job has made of some consecutive input."""
+    """The results for a part of the input, to append to the streams."""
 
     contents: tuple[bytes, ...]  # one item for each stream, such as ids and lengths of documents
     problems: Sequence[object] = ()  # an error message for each document or file that is skipped
@@ -76,11 +79,11 @@ class Job:
     Attributes:
         settings: JSON values by name. An error shows the values, or for a name that begins with
             "the ", only the name.
-        stamps: a function that returns today's stamps of the first n inputs.
+        stamps: a function that returns the current stamps of the first n inputs.
         describe: a function that names the input of an index in an error message.
         steps: a function that yields the results of the input after a position.
-        assemble: a function of the streams' paths and an output path. It returns what to tell about
-            the output, and may write the output; otherwise, the first stream is the output.
+        assemble: a function of the streams' paths and an output path. It may write the output; if
+            it does not, the first stream becomes the output. Its result is `Outcome.result`.
         n_streams: number of streams.
     """
 
@@ -120,7 +123,7 @@ class Outcome(NamedTuple):
 def run_job(
     job: Job, out: Path, callbacks: JobCallbacks | None = None, *, force: bool = False
 ) -> Outcome:
-    """Run a job, or resume it, and write the output `out`. No results, no output.
+    """Run a job, or resume it, and write the output `out`. Without results, nothing is written.
 
     `force` overwrites an existing file, and discards unfinished work with other settings or input.
 
@@ -149,9 +152,27 @@ def run_job(
             check_target(out, force=force)  # another program may have made it meanwhile
             with source.open("rb+") as file:
                 os.fsync(file.fileno())
+            (folder / _FINISHED).write_text(f"{source.stat().st_ino}")
             source.replace(followed(out))
         (folder / _PROGRESS).unlink(missing_ok=True)
     return Outcome(result, saved.last.n_skipped, n_tokens)
+
+
+def check_output(
+    out: Path, suffixes: Sequence[str], *, force: bool, inputs: Iterable[Path | None] = ()
+) -> None:
+    """Raise a GPT2NPError if a job can't write `out`: see `check_target`.
+
+    If a process was killed right after it had written `out`, its folder is removed.
+    """
+    folder = partial_folder(out)
+    with suppress(OSError, GPT2NPError):  # there is no such file, or another job runs
+        if (folder / _FINISHED).read_text() == f"{out.stat().st_ino}":
+            with work_folder(out):
+                (folder / _PROGRESS).unlink(missing_ok=True)
+    check_target(out, suffixes, force=force, inputs=inputs)
+    if kind_of(out) == ".parquet":
+        import_pyarrow()
 
 
 def partial_folder(out: Path) -> Path:
@@ -179,7 +200,7 @@ def file_stamp(file: Path) -> list[Any]:
 
 @contextmanager
 def work_folder(out: Path) -> Iterator[Path]:
-    """Create and lock the folder of unfinished work on `out`; on exit, remove it if it has none.
+    """Create and lock the folder of unfinished work on `out`; remove it if nothing can be resumed.
 
     Raises GPT2NPError if another job uses the folder, and WriteError if it can't be created.
     """
@@ -190,7 +211,7 @@ def work_folder(out: Path) -> Iterator[Path]:
         yield folder
     finally:
         if not any((folder / name).exists() for name in (_PROGRESS, STATE)):
-            for pattern in (_TASK, "new", f"{_OUTPUT}*", "stream-*"):
+            for pattern in (_TASK, _FINISHED, "new", f"{_OUTPUT}*", "stream-*"):
                 for path in folder.glob(pattern):
                     path.unlink()
             if sys.platform == "win32":
@@ -272,7 +293,7 @@ class _Saved:
     last: _Point
     whole: _Point  # the last point at the end of an input
     stamps: list[Any] = field(default_factory=list)  # of the inputs that were started
-    n_stamps_saved: int = 0  # of them, those in progress.jsonl
+    n_stamps_saved: int = 0  # how many of the stamps progress.jsonl has
     length: int = 0  # of progress.jsonl
 
     def save(self, streams: Sequence[BinaryIO], progress: Path) -> None:

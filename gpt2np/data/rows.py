@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.data.corpus import kind_of
-from gpt2np.data.files import check_target
-from gpt2np.data.parquet import Columns, import_pyarrow, write_rows
+from gpt2np.data.parquet import Columns, write_rows
 
 ROW_SUFFIXES = (".jsonl", ".csv", ".parquet")
 
@@ -82,10 +81,3 @@ def _common_type(types: set[type]) -> Any:
         return float
     kind = next(iter(types), str) if len(types) < 2 else object
     return kind if kind in (str, int, float, bool) else object
-
-
-def check_rows_target(out: Path, *, force: bool, inputs: Iterable[Path | None] = ()) -> None:
-    """Raise a GPT2NPError if rows can't be written to `out`; see `check_target`."""
-    check_target(out, ROW_SUFFIXES, force=force, inputs=inputs)
-    if kind_of(out) == ".parquet":
-        import_pyarrow()

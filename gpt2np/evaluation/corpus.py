@@ -21,7 +21,7 @@ from gpt2np.data.rows import add_columns, assemble_rows, json_line
 from gpt2np.data.workers import map_here
 from gpt2np.errors import errors_at
 from gpt2np.evaluation.perplexity import (
-    PER_TEXT,
+    MEASURES,
     Perplexity,
     check_score_options,
     score_in_windows,
@@ -48,7 +48,7 @@ COLUMNS = {
     "model": str,
     "from_end_of_text": bool,
     **dict.fromkeys(_COUNTS, int),
-    **dict.fromkeys(("log_probability", *PER_TEXT), float),
+    **dict.fromkeys(("log_probability", *MEASURES), float),
 }
 """The columns of the results; see `gpt2np.data.parquet.Columns`."""
 TOKEN_COLUMNS = {**COLUMNS, "token_scores": [_TOKEN]}
@@ -129,7 +129,7 @@ def _total(lines: Iterable[bytes]) -> Perplexity:
 def read_document_batches(
     files: Sequence[Path], options: ScoreOptions, start: Position = START
 ) -> Iterator[DocumentBatch[Document]]:
-    """Yield the documents of `files` in batches; `start` is that of `read_batches`."""
+    """Yield the documents of `files` in batches; for `start`, see `read_batches`."""
 
     def read(file: Path) -> Iterator[tuple[Document, int, int]]:
         for document in read_documents(file, options.field):

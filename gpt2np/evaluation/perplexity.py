@@ -23,7 +23,7 @@ from gpt2np.tokenizer.normalizer import allowed_special
 
 __all__ = ["Perplexity", "perplexity"]
 
-PER_TEXT = (
+MEASURES = (
     *("perplexity", "word_perplexity", "byte_perplexity"),
     *("bits_per_character", "bits_per_byte"),
 )
@@ -34,9 +34,9 @@ PER_TEXT = (
 class Perplexity:
     """Counts and log probability of documents; `a + b` is the sum over both.
 
-    Measures per word, byte and character are those of the whole text: each unscored token is
-    assumed to have the mean log probability of the scored tokens. A measure is NaN if no token is
-    scored.
+    Measures per word, byte and character are those of the whole text: a token that is not scored,
+    because no token precedes it, is assumed to have the mean log probability of the scored tokens.
+    A measure is NaN if no token is scored.
 
     Attributes:
         documents: number of documents.
@@ -109,7 +109,7 @@ class Perplexity:
 
     def to_json(self) -> dict[str, Any]:
         """Return counts and measures as a dict, with None for infinite and undefined values."""
-        values = asdict(self) | {name: getattr(self, name) for name in PER_TEXT}
+        values = asdict(self) | {name: getattr(self, name) for name in MEASURES}
         if not self.counted:
             values["log_probability"] = math.nan
         return {
@@ -119,7 +119,7 @@ class Perplexity:
 
     def to_text(self) -> str:
         """Format counts and measures as a table of two columns."""
-        rows = [(name.replace("_", " "), _readable(getattr(self, name))) for name in PER_TEXT]
+        rows = [(name.replace("_", " "), _readable(getattr(self, name))) for name in MEASURES]
         scored = "" if self.counted == self.tokens else f", of which {self.counted:,} are scored"
         rows += [("tokens", f"{self.tokens:,}{scored}"), ("documents", f"{self.documents:,}")]
         width = max(len(name) for name, _ in rows)

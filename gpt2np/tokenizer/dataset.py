@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from gpt2np.data import END_OF_TEXT
 from gpt2np.data.corpus import UnreadableFileError, kind_of, read_corpus_texts
 from gpt2np.data.corpus_job import DocumentBatch, MapItems, corpus_job, read_batches
-from gpt2np.data.files import check_target, file_name
+from gpt2np.data.files import file_name
 from gpt2np.data.options import DatasetOptions, Special
-from gpt2np.data.parquet import import_pyarrow, write_rows
-from gpt2np.data.resumable import JobCallbacks, Position, Results, run_job
+from gpt2np.data.parquet import write_rows
+from gpt2np.data.resumable import JobCallbacks, Position, Results, check_output, run_job
 from gpt2np.data.workers import map_in_order
 from gpt2np.errors import InvalidArgumentError, errors_at
 from gpt2np.tokenizer.normalizer import allowed_special, check_special
@@ -68,13 +68,6 @@ class Dataset:
     dtype: str  # NumPy name of the type of the ids
 
 
-def check_output(out: Path, *, force: bool = True) -> None:
-    """Raise a GPT2NPError if the suffix of `out` is not in SUFFIXES, or `out` can't be written."""
-    check_target(out, SUFFIXES, force=force)
-    if kind_of(out) == ".parquet":
-        import_pyarrow()
-
-
 def encode_dataset(
     files: Sequence[Path],
     out: Path,
@@ -106,7 +99,7 @@ def encode_dataset(
             the call runs.
     """
     options = options or DatasetOptions()
-    check_output(out)
+    check_output(out, SUFFIXES, force=force)
     if tokenizer.eos_token_id is None:
         raise InvalidArgumentError(
             f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"
@@ -139,7 +132,7 @@ def encode_dataset(
 def _assemble(
     streams: Sequence[Path], out: Path, dtype: np.dtype[Any], combine: int
 ) -> tuple[int, int]:
-    """Write a dataset from the streams of ids and lengths; return the number of documents and ids.
+    """Write a dataset from the streams of ids and lengths; return its numbers of documents and ids.
 
     A .bin file is the stream of ids itself.
     """
@@ -155,14 +148,14 @@ def _assemble(
                 np.lib.format.write_array_header_1_0(file, header)
                 shutil.copyfileobj(ids, file)
             return len(records), n_ids
-        lengths = records["ids"] if kind == ".parquet" else array_lengths(records, combine)
+        lengths = records["ids"] if kind == ".parquet" else [*array_lengths(records, combine)]
         arrays = (np.fromfile(ids, dtype, length)[:-1] for length in lengths)
         if kind == ".parquet":
             rows = ({"document": number, "ids": array} for number, array in enumerate(arrays, 1))
             write_rows(rows, out, COLUMNS)
         else:
             _write_npz(arrays, out)
-    return len(records), n_ids
+    return len(records), n_ids - len(lengths)
 
 
 def _write_npz(arrays: Iterator[NDArray[Any]], path: Path) -> None:

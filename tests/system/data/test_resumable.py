@@ -24,6 +24,7 @@ from gpt2np.data.resumable import (
     Position,
     Results,
     Step,
+    check_output,
     partial_folder,
     run_job,
     work_folder,
@@ -187,8 +188,15 @@ class TestOutput:
         process.start()
         process.join()
         assert process.exitcode == 9 and out.read_bytes() == b"".join(TEXTS)
-        out.unlink()
-        assert resume(out) == [] and list(tmp_path.iterdir()) == [out]
+        with pytest.raises(InvalidArgumentError, match="x exists already; give --force"):
+            check_output(out, (), force=False)
+        assert list(tmp_path.iterdir()) == [out]
+
+    def test_an_older_output_beside_unfinished_work_removes_none_of_it(self, out, interrupted):
+        (interrupted / "finished").write_text("1")
+        out.write_text("older")
+        check_output(out, (), force=True)
+        assert resume(out, force=True) == [3]
 
 
 def test_foreign_files_beside_a_job_are_kept(out, interrupted):
