@@ -40,7 +40,7 @@ from gpt2np.errors import ContextLengthError, InvalidArgumentError, did_you_mean
 from gpt2np.generation.complete import Result, pick_best, run_groups, start
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.completion_json import COLUMNS, completion_as_json
-from gpt2np.generation.options import EFFECTS, GenerationOptions, Options
+from gpt2np.generation.options import NEUTRAL, GenerationOptions, Options
 from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import LanguageModel, model_settings
@@ -233,7 +233,7 @@ def continue_lines(
     given: Any = options
     n_drawn = lm.resolve_options(**given).n_drawn
     # As defaults, options without an effect on a line, such as top_k on a greedy one, are no error.
-    shared = {name: value for name, value in options.items() if name in EFFECTS}
+    shared = {name: value for name, value in options.items() if name in NEUTRAL}
     defaults = replace(lm.defaults, **shared)
     options = {name: value for name, value in options.items() if name not in shared}
     started = deque[tuple[PromptLine, Result | str | None]]()

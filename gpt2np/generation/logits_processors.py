@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2, KVCache
@@ -26,7 +27,6 @@ from gpt2np.model.ops import exp_and_row_sums, softmax
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.options import GenerationOptions
 
 
 def compute_logits(
@@ -278,24 +278,20 @@ def typical_filter(logits: Array, p: float) -> Array:
     return np.where(distance > farthest, -math.inf, logits)
 
 
-FILTERS: dict[str, tuple[float, Callable[[Array, Any], Array]]] = {
-    "top_k": (0, top_k_filter),
-    "top_p": (1, top_p_filter),
-    "min_p": (0, min_p_filter),
-    "typical_p": (1, typical_filter),
-}
-"""Option → the value that switches the filter off, and the filter; in the order of `transformers`.
-A filter takes logits (…, V) after the temperature, and the option's value."""
+_FUNCTIONS: dict[str, Callable[[Array, Any], Array]] = dict(
+    zip(FILTERS, (top_k_filter, top_p_filter, min_p_filter, typical_filter), strict=True)
+)
+"""By option: the filter, which takes logits (…, V) after the temperature, and the value."""
 
 
 def active_filters(options: GenerationOptions) -> list[str]:
     """Return the names of the filters that are not switched off."""
-    return [name for name, (neutral, _) in FILTERS.items() if getattr(options, name) != neutral]
+    return [name for name, neutral in FILTERS.items() if getattr(options, name) != neutral]
 
 
 def filter_logits(logits: Array, options: GenerationOptions) -> Array:
     """Apply the temperature, then the active filters, to logits (…, V)."""
     logits = apply_temperature(logits, options.temperature)
     for name in active_filters(options):
-        logits = FILTERS[name][1](logits, getattr(options, name))
+        logits = _FUNCTIONS[name](logits, getattr(options, name))
     return logits

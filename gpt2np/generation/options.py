@@ -483,9 +483,11 @@ def _contradictions(o: GenerationOptions) -> Iterator[tuple[str, str, object, st
         yield first, second, getattr(o, first) and getattr(o, second), "give one"
 
 
-_OF_SAMPLING: dict[str, float] = {"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1}
+FILTERS: dict[str, float] = {"top_k": 0, "top_p": 1, "min_p": 0, "typical_p": 1}
+"""Option of each filter → the value that switches it off; in the order of `transformers`."""
+
 _OF_BEAM_SEARCH: dict[str, float] = {"length_penalty": 1, "early_stopping": False}
-EFFECTS = _OF_SAMPLING | _OF_BEAM_SEARCH
+NEUTRAL = FILTERS | _OF_BEAM_SEARCH
 """Options of one search method, with the value that changes nothing."""
 
 
@@ -497,10 +499,10 @@ def check_effect(given: Mapping[str, Any], resolved: GenerationOptions, cause: s
     """
     unused: dict[str, str] = {}
     if "temperature" in given and not resolved.temperature:
-        unused |= dict.fromkeys(_OF_SAMPLING, f"with {cause}; omit one")
+        unused |= dict.fromkeys(FILTERS, f"with {cause}; omit one")
     if resolved.num_beams == 1:
         unused |= dict.fromkeys(_OF_BEAM_SEARCH, "without beam search; set num_beams above 1")
     for name, reason in unused.items():
-        if (value := given.get(name, EFFECTS[name])) != EFFECTS[name]:
+        if (value := given.get(name, NEUTRAL[name])) != NEUTRAL[name]:
             message = f"{name} is {short_repr(value)}, which has no effect {reason}"
             raise InvalidArgumentError(message, param=name)

@@ -25,7 +25,7 @@ from pydantic import (
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
-from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.interp import Intervention, add, scale
 from gpt2np.kernels.array import Array
 from gpt2np.model.hook_points import hook_point_shape, select_hook_points
@@ -46,7 +46,6 @@ REFUSED = {
     "prompt_embeds": "send text or token ids",
     "use_beam_search": "call generate with num_beams",
     "num_beams": "call generate with num_beams",
-    "typical_p": "call generate with typical_p",
     "no_repeat_ngram_size": "use repetition_penalty",
     "repeat_penalty": "use repetition_penalty",
     "max_new_tokens": "use max_tokens",
@@ -178,7 +177,26 @@ JSON_NAMES = {
 """Option → the field of a request that has the same meaning."""
 
 
-class GenerationRequest(_Request):
+class _Filters(_Request):
+    """The fields that restrict and rescale the probabilities of the next token."""
+
+    temperature: float | None = None
+    top_k: int | None = Field(None, ge=-1, description="0 or -1 for all tokens.")
+    top_p: float | None = Field(None, description="0 for the most likely token.")
+    min_p: float | None = None
+    typical_p: float | None = None
+
+    def filters(self) -> dict[str, float]:
+        """Return the options of the filters that the request has."""
+        given = {name: getattr(self, name) for name in FILTERS}
+        if self.top_k == -1:
+            given["top_k"] = 0
+        if self.top_p == 0:
+            given["top_p"] = sys.float_info.min
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class GenerationRequest(_Filters):
     """The fields that completions and chat completions have in common; see `GenerationOptions`."""
 
     model_config = ConfigDict(extra="allow")
@@ -186,10 +204,6 @@ class GenerationRequest(_Request):
     model: AnyText | None = None
     n: int | None = None
     best_of: int | None = None
-    temperature: float | None = None
-    top_k: int | None = Field(None, ge=-1, description="0 or -1 for all tokens.")
-    top_p: float | None = Field(None, description="0 for the most likely token.")
-    min_p: float | None = None
     seed: Annotated[int, Field(ge=-1 << 63, lt=1 << 63)] | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
@@ -266,8 +280,7 @@ class GenerationRequest(_Request):
             if field in GenerationRequest.model_fields and name != "window"  # cut in advance
         }
         given |= {
-            "top_k": self.top_k and max(0, self.top_k),
-            "top_p": sys.float_info.min if self.top_p == 0 else self.top_p,
+            **self.filters(),
             "seed": None if self.seed is None else self.seed % (1 << 64),
             "stop": self.stop or None,
             "regex": outputs and outputs.regex,
@@ -277,7 +290,7 @@ class GenerationRequest(_Request):
         arguments: Any = {name: value for name, value in given.items() if value is not None}
         if self.best_of is None and self.temperature == 0:
             # Greedy copies are all the same; as in vLLM, the filters have no effect.
-            for name in ("num_return_sequences", "top_k", "top_p", "min_p"):
+            for name in ("num_return_sequences", *FILTERS):
                 arguments.pop(name, None)
         if self.allowed_token_ids is not None:
             arguments["logits_processor"] = [_only(self.allowed_token_ids)]
@@ -488,16 +501,11 @@ class InterventionRequest(EditRequest):
     )
 
 
-class InspectRequest(_ClosedRequest):
+class InspectRequest(_Filters, _ClosedRequest):
     """The body of POST /api/inspect: a text whose next token is inspected."""
 
     model: AnyText | None = None
     prompt: AnyText | List[TokenId] = Field(description="A text or token ids.")
-    temperature: float = 1.0
-    top_k: int = Field(0, ge=-1)
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
     n: int = Field(10, ge=1, le=100, description="The number of likely tokens to return.")
     tokens: List[TokenId] | None = Field(
         None,
@@ -518,13 +526,9 @@ class InspectRequest(_ClosedRequest):
 
     def sampling_options(self) -> GenerationOptions:
         """Return the options that change the probabilities of the next token."""
-        return GenerationOptions(
-            temperature=self.temperature,
-            top_k=max(0, self.top_k),
-            top_p=self.top_p,
-            min_p=self.min_p,
-            typical_p=self.typical_p,
-        )
+        temperature = 1.0 if self.temperature is None else self.temperature
+        given: Any = FILTERS | self.filters()
+        return GenerationOptions(temperature=temperature, **given)
 
 
 class SaliencyRequest(_ClosedRequest):

@@ -14,7 +14,7 @@ from gpt2np.cli.declared_options import FLAGS, flags_of
 from gpt2np.cli.generation_options import _WITHOUT_FLAG
 from gpt2np.data.options import DatasetOptions, ScoreOptions
 from gpt2np.distributed.cluster import Cluster
-from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions
+from gpt2np.generation.options import FILTERS, ONE_TEXT_ONLY, GenerationOptions
 from gpt2np.language_model import LanguageModel
 from gpt2np.options import options_of
 from gpt2np.runtime.options import ModelOptions
@@ -62,10 +62,11 @@ def test_the_server_offers_or_refuses_each_sampling_option():
     assert names <= {*protocol.GenerationRequest.model_fields, *protocol.REFUSED}
 
 
-def test_the_playground():
+def test_the_playground_and_the_completions_take_each_filter():
     protocol = pytest.importorskip("gpt2np.server.protocol")
     sampling = {name for name, o in OPTIONS.items() if o.group == "Sampling"} - {"seed"}
     assert sampling <= set(protocol.InspectRequest.model_fields)
+    assert set(FILTERS) <= set(protocol.GenerationRequest.model_fields)
     neutral = protocol.InspectRequest(prompt="a").sampling_options()
     assert neutral == GenerationOptions(temperature=1, top_k=0)
 
