@@ -12,18 +12,20 @@
     └── GenerationInterrupted  Ctrl-C or a notebook's stop button ended a generation
 
 A message is one line that names the problem, the expected value and the next step. An error about
-an argument knows its name, so that the command line can show --top-k in place of `top_k`.
+an argument knows its name, and messages have further arguments in backticks, as in `num_beams=3`.
+So the command line can show its own spelling, --top-k and --num-beams 3; see `renamed`.
 """
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from numbers import Integral
 from reprlib import Repr
 
 TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 __all__ = [
@@ -112,6 +114,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
+def renamed(message: str, spell: Callable[[str, str], str]) -> str:
+    """Return a message with another interface's spelling of the arguments in backticks.
+
+    `spell` maps the name of an argument and its value, "" for none, to the spelling; "" keeps it.
+    """
+    return re.sub(r"`(\w+)=?([^`]*)`", lambda m: spell(m[1], m[2]) or m[0], message)
+
+
 def is_integer(value: object) -> bool:
     """Return whether a value is a Python or NumPy integer, but not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
@@ -152,19 +162,21 @@ class GPT2NPError(Exception):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
-    def renamed(self, names: Mapping[str, str]) -> str:
-        """Return the message with another interface's name of the argument, such as --top-k.
+    def renamed(self, spell: Callable[[str, str], str]) -> str:
+        """Return the message with another interface's spelling of arguments, such as --top-k.
 
-        The name replaces the argument's name at the start of the message, or else precedes it.
+        The argument that the error is about is also renamed at the start of the message, without
+        backticks; if the message starts otherwise, the name precedes it.
         """
-        name, text = names.get(self.param or ""), str(self)
-        if not name:
-            return text
-        message = text.removeprefix(self.place)
-        rest = message.removeprefix(self.param or "")
-        if rest == message or rest[:1].isalnum() or rest[:1] == "_":
-            rest = f": {message}"
-        return f"{self.place}{name}{rest}"
+        message, param = str(self), self.param
+        if param and spell(param, ""):
+            message = message.removeprefix(self.place)
+            if re.match(rf"{param}\b", message):
+                message = f"`{param}`{message.removeprefix(param)}"
+            elif not message.startswith(f"`{param}"):
+                message = f"`{param}`: {message}"
+            message = f"{self.place}{message}"
+        return renamed(message, spell)
 
 
 class ModelNotFoundError(GPT2NPError):

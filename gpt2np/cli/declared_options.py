@@ -4,10 +4,8 @@ import argparse
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from gpt2np.cli.parser import FLAGS
 from gpt2np.options import Option, help_text, options_of
-
-FLAGS: dict[str, str] = {}
-"""The names on the command line of the options that were added, by their Python names."""
 
 
 def flags_of(option: Option, name: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ model's name, the seed and the speed go to stderr.
 
 import argparse
 import json
+import warnings
 
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
 from gpt2np.cli.model_options import add_model_arguments, load_model, resolve_before_loading
@@ -50,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if not prompt:
         print_stderr("the prompt is empty; the text starts from the end-of-text token")
     if notice := prompt_notice(prompt, resolved):
-        print_stderr(notice)
+        warnings.warn(notice, stacklevel=2)
     exit_code = 0
     if resolved.num_beams > 1:
         completion = lm.generate(prompt, resolved, allowed_special=allowed)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.output import print_stderr
+from gpt2np.cli.parser import spelled
 from gpt2np.cli.text_input import spool_stdin
 from gpt2np.data.resumable import JobCallbacks, partial_folder
 from gpt2np.distributed.cluster import Cluster
@@ -100,9 +101,9 @@ def running_job(
 
         def write(message: object) -> None:
             if is_terminal:
-                bar.write(f"{message}", file=sys.stderr)
+                bar.write(spelled(message), file=sys.stderr)
             else:
-                print_stderr(f"{message}")
+                print_stderr(spelled(message))
 
         def on_resume(done: int) -> None:
             write(f"resuming at {position(done)}")
@@ -146,7 +147,7 @@ def exit_on_interrupt(folder: Path) -> Iterator[None]:
 
 def print_skipped(problem: object) -> None:
     """Report a file or document that is skipped."""
-    print_stderr(f"skipped: {problem}")
+    print_stderr(f"skipped: {spelled(problem)}")
 
 
 def report_rows(out: Path | None, written: tuple[int, str], skipped: tuple[int, str]) -> int:

@@ -8,6 +8,7 @@ import errno
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -15,7 +16,7 @@ from types import ModuleType
 
 from gpt2np import __version__
 from gpt2np.cli.output import discard_stdout, prepare_streams, print_stderr
-from gpt2np.cli.parser import Parser
+from gpt2np.cli.parser import Parser, print_warning, spell
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
@@ -76,12 +77,14 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
     gc.set_threshold(50_000)  # by default, GC takes longer than reading a vocabulary
     named = [name for name in arguments[:1] if name in COMMANDS]
-    program, args = " ".join(["gpt2np", *named]), argparse.Namespace(parser=None)
+    program = " ".join(["gpt2np", *named])
+    Parser.innermost = None
+    warnings.showwarning = lambda message, *_: print_warning(message)
     try:
         _set_threads(arguments)
-        return _run_command({name: import_command(name) for name in named}, arguments, args)
+        return _run_command({name: import_command(name) for name in named}, arguments)
     except GPT2NPError as error:
-        print_stderr(f"{program}: error: {_message(error, args.parser)}")
+        print_stderr(f"{program}: error: {error.renamed(spell)}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""
@@ -108,15 +111,13 @@ def _set_threads(arguments: Sequence[str]) -> None:
             set_threads(threads)
 
 
-def _run_command(
-    modules: Mapping[str, ModuleType], arguments: Sequence[str], args: argparse.Namespace
-) -> int:
+def _run_command(modules: Mapping[str, ModuleType], arguments: Sequence[str]) -> int:
     parser = create_parser(modules)
     if arguments and not modules and not arguments[0].startswith("-"):
         hint = did_you_mean(arguments[0], COMMANDS)
         parser.error(f"there is no command {short_repr(arguments[0])}{hint}")
     try:
-        parser.parse_args(arguments, args)
+        args = parser.parse_args(arguments)
         if args.command is None or args.version:
             print(f"gpt2np {__version__}" if args.version else parser.format_help().rstrip())
             return 0
@@ -161,13 +162,3 @@ def _describe(error: OSError) -> str:
     name = printable(shortened(os.fsdecode(error.filename)))
     action = "write" if isinstance(error, WriteError) else "access"
     return f"cannot {action} {name}: {error_reason(error)}"
-
-
-def _message(error: GPT2NPError, parser: Parser | None) -> str:
-    """Return the message of an error, with flags in place of the names of arguments."""
-    from gpt2np.cli.declared_options import FLAGS  # slow to import
-
-    options = parser.option_names() if parser else set()
-    flags = {option[2:].replace("-", "_"): option for option in options if option[:2] == "--"}
-    flags |= {name: flag for name, flag in FLAGS.items() if flag in options}
-    return error.renamed(flags).replace("do_sample=False", "--greedy")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
-from gpt2np.errors import did_you_mean, shortened
+from gpt2np.cli.output import print_stderr
+from gpt2np.errors import did_you_mean, renamed, shortened
 
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
 if TYPE_CHECKING:
@@ -15,20 +16,31 @@ if TYPE_CHECKING:
 MORE_OPTIONS = "More options"
 """Title of the group from which on only --help-all shows the options."""
 
+FLAGS: dict[str, str] = {}
+"""The names on the command line of the declared options that were added, by their Python names."""
+
+_PHRASES = {"do_sample=False": "--greedy", 'allowed_special="all"': "--special allow"}
+
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that reports an error in one line, with the most similar option."""
+    """Argument parser that reports an error in one line, with the most similar option.
+
+    Attributes:
+        innermost: the parser of the command that runs, or of its action.
+    """
+
+    innermost: Parser | None = None
 
     def __init__(self, **options: Any) -> None:
         options["formatter_class"] = argparse.RawDescriptionHelpFormatter
         super().__init__(**options, allow_abbrev=False)
-        self.set_defaults(parser=self)  # so the parser of the innermost command is args.parser
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does, but report unknown arguments here, where the command is known."""
+        Parser.innermost = self
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown:
             word = unknown[0]
@@ -55,6 +67,28 @@ class Parser(argparse.ArgumentParser):
     def full_help(self) -> str:
         """Return the help with all options."""
         return super().format_help()
+
+
+def spell(name: str, value: str = "") -> str:
+    """Return how the command that runs spells an argument of the library; "" without an option."""
+    options = Parser.innermost.option_names() if Parser.innermost else set()
+    flags = (FLAGS.get(name, ""), f"--{name.replace('_', '-')}")
+    flag = next((flag for flag in flags if flag in options), "")
+    if phrase := _PHRASES.get(f"{name}={value}"):
+        return phrase if phrase.split()[0] in options else ""
+    if not flag or value in ("", "True"):
+        return flag
+    return f"--no-{flag[2:]}" if value == "False" else f"{flag} {value}"
+
+
+def spelled(message: object) -> str:
+    """Return a message of the library with the command line's spelling of arguments."""
+    return renamed(str(message), spell)
+
+
+def print_warning(message: object) -> None:
+    """Print a warning of the library to stderr."""
+    print_stderr(f"warning: {spelled(message)}")
 
 
 class ShowAll(argparse.Action):

@@ -245,7 +245,7 @@ def _place(file: Path) -> str:
 def _check_columns(file: Path, names: Sequence[str], field: str) -> None:
     if field not in names:
         raise UnreadableFileError(
-            f"{file_name(file)} has no column {field!r}; set field to one of its columns, "
+            f"{file_name(file)} has no column {field!r}; set `field` to one of its columns, "
             f"{short_repr([*names])}"
         )
     for name, count in Counter(names).items():
@@ -366,7 +366,7 @@ def _text_field(value: Any, field: str, place: str) -> tuple[str, str | None]:
         return "", f"{place}: expected a JSON object, got {short_repr(value)}"
     text = value.get(field)
     if not isinstance(text, str):
-        advice = f"; set field to one of its fields, {short_repr([*value])}"
+        advice = f"; set `field` to one of its fields, {short_repr([*value])}"
         problem = f"{place}: expected a string in the field {field!r}"
         return "", f"{problem}{'' if field in value else advice}"
     if not is_unicode_text(text):

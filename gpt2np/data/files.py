@@ -66,9 +66,7 @@ def check_target(
     if any(file and file.exists() and path.samefile(file) for file in inputs):
         raise InvalidArgumentError(f"the input and the output are the same file, {path}")
     if not force:
-        raise InvalidArgumentError(
-            f"{path} exists already; give --force (in Python, force=True) to overwrite it"
-        )
+        raise InvalidArgumentError(f"{path} exists already; give `force=True` to overwrite it")
 
 
 def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = None) -> bytes:

@@ -258,7 +258,7 @@ def begin_task(folder: Path, settings: Mapping[str, Any], *, has_work: bool, for
 def _changed_error(folder: Path, changes: Sequence[str]) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"{folder} has the results of an unfinished job, but {'; '.join(changes)}; undo the change "
-        "to go on, or start over with --force (in Python, force=True)"
+        "to go on, or start over with `force=True`"
     )
 
 

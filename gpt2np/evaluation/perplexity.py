@@ -171,7 +171,7 @@ def check_scored(total: Perplexity) -> None:
     if not total.counted:
         raise InvalidArgumentError(
             "from_end_of_text is False and no token has a token before it; give a longer text, or "
-            "set from_end_of_text",
+            "set `from_end_of_text`",
             param="from_end_of_text",
         )
 

@@ -20,7 +20,7 @@ def prompt_notice(prompt: str, options: GenerationOptions) -> str | None:
     advice = "the prompt ends in a space; GPT-2's words begin with their space, so leave it out"
     if options.choices or options.regex:
         return f"{advice} of the prompt, and begin the constraint with it"
-    return advice if options.json_schema else f"{advice}, or set token_healing"
+    return advice if options.json_schema else f"{advice}, or set `token_healing`"
 
 
 def missing_space(before: str, texts: Sequence[str], name: str) -> str | None:

@@ -430,8 +430,8 @@ class GenerationOptions:
         check_options(self)
         for first, second, is_contradiction, reason in _contradictions(self):
             if is_contradiction:
-                values = (f"{name}={short_repr(getattr(self, name))}" for name in (first, second))
-                message = f"{' and '.join(values)} contradict each other: {reason}"
+                names = _with_number(self, first), _with_number(self, second)
+                message = f"{' and '.join(names)} contradict each other: {reason}"
                 raise InvalidArgumentError(message, param=first)
         if self.stop_regex:
             from gpt2np.data.untrusted_regex import check_sizes
@@ -460,6 +460,12 @@ ONE_TEXT_ONLY = ("Prompt", "Beam search", "Output")
 
 TEXT_CONSTRAINTS = ("choices", "regex", "json_schema")
 """Options of which at most one is given: what the text must be."""
+
+
+def _with_number(options: GenerationOptions, name: str) -> str:
+    """Return an option for a message: `num_beams=3`, or `regex` if its value is not a number."""
+    value = getattr(options, name)
+    return f"`{name}={value}`" if is_number(value) else f"`{name}`"
 
 
 def _contradictions(o: GenerationOptions) -> Iterator[tuple[str, str, object, str]]:
@@ -499,9 +505,9 @@ def check_effect(given: Mapping[str, Any], resolved: GenerationOptions, cause: s
     """
     unused: dict[str, str] = {}
     if "temperature" in given and not resolved.temperature:
-        unused |= dict.fromkeys(FILTERS, f"with {cause}; omit one")
+        unused |= dict.fromkeys(FILTERS, f"with `{cause}`; omit one")
     if resolved.num_beams == 1:
-        unused |= dict.fromkeys(_OF_BEAM_SEARCH, "without beam search; set num_beams above 1")
+        unused |= dict.fromkeys(_OF_BEAM_SEARCH, "without beam search; set `num_beams` above 1")
     for name, reason in unused.items():
         if (value := given.get(name, NEUTRAL[name])) != NEUTRAL[name]:
             message = f"{name} is {short_repr(value)}, which has no effect {reason}"

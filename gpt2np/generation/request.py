@@ -183,8 +183,8 @@ def resolve_options(base: GenerationOptions, changes: dict[str, Any]) -> Generat
     if given.get("num_beams", 1) != 1:
         if changes.get("do_sample"):
             raise InvalidArgumentError(
-                f"num_beams={given['num_beams']} and do_sample=True contradict each other: beam "
-                "search does not sample",
+                f"`num_beams={given['num_beams']}` and `do_sample=True` contradict each other: "
+                "beam search does not sample",
                 param="num_beams",
             )
         given.setdefault("temperature", 0.0)
@@ -250,7 +250,7 @@ def _encode_bad_words(tokenizer: Tokenizer, options: GenerationOptions) -> Gener
         if word in tokenizer.special_tokens:
             raise InvalidArgumentError(
                 f"bad_words: {word} is a special token, not a text; to forbid it, give "
-                "ignore_eos=True, or -100 for its id in logit_bias",
+                "`ignore_eos=True`, or -100 for its id in `logit_bias`",
                 param="bad_words",
             )
         texts += [word] if word[0].isspace() else [word, f" {word}"]
@@ -313,7 +313,7 @@ def text_and_ids(
             raise ContextLengthError(
                 f"the prompt has {len(prompt):,} characters, at least {len(prompt) // longest:,} "
                 f"tokens, and the model's maximum context length is {context} tokens; shorten it, "
-                "or set window, which keeps its last tokens"
+                "or set `window`, which keeps its last tokens"
             )
         return prompt, encode_prompt(lm.tokenizer, prompt, lm.bos_token_id, allowed_special)
     items = as_list(prompt)
@@ -357,7 +357,7 @@ def scoring_prefix(
     if lm.bos_token_id is None:
         raise InvalidArgumentError(
             f"{lm.name} has no end-of-text token to put before a text; set "
-            "from_end_of_text=False, which leaves the first token unscored",
+            "`from_end_of_text=False`, which leaves the first token unscored",
             param="from_end_of_text",
         )
     return [lm.bos_token_id, *given]
@@ -373,6 +373,6 @@ def warn_of_special(tokenizer: Tokenizer, texts: Iterable[object], allowed: Any)
     if found:
         warnings.warn(
             f"the text has the special token {found[0]}, which is encoded as plain text; to "
-            'encode it as one token, set allowed_special="all"',
+            'encode it as one token, set `allowed_special="all"`',
             stacklevel=3,
         )

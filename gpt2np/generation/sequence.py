@@ -313,7 +313,7 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
     if not prompt:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
     if len(prompt) > config.n_positions and not options.window:
-        window = ", or set window, which keeps its last tokens"  # but not for beam search
+        window = ", or set `window`, which keeps its last tokens"  # but not for beam search
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens, and the model's maximum context length is "
             f"{config.n_positions} tokens; shorten it to at most {config.n_positions} tokens"

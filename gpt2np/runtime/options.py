@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpt2np.errors import check_argument
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.options import check_options, option
 
 MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled', a small model"
@@ -65,5 +65,6 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        is_possible = not (self.exact and self.weights)
-        check_argument(is_possible, "weights", self.weights, "None for an exact model")
+        if self.exact and self.weights:
+            message = "`exact` and `weights` contradict each other: int8 weights are rounded"
+            raise InvalidArgumentError(message, param="exact")

@@ -266,7 +266,11 @@ class GenerationRequest(_Filters):
     def named(self, error: GPT2NPError) -> FieldError:
         """Return an error of an option as an error of the field that the client has sent."""
         names = self.field_names()
-        return FieldError(error.renamed(names), param=names.get(error.param or "") or error.param)
+
+        def spell(name: str, value: str) -> str:
+            return f"{names[name]}{value and '='}{value}" if names.get(name) else ""
+
+        return FieldError(error.renamed(spell), param=names.get(error.param or "") or error.param)
 
     def arguments(self) -> GenerateArguments:
         """Return the arguments of `generate` for the fields that both requests have."""

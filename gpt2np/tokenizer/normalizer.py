@@ -121,7 +121,7 @@ def check_special(text: str, special_tokens: Collection[str], special: Special |
     """Raise InvalidArgumentError if `special` is "error" and the text has a special token."""
     if special == "error" and (found := find_first(text, special_tokens)):
         raise InvalidArgumentError(
-            f"special is 'error', and the text has the special token {found}; 'allow' encodes it "
+            f"`special` is 'error', and the text has the special token {found}; 'allow' encodes it "
             "as that token, 'text' as plain text",
             param="special",
         )

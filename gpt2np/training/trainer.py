@@ -137,7 +137,7 @@ class Trainer:
     def _read(self, corpus: Path) -> NDArray[Any]:
         ids = read_corpus(corpus, self._config.vocab_size)
         if len(ids) <= self._length:
-            message = f"sequences of {self._length:,} tokens need more"
+            message = f"sequences of {self._length:,} tokens need more; set a smaller `block_size`"
             raise InvalidArgumentError(f"{corpus} has {len(ids):,} ids; {message}")
         return ids
 

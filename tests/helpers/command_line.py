@@ -40,7 +40,6 @@ def run_here(
             stack.callback(wrapper.detach)
         stack.enter_context(mock.patch.dict(os.environ, variables))
         stack.enter_context(warnings.catch_warnings())
-        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
         stack.callback(os.chdir, before)
         stack.callback(gc.set_threshold, *thresholds)
         stack.callback(signal.signal, signal.SIGINT, handler)

@@ -10,8 +10,9 @@ import pytest
 from helpers.paths import CHECKOUT
 
 from gpt2np.cli import generate
-from gpt2np.cli.declared_options import FLAGS, flags_of
+from gpt2np.cli.declared_options import flags_of
 from gpt2np.cli.generation_options import _WITHOUT_FLAG
+from gpt2np.cli.parser import FLAGS
 from gpt2np.data.options import DatasetOptions, ScoreOptions
 from gpt2np.distributed.cluster import Cluster
 from gpt2np.generation.options import FILTERS, ONE_TEXT_ONLY, GenerationOptions

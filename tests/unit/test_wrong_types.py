@@ -91,7 +91,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     ),
     "beams that sample": (
         lambda lm: lm.generate("a", num_beams=3, do_sample=True),
-        "num_beams=3 and do_sample=True contradict each other: beam search does not sample",
+        "`num_beams=3` and `do_sample=True` contradict each other: beam search does not sample",
     ),
     "device": (
         lambda lm: gpt2np.load("bundled", device="cuda"),
@@ -110,7 +110,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "exact": (lambda lm: gpt2np.load("bundled", exact="no"), "exact is 'no'; it must be True or"),
     "exact and weights": (
         lambda lm: gpt2np.load("bundled", exact=True, weights="int8"),
-        "^weights is 'int8'; it must be None for an exact model",
+        "`exact` and `weights` contradict",
     ),
     "encode": (lambda lm: lm.tokenizer.encode(3), "the text is 3"),
     "allowed special tokens": (

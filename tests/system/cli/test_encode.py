@@ -197,7 +197,7 @@ class TestBadInput:
 
     def test_json_lines_without_the_field(self, corpus, tmp_path):
         (corpus / "d.jsonl").write_text('{"body": "four"}\n')
-        words = "d.jsonl, line 1", "'text'", "set field to one of its fields, ['body']"
+        words = "d.jsonl, line 1", "'text'", "set --field to one of its fields, ['body']"
         self.check(encode(corpus, tmp_path / "x.bin"), 2, *words)
         result = encode(corpus, tmp_path / "x.bin", "--field", "body")
         assert result.returncode == 0 and "4 documents" in result.stderr

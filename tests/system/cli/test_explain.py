@@ -46,7 +46,7 @@ def test_a_page_that_is_there_is_replaced_only_by_force(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("old", encoding="utf-8")
     told = error(explain("fox", "-o", page))
-    assert told.startswith(f"{page} exists already; give --force (in Python,")
+    assert told.startswith(f"{page} exists already; give --force to overwrite it")
     assert page.read_text(encoding="utf-8") == "old"
     result = explain("fox", "-o", page, "--force")
     assert result.returncode == 0 and page.read_text(encoding="utf-8").startswith("<!DOCTYPE")

@@ -20,6 +20,7 @@ from helpers.random_models import random_model
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import generate as generate_command
 from gpt2np.cli import main
+from gpt2np.cli.parser import spell
 from gpt2np.kernels.threads import THREAD_VARIABLES
 from gpt2np.runtime.ranks import max_processes
 
@@ -408,11 +409,11 @@ def test_every_option_has_the_name_that_its_errors_give(capsys):
     with contextlib.suppress(SystemExit):
         main.run(["generate", "--help-all"])
     described = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-    parser = main.create_parser({"generate": generate_command}).parse_args(["generate"]).parser
+    main.create_parser({"generate": generate_command}).parse_args(["generate"])
     for option in dataclasses.fields(GenerationOptions):
         with pytest.raises(InvalidArgumentError) as caught:
             GenerationOptions(**{option.name: {"a"}})
-        name = main._message(caught.value, parser).partition(" is ")[0]
+        name = caught.value.renamed(spell).partition(" is ")[0]
         if option.name == "bad_words_ids":  # only a model's file sets this option
             assert name == option.name
             continue

@@ -64,7 +64,7 @@ def test_allow_is_one_token_and_text_is_its_characters(trained, tmp_path, comman
 def test_error_refuses_the_text(trained, tmp_path, command):
     result = run(command, tmp_path, trained, "--special", "error")
     assert result.returncode == (1 if command == "batch" else 2) and result.stdout == ""
-    assert "special is 'error', and the text has the special token <|user|>" in result.stderr
+    assert "--special is 'error', and the text has the special token <|user|>" in result.stderr
     assert not [*tmp_path.glob("o.*")]
 
 
@@ -72,5 +72,6 @@ def test_default_is_an_error_a_warning_or_plain_text(trained, tmp_path):
     for command in COMMANDS:
         result = run(command, tmp_path, trained)
         assert result.returncode == (2 if command in ("tokenize", "encode") else 0)
-        is_warned = "warning: the text has the special token <|user|>" in result.stderr
-        assert is_warned == (command in ("generate", "batch"))
+        warning = "warning: the text has the special token <|user|>, which is encoded as plain text"
+        warning += "; to encode it as one token, set --special allow\n"
+        assert (warning in result.stderr) == (command in ("generate", "batch"))

@@ -20,7 +20,7 @@ generate x --seed x | 2 | --seed: invalid int value: 'x'
 generate x --dtype int8 | 2 | --dtype: invalid choice: 'int8'
 generate x --dtype {L} | 2 | x…x
 generate x --weights int4 | 2 | --weights: invalid choice: 'int4'
-generate x --exact --weights int8 | 2 | --weights is 'int8'; it must be None for an exact model
+generate x --exact --weights int8 | 2 | --exact and --weights contradict each other
 generate x --threads 0 | 2 | --threads: '0' is not a number from 1 on
 generate x --special maybe | 2 | --special: invalid choice: 'maybe'
 generate x --stop '' | 2 | --stop is ['']
@@ -38,10 +38,14 @@ generate x --logit-bias 5 | 2 | --logit-bias is '5'; it must be ID=X, as in 5025
 generate x --logit-bias 9999=1 | 2 | --logit-bias: id 9999
 generate x --window 513 | 2 | --window is 513, more than the model's context of 512
 generate x --early-stopping soon | 2 | --early-stopping: invalid choice: 'soon'
-generate x --choice a --regex b | 2 | --choice=('a',) and regex='b' contradict each other
+generate x --choice a --regex b | 2 | --choice and --regex contradict each other: give one
+generate x --num-beams 3 --temperature 0.5 | 2 | --num-beams 3 and --temperature 0.5 contradict
+generate x --greedy --samples 2 | 2 | --samples 2 and --temperature 0.0 contradict each other
+generate x --regex a --token-healing | 2 | --token-healing and --regex contradict each other
+generate x --bad-word <|endoftext|> | 2 | give --ignore-eos, or -100 for its id in --logit-bias
 generate x --greedy --top-p 0.9 | 2 | --top-p is 0.9, which has no effect with --greedy; omit one
-generate x --temperature 0 --top-k 5 | 2 | --top-k is 5, which has no effect with temperature=0
-generate x --num-beams 2 --top-k 5 | 2 | --top-k is 5, which has no effect with num_beams=2
+generate x --temperature 0 --top-k 5 | 2 | --top-k is 5, which has no effect with --temperature 0
+generate x --num-beams 2 --top-k 5 | 2 | --top-k is 5, which has no effect with --num-beams 2
 generate x --length-penalty 2 | 2 | --length-penalty is 2.0, which has no effect without beam
 generate x --logprobs 2 | 2 | --logprobs and --prompt-logprobs need --json
 generate x - | 2 | unrecognized argument '-'; quote a text
@@ -69,12 +73,12 @@ chat bundled | 2 | unrecognized argument 'bundled'
 batch p.txt | 2 | the following arguments are required: --out
 batch p.txt --out o.txt | 2 | use one of .jsonl, .csv, .parquet
 batch p.txt --out none/o.jsonl | 2 | the folder none does not exist
-batch p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force
+batch p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force to overwrite it
 batch there.jsonl --out there.jsonl --force | 2 | are the same file, there.jsonl
 batch p.txt --out folder.jsonl --force | 2 | folder.jsonl is not a file; choose another
 batch p.txt --out {N}.jsonl | 1 | : File name too long
 batch none.txt --out o.jsonl | 2 | there is no file none.txt
-batch p.csv --out o.jsonl | 2 | p.csv has no column 'prompt'
+batch p.csv --out o.jsonl | 2 | p.csv has no column 'prompt'; set --field to one of its columns
 batch empty.txt --out o.jsonl | 2 | empty.txt has no prompt
 batch utf16.txt --out o.jsonl | 2 | utf16.txt is UTF-16 text; save it as UTF-8
 batch p.txt --out o.jsonl --top-p 7 | 2 | --top-p is 7
@@ -99,7 +103,7 @@ encode p.txt x.txt | 2 | x.txt: the suffix selects the format; use one of .npz, 
 encode p.txt o.bin more | 2 | more: the suffix selects the format
 encode p.txt o.bin --more | 2 | unrecognized option '--more'
 encode p.txt none/o.bin | 2 | the folder none does not exist
-encode p.txt there.bin | 2 | there.bin exists already; give --force
+encode p.txt there.bin | 2 | there.bin exists already; give --force to overwrite it
 encode p.txt folder.bin --force | 2 | folder.bin is not a file; choose another
 encode p.txt {N}.bin | 1 | : File name too long
 encode {L} o.bin | 1 | x…x
@@ -135,7 +139,7 @@ train ids.bin o --n-layer 99999999999999999999 | 2 | it must be an integer from 
 train ids.bin o --max-steps 0 | 2 | --max-steps is 0; it must be an integer, at least 1
 train ids.bin o --learning-rate nan | 2 | --learning-rate is nan
 train ids.bin o --save-steps 0 | 2 | --save-steps is 0; it must be at least 1
-train ids.bin o --n-positions 100000 | 2 | ids; sequences of 100,000 tokens need more
+train ids.bin o --n-positions 100000 | 2 | 000 tokens need more; set a smaller --block-size
 train ids.bin o --from bundled --n-layer 2 | 2 | --n-layer cannot be combined with --from
 train ids.bin o --eval-steps 5 | 2 | --eval-steps has no effect without --eval-corpus
 train ids.bin o --from '' | 1 | the model's name is empty
@@ -145,7 +149,7 @@ train empty.bin o | 2 | empty.bin is not a corpus from gpt2np encode
 train none.npy o | 2 | it has no ids
 train text.npy o | 2 | text.npy is not a corpus from gpt2np encode
 train foreign.npy o | 2 | has ids up to 5000, but the vocabulary has 4096
-score p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force
+score p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force to overwrite it
 score p.txt --out o.txt | 2 | use one of .jsonl, .csv, .parquet
 score p.txt --out {L} | 1 | x…x
 score p.txt --out none/o.jsonl | 2 | none does not exist; create it first
@@ -159,7 +163,7 @@ trace x --points blocks.0.attn.patern | 2 | did you mean 'blocks.0.attn.pattern'
 trace x --points blocks.6.resid | 2 | the model's blocks are 0 … 5
 trace x --top 0 | 2 | --top is 0
 trace x --npz none/x.npz | 2 | the folder none does not exist
-trace x --npz there.npz | 2 | there.npz exists already; give --force
+trace x --npz there.npz | 2 | there.npz exists already; give --force to overwrite it
 trace x --npz x.txt | 2 | x.txt: the suffix selects the format; use one of .npz
 trace x --npz {N}.npz | 1 | .npz: File name too long
 trace x --saliency | 2 | --saliency needs --json
@@ -169,11 +173,11 @@ explain x | 2 | the following arguments are required: -o/--output
 explain x -o . | 2 | .: the suffix selects the format
 explain x -o x.png | 2 | x.png: the suffix selects the format; use one of .html, .htm
 explain x -o none/x.html | 2 | the folder none does not exist
-explain x -o there.html | 2 | there.html exists already; give --force
+explain x -o there.html | 2 | there.html exists already; give --force to overwrite it
 explain x -o - --force | 2 | --force has no effect on standard output
 explain --file p65.txt -o x.html | 2 | and a page holds at most 64
 parity record none/g.safetensors | 2 | the folder none does not exist
-parity record there.safetensors | 2 | there.safetensors exists already; give --force
+parity record there.safetensors | 2 | there.safetensors exists already; give --force to overwrite it
 parity record g.safetensors -n -1 | 2 | --max-new-tokens is -1
 parity check none there.bin | 1 | cannot read none: No such file
 parity check folder.bin there.bin | 1 | is not a file

@@ -118,7 +118,7 @@ def test_columns_of_the_input_are_kept(lm, tmp_path, source):
 
 def test_damage(table):
     with pytest.raises(
-        UnreadableFileError, match=r"t\.parquet has no column 'text'; set field to .*body"
+        UnreadableFileError, match=r"t\.parquet has no column 'text'; set `field` to .*body"
     ):
         list(read_corpus_texts([table]))
     with pytest.raises(UnreadableFileError, match=r"t\.parquet, row 4: expected a string in"):

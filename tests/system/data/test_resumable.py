@@ -137,7 +137,7 @@ class TestOutput:
     def test_two_runs_of_one_job(self, out):
         """The second run, which began before the first ended, does not replace its output."""
         run_job(make_job(), out)
-        with pytest.raises(InvalidArgumentError, match="x exists already; give --force"):
+        with pytest.raises(InvalidArgumentError, match="x exists already; give `force=True`"):
             run_job(make_job(), out)
         assert resume(out, force=True) == []
 
@@ -145,7 +145,7 @@ class TestOutput:
         def appear(*_):
             out.write_text("of another")
 
-        with pytest.raises(InvalidArgumentError, match="x exists already; give --force"):
+        with pytest.raises(InvalidArgumentError, match="x exists already; give `force=True`"):
             run_job(make_job(), out, JobCallbacks(on_progress=appear))
         assert out.read_text() == "of another" and partial_folder(out).exists()
         out.unlink()

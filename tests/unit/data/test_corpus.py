@@ -155,7 +155,7 @@ class TestDamage:
             (
                 "a.jsonl",
                 b'{"body": "x"}',
-                r"line 1: expected .* field 'text'; set field to one of its fields, \['body'\]$",
+                r"line 1: expected .* field 'text'; set `field` to one of its fields, \['body'\]$",
             ),
             ("a.jsonl", b'{"text": 3}', "line 1: expected a string in"),
             ("a.jsonl", '{"text": "x"}'.encode("utf-16"), "line 1 is UTF-16 text, not UTF-8$"),
@@ -234,7 +234,7 @@ class TestCSV:
         ("content", "message"),
         [
             (b"", r"has no column 'text'; .* its columns, \[\]"),
-            (b"a,b\n1,2\n", r"has no column 'text'; set field to .*columns, \['a', 'b'\]$"),
+            (b"a,b\n1,2\n", r"has no column 'text'; set `field` to .*columns, \['a', 'b'\]$"),
             (b"text\none\ntwo,three\n", r"a\.csv, line 3: 2 values for 1 columns"),
             (b'text\n"one\n', r"a\.csv, line 2: unexpected end of data"),
             (b"text\none\ntw\xff\n", r"not UTF-8 text: byte 0xff at offset 2 of line 3"),

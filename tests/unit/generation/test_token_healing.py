@@ -66,7 +66,7 @@ def test_a_prompt_that_ends_in_a_space_goes_on_with_a_word(lm):
     healed = lm.generate("Once upon a time ", token_healing=True, **options)
     assert (healed.text, healed.tokens) == ("there was", [" there", " was"])
     assert healed.notice is None
-    assert "or set token_healing" in lm.generate("Once upon a time ", **options).notice
+    assert "or set `token_healing`" in lm.generate("Once upon a time ", **options).notice
 
 
 def test_streams_batches_drafts_and_asyncio_give_the_same(lm):
