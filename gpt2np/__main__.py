@@ -9,7 +9,11 @@ def main() -> int:
     """Run the command that sys.argv names and return the exit code."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
-        from gpt2np.cli.main import run
+        from gpt2np.interrupts import held_signals
+
+        # An import that Ctrl-C interrupts may swallow it, or raise an ImportError instead.
+        with held_signals(may_hang=True):
+            from gpt2np.cli.main import run
 
         return run(sys.argv[1:])
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpt2np.generation.logits_processors import active_filters, compute_logits, filter_logits
 from gpt2np.generation.options import GenerationOptions
+from gpt2np.interrupts import held_signals
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2
@@ -40,7 +41,9 @@ class RandomGenerator:
         """Return random number `index`, counted from 0."""
         if index >= len(self._numbers):
             # The import of numpy.random takes 20 ms, and greedy decoding does not need it.
-            self._numbers = np.random.default_rng(self._seed).random(2 * index + 64)
+            # Cython's modules swallow Ctrl-C while they are imported.
+            with held_signals(may_hang=True):
+                self._numbers = np.random.default_rng(self._seed).random(2 * index + 64)
         return float(self._numbers[index])
 
 
