@@ -67,7 +67,7 @@ class ChatSession:
         lm: the language model.
         template: the chat template, None for a base model.
         messages: the conversation: an optional system message, then user and assistant messages.
-        options: keyword arguments of `LanguageModel.generate`.
+        options: values of `GenerationOptions`, by name.
         seed: the seed of the next answer.
         completion: the last answer, with its finish reason; None before the first answer.
         left_out: number of user messages that did not fit into the context for the last prompt.

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from gpt2np.cli.declared_options import add_groups, add_options
-from gpt2np.cli.parser import MORE_OPTIONS, ShowAll
+from gpt2np.cli.parser import MORE_OPTIONS
 from gpt2np.cli.text_input import text_argument
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import GenerationOptions
@@ -25,7 +25,6 @@ def add_generation_arguments(parser: argparse.ArgumentParser, omit: Collection[s
     parser.add_argument(
         "--greedy", dest="do_sample", action="store_const", const=False, help=greedy
     )
-    parser.add_argument("--help-all", action=ShowAll, nargs=0, help="Show all options and exit")
     parser.add_argument_group(
         MORE_OPTIONS, "The model's generation_config.json may change defaults."
     )

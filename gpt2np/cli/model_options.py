@@ -42,15 +42,19 @@ def add_performance_arguments(
 
 
 def resolve_before_loading(
-    args: argparse.Namespace, options: dict[str, Any]
+    args: argparse.Namespace, options: dict[str, Any], *, may_fall_back: bool = True
 ) -> "GenerationOptions":
-    """Resolve generation options for the model that the command line specifies, as it will."""
+    """Return the options that the model of the command line will use, without loading the model.
+
+    Raises the errors of `load_model` for the model, and of `resolve_options` for the options.
+    """
     from gpt2np.generation.config_file import read_generation_config
     from gpt2np.generation.request import resolve_options
     from gpt2np.hub import find_model
 
     source = find_model(_model_arguments(args).get("model"))
     if source.fallback_reason:
+        _check_source(source, may_fall_back)
         warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
         args.model = source.name  # so that loading does not wait for the network again
     return resolve_options(read_generation_config(source.path).options, options)
@@ -80,9 +84,9 @@ def load_model(args: argparse.Namespace, *, may_fall_back: bool = True) -> "Lang
     return lm
 
 
-def _check_source(source: "ModelSource") -> "ModelSource":
-    """Raise ModelNotFoundError if the bundled model replaces the default model."""
-    if source.fallback_reason:
+def _check_source(source: "ModelSource", may_fall_back: bool = False) -> "ModelSource":
+    """Raise ModelNotFoundError if the bundled model replaces the default model, but may not."""
+    if source.fallback_reason and not may_fall_back:
         raise ModelNotFoundError(f"{source.fallback_reason}; name a model, as in --model bundled")
     return source
 

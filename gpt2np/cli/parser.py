@@ -34,6 +34,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         options["formatter_class"] = argparse.RawDescriptionHelpFormatter
         super().__init__(**options, allow_abbrev=False)
+        self.add_argument("--help-all", action=_ShowAll, nargs=0, help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {shortened(message)} (try {self.prog} --help)\n")
@@ -91,7 +92,7 @@ def print_warning(message: object) -> None:
     print_stderr(f"warning: {spelled(message)}")
 
 
-class ShowAll(argparse.Action):
+class _ShowAll(argparse.Action):
     """The option --help-all."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Sequence[Any] | object) -> None:

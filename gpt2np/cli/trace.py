@@ -21,7 +21,7 @@ import numpy as np
 
 from gpt2np.cli import trace_report as report
 from gpt2np.cli.model_options import add_model_arguments, load_model
-from gpt2np.cli.output import print_stderr, terminal_style
+from gpt2np.cli.output import print_stderr, size_text, terminal_style
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import check_target
 from gpt2np.errors import InvalidArgumentError, check_argument, counted
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         if args.npz:
             saved = found.subset(points)
             saved.save(args.npz)
-            n_arrays, size = counted(len(saved), "array"), f"{saved.nbytes / 1e6:,.1f} MB"
+            n_arrays, size = counted(len(saved), "array"), size_text(saved.nbytes)
             print_stderr(f"{n_arrays}, {size}, in {args.npz}")
         arrays = summarize_arrays(found.subset(points)) if args.points and not args.npz else []
         top = min(args.top, lm.model.config.vocab_size)
@@ -102,8 +102,8 @@ def _check_options(args: argparse.Namespace) -> None:
 
 def _run_trace(lm: LanguageModel, ids: Sequence[int], points: list[str]) -> Trace:
     nbytes = hook_points_nbytes(lm.model.config, len(ids), points, lm.model.dtype)
-    size, n_tokens = f"{nbytes / 1e6:,.1f} MB", counted(len(ids), "token")
-    print_stderr(f"memory: {size} for the activations of {n_tokens}")
+    n_tokens = counted(len(ids), "token")
+    print_stderr(f"memory: {size_text(nbytes)} for the activations of {n_tokens}")
     total = len(hook_point_names(lm.model.config.n_layer))
     with progress_bar(total, "forward pass", "point") as bar:
 

@@ -96,11 +96,11 @@ def _train(args: argparse.Namespace, options: TrainerOptions) -> None:
     else:
         (tokenizer, description), model = load_tokenizer(args.model), None
     print_stderr(description)
-    if options.warmup_steps >= options.max_steps:
-        print_stderr("the warm-up takes all steps; give short runs fewer --warmup-steps")
     more = {"model": model, "eval_corpus": args.eval_corpus, "force": args.force}
     with exit_on_interrupt(partial_folder(args.out)), work_folder(args.out) as folder:
         trainer = Trainer(args.corpus, folder, tokenizer, options, **more)
+        if options.warmup_steps >= options.max_steps:
+            print_stderr("the warm-up takes all steps; give short runs fewer --warmup-steps")
         try:
             _take_steps(trainer, options.max_steps, args.save_steps, args.logging_steps)
         except KeyboardInterrupt:

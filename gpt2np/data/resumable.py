@@ -271,7 +271,8 @@ def _changes(folder: Path, settings: Mapping[str, Any]) -> Iterator[str]:
         if old != new and name.startswith("the "):
             yield f"{name} has changed"
         elif old != new:
-            yield f"{name} was {_show(old)}, is {_show(new)}"
+            argument = f"`{name}`" if name.isidentifier() else name
+            yield f"{argument} was {_show(old)}, is {_show(new)}"
 
 
 def _show(value: object) -> str:

@@ -101,6 +101,8 @@ def option_fields(options: Options) -> dict[str, Any]:
             given["temperature"] = 0.0
     names = list(options_of(GenerationOptions))
     if unknown := sorted(set(given) - set(names)):
+        if unknown[0] in _OTHER_ARGUMENTS:
+            raise TypeError(f"{unknown[0]!r} is an argument of generate, but not an option")
         hint = did_you_mean(unknown[0], [*Options.__annotations__, *_OTHER_ARGUMENTS])
         hint = hint or f"; there are {', '.join(names)}"
         raise TypeError(f"there is no option {unknown[0]!r}{hint}")

@@ -241,6 +241,7 @@ def test_batch_takes_iterables_and_names_the_prompt(lm: LanguageModel) -> None:
         ("generate", "response_format", "did you mean 'json_schema'"),
         ("generate", "streamer", "call stream, which yields the pieces"),
         ("generate", "n", "did you mean 'num_return_sequences'"),
+        ("resolve_options", "interventions", "is an argument of generate, but not an option"),
         ("generate", "xyz", "there are token_healing, "),
         ("load", "n_threads", "set the environment variable OPENBLAS_NUM_THREADS before"),
         ("load", "torch_dtype", "did you mean 'dtype'"),
@@ -252,4 +253,4 @@ def test_unknown_argument_is_a_type_error_with_a_hint(
     lm: LanguageModel, function: str, name: str, message: str
 ) -> None:
     with pytest.raises(TypeError, match=message):
-        getattr(lm, function)("bundled", **{name: 1})
+        getattr(lm, function)(None, **{name: 1})

@@ -250,7 +250,7 @@ class TestResuming:
             os.utime(file, (1, 1))
         before = saves(tmp_path / "x.bin.partial")
         for _ in range(2):
-            with pytest.raises(InvalidArgumentError, match=r"d\.txt has changed; .* --force"):
+            with pytest.raises(InvalidArgumentError, match=r"d\.txt has changed; .* `force=True`"):
                 encode(inputs, tmp_path / "x.bin", tokenizer)
             assert saves(tmp_path / "x.bin.partial") == before
         told = self.resumes_to_the_whole(inputs, tmp_path, tokenizer, force=True)
@@ -266,8 +266,8 @@ class TestResuming:
     @pytest.mark.parametrize(
         ("change", "told"),
         [
-            ({"field": "body"}, "field was 'text', is 'body'"),
-            ({"special": "text"}, "special was 'error', is 'text'"),
+            ({"field": "body"}, "`field` was 'text', is 'body'"),
+            ({"special": "text"}, "`special` was 'error', is 'text'"),
             ("vocabulary", "the vocabulary has changed"),
         ],
     )

@@ -183,7 +183,7 @@ class TestInterruption:
         parts = saves(tmp_path / "o.jsonl.partial")
         other = batch(*arguments, "-n", "3", "--top-p", "0.5")
         assert other.returncode == 2 and seed in other.stderr
-        told = "but max_new_tokens was 2, is 3; top_p was not given, is 0.5; undo the change"
+        told = "but --max-new-tokens was 2, is 3; --top-p was not given, is 0.5; undo the change"
         assert told in other.stderr.splitlines()[-1]
         (tmp_path / "p.txt").write_text("another\n")
         other = batch(*arguments)

@@ -71,10 +71,10 @@ class TestView:
     def test_stderr_tells_the_model_and_the_memory(self, traced):
         lines = run(FOX).stderr.decode().splitlines()
         points = ["embed", "blocks.*.resid", "blocks.*.attn.pattern"]
-        megabytes = traced.subset(points).nbytes / 1e6
+        kilobytes = traced.subset(points).nbytes / 1e3
         assert lines == [
             "model: bundled",
-            f"memory: {megabytes:.1f} MB for the activations of 8 tokens",
+            f"memory: {kilobytes:.1f} kB for the activations of 8 tokens",
         ]
 
     def test_plain_unless_it_is_a_terminal(self, shown):

@@ -90,7 +90,7 @@ def test_interrupted_training_gives_the_same_model(trained, corpus, tmp_path, ca
     assert "run the same command again to resume" in capsys.readouterr().err
     assert train(corpus, out, "--n-layer", "1") == 2
     error = capsys.readouterr().err
-    assert "of an unfinished job, but n_layer was 2, is 1" in error
+    assert "of an unfinished job, but --n-layer was 2, is 1" in error
     assert "--force" in error
     assert train(corpus, out) == 0
     assert "resuming at step 15 of 40" in capsys.readouterr().err

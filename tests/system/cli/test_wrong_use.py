@@ -240,6 +240,21 @@ def test_wrong_use_is_one_line(folder, row):
 
 
 @pytest.mark.parametrize(
+    "line",
+    ["generate x --top-p 7", "chat --top-p 7", "batch p.txt --out o.jsonl --top-p 7"],
+)
+def test_an_option_is_refused_before_the_model_is_loaded(folder, line):
+    result = run_here(*line.split(), folder=folder, GPT2NP_MODEL="bundled")
+    assert result.returncode == 2 and result.stderr.count("\n") == 1
+
+
+def test_train_reads_the_corpus_before_it_tells_about_the_warm_up(folder):
+    options = ["--max-steps", "5", "--model", "bundled"]
+    result = run_here("train", "none.bin", "o", *options, folder=folder)
+    assert result.returncode == 1 and "warm-up" not in result.stderr
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ({}, "has no token ids"),

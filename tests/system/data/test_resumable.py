@@ -188,7 +188,7 @@ class TestOutput:
         process.start()
         process.join()
         assert process.exitcode == 9 and out.read_bytes() == b"".join(TEXTS)
-        with pytest.raises(InvalidArgumentError, match="x exists already; give --force"):
+        with pytest.raises(InvalidArgumentError, match="x exists already; give `force=True`"):
             check_output(out, (), force=False)
         assert list(tmp_path.iterdir()) == [out]
 
@@ -271,7 +271,7 @@ class TestDamage:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"settings": {"n": 1}}, "n was not given, is 1; undo the change"),
+        ({"settings": {"n": 1}}, "`n` was not given, is 1; undo the change"),
         ({"settings": {"the model": 1}}, "the model has changed; undo the change"),
         ({"stamps": (1, 9, 3, 4)}, "input 1 has changed; undo"),
         ({"stamps": (1, 2)}, "input 2 has changed; undo"),

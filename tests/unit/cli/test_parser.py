@@ -79,6 +79,17 @@ def test_an_unknown_option_suggests_one_of_its_command(capsys, command, program,
     assert error.endswith(f"(try gpt2np {program} --help)\n")
 
 
+@pytest.mark.parametrize("command", ["encode", "parity check", "serve"])
+def test_help_all_of_other_commands_is_their_help(capsys, command):
+    texts = []
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as end:
+            run([*command.split(), option])
+        assert end.value.code == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] and "--help-all" not in texts[0]
+
+
 def test_help_shows_common_options_and_help_all_shows_all(capsys):
     texts = []
     for option in ("--help", "--help-all"):

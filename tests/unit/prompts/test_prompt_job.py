@@ -60,16 +60,16 @@ def kept(folder):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"max_new_tokens": 4}, "max_new_tokens was 3, is 4; undo the change to go on, or start"),
-        pytest.param({"seed": 2}, "seed was 1, is 2; undo", marks=pytest.mark.slow),
+        ({"max_new_tokens": 4}, "`max_new_tokens` was 3, is 4; undo the change to go on, or start"),
+        pytest.param({"seed": 2}, "`seed` was 1, is 2; undo", marks=pytest.mark.slow),
         (
             {"top_k": 9, "stop": ["a"]},
-            r"top_k was not given, is 9; stop was not given, is \['a'\];",
+            r"`top_k` was not given, is 9; `stop` was not given, is \['a'\];",
         ),
         ("defaults", r"default of temperature was 0\.8, is 0\.0; undo"),
-        ("ends", r"eos_token_ids was \[4095\], is \[5\]; undo"),
-        ("model", "model was 'bundled', is 'other'; undo"),
-        ("int8", "weights was not given, is 'int8'; undo"),
+        ("ends", r"`eos_token_ids` was \[4095\], is \[5\]; undo"),
+        ("model", "`model` was 'bundled', is 'other'; undo"),
+        ("int8", "`weights` was not given, is 'int8'; undo"),
     ],
 )
 def test_a_changed_option_is_named_and_nothing_is_lost(lm, interrupted, change, told, monkeypatch):
