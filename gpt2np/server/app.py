@@ -15,9 +15,10 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response, Streami
 from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
 
 from gpt2np import __version__
-from gpt2np.chat.template import ChatTemplate, check_special_tokens, read_chat_template
+from gpt2np.chat.template import check_special_tokens, read_chat_template
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
@@ -48,6 +49,7 @@ from gpt2np.server.protocol import (
     DetokenizeRequest,
     FieldError,
     GenerationRequest,
+    StopTeachingRequest,
     TeachRequest,
     TokenizeRequest,
 )
@@ -75,13 +77,12 @@ _ERRORS: list[tuple[type[Exception], int, str, str | None]] = [
 
 
 class Server:
-    """The models of a server, with their engines and chat templates.
+    """The models of a server, with their engines.
 
     Attributes:
         options: the options.
         metrics: the metrics of /metrics.
         engines: the engine of each model, by name.
-        templates: the chat template of each model that has one, by name.
         taught: the models that learn a page for one client each.
         started: when the models were loaded, in seconds since 1970.
         is_ending: tells whether streams without an end should end.
@@ -90,16 +91,14 @@ class Server:
     def __init__(self, models: Sequence[LanguageModel], options: ServerOptions) -> None:
         self.options, self.metrics, self.started = options, Metrics(), int(time.time())
         self.engines: dict[str, Engine] = {}
-        self.templates: dict[str, ChatTemplate] = {}
         self.taught = Taught()
         self.is_ending: Callable[[], bool] = lambda: False
         for lm in models:
             if lm.name in self.engines:
                 raise InvalidArgumentError(f"model {lm.name} is given twice", param="model")
             roles = lm.tokenizer.vocabulary.special_tokens_map
-            if lm.folder and (template := read_chat_template(lm.folder, roles)):
-                self.templates[lm.name] = template
-            self.engines[lm.name] = Engine(lm, self.metrics, options)
+            template = read_chat_template(lm.folder, roles) if lm.folder else None
+            self.engines[lm.name] = Engine(lm, self.metrics, options, template)
 
     def engine(self, model: str | None) -> Engine:
         """Return the engine of a model; None means the first model."""
@@ -153,7 +152,7 @@ def _add_generation(app: FastAPI, server: Server) -> None:
         """Answer the messages of a conversation. The model needs a chat template."""
         engine = server.engine(body.model)
         reply = ChatReply(body, engine.lm, request.scope["request_id"])
-        render = partial(_chat_prompt, server, engine.lm, body)
+        render = partial(_chat_prompt, engine, body)
         return await _answer(request, engine, reply, [render])
 
     @app.post("/api/teach")
@@ -166,6 +165,12 @@ def _add_generation(app: FastAPI, server: Server) -> None:
             return _stream_response(await anext(stream), stream)
 
         return await engine.answer(request, begin())
+
+    @app.post("/api/teach/stop")
+    async def stop_teaching(body: StopTeachingRequest) -> Json:
+        """End the training of a model after the step that runs; the model keeps what it knows."""
+        server.taught.to_stop = body.model
+        return {}
 
 
 async def _answer(
@@ -229,18 +234,29 @@ def _stream_response(
                     yield data
         except Exception as failure:
             yield event(_error(failure)[1]) + DONE
-        finally:
-            await stream.aclose()
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(body(), media_type="text/event-stream", headers=headers)
+    response = _ClosingResponse(body(), media_type="text/event-stream", headers=headers)
+    response.source = stream
+    return response
 
 
-def _chat_prompt(
-    server: Server, lm: LanguageModel, body: ChatCompletionRequest | TokenizeRequest
-) -> list[int]:
+class _ClosingResponse(StreamingResponse):
+    """A stream that closes its source, also if the client disconnects while a part is sent."""
+
+    source: AsyncGenerator[bytes, None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.source.aclose()
+
+
+def _chat_prompt(engine: Engine, body: ChatCompletionRequest | TokenizeRequest) -> list[int]:
     """Render and encode the messages, none of which may contain a special token."""
-    template = server.templates.get(lm.name)
+    lm, template = engine.lm, engine.template
     if template is None:
         raise InvalidArgumentError(
             f"{lm.name} has no chat template: it continues texts; use /v1/completions"
@@ -256,9 +272,10 @@ def _add_tokenizer(app: FastAPI, server: Server) -> None:
     async def tokenize(body: TokenizeRequest) -> Response:
         """Encode a text; special tokens such as <|endoftext|> become their ids."""
         body.check_supported()
-        lm = server.engine(body.model).lm
+        engine = server.engine(body.model)
+        lm = engine.lm
         if body.messages is not None:
-            ids = await run_on(LONG_WORK, _chat_prompt, server, lm, body)
+            ids = await run_on(LONG_WORK, _chat_prompt, engine, body)
         else:
             text = body.prompt or ""
             ids = await run_on(LONG_WORK, lm.tokenizer.encode, text, allowed_special="all")
@@ -277,8 +294,8 @@ def _add_tokenizer(app: FastAPI, server: Server) -> None:
     @app.get("/tokenizer_info")
     async def tokenizer_info() -> Json:
         """Describe the first model's tokenizer, for lm-evaluation-harness."""
-        lm = server.engine(None).lm
-        tokenizer, template = lm.tokenizer, server.templates.get(lm.name)
+        engine = server.engine(None)
+        lm, tokenizer, template = engine.lm, engine.lm.tokenizer, engine.template
         eos_tokens = [t for t, i in tokenizer.special_tokens.items() if i == tokenizer.eos_token_id]
         return {
             **tokenizer.vocabulary.special_tokens_map,

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Thread
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakMethod
 
 from fastapi import Request as HTTPRequest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 
+from gpt2np.chat.template import ChatTemplate
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.async_engine import AsyncEngine, Update
 from gpt2np.generation.request import Request
@@ -151,17 +153,29 @@ class Engine:
     Attributes:
         lm: the model.
         options: the server's options.
+        template: the chat template, if the model has one.
     """
 
-    def __init__(self, lm: LanguageModel, metrics: Metrics, options: ServerOptions) -> None:
-        self.lm, self.options = lm, options
+    def __init__(
+        self,
+        lm: LanguageModel,
+        metrics: Metrics,
+        options: ServerOptions,
+        template: ChatTemplate | None = None,
+    ) -> None:
+        self.lm, self.options, self.template = lm, options, template
         self._metrics = metrics
         self._max_sequences = options.max_running + options.max_queued
         self._running: set[RunningRequest] = set()  # changed in the event loop's thread only
         self._submitted: dict[int, float] = {}  # times of sequences, by id()
         self._is_stuck = False  # since a request did not end at its timeout
         self._lacks_threads = False  # perhaps, since a request failed
-        self._runner = AsyncEngine(options.max_running, options.cache_bytes, self._on_step)
+        on_step = WeakMethod(self._on_step)  # no cycle, so that a forgotten model's memory is free
+        self._runner = AsyncEngine(
+            options.max_running,
+            options.cache_bytes,
+            lambda *step: (call := on_step()) and call(*step),
+        )
 
     def _on_step(self, scheduler: Scheduler, updates: Sequence[Update]) -> None:
         """Record a decode step, on the runner's thread."""

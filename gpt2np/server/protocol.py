@@ -561,6 +561,12 @@ class TeachRequest(_ClosedRequest):
     text: Annotated[str, Field(max_length=20_000, description="The page to learn.")]
 
 
+class StopTeachingRequest(_ClosedRequest):
+    """The body of POST /api/teach/stop."""
+
+    model: AnyText
+
+
 class ExplainRequest(_ClosedRequest):
     """The body of POST /api/explain."""
 

@@ -40,10 +40,12 @@ class Taught:
     Attributes:
         engines: the engine of each model, by a name that only its client knows.
         training: held while a model is trained, so that only one is.
+        to_stop: the model whose training ends after the step that runs.
     """
 
     engines: dict[str, Engine] = field(default_factory=dict)
     training: asyncio.Lock = field(default_factory=asyncio.Lock)
+    to_stop: str = ""
 
 
 async def teach_page(
@@ -52,15 +54,18 @@ async def teach_page(
     """Teach a model a text; yield the events, and then wait for the client to disconnect.
 
     The first event has the name of the taught model, which exists from the first event with
-    `is_ready` on. Each further event has the number of steps taken, and the loss after them.
+    `is_ready` on, and how many of the text's tokens are learned: the first 512 at most. Each
+    further event has the number of steps taken, and the loss after them.
 
     Raises:
-        InvalidArgumentError: the model or the text is too large, or the text is too short.
+        InvalidArgumentError: the model is too large, or the text is too short.
         UnavailableError: another page is being taught, or there are too many taught models.
         GPT2NPError: the training has failed.
     """
     lm = engine.lm
     ids = await run_on(PREPARATION, lm.tokenizer.encode, text, disallowed_special=())
+    n_left_out = max(0, len(ids) - _MAX_TOKENS)
+    ids = ids[:_MAX_TOKENS]
     _check(lm, ids)
     if taught.training.locked():
         raise UnavailableError("the server is learning another page; try again in a few seconds")
@@ -68,14 +73,17 @@ async def teach_page(
         raise UnavailableError(f"{_MAX_TAUGHT} pages are learnt; one must be forgotten first")
     name = f"{lm.name} taught {token_hex(8)}"
     try:
-        async with taught.training, aclosing(_train(lm, ids)) as messages:
-            yield event({"model": name, "n_tokens": len(ids), "n_steps": N_STEPS})
+        training = _train(lm, ids, lambda: taught.to_stop == name)
+        async with taught.training, aclosing(training) as messages:
+            counts = {"n_tokens": len(ids), "n_left_out": n_left_out, "n_steps": N_STEPS}
+            yield event({"model": name, **counts})
             async for message, data in messages:
                 if data:
                     taught.engines[name] = await run_on(LONG_WORK, _taught, engine, name, data)
                 yield event({**message, "is_ready": bool(data)})
                 if is_ending():
                     return
+        del data  # the engine has a copy
         yield event({"is_done": True})
         while not is_ending():
             await asyncio.sleep(1)
@@ -92,12 +100,14 @@ def _check(lm: LanguageModel, ids: Sequence[int]) -> None:
             f"{_MAX_WEIGHTS / 1e6:,.0f} million, as the bundled model has fewer",
             param="model",
         )
-    if not 2 <= len(ids) <= _MAX_TOKENS:
-        message = f"the page has {len(ids):,} tokens; it needs 2 to {_MAX_TOKENS}"
+    if len(ids) < 2:
+        message = f"the page has {len(ids)} tokens; it needs 2 or more"
         raise InvalidArgumentError(message, param="text")
 
 
-async def _train(lm: LanguageModel, ids: Sequence[int]) -> AsyncGenerator[tuple[Json, bytes], None]:
+async def _train(
+    lm: LanguageModel, ids: Sequence[int], is_stopped: Callable[[], bool]
+) -> AsyncGenerator[tuple[Json, bytes], None]:
     """Run the training in a process; yield each of its messages, with the weights that follow it.
 
     However the caller ends, the process does, too. If this process is killed, the other one ends
@@ -114,15 +124,18 @@ async def _train(lm: LanguageModel, ids: Sequence[int]) -> AsyncGenerator[tuple[
     timer = asyncio.get_running_loop().call_later(_MAX_SECONDS, process.kill)
     step = 0
     try:
-        process.stdin.write(request)
-        process.stdin.write_eof()
+        process.stdin.write(f"{len(request)}\n".encode() + request)
         with suppress(asyncio.IncompleteReadError):
             while line := await process.stdout.readline():
                 message = json.loads(line)
                 data = await process.stdout.readexactly(message.pop("n_bytes"))
                 step = message["step"]
                 yield message, data
-        if step < N_STEPS:
+                if is_stopped():
+                    process.stdin.close()
+                else:
+                    process.stdin.write(b"\n")
+        if await process.wait():
             raise GPT2NPError(
                 f"the training ended after {step} of {N_STEPS} steps: it took more than "
                 f"{_MAX_SECONDS:g} seconds, or memory ran out"
@@ -135,10 +148,15 @@ async def _train(lm: LanguageModel, ids: Sequence[int]) -> AsyncGenerator[tuple[
 
 
 def _taught(engine: Engine, name: str, data: bytes) -> Engine:
-    """Return an engine for a model with other weights."""
+    """Return an engine that differs from another in the model's name and weights."""
     lm = engine.lm
-    model = GPT2(lm.model.config, read_weights(data), exact=lm.model.exact)
+    weights = {name: array.astype(lm.model.dtype) for name, array in read_weights(data).items()}
+    model = GPT2(lm.model.config, weights, weight_dtype=lm.model.weight_dtype, exact=lm.model.exact)
+    model.processes = lm.model.processes
     taught = LanguageModel(
         model, lm.tokenizer, name=name, defaults=lm.defaults, eos_token_ids=lm.eos_token_ids
     )
-    return Engine(taught, Metrics(), replace(engine.options, max_running=_MAX_RUNNING))
+    taught.draft_source.draft = lm.draft_source.draft
+    taught.draft_source.folder = lm.draft_source.folder
+    options = replace(engine.options, max_running=_MAX_RUNNING)
+    return Engine(taught, Metrics(), options, engine.template)

@@ -1,7 +1,8 @@
 """Fine-tuning on one page of text: the program of the process that a server starts for it.
 
-stdin holds the model and the page (`request_bytes`). stdout gets a line of JSON for each step; if
-the line has `n_bytes`, the weights follow, as an .npz file of so many bytes.
+stdin begins with a number of bytes, on a line, and the model and the page (`request_bytes`). stdout
+gets a line of JSON for each step; if the line has `n_bytes`, the weights follow, as an .npz file of
+so many bytes. Each further line of stdin asks for a step; the end of stdin, for the last one.
 """
 
 from __future__ import annotations
@@ -52,7 +53,16 @@ def teach(config: GPT2Config, weights: dict[str, Array], ids: IntArray) -> Itera
 def request_bytes(config: GPT2Config, weights: Mapping[str, Array], ids: Sequence[int]) -> bytes:
     """Return a model and the token ids of a page, as `teach_stdin` reads them."""
     arrays = {name: np.asarray(array, np.float32) for name, array in weights.items()}
-    return _npz({**arrays, "config": np.array(json.dumps(asdict(config))), "ids": np.array(ids)})
+    return npz_bytes(
+        {**arrays, "config": np.array(json.dumps(asdict(config))), "ids": np.array(ids)}
+    )
+
+
+def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """Return arrays as an .npz file."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    return file.getvalue()
 
 
 def read_weights(data: bytes) -> dict[str, Array]:
@@ -66,22 +76,20 @@ def teach_stdin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this process
     if hasattr(os, "nice"):
         os.nice(10)  # the server's streams go first
-    given = read_weights(sys.stdin.buffer.read())
+    stdin, is_stopped = sys.stdin.buffer, False
+    given = read_weights(stdin.read(int(stdin.readline())))
     config = json.loads(str(given.pop("config")))
     config["eos_token_ids"] = tuple(config["eos_token_ids"])
     ids = given.pop("ids")
     try:
         for step, loss in enumerate(teach(GPT2Config(**config), given, ids)):
             is_due = step and step % SNAPSHOT_STEPS == 0
-            data = _npz(given) if is_due else b""
+            data = npz_bytes(given) if is_due or is_stopped else b""
             line = json.dumps({"step": step, "loss": loss, "n_bytes": len(data)})
             sys.stdout.buffer.write(line.encode() + b"\n" + data)
             sys.stdout.buffer.flush()
+            if is_stopped or step == N_STEPS:
+                return
+            is_stopped = not stdin.readline()
     except BrokenPipeError:
         os._exit(1)  # Python would try to write again
-
-
-def _npz(arrays: Mapping[str, Array]) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    return file.getvalue()

@@ -1,38 +1,35 @@
 """POST /api/teach: a model learns a page while its client listens, and forgets it afterwards."""
 
+import asyncio
+import gc
 import json
 import os
 import re
 import signal
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from helpers.paths import CHECKOUT
 from helpers.server import running_server
 
+from gpt2np import load
+from gpt2np.chat.template import ChatTemplate
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.server import teach
-from gpt2np.training.teach import N_STEPS, SNAPSHOT_STEPS
+from gpt2np.server.app import _stream_response
+from gpt2np.server.engine import Engine, Metrics
+from gpt2np.server.options import ServerOptions
+from gpt2np.training.teach import N_STEPS, SNAPSHOT_STEPS, npz_bytes
 
 PAGE = (CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt").read_text()
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0}
 MEMORIZED = " there was a little red fox who lived under the roots of an old o"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_server(tmp_path_factory.mktemp("server"), "--model", "bundled") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=server.url, timeout=300) as client:
-        yield client
 
 
 @contextmanager
@@ -93,6 +90,17 @@ def test_a_page_is_learned_beside_the_old_model_and_forgotten(server, client):
     assert write(client) == before
 
 
+def test_a_stopped_training_keeps_what_it_has_learned(server, client):
+    with teaching(client) as events:
+        name = next(events)["model"]
+        assert next(events)["step"] == 0
+        assert client.post("/api/teach/stop", json={"model": name}).status_code == 200
+        *_, last = iter(events.__next__, {"is_done": True})
+        assert last["is_ready"] and last["step"] < 5
+        assert write(client, name)[0] == 200
+        assert not processes(server.process.pid)
+
+
 def test_a_client_that_closes_in_the_middle_ends_the_process(server, client):
     with teaching(client) as events:
         name = next(events)["model"]
@@ -118,7 +126,6 @@ def _starts(client):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fox " * 600, "it needs 2 to 512"),
         ("", "the page has 0 tokens"),
         ("x" * 20_001, "at most 20000 characters"),
     ],
@@ -126,6 +133,68 @@ def _starts(client):
 def test_a_text_of_the_wrong_length_is_refused(client, text, message):
     response = client.post("/api/teach", json={"text": text})
     assert response.status_code == 400 and message in response.text
+
+
+def test_the_first_512_tokens_of_a_longer_page_are_learned(client):
+    with teaching(client, "fox " * 600) as events:
+        first = next(events)
+        assert first["n_tokens"] == 512 and first["n_left_out"] > 80
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"exact": True}, {"weights": "int8"}, {"processes": 2, "draft": "none"}]
+)
+def test_a_taught_model_keeps_the_options_and_its_memory_is_freed(options):
+    lm = load("bundled", **options)
+    engine = Engine(lm, Metrics(), ServerOptions(), ChatTemplate("{{ messages }}", {}, "a test"))
+    data = npz_bytes({name: 2 * array for name, array in lm.model.weights.items()})
+    taught = teach._taught(engine, "taught", data)
+
+    def kept(engine):
+        lm = engine.lm
+        names = ("exact", "weight_dtype", "dtype", "processes", "config")
+        source = (lm.draft_source.draft, lm.draft_source.folder)
+        others = (lm.defaults, lm.eos_token_ids, engine.template)
+        return [getattr(lm.model, name) for name in names], source, others
+
+    assert kept(taught) == kept(engine)
+    np.testing.assert_allclose(
+        taught.lm.model.weights["wpe.weight"], 2 * lm.model.weights["wpe.weight"]
+    )
+    taught.lm.generate("Once", max_new_tokens=2)
+    model = weakref.ref(taught.lm.model)
+    gc.disable()
+    try:
+        del taught
+        assert model() is None
+    finally:
+        gc.enable()
+
+
+def test_a_stream_is_closed_if_the_client_disconnects_while_a_part_is_sent():
+    is_sent, is_closed = asyncio.Event(), []
+
+    async def source():
+        try:
+            yield b"second"
+        finally:
+            is_closed.append(True)
+
+    async def receive():
+        await is_sent.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        if message.get("body") == b"second":
+            is_sent.set()
+            await asyncio.sleep(60)
+
+    async def respond():
+        response = _stream_response(b"first", source())
+        await response({"type": "http"}, receive, send)
+        return bool(is_closed)  # asyncio closes all generators at its end
+
+    assert asyncio.run(respond())
 
 
 def test_a_model_that_is_too_large_is_refused(lm, monkeypatch):
