@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import sys
 from collections.abc import Collection
 
 from gpt2np.constraints.automaton import MATCHED, CharacterAutomaton, Reading
@@ -21,7 +22,7 @@ from gpt2np.constraints.characters import END
 class TokenDistances:
     """The number of tokens from each reading to a match, for one match with the fewest bytes.
 
-    Another match may have fewer tokens. Infinity if there is no way.
+    Another match may have fewer tokens.
     """
 
     def __init__(
@@ -29,25 +30,19 @@ class TokenDistances:
         characters: CharacterAutomaton,
         tokens: Collection[bytes],
         prefixes: Collection[bytes],
-        excluded: frozenset[int],
     ) -> None:
-        """Count in `tokens`, all of whose beginnings are `prefixes`.
-
-        `excluded` are bytes that no text may contain.
-        """
+        """Count in `tokens`, all of whose beginnings are `prefixes`."""
         self._characters = characters
         self._tokens, self._prefixes = tokens, prefixes
-        self._distances: dict[Reading, float] = {MATCHED: 0}
+        self._distances: dict[Reading, int] = {MATCHED: 0}
         self._steps: dict[Reading, tuple[int, Reading]] = {}
-        self._nodes: list[float] = [0]  # node → bytes up to the end of the character
+        self._nodes = [0]  # node → bytes up to the end of the character
         self._next: list[tuple[int, int]] = [(0, END)]  # node → next byte and node on that way
         for edges in characters.nodes.edges[1:]:  # an edge leads to an earlier node
-            bytes_to = ((set(range(a, b + 1)) - excluded, to) for a, b, to in edges)
-            steps = [(self._nodes[to] + 1, min(codes), to) for codes, to in bytes_to if codes]
-            distance, byte, to = min(steps, default=(math.inf, 0, END))
+            distance, byte, to = min((self._nodes[to] + 1, first, to) for first, _, to in edges)
             self._nodes.append(distance)
             self._next.append((byte, to))
-        sources: list[list[tuple[int, float]]] = [[] for _ in characters.epsilon]
+        sources: list[list[tuple[int, int]]] = [[] for _ in characters.epsilon]
         for state, (epsilon, reads) in enumerate(
             zip(characters.epsilon, characters.reads, strict=True)
         ):
@@ -55,11 +50,7 @@ class TokenDistances:
                 sources[target].append((state, self._nodes[node]))
         self._states = _shortest(MATCHED[1], sources)
 
-    def __call__(self, reading: Reading) -> float:
-        if (known := self._distances.get(reading)) is not None:
-            return known
-        if self._n_bytes(reading) == math.inf:
-            return math.inf
+    def __call__(self, reading: Reading) -> int:
         way, next_reading = [], reading
         while next_reading not in self._distances:
             way.append(next_reading)
@@ -81,9 +72,9 @@ class TokenDistances:
             return byte, (node, reading[1])
         return byte, min(self._characters.readings(reading[1]), key=self._n_bytes)
 
-    def _least_after_token(self, reading: Reading) -> float:
+    def _least_after_token(self, reading: Reading) -> int:
         """Return the least distance after one token on the way from a reading."""
-        least, data = math.inf, b""
+        least, data = sys.maxsize, b""
         while reading != MATCHED:
             byte, reading = self._steps[reading]
             data += bytes([byte])
@@ -94,7 +85,7 @@ class TokenDistances:
         return least
 
 
-def _shortest(target: int, sources: list[list[tuple[int, float]]]) -> list[float]:
+def _shortest(target: int, sources: list[list[tuple[int, int]]]) -> list[float]:
     """Return each state's distance to `target` (Dijkstra); sources[s] lists (state, length)."""
     distances = [math.inf] * len(sources)
     distances[target] = 0

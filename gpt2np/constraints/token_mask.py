@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 _MAX_DEPTH = 4  # levels of a JSON value that may nest without end; fewer if the schema is too large
 _CACHED = 64  # distances to keep per constraint; 4 V bytes each
-_UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # all bytes that occur in UTF-8
+_UTF8_BYTES = {*range(0xC0), *range(0xC2, 0xF5)}  # all bytes that occur in UTF-8
 
 
 @runtime_checkable
@@ -59,8 +59,7 @@ class Constraint(Protocol):
 def text_constraint(
     tokenizer: Tokenizer,
     vocab_size: int,
-    eos_token_ids: Collection[int],
-    stop_ids: Collection[int] = (),
+    ends: Collection[int],
     *,
     choices: tuple[str, ...] = (),
     regex: str | None = None,
@@ -69,11 +68,11 @@ def text_constraint(
     """Create a constraint that limits a text to `choices`, a `regex`, or a JSON Schema.
 
     Later calls with the same tokenizer reuse cached automata and masks. `vocab_size` is V, the
-    model's number of token ids. Special tokens are not text, and never allowed. `stop_ids` end a
-    text as end-of-text ids do. Raises InvalidArgumentError if the pattern or schema is malformed,
-    unsupported or too large, no text matches, or a byte has no token in the vocabulary.
+    model's number of token ids. The ids `ends` are allowed where the text may end. Other special
+    tokens are not text, and never allowed. Raises InvalidArgumentError if the pattern or schema is
+    malformed, unsupported or too large, no text matches, or a byte has no token.
     """
-    vocabulary = _vocabulary(tokenizer, vocab_size, frozenset(eos_token_ids), frozenset(stop_ids))
+    vocabulary = _vocabulary(tokenizer, vocab_size, frozenset(ends))
     return _start(choices, regex, json_schema, vocabulary)
 
 
@@ -117,15 +116,10 @@ class TextConstraint:
         Raises InvalidArgumentError if no text that matches has so few tokens.
         """
         least = self.masks.min_tokens(self.state)
-        if least == math.inf:
-            raise InvalidArgumentError(
-                "stop_token_ids has a token that every text that matches needs; omit it",
-                param="stop_token_ids",
-            )
         if least > max_tokens:
             raise InvalidArgumentError(
                 f"max_new_tokens and the context leave {counted(max_tokens, 'token')}; the match "
-                f"with the fewest bytes needs {least:.0f}; set it to {least:.0f}, or shorten the "
+                f"with the fewest bytes needs {least}; set it to {least}, or shorten the "
                 "prompt",
                 param="max_new_tokens",
             )
@@ -146,10 +140,10 @@ class _TokenMasks:
         self._automaton = automaton
         self._distances: dict[frozenset[Reading], Array] = {}  # ends with the last
         self._distance = TokenDistances(
-            automaton.characters, vocabulary.tokens, vocabulary.prefixes, vocabulary.missing_bytes
+            automaton.characters, vocabulary.tokens, vocabulary.prefixes
         )
 
-    def min_tokens(self, readings: frozenset[Reading]) -> float:
+    def min_tokens(self, readings: frozenset[Reading]) -> int:
         """Return the number of tokens to a match."""
         return min(map(self._distance, readings))
 
@@ -194,20 +188,23 @@ class _Vocabulary:
 
     tokenizer: Tokenizer
     vocab_size: int
-    eos_token_ids: frozenset[int]
-    stop_ids: frozenset[int]
-
-    @cached_property
-    def ends(self) -> frozenset[int]:
-        """The ids that end a text."""
-        return self.eos_token_ids | self.stop_ids
+    ends: frozenset[int]
 
     @cached_property
     def text_tokens(self) -> dict[int, bytes]:
-        """The bytes of each token that is text, not a special token, and has an embedding."""
+        """The bytes of each token that is text, not a special token, and has an embedding.
+
+        Raises InvalidArgumentError if a byte of UTF-8 is not a token.
+        """
         excluded = self.ends.union(self.tokenizer.special_tokens.values())
-        tokens = self.tokenizer.vocabulary.token_bytes.items()
-        return {i: data for i, data in tokens if i < self.vocab_size and i not in excluded}
+        table = self.tokenizer.vocabulary.token_bytes.items()
+        tokens = {i: data for i, data in table if i < self.vocab_size and i not in excluded}
+        if missing := _UTF8_BYTES - {data[0] for data in tokens.values() if len(data) == 1}:
+            raise InvalidArgumentError(
+                "choices, regex and json_schema need a vocabulary with a token for each byte; this "
+                f"one lacks {len(missing)} of them, such as 0x{min(missing):02x}"
+            )
+        return tokens
 
     @cached_property
     def tokens(self) -> frozenset[bytes]:
@@ -218,22 +215,6 @@ class _Vocabulary:
     def prefixes(self) -> frozenset[bytes]:
         """The beginnings of all tokens, and the tokens."""
         return frozenset(data[:n] for data in self.tokens for n in range(1, len(data) + 1))
-
-    @cached_property
-    def missing_bytes(self) -> frozenset[int]:
-        """The bytes of UTF-8 that are not tokens, or that end a text.
-
-        Raises InvalidArgumentError if a byte has no token at all.
-        """
-        tokens = self.tokenizer.vocabulary.token_bytes
-        missing = {*_UTF8_BYTES} - {data[0] for data in self.text_tokens.values() if len(data) == 1}
-        ending = {data[0] for i in self.stop_ids if len(data := tokens.get(i, b"")) == 1}
-        if without := sorted(missing - ending):
-            raise InvalidArgumentError(
-                "choices, regex and json_schema need a vocabulary with a token for each byte; this "
-                f"one lacks {len(without)} of them, such as 0x{without[0]:02x}"
-            )
-        return frozenset(missing)
 
     @cached_property
     def trie(self) -> VocabularyTrie:

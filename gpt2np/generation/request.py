@@ -272,8 +272,10 @@ def _constraint(
         )
     from gpt2np.constraints import text_constraint
 
-    vocab_size, stop_ids = lm.model.config.vocab_size, options.stop_token_ids
-    return text_constraint(lm.tokenizer, vocab_size, lm.eos_token_ids, stop_ids, **given)
+    # A stop id that is text, such as "\n", may appear in a match; like a stop text, it then wins.
+    special_stops = {*options.stop_token_ids} & {*lm.tokenizer.special_tokens.values()}
+    ends = lm.eos_token_ids | special_stops
+    return text_constraint(lm.tokenizer, lm.model.config.vocab_size, ends, **given)
 
 
 def _within(

@@ -118,16 +118,6 @@ def test_tokens_of_the_match_with_the_fewest_bytes_are_counted():
     assert n == 5
 
 
-def test_stop_ids_end_a_text_only_where_it_matches():
-    """No text contains them; a pattern that needs them can't match."""
-    state = constraint("a{2,3}", stop_ids=[0])  # "a" itself
-    with pytest.raises(InvalidArgumentError, match="stop_token_ids has a token that every"):
-        state.within(9)
-    state = constraint("a{1,3}b?", stop_ids=[1]).within(9)  # "b"
-    assert np.flatnonzero(state.allowed()).tolist() == [0, 2, 4]
-    assert np.flatnonzero(state.advance(0).allowed()).tolist() == [0, 1, 2, 4, END]
-
-
 PATTERN = r"(?: [a-z]+){2,40}[.!]"
 
 
@@ -140,7 +130,7 @@ PATTERN = r"(?: [a-z]+){2,40}[.!]"
         {"seed": 3, "top_k": 1},
         {"num_beams": 3},
         {"seed": 3, "window": 30},
-        {"seed": 4, "stop": ["\n"], "stop_token_ids": [13], "ignore_eos": False},
+        {"seed": 4, "stop": ["\n"], "ignore_eos": False},
         {"seed": 5, "num_return_sequences": 3},
     ],
 )
@@ -171,13 +161,21 @@ def test_in_a_batch_a_stream_and_a_full_context(lm):
         lm.generate([5] * (n + 5), regex=PATTERN, seed=1)
 
 
-def test_stop_text_ends_a_constrained_text(lm):
-    """As in vLLM: the stop text wins, and `stop_reason` names it."""
-    completion = lm.generate("It was", regex=PATTERN, stop=["e", "."], seed=1)
-    assert completion.finish_reason == "stop" and completion.stop_reason in ("e", ".")
-    assert regex.fullmatch(PATTERN, completion.text, partial=True)
+def test_stop_text_and_stop_id_end_a_constrained_text(lm):
+    """As in vLLM: the stop wins, and `stop_reason` names it."""
     unstopped = lm.generate("It was", regex=PATTERN, seed=1)
-    assert unstopped.text.startswith(completion.text + completion.stop_reason)
+    for stop in ({"stop": ["e", "."]}, {"stop_token_ids": unstopped.ids[2:3]}):
+        completion = lm.generate("It was", regex=PATTERN, seed=1, **stop)
+        assert completion.finish_reason == "stop"
+        assert completion.stop_reason in next(iter(stop.values()))
+        assert regex.fullmatch(PATTERN, completion.text, partial=True)
+        assert unstopped.text.startswith(completion.text) and completion.text != unstopped.text
+
+
+def test_special_stop_id_is_allowed_where_the_text_matches(lm):
+    [(_, special), *_] = lm.tokenizer.special_tokens.items()
+    options = {"regex": "a{1,40}", "stop_token_ids": [special], "logit_bias": {special: 99}}
+    assert lm.generate("It was", seed=1, **options).text == "a"
 
 
 @pytest.mark.slow
