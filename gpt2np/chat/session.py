@@ -101,8 +101,6 @@ class ChatSession:
         self.seed: int = new_seed() if seed is None else seed
         # These override the model's defaults.
         self._defaults: Any = {"num_beams": 1, "num_return_sequences": 1, "best_of": None}
-        if template is None:  # the text of a base model may grow without limit
-            self._defaults["window"] = lm.model.config.n_positions // 2
         self.resolve_options({**self.options, "seed": seed})
         self.completion: Completion | None = None
         self.left_out = self.n_reused = 0
@@ -172,21 +170,24 @@ class ChatSession:
             stream.cancel()
             sequence, self.completion = stream.sequence, stream.completion
             messages.append({"role": "assistant", "content": self.completion.text})
-            if not sequence.context_start:
-                # The cache may hold keys of rejected draft tokens.
-                n_valid = min(sequence.cache.length, sequence.length - 1)
-                self._cache = sequence.cache
-                self._cached_ids = [*sequence.request.ids, *sequence.ids][:n_valid]
+            # The cache may hold keys of rejected draft tokens.
+            n_valid = min(sequence.cache.length, sequence.length - 1)
+            self._cache = sequence.cache
+            self._cached_ids = [*sequence.request.ids, *sequence.ids][:n_valid]
 
     def _prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """Encode the conversation, without its first user messages if they do not fit."""
+        """Encode the conversation, without its first user messages if they do not fit.
+
+        Of a base model's text that does not fit, the end remains, half a context.
+        """
         encode = self.lm.tokenizer.encode
-        if self.template is None:
-            return encode(joined_text(messages), disallowed_special=())
-        check_special_tokens(messages, self.lm.tokenizer.special_tokens)
         context = self.lm.model.config.n_positions
         max_new = self.options.get("max_new_tokens", self.lm.defaults.max_new_tokens)
         max_length = context - min(max_new, context // 2)
+        if self.template is None:
+            ids = encode(joined_text(messages), disallowed_special=())
+            return ids if len(ids) <= max_length else ids[-(context // 2) :]
+        check_special_tokens(messages, self.lm.tokenizer.special_tokens)
         starts = [i for i, message in enumerate(messages) if message["role"] == "user"]
         for self.left_out, start in enumerate(starts):
             kept = messages if self.left_out == 0 else [*self._system(), *messages[start:]]
@@ -200,7 +201,7 @@ class ChatSession:
         prompt, self.n_reused = stream.sequence.request.ids, 0
         cached_ids, cache = self._cached_ids, self._cache
         self._cached_ids, self._cache = [], None  # the end of the answer sets both again
-        if cache is None or len(prompt) > self.lm.model.config.n_positions:
+        if cache is None:
             return
         self.n_reused = common_length(cached_ids, prompt[:-1])
         cache.truncate(self.n_reused)

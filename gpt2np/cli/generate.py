@@ -117,7 +117,7 @@ def _summary(best: Completion, context: int, options: GenerationOptions) -> str:
     n_tokens = sum(len(completion.ids) for completion in completions)
     seconds = max(completion.seconds for completion in completions)
     reasons = ", ".join(str(completion.finish_reason) for completion in completions)
-    is_full = not options.window and len(best.prompt_ids) + len(best.ids) > context
+    is_full = len(best.prompt_ids) + len(best.ids) > context
     suffix = f" (the context of {context} tokens is full)" if is_full else ""
     if "time" in reasons and (options.choices or options.regex or options.json_schema):
         suffix = " (the text is incomplete; increase --max-time)"

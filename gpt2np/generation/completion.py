@@ -35,7 +35,7 @@ class Completion:
         seconds: time of the generation, including prefill and any wait in a queue; ignored by `==`.
         logprobs: the log probability of each of `ids`, if requested.
         prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
-            first id and for ids before the window.
+            first id.
         alternatives: further continuations of the prompt, if requested.
         options: the options of the generation; ignored by `==`.
     """

@@ -55,7 +55,6 @@ class Options(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     stop_regex: str | Sequence[str]
-    window: int
     num_beams: int
     length_penalty: float
     early_stopping: EarlyStopping
@@ -356,13 +355,6 @@ class GenerationOptions:
         convert=_texts,
         noun=_ONE_OR_MORE,
     )
-    window: int = _stopping(
-        0,
-        "When the context is full, keep the last N tokens and continue; with 0, the text ends",
-        details="Of a prompt longer than the context, too, only the last N tokens are kept. With "
-        "0, such a prompt is rejected.",
-        low=0,
-    )
 
     choices: tuple[str, ...] = _constraint(
         (),
@@ -476,7 +468,6 @@ def _contradictions(o: GenerationOptions) -> Iterator[tuple[str, str, object, st
     no_samples, equal = "beam search does not sample", "greedy continuations are all the same"
     yield "num_beams", "temperature", has_beams and not is_greedy, no_samples
     yield "num_beams", "best_of", has_beams and o.best_of, no_samples
-    yield "num_beams", "window", has_beams and o.window, "the context cannot slide"
     too_many = "there are no more continuations than beams"
     yield "num_return_sequences", "num_beams", has_beams and n > o.num_beams, too_many
     yield "best_of", "temperature", is_greedy and (o.best_of or 1) > 1, equal

@@ -234,9 +234,9 @@ def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:
             "stopping_criteria, on_token or interventions; set num_beams to 1",
             param="num_beams",
         )
-    if hook and (options.window or options.prompt_logprobs is not None):
+    if hook and options.prompt_logprobs is not None:
         raise InvalidArgumentError(
-            "interventions cannot be combined with window or prompt_logprobs; omit one",
+            "interventions cannot be combined with prompt_logprobs; omit one",
             param="interventions",
         )
 
@@ -282,9 +282,7 @@ def _within(
     lm: Model, options: GenerationOptions, constraint: Constraint | None, n_prompt: int
 ) -> Constraint | None:
     """Limit a constraint to the new tokens that a prompt of `n_prompt` tokens leaves room for."""
-    most = options.max_new_tokens
-    if not options.window:
-        most = min(most, lm.model.config.n_positions + 1 - n_prompt)
+    most = min(options.max_new_tokens, lm.model.config.n_positions + 1 - n_prompt)
     within: Callable[[int], Constraint] | None = getattr(constraint, "within", None)
     # A prompt that leaves no room is an error later.
     return within(most) if within and most > 0 else constraint
@@ -301,21 +299,18 @@ def _read_prompt(lm: Model, prompt: Prompt, call: Call) -> tuple[str, list[int]]
             raise InvalidArgumentError("the prefix was computed by another model", param="prefix")
         if isinstance(prompt, Sized) and not len(prompt):
             return prefix.text, prefix.ids
-    text, ids = text_and_ids(lm, prompt, call.options.window, call.allowed_special)
+    text, ids = text_and_ids(lm, prompt, call.allowed_special)
     return (prefix.text + text, prefix.ids + ids) if prefix else (text, ids)
 
 
-def text_and_ids(
-    lm: Model, prompt: Prompt, window: int = 0, allowed_special: Any = None
-) -> tuple[str, list[int]]:
-    """Return the text and token ids of a prompt; with `window`, the prompt may have any length."""
+def text_and_ids(lm: Model, prompt: Prompt, allowed_special: Any = None) -> tuple[str, list[int]]:
+    """Return the text and token ids of a prompt."""
     if isinstance(prompt, str):
         longest, context = lm.tokenizer.vocabulary.max_token_characters, lm.model.config.n_positions
-        if not window and longest and len(prompt) > context * longest:  # encoding takes long
+        if longest and len(prompt) > context * longest:  # encoding takes long
             raise ContextLengthError(
                 f"the prompt has {len(prompt):,} characters, at least {len(prompt) // longest:,} "
-                f"tokens, and the model's maximum context length is {context} tokens; shorten it, "
-                "or set `window`, which keeps its last tokens"
+                f"tokens, and the model's maximum context length is {context} tokens; shorten it"
             )
         return prompt, encode_prompt(lm.tokenizer, prompt, lm.bos_token_id, allowed_special)
     items = as_list(prompt)

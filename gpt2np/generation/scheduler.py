@@ -181,8 +181,7 @@ class Scheduler:
         for sequence, draft, predicts, n in zip(batch, drafts, is_last, n_rows, strict=True):
             start, stop = stop, stop + n
             if sequence.scores_prompt:
-                first = sequence.context_start + sequence.cache.length - n
-                sequence.score_prompt(first, logits[start:stop])
+                sequence.score_prompt(sequence.cache.length - n, logits[start:stop])
                 start = stop - 1
             if predicts:
                 _accept(sequence, logits[start:stop], draft)
@@ -218,13 +217,12 @@ class Scheduler:
     ) -> tuple[list[RunningSequence], list[list[int]], int]:
         """Select the sequences of the next pass, with at most `n_left` tokens of prompts.
 
-        Also slides full context windows, and copies shared prefixes. Returns the sequences, the
+        Also copies shared prefixes. Returns the sequences, the
         next ids of each, and how many tokens of prompts are left.
         """
         selected: list[tuple[RunningSequence, list[int]]] = []
         n_scored = _SCORED_CHUNK
         for sequence in group:
-            sequence.slide_window()
             if not _copy_shared_prefix(sequence, self.running):
                 continue
             n = sequence.n_pending
@@ -330,15 +328,16 @@ def _copy_shared_prefix(sequence: RunningSequence, running: Iterable[RunningSequ
     shares the most tokens. Returns False if that sequence will still compute more of these tokens:
     then the new sequence should wait.
     """
-    if sequence.cache.length or sequence.n_pending == 1 or not _is_shareable(sequence):
-        return True
     request = sequence.request
+    if sequence.cache.length or len(request.ids) == 1 or request.callbacks.interventions:
+        return True
     ids, top = request.ids[:-1], request.options.prompt_logprobs
     earlier = takewhile(lambda other: other is not sequence, running)
     donors = [
         (common_length(ids, other.request.ids), other)
         for other in earlier
-        if _is_shareable(other) and top in (None, other.request.options.prompt_logprobs)
+        if not other.request.callbacks.interventions
+        and top in (None, other.request.options.prompt_logprobs)
     ]
     n_shared, donor = max(donors, key=itemgetter(0), default=(0, sequence))
     prefix = request.prefix if top is None else None
@@ -352,11 +351,6 @@ def _copy_shared_prefix(sequence: RunningSequence, running: Iterable[RunningSequ
             sequence.prompt_logprobs = donor.prompt_logprobs[:n_shared]
         sequence.cache = _first_tokens(donor.cache, n_shared)
     return True
-
-
-def _is_shareable(sequence: RunningSequence) -> bool:
-    """Return whether keys and values depend on the prompt alone, at positions from 0."""
-    return not (sequence.request.callbacks.interventions or sequence.context_start)
 
 
 def _first_tokens(cache: KVCache, n: int) -> KVCache:

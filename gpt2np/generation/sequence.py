@@ -44,7 +44,6 @@ class RunningSequence:
         started: value of `time.perf_counter()` at the start.
         ids: the generated ids, including the one that ended the sequence.
         prompt_logprobs: log probabilities of the prompt's ids except the first, if requested.
-        context_start: index, in prompt + ids, of the first token in the context.
         seconds: time from the start to the latest token id.
         n_read: number of pieces of the text that `new_text` has returned.
         finish_reason: why the sequence ended, as in `Completion`; "cancelled" also after an error.
@@ -61,7 +60,6 @@ class RunningSequence:
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
-    context_start: int = 0
     seconds: float = 0.0
     n_read: int = 0
     finish_reason: FinishReason | None = None
@@ -116,10 +114,8 @@ class RunningSequence:
     @property
     def _all_prompt_logprobs(self) -> list[TokenLogprob | None]:
         """One entry for each prompt id; None for an id that is not scored."""
-        n_prompt, known = len(self.request.ids), self.prompt_logprobs
-        first = n_prompt - len(known) if self.ids else self.context_start + 1
-        after = n_prompt - first - len(known)
-        return [*[None] * first, *known, *[None] * after]
+        n_missing = len(self.request.ids) - 1 - len(self.prompt_logprobs)
+        return [None, *self.prompt_logprobs, *[None] * n_missing]
 
     @property
     def hook(self) -> Hook | None:
@@ -138,7 +134,7 @@ class RunningSequence:
     def tokens_left(self) -> int:
         """Number of tokens that context length and `max_new_tokens` allow after the next token."""
         left = self.request.options.max_new_tokens - len(self.ids) - 1
-        return min(left, self.n_positions - (self.length - self.context_start))
+        return min(left, self.n_positions - self.length)
 
     @property
     def scores_prompt(self) -> bool:
@@ -147,26 +143,17 @@ class RunningSequence:
 
     @property
     def n_pending(self) -> int:
-        """Number of token ids in the context that are not yet in the KV cache."""
-        return self.length - self.context_start - self.cache.length
+        """Number of token ids that are not yet in the KV cache."""
+        return self.length - self.cache.length
 
     def pending_ids(self) -> list[int]:
-        """Return the token ids in the context that are not yet in the KV cache."""
-        return self.ids_from(self.context_start + self.cache.length)
+        """Return the token ids that are not yet in the KV cache."""
+        return self.ids_from(self.cache.length)
 
     def ids_from(self, start: int) -> list[int]:
         """Return the token ids of prompt + ids from index `start` on."""
         first = start - len(self.request.ids)
         return self.ids[first:] if first >= 0 else [*self.request.ids[first:], *self.ids]
-
-    def slide_window(self) -> None:
-        """If the context is full, restart the context from the last `window` tokens.
-
-        This empties the KV cache, because keys and values depend on the tokens' positions.
-        """
-        if self.length - self.context_start > self.n_positions:
-            self.cache.truncate(0)
-            self.context_start = self.length - self.request.options.window
 
     def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:
         """Select and append one token per row of logits until a draft token is rejected.
@@ -187,9 +174,8 @@ class RunningSequence:
             if token_id != draft[n_accepted]:
                 break
             n_accepted += 1
-        n_kept = self.length - self.context_start - 1  # the next step computes the last token
-        if self.cache.length > n_kept:
-            self.cache.truncate(n_kept)
+        if self.cache.length >= self.length:  # the next step computes the last token
+            self.cache.truncate(self.length - 1)
         return n_accepted
 
     def score_prompt(self, first: int, logits: Array) -> None:
@@ -241,7 +227,7 @@ class RunningSequence:
         for stops in request.callbacks.stopping_criteria:
             if stops([*request.ids, *self.ids, token_id], logits):
                 return "stop"
-        is_full = self.length - self.context_start >= self.n_positions and not options.window
+        is_full = self.length >= self.n_positions
         return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
 
     def cancel(self, error: Exception | None = None) -> None:
@@ -302,27 +288,18 @@ def start_sequences(model: GPT2, request: Request) -> list[RunningSequence]:
 def start_sequence(model: GPT2, request: Request) -> RunningSequence:
     """Create a sequence that is ready for its first decode step.
 
-    With `options.window`, a prompt longer than the context is reduced to its last `window` tokens.
-
     Raises:
-        ContextLengthError: the prompt is longer than the context, and no window is set.
-        InvalidArgumentError: the prompt is empty, the window exceeds the context, or a token id in
-            prompt or options is outside the vocabulary.
+        ContextLengthError: the prompt is longer than the context.
+        InvalidArgumentError: the prompt is empty, or a token id in prompt or options is outside the
+            vocabulary.
     """
     config, options, prompt = model.config, request.options, request.ids
     if not prompt:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
-    if len(prompt) > config.n_positions and not options.window:
-        window = ", or set `window`, which keeps its last tokens"  # but not for beam search
+    if len(prompt) > config.n_positions:
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens, and the model's maximum context length is "
             f"{config.n_positions} tokens; shorten it to at most {config.n_positions} tokens"
-            f"{window if options.num_beams == 1 else ''}"
-        )
-    if options.window > config.n_positions:
-        raise InvalidArgumentError(
-            f"window is {options.window}, more than the model's context of {config.n_positions}",
-            param="window",
         )
     biased = [i for i, _ in options.logit_bias]
     banned = [i for word in options.bad_words_ids for i in word]

@@ -209,7 +209,7 @@ def _naming_fields(body: GenerationRequest) -> Iterator[None]:
     except InvalidArgumentError as error:
         raise body.named(error) from error
     except ContextLengthError as error:
-        message = str(error).replace("set window,", "set truncate_prompt_tokens,")
+        message = f"{error}, or set truncate_prompt_tokens, which keeps its last tokens"
         message = message.replace("the model's maximum", "this model's maximum")  # as litellm reads
         param = body.field_names().get("prompt", "prompt")
         raise ContextLengthError(message, param=param) from error

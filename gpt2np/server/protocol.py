@@ -173,7 +173,7 @@ _NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
 
 JSON_NAMES = {
     name: option.json_name or name for name, option in options_of(GenerationOptions).items()
-} | {"window": "truncate_prompt_tokens"}  # which keeps the last tokens, too
+}
 """Option → the field of a request that has the same meaning."""
 
 
@@ -281,7 +281,7 @@ class GenerationRequest(_Filters):
         given = {
             name: getattr(self, field, None)
             for name, field in JSON_NAMES.items()
-            if field in GenerationRequest.model_fields and name != "window"  # cut in advance
+            if field in GenerationRequest.model_fields
         }
         given |= {
             **self.filters(),

@@ -41,7 +41,6 @@ RIGHT = {
     "do_sample": (True, False),
     "stop_token_ids": ([], [97, 98], [10**12]),
     "stop_regex": ((), "a|b", ["[a-f]{2}", "x$"], "(a*)*b"),
-    "window": (0, 1, 30, 1000),
     "num_beams": (1, 2, 4, 64),
     "length_penalty": (-100, 0.0, 1.0, 2.5),
     "early_stopping": (True, False, "never"),

@@ -52,16 +52,9 @@ def test_what_is_not_done_is_told(tmp_path):
 
 
 def test_what_is_about_one_call_is_not_the_files_to_say(tmp_path):
-    config = read(
-        tmp_path, seed=1, stop=["a"], num_return_sequences=3, window=9, logprobs=2, regex="x"
-    )
+    config = read(tmp_path, seed=1, stop=["a"], num_return_sequences=3, logprobs=2, regex="x")
     options = config.options
-    assert (options.seed, options.stop, options.num_return_sequences, options.window) == (
-        None,
-        (),
-        1,
-        0,
-    )
+    assert (options.seed, options.stop, options.num_return_sequences) == (None, (), 1)
 
 
 def test_as_transformers_writes_it(tmp_path):

@@ -65,13 +65,6 @@ def test_short_prompts(lm):
     assert two[0] is None and two[1].id == 6
 
 
-def test_a_prompt_that_a_window_cuts(lm):
-    ids = np.random.default_rng(0).integers(0, 4000, 600).tolist()
-    result = lm.generate(ids, prompt_logprobs=0, window=100, max_new_tokens=1, seed=0)
-    assert result.prompt_logprobs[:501] == [None] * 501
-    assert [item.id for item in result.prompt_logprobs[501:]] == ids[501:]
-
-
 def test_best_of(lm):
     options = {"max_new_tokens": 25, "seed": 40}
     singles = [lm.generate("The", max_new_tokens=25, seed=40 + j, logprobs=0) for j in range(5)]

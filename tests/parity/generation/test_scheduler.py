@@ -12,7 +12,7 @@ from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.drafts import ModelDraft, NgramDraft
 from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.sequence import RunningSequence, start_sequence
+from gpt2np.generation.sequence import start_sequence
 
 
 def random_options(rng, vocab_size, longest=24):
@@ -27,7 +27,6 @@ def random_options(rng, vocab_size, longest=24):
         "repetition_penalty": [1.0, 1.3],
         "frequency_penalty": [0.0, 0.5],
         "no_repeat_ngram_size": [0, 0, 3],
-        "window": [0, 0, 20],
         "draft": ["none", "auto"],
     }.items():
         options[name] = rng.choice(values).item()
@@ -269,7 +268,7 @@ class TestSharedPrompt:
         decode_step(model, sequences)
         assert tokens == [20, 6]  # each sequence computes the last token itself
 
-    @pytest.mark.parametrize("further", [{}, {"prompt_logprobs": 2}, {"window": 7}])
+    @pytest.mark.parametrize("further", [{}, {"prompt_logprobs": 2}])
     def test_each_is_what_it_is_alone(self, model, further):
         sequences = self.samples(model, 4, **further)
         while running := [s for s in sequences if s.finish_reason is None]:
@@ -290,40 +289,3 @@ class TestSharedPrompt:
         after = second.cache.read(0, slice(None), second.length)
         for expected, result in zip(before, after, strict=True):
             np.testing.assert_array_equal(result, expected)
-
-
-class TestWindow:
-    @pytest.mark.parametrize("window", [1, 7, 47, 48])
-    def test_equals_a_fresh_forward_of_that_window(self, model, window):
-        options = GenerationOptions(max_new_tokens=120, temperature=0, window=window)
-        sequence = start_sequence(model, Request([4, 5, 6], options))
-        seen, choose = [], RunningSequence.choose
-
-        def watched(logits):
-            first = sequence.context_start
-            seen.append(([*sequence.request.ids, *sequence.ids][first:], logits))
-            return choose(sequence, logits)
-
-        sequence.choose = watched
-        while sequence.finish_reason is None:
-            decode_step(model, [sequence])
-        assert len(sequence.ids) == 120 and sequence.finish_reason == "length"
-        assert len(seen) == 120 and max(len(ids) for ids, _ in seen) == 48
-        for (before, _), (after, _) in zip(seen, seen[1:], strict=False):
-            assert len(after) == (len(before) + 1 if len(before) < 48 else window)
-        for ids, logits in seen:
-            np.testing.assert_allclose(model.forward([ids])[-1], logits, atol=1e-4)
-
-    def test_of_a_prompt_longer_than_the_context(self, model):
-        prompt = np.random.default_rng(3).integers(0, 211, 5000).tolist()
-        options = GenerationOptions(max_new_tokens=10, temperature=0, window=30)
-        sequence = start_sequence(model, Request(prompt, options))
-        fresh = start_sequence(model, Request(prompt[-30:], options))
-        for running in (sequence, fresh):
-            while running.finish_reason is None:
-                decode_step(model, [running])
-        assert sequence.ids == fresh.ids
-
-    def test_larger_than_the_context(self, model):
-        with pytest.raises(InvalidArgumentError, match=r"window is 49, more than .* of 48"):
-            start_sequence(model, Request([1], GenerationOptions(window=49)))

@@ -178,7 +178,7 @@ class TestFromAPipe:
         assert f"chat template: {tmp_path / 't.jinja'}; /help" in stderr
 
     def test_ctrl_c_ends_a_script(self):
-        endless = ["-n", "10000000", "--ignore-eos", "--window", "400"]
+        endless = ["-n", "500", "--ignore-eos", "--exact"]
         process = subprocess.Popen(
             [*COMMAND, *BUNDLED, *endless],
             stdin=subprocess.PIPE,

@@ -36,7 +36,6 @@ generate x --stop-regex '(top_k is {top_k}' | 2 | --stop-regex '(top_k is {top_k
 generate x --stop-id 4096 | 2 | --stop-id: id 4096
 generate x --logit-bias 5 | 2 | --logit-bias is '5'; it must be ID=X, as in 50256=-5
 generate x --logit-bias 9999=1 | 2 | --logit-bias: id 9999
-generate x --window 513 | 2 | --window is 513, more than the model's context of 512
 generate x --early-stopping soon | 2 | --early-stopping: invalid choice: 'soon'
 generate x --choice a --regex b | 2 | --choice and --regex contradict each other: give one
 generate x --num-beams 3 --temperature 0.5 | 2 | --num-beams 3 and --temperature 0.5 contradict

@@ -129,7 +129,6 @@ PATTERN = r"(?: [a-z]+){2,40}[.!]"
         {"seed": 2, "draft": "none", "temperature": 3.0},
         {"seed": 3, "top_k": 1},
         {"num_beams": 3},
-        {"seed": 3, "window": 30},
         {"seed": 4, "stop": ["\n"], "ignore_eos": False},
         {"seed": 5, "num_return_sequences": 3},
     ],

@@ -26,7 +26,6 @@ OPTIONS = [
     {"regex": "[ a-z]{5,40}", "repetition_penalty": 1.3},
     {"stop": ["zzz", "e"], "logprobs": 0},
     {"stop_regex": ["[0-9]{3}"], "min_p": 0.01},
-    {"window": 20, "max_new_tokens": 40},
 ]
 
 

@@ -43,7 +43,6 @@ WRONG = {
     "stop": (None, 5, "", [""], [5], {"a"}),
     "stop_token_ids": (None, 5, "x", [-1], [1.5], [True]),
     "stop_regex": (None, 5, "", [""], [5]),
-    "window": (*WHOLE, None),
     "draft": (None, 1, True, "bundled"),
     "logprobs": (*WHOLE, 1001),
     "prompt_logprobs": (*WHOLE, 1001),
@@ -89,7 +88,6 @@ def test_out_of_range(name, value):
             {"temperature": 0, "num_beams": 2, "num_return_sequences": 3},
             "`num_return_sequences=3` and `num_beams=2`",
         ),
-        ({"temperature": 0, "num_beams": 2, "window": 9}, "`num_beams=2` and `window=9`"),
         (
             {"num_return_sequences": 3, "best_of": 2},
             "`best_of=2` and `num_return_sequences=3`",
