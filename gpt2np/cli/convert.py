@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from gpt2np.cli.output import print_stderr, size_text
+from gpt2np.cli.output import print_stderr
 from gpt2np.errors import SEE_MISSING_FEATURES, InvalidArgumentError
 from gpt2np.progress import progress_bar
 from gpt2np.runtime.options import MODEL_HELP
@@ -68,6 +68,6 @@ def run(args: argparse.Namespace) -> int:
         names = converted.files
         files = names[0] if len(names) == 1 else f"{len(names)} files"
         tied = "tied unembedding" if converted.tied else "separate unembedding"
-        size = f"{size_text(converted.nbytes)} in {converted.dtype}"
+        size = f"{converted.nbytes / 1e6:,.1f} MB in {converted.dtype}"
         print_stderr(f"{files}, {size}, {tied}")
     return 0

@@ -40,11 +40,6 @@ def print_stderr(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def size_text(nbytes: int) -> str:
-    """Return a number of bytes in kB or MB, for a message."""
-    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"
-
-
 def terminal_style() -> Style:
     """Return the style of text on stdout: with color at a terminal, unless NO_COLOR is set."""
     from gpt2np.tokenizer.display import Style

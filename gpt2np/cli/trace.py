@@ -1,145 +1,162 @@
-"""Show the logit lens, attention and next token of a prompt; save activations.
+"""Show the logit lens, attention and next token of a prompt.
 
 The logit lens applies the final layer norm and the unembedding to the output of
 each block. For each block, the result is a token and its probability: the next
 token that the model would predict if this block were the last. At a terminal,
 predictions that equal the prediction after the last block are highlighted.
-
---npz saves all activations of the forward pass, or only the activations that
---points selects, as in --npz x.npz --points 'blocks.*.attn.pattern'.
 """
 
 import argparse
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from gpt2np.cli import trace_report as report
 from gpt2np.cli.model_options import add_model_arguments, load_model
-from gpt2np.cli.output import print_stderr, size_text, terminal_style
+from gpt2np.cli.output import terminal_style
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
-from gpt2np.data.files import check_target
-from gpt2np.errors import InvalidArgumentError, check_argument, counted
-from gpt2np.interp import Target, Trace, describe_pass, saliency
+from gpt2np.errors import check_argument
+from gpt2np.interp import Trace, describe_pass
 from gpt2np.interp.description import DESCRIBED_POINTS
-from gpt2np.interp.lens import RESIDUALS, lens_table
-from gpt2np.interp.summary import PATTERNS, summarize_arrays
+from gpt2np.interp.lens import RESIDUALS, LensTable, lens_table, top_k
+from gpt2np.interp.summary import PATTERNS
 from gpt2np.interp.trace import prompt_ids, trace
-from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
-from gpt2np.model.hook_points import (
-    HOOK_POINTS,
-    hook_point_names,
-    hook_points_nbytes,
-    select_hook_points,
-)
 from gpt2np.progress import progress_bar
-from gpt2np.tokenizer.display import Style
+from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_token, token_rows
+from gpt2np.tokenizer.vocabulary import token_bytes
+
+# Widths in terminal columns.
+_LABEL = 9  # "block 47"
+_TOKEN = 8  # a token of the logit lens
+_CELL = _TOKEN + 6  # a token and its probability, " 100% "
+_POSITION = 12  # a token and its position, "token@17"
+_HEAD_CELL = 3 + _POSITION + 7  # "12→" before the position, " 100%  " after it
+_BAR = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
-    add = parser.add_argument
-    points = "Activations to save to --npz or, without --npz, to summarize"
-    points = f"{points}; * matches any part of a name (may be given several times)"
-    add("--points", action="append", metavar="NAME", help=points)
-    list_points = "List the names and shapes of all activations and exit"
-    add("--list-points", action="store_true", help=list_points)
-    saliency = "With --json: add each token's contribution to the log probability of the most"
-    saliency = f"{saliency} likely next token, by integrated gradients"
-    add("--saliency", action="store_true", help=saliency)
     output = parser.add_argument_group("Output").add_argument
     top = "Number of most likely next tokens to show (default: 10)"
     output("--top", type=int, default=10, metavar="N", help=top)
     output("--json", action="store_true", help="Print a description of the pass as a JSON object")
-    output("--npz", type=Path, metavar="FILE", help="Save activations and token ids (.npz)")
-    output("--force", action="store_true", help="Overwrite the --npz file")
     add_model_arguments(parser, "dtype", "exact", "weights")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.list_points:
-        print(_point_table())
-        return 0
-    _check_options(args)
+    check_argument(args.top >= 1, "top", args.top, "at least 1")
     prompt = read_prompt(args)
     lm = load_model(args)
-    ids = prompt_ids(lm, prompt)
-    points = select_hook_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
+    top = min(args.top, lm.model.config.vocab_size)
     with np.errstate(all="ignore"):  # NaN and infinity raise an error later
-        needed = DESCRIBED_POINTS if args.json else (*RESIDUALS, PATTERNS)
-        found = _run_trace(lm, ids, [*points, *needed])
-        if args.npz:
-            saved = found.subset(points)
-            saved.save(args.npz)
-            n_arrays, size = counted(len(saved), "array"), size_text(saved.nbytes)
-            print_stderr(f"{n_arrays}, {size}, in {args.npz}")
-        arrays = summarize_arrays(found.subset(points)) if args.points and not args.npz else []
-        top = min(args.top, lm.model.config.vocab_size)
+        points = DESCRIBED_POINTS if args.json else (*RESIDUALS, PATTERNS)
+        traced = trace(lm, prompt_ids(lm, prompt), points)
         if args.json:
-            content = {"prompt": prompt, **_described(lm, found, top, args.saliency)}
-            content |= {"arrays": [asdict(each) for each in arrays]} if arrays else {}
+            content = {"prompt": prompt, **describe_pass(lm, traced, n=top)}
             print(json.dumps(content, ensure_ascii=False), flush=True)
         else:
-            style = terminal_style()
-            tables = [report.numbers_table(arrays, style)] if arrays else []
-            print("\n\n".join([_report(lm, found, top, style), *tables]), flush=True)
+            print(_report(lm, traced, top, terminal_style()), flush=True)
     return 0
-
-
-def _check_options(args: argparse.Namespace) -> None:
-    check_argument(args.top >= 1, "top", args.top, "at least 1")
-    if args.saliency and not args.json:
-        raise InvalidArgumentError("--saliency needs --json")
-    if args.npz:
-        check_target(args.npz, (".npz",), force=args.force, inputs=[args.file])
-
-
-def _run_trace(lm: LanguageModel, ids: Sequence[int], points: list[str]) -> Trace:
-    nbytes = hook_points_nbytes(lm.model.config, len(ids), points, lm.model.dtype)
-    n_tokens = counted(len(ids), "token")
-    print_stderr(f"memory: {size_text(nbytes)} for the activations of {n_tokens}")
-    total = len(hook_point_names(lm.model.config.n_layer))
-    with progress_bar(total, "forward pass", "point") as bar:
-
-        def count(name: str, array: Array) -> Array:
-            bar.update(1)
-            return array
-
-        return trace(lm, ids, points, interventions=count)
-
-
-def _described(lm: LanguageModel, trace: Trace, top: int, has_saliency: bool) -> dict[str, Any]:
-    """Return the description of the pass, with --saliency of the most likely next token."""
-    described = describe_pass(lm, trace, n=top)
-    if has_saliency:
-        target = Target(described["next"][0]["id"])
-        described["saliency"] = saliency(lm, trace.ids.tolist(), target).values.tolist()
-    return described
 
 
 def _report(lm: LanguageModel, trace: Trace, top: int, style: Style) -> str:
     """Return the text report, as wide as the terminal."""
     width = shutil.get_terminal_size().columns
-    n_columns = min(report.lens_columns(width), len(trace.ids))
+    n_columns = min(lens_columns(width), len(trace.ids))
     total = n_columns * (lm.model.config.n_layer + 1)
     with progress_bar(total, "logit lens", "position") as bar:
         lens = lens_table(lm.model, trace, top, last=n_columns, progress=bar.update)
-    return report.as_text(trace, lens, lm.tokenizer.vocabulary.token_bytes, width, style)
+    return as_text(trace, lens, lm.tokenizer.vocabulary.token_bytes, width, style)
 
 
-def _point_table() -> str:
-    lines = [f"{'point':<26}{'shape':<12}{'in TransformerLens':<34}meaning"]
-    for point in HOOK_POINTS:
-        first, *more = (a.format(i="i", next="i+1") for a in point.aliases or ("",))
-        shape = point.shape.replace(" ", " × ")
-        lines += [f"{point.name.format(i='i'):<26}{shape:<12}{first:<34}{point.meaning}"]
-        lines += [f"{'':<38}{alias}" for alias in more]
-    legend = "T tokens, C channels, H heads, D head size, F MLP width, V vocabulary size"
-    legend = f"{legend}, i block index"
-    return "\n".join([*lines, "", legend])
+def as_text(
+    trace: Trace, lens: LensTable, table: Mapping[int, bytes], width: int, style: Style
+) -> str:
+    """Format a pass: tokens, logit lens, the last token's attention, and the next token."""
+    ids = trace.ids.tolist()
+    tokens = token_bytes(ids, table)
+    parts = (
+        [token_rows(tokens, ids, width, style)],
+        _lens_lines(lens, tokens, table, width, style),
+        _attention_lines(trace, tokens, lens.ids.shape[-1], width, style),
+        _next_token_lines(trace, lens, table, style),
+    )
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def lens_columns(width: int) -> int:
+    """Return how many tokens of the logit lens fit into `width` columns."""
+    return max(1, (width - _LABEL) // _CELL)
+
+
+def _lens_lines(
+    lens: LensTable, tokens: Sequence[bytes], table: Mapping[int, bytes], width: int, style: Style
+) -> Iterator[str]:
+    """Yield the logit lens: a line for the embedding and each block, a column for each token."""
+    total = len(tokens)
+    n_columns = min(len(lens.positions), lens_columns(width))
+    suffix = "" if n_columns == total else f" (the last {n_columns} of {total} tokens)"
+    yield style.bold(f"logit lens: next token predicted after each block{suffix}")
+    heads = [_fit(token, _CELL) for token in tokens[-n_columns:]]
+    yield style.dim("after".ljust(_LABEL) + "".join(heads).rstrip())
+    ids, probabilities = lens.ids[:, -n_columns:, 0], lens.probabilities[:, -n_columns:, 0]
+    for point, row, p in zip(lens.points, ids, probabilities, strict=True):
+        cells = []
+        for index, token in enumerate(token_bytes(row.tolist(), table)):
+            cell = f"{_fit(token, _TOKEN)}{p[index]:5.0%}"
+            cells.append(style.bold(cell) if row[index] == ids[-1, index] else cell)
+        yield style.dim(_layer_label(point).ljust(_LABEL)) + " ".join(cells)
+
+
+def _attention_lines(
+    trace: Trace, tokens: Sequence[bytes], most: int, width: int, style: Style
+) -> Iterator[str]:
+    """Yield a line per block with the largest attention weights of the last token, over all heads.
+
+    `most` is the largest number of weights.
+    """
+    yield style.bold("attention of the last token (head→token@position)")
+    n_cells = min(most, max(1, (width - _LABEL) // _HEAD_CELL))
+    for layer, name in enumerate(trace.require(PATTERNS)):
+        weights = trace[name][:, -1].reshape(-1)  # (H·T)
+        cells = ""
+        for index in top_k(weights, min(n_cells, weights.size)):
+            head, position = divmod(int(index), len(tokens))
+            token = _fit(tokens[position], _POSITION - len(f"@{position}")).rstrip()
+            cells += f"{head:>2}→{_pad(f'{token}@{position}', _POSITION)}{weights[index]:5.0%}  "
+        yield style.dim(f"block {layer}".ljust(_LABEL)) + cells.rstrip()
+
+
+def _next_token_lines(
+    trace: Trace, lens: LensTable, table: Mapping[int, bytes], style: Style
+) -> Iterator[str]:
+    """Yield a bar for each likely next token, then the total probability of all other tokens."""
+    yield style.bold("next token")
+    ids, probabilities = lens.ids[-1, -1].tolist(), lens.probabilities[-1, -1].tolist()
+    for token, p in zip(token_bytes(ids, table), probabilities, strict=True):
+        bar = "█" * round(p / probabilities[0] * _BAR)
+        yield f"{_fit(token, 2 * _TOKEN)}{p:6.1%} {bar}".rstrip()
+    n_rest = trace.config.vocab_size - len(ids)
+    rest = max(0.0, 1 - sum(probabilities))
+    yield style.dim(f"{f'{n_rest:,} others':<{2 * _TOKEN}}{rest:6.1%}")
+
+
+def _layer_label(point: str) -> str:
+    """Return the name of a hook point's layer, e.g. "block 3" for blocks.3.resid."""
+    return f"block {point.split('.')[1]}" if point.startswith("blocks.") else point
+
+
+def _fit(token: bytes, columns: int) -> str:
+    """Format a token as text of `columns` columns; a long token is cut and ends in "…"."""
+    text = escape_token(token).replace(" ", SPACE_SYMBOL)
+    if display_width(text) >= columns:
+        while display_width(text) >= columns - 1:
+            text = text[:-1]
+        text += "…"
+    return _pad(text, columns)
+
+
+def _pad(text: str, columns: int) -> str:
+    return text + " " * (columns - display_width(text))

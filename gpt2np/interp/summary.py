@@ -5,7 +5,7 @@ Shape letters: H heads, R queries, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,22 +97,3 @@ def induction_scores(
 def _mean_weight_at(pattern: Array, distance: int) -> Array:
     """Average each head's weight on the token `distance` before the query, over queries, (H,)."""
     return np.asarray(np.diagonal(pattern, -distance, 1, 2)[:, 1:].mean(-1))
-
-
-@dataclass(frozen=True)
-class ArraySummary:
-    """Name, shape, minimum, mean and maximum of an array."""
-
-    name: str
-    shape: tuple[int, ...]
-    least: float
-    mean: float
-    largest: float
-
-
-def summarize_arrays(arrays: Mapping[str, Array]) -> list[ArraySummary]:
-    """Summarize every array of a mapping, such as a trace."""
-    return [
-        ArraySummary(name, array.shape, float(array.min()), float(array.mean()), float(array.max()))
-        for name, array in arrays.items()
-    ]

@@ -37,8 +37,8 @@ def test_a_result_is_complete_if_only_stdout_fails(tmp_path, command, redirectio
 
 
 @posix
-@pytest.mark.parametrize("command", ["trace --force --npz p.npz", "explain -o p.html"])
-def test_the_prompt_is_not_replaced(tmp_path, command):
+def test_the_prompt_is_not_replaced(tmp_path):
+    command = "explain -o p.html"
     (tmp_path / "p.txt").write_text("one two")
     (tmp_path / command.split()[-1]).symlink_to("p.txt")
     for prompt in ("p.txt", command.split()[-1]):
@@ -54,7 +54,6 @@ def test_the_prompt_is_not_replaced(tmp_path, command):
     [
         "encode t.txt out.bin",
         "batch t.txt -n 1 --out out.jsonl",
-        "trace Hi --npz out.npz",
         "explain Hi -o out.html",
     ],
 )
@@ -116,7 +115,6 @@ raise SystemExit(main())
         "encode long.jsonl o.bin",
         "score long.jsonl --out o.jsonl",
         "train-tokenizer long.jsonl --vocab-size 300 --out o",
-        "trace Hi --npz old --force",
         "explain Hi -o old --force",
     ],
 )
@@ -124,16 +122,15 @@ def test_a_full_disk_leaves_nothing_new(tmp_path, command):
     """The limit on a file's size, 3 KiB, stands for a full disk."""
     lines = (json.dumps({"text": f"the fox and number {n} {n**3}"}) for n in range(200))
     (tmp_path / "long.jsonl").write_text("\n".join(lines))
-    command = command.replace("old", "old.npz" if "trace" in command else "old.html")
-    (tmp_path / "old.npz").write_text("kept")
+    command = command.replace("old", "old.html")
     (tmp_path / "old.html").write_text("kept")
     result = shell(f'trap "" XFSZ; ulimit -f 3; exec "$0" -B -m gpt2np {command}', cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     last = result.stderr.splitlines()[-1]
     assert last.startswith(f"gpt2np {command.split()[0]}: error: cannot write ")
     assert last.endswith(": File too large") and "Traceback" not in result.stderr
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["long.jsonl", "old.html", "old.npz"]
-    assert (tmp_path / "old.npz").read_text() == (tmp_path / "old.html").read_text() == "kept"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["long.jsonl", "old.html"]
+    assert (tmp_path / "old.html").read_text() == "kept"
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that root cannot write")
@@ -145,7 +142,6 @@ def test_a_full_disk_leaves_nothing_new(tmp_path, command):
         "score t.txt --out /proc/o.jsonl",
         "train-tokenizer t.txt --vocab-size 300 --out /proc/o",
         "parity record /proc/o.safetensors",
-        "trace Hi --npz /proc/o.npz",
         "explain Hi -o /proc/o.html",
         "convert bundled /proc/o",
     ],

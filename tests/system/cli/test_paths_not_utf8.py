@@ -55,7 +55,6 @@ score --model {D} {D}/in.txt {D}/in.jsonl --out {D}/new.parquet
 score --model {D} {D}/texts --out {D}/new.jsonl
 trace --model {D} --file {D}/in.txt
 trace --model {D} --file {D}/in.txt --json
-trace --model {D} --file {D}/in.txt --npz {D}/new.npz
 explain --model {D} --file {D}/in.txt -o {D}/new.html
 info {D} --check
 info {D} --json

@@ -8,7 +8,7 @@ import pytest
 from helpers.command_line import run_here
 from safetensors.numpy import load_file, save_file
 
-from gpt2np.interp import HOOK_POINTS, Target, describe_pass, lens_table, saliency, trace
+from gpt2np.interp import describe_pass, lens_table, trace
 
 FOX = "Once upon a time there was a fox"
 
@@ -68,20 +68,11 @@ class TestView:
         narrow = output(FOX, env={"COLUMNS": "10"})
         assert "(the last 1 of 8 tokens)" in narrow
 
-    def test_stderr_tells_the_model_and_the_memory(self, traced):
-        lines = run(FOX).stderr.decode().splitlines()
-        points = ["embed", "blocks.*.resid", "blocks.*.attn.pattern"]
-        kilobytes = traced.subset(points).nbytes / 1e3
-        assert lines == [
-            "model: bundled",
-            f"memory: {kilobytes:.1f} kB for the activations of 8 tokens",
-        ]
-
     def test_plain_unless_it_is_a_terminal(self, shown):
         assert "\x1b" not in shown
 
     def test_what_the_whole_model_says_stands_out(self, lm, traced):
-        from gpt2np.cli.trace_report import as_text
+        from gpt2np.cli.trace import as_text
         from gpt2np.tokenizer.display import Style
 
         table = lm.tokenizer.vocabulary.token_bytes
@@ -102,78 +93,15 @@ class TestView:
 
 class TestJson:
     def test_json_is_the_description_of_the_pass(self, lm, traced):
-        content = json.loads(output(FOX, "--json", "--top", "4", "--points", "blocks.0.mlp.*"))
+        content = json.loads(output(FOX, "--json", "--top", "4"))
         assert content.pop("prompt") == FOX
-        numbers = {entry["name"]: entry for entry in content.pop("arrays")}
         assert content == json.loads(json.dumps(describe_pass(lm, traced, n=4)))
-        assert list(numbers) == [f"blocks.0.mlp.{part}" for part in ("pre", "act", "out")]
-        assert numbers["blocks.0.mlp.act"]["largest"] == traced["blocks.0.mlp.act"].max()
-        assert numbers["blocks.0.mlp.act"]["shape"] == [8, 1024]
 
     def test_top_beyond_the_vocabulary_lists_all_tokens(self):
         content = json.loads(output("a", "--json", "--top", "9999"))
         assert len(content["next"]) == 4096
         total = sum(np.exp(entry["logprob"]) for entry in content["next"])
         assert total == pytest.approx(1, abs=1e-4)
-
-
-class TestArrays:
-    def test_all_are_saved(self, traced, tmp_path):
-        result = run(FOX, "--npz", str(tmp_path / "x.npz"))
-        assert result.returncode == 0 and result.stdout
-        file = tmp_path / "x.npz"
-        megabytes = f"{traced.nbytes / 1e6:.1f} MB"
-        assert f"memory: {megabytes} for the activations" in result.stderr.decode()
-        assert result.stderr.decode().endswith(f"81 arrays, {megabytes}, in {file}\n")
-        with np.load(file) as arrays:
-            assert arrays.files == ["ids", "config", *traced]
-            for name in traced:
-                np.testing.assert_array_equal(arrays[name], traced[name])
-
-    def test_chosen_ones(self, tmp_path):
-        file = tmp_path / "x.npz"
-        points = ["--points", "blocks.*.attn.hook_pattern", "--points", "ln_f"]
-        output(FOX, "--npz", str(file), *points, "--dtype", "float64")
-        with np.load(file) as arrays:
-            patterns = [f"blocks.{i}.attn.pattern" for i in range(6)]
-            assert arrays.files == ["ids", "config", *patterns, "ln_f"]
-            assert arrays["ln_f"].dtype == np.float64
-
-    def test_without_a_file_they_are_described(self, traced):
-        text = output(FOX, "--points", "blocks.*.resid", "--points", "logits")
-        rows = re.findall(r"^(\S+) +8 × (\d+) +(\S+) +(\S+) +(\S+)$", text, re.MULTILINE)
-        assert [row[0] for row in rows] == [*(f"blocks.{i}.resid" for i in range(6)), "logits"]
-        for name, width, *numbers in rows:
-            array = traced[name]
-            assert int(width) == array.shape[1]
-            expected = [array.min(), array.mean(), array.max()]
-            np.testing.assert_allclose([float(n) for n in numbers], expected, rtol=1e-3)
-
-    def test_force(self, tmp_path):
-        file = tmp_path / "x.npz"
-        file.write_text("before")
-        output("a", "--npz", str(file), "--force", "--points", "embed")
-        assert np.load(file).files == ["ids", "config", "embed"]
-        assert list(tmp_path.iterdir()) == [file]
-
-    def test_list_of_points(self):
-        lines = output("--list-points", env={"GPT2NP_MODEL": "./none"}).splitlines()
-        listed = [re.split(r"  +", line)[:2] for line in lines[1:-2] if not line.startswith(" ")]
-        assert listed == [
-            [point.name.format(i="i"), point.shape.replace(" ", " × ")] for point in HOOK_POINTS
-        ]
-
-
-class TestBadInput:
-    """One line on stderr, the right exit code, nothing on stdout, nothing written."""
-
-    @pytest.mark.permissions
-    def test_a_folder_that_can_not_be_written_to(self, tmp_path):
-        folder = tmp_path / "locked"
-        folder.mkdir(mode=0o555)
-        result = run(FOX, "--npz", str(folder / "x.npz"))
-        assert (result.returncode, result.stdout) == (1, b"") and not list(folder.iterdir())
-        assert b"cannot write" in result.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -198,10 +126,3 @@ def test_a_model_whose_logits_are_no_numbers(bundled, tmp_path, name, value, arg
     assert message in result.stderr.decode().splitlines()[-1]
     assert f"are stored in {name}" in result.stderr.decode()
     assert "Traceback" not in result.stderr.decode() and "Warning" not in result.stderr.decode()
-
-
-def test_saliency_explains_the_most_likely_next_token(lm):
-    content = json.loads(output("The king said that", "--saliency", "--json"))
-    target = Target(content["next"][0]["id"])
-    expected = saliency(lm, lm.encode_prompt("The king said that"), target).values
-    np.testing.assert_allclose(content["saliency"], expected, rtol=1e-5)

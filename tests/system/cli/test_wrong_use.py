@@ -158,14 +158,7 @@ score p.txt --tokens | 2 | --tokens and --ray need --out
 score p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray
 score p.txt --out o.jsonl --cpus-per-worker 1 | 2 | --cpus-per-worker needs --ray
 score p.txt --out o.jsonl --ray --workers 0 | 2 | --workers is 0; it must be an integer, at least 1
-trace x --points blocks.0.attn.patern | 2 | did you mean 'blocks.0.attn.pattern'?
-trace x --points blocks.6.resid | 2 | the model's blocks are 0 … 5
 trace x --top 0 | 2 | --top is 0
-trace x --npz none/x.npz | 2 | the folder none does not exist
-trace x --npz there.npz | 2 | there.npz exists already; give --force to overwrite it
-trace x --npz x.txt | 2 | x.txt: the suffix selects the format; use one of .npz
-trace x --npz {N}.npz | 1 | .npz: File name too long
-trace x --saliency | 2 | --saliency needs --json
 trace x --model ./none | 1 | no folder ./none
 trace x --file p.txt | 2 | give either PROMPT or --file, not both
 explain x | 2 | the following arguments are required: -o/--output
