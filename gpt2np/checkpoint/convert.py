@@ -42,7 +42,6 @@ def convert(
     *,
     dtype: str | None = None,
     max_shard_size: int | None = None,
-    keep_head: bool = False,
     companions: Iterable[str] = (),
     on_progress: ProgressCallback = lambda _: None,
 ) -> ConversionReport:
@@ -56,7 +55,6 @@ def convert(
         target: the folder to write.
         dtype: the dtype of the stored weights, a key of `DTYPES`; by default, the embedding's.
         max_shard_size: the maximum bytes of a weight file; larger tensors have files of their own.
-        keep_head: whether to store the unembedding even if it equals the embedding.
         companions: names or patterns of further files to copy, such as the vocabulary.
         on_progress: called with the number of values written since its last call.
 
@@ -74,7 +72,7 @@ def convert(
         dtype = dtype or next(
             name for name, stored in DTYPES.items() if stored == checkpoint.tensors[WTE].dtype
         )
-        report = _write(checkpoint, temporary, dtype, max_shard_size, keep_head, on_progress)
+        report = _write(checkpoint, temporary, dtype, max_shard_size, on_progress)
         for file in _find_companions(checkpoint.folder, companions):
             shutil.copyfile(file, temporary / file.name)
     return report
@@ -127,12 +125,11 @@ def _write(
     folder: Path,
     dtype: str,
     max_shard_size: int | None,
-    keep_head: bool,
     on_progress: ProgressCallback,
 ) -> ConversionReport:
     tied = checkpoint.is_tied()
     shapes = weight_shapes(checkpoint.config)
-    if keep_head or not tied:
+    if not tied:
         shapes[LM_HEAD] = shapes[WTE]
     itemsize = np.dtype(NUMPY_DTYPES[DTYPES[dtype]]).itemsize
     sizes = {name: math.prod(shape) * itemsize for name, shape in shapes.items()}

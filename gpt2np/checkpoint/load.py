@@ -206,8 +206,3 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
     if checkpoint.transposed:
         return {name: w.T if name.endswith(MATRICES) else w for name, w in weights.items()}
     return weights
-
-
-def is_finite(tensor: TensorInfo) -> bool:
-    """Tell whether all values of a stored tensor are finite. Reads the tensor chunk by chunk."""
-    return all(np.isfinite(chunk).all() for chunk in read_chunks(tensor))

@@ -7,8 +7,6 @@ first written to a temporary folder; then the folder is renamed to DST.
 """
 
 import argparse
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 from gpt2np.cli.output import print_stderr
@@ -33,9 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Maximum size of a weight file in megabytes; a larger tensor gets a file of its own "
         "(default: one file for all weights)",
     )
-    keep = "Store lm_head.weight, which some tools require, even if it equals wte.weight"
-    output("--keep-head", action="store_true", help=keep)
-    output("--json", action="store_true", help="Print the report as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,17 +52,13 @@ def run(args: argparse.Namespace) -> int:
             args.target,
             dtype=args.dtype,
             max_shard_size=limit,
-            keep_head=args.keep_head,
             companions=COMPANIONS,
             on_progress=bar.update,
         )
-    if args.json:
-        print(json.dumps({"folder": str(args.target), **asdict(converted)}, ensure_ascii=False))
-    else:
-        print(args.target)
-        names = converted.files
-        files = names[0] if len(names) == 1 else f"{len(names)} files"
-        tied = "tied unembedding" if converted.tied else "separate unembedding"
-        size = f"{converted.nbytes / 1e6:,.1f} MB in {converted.dtype}"
-        print_stderr(f"{files}, {size}, {tied}")
+    print(args.target)
+    names = converted.files
+    files = names[0] if len(names) == 1 else f"{len(names)} files"
+    tied = "tied unembedding" if converted.tied else "separate unembedding"
+    size = f"{converted.nbytes / 1e6:,.1f} MB in {converted.dtype}"
+    print_stderr(f"{files}, {size}, {tied}")
     return 0

@@ -79,15 +79,14 @@ def test_any_names_and_layout_become_those_of_transformers(tiny, tmp_path):
     assert json.loads((tmp_path / "b" / "config.json").read_text())["n_embd"] == 24
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_head_that_equals_the_embedding(tiny, tmp_path, keep):
+def test_a_head_that_equals_the_embedding_is_not_stored(tiny, tmp_path):
     folder = tmp_path / "a"
     shutil.copytree(tiny[0], folder)
     change_tensors(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"] + 0}))
-    assert converted(folder, tmp_path / "b", keep_head=keep).tied
+    assert converted(folder, tmp_path / "b").tied
     after = load_file(tmp_path / "b" / "model.safetensors")
-    assert ("lm_head.weight" in after) is keep
-    converted(tiny[0], tmp_path / "c", keep_head=keep)
+    assert "lm_head.weight" not in after
+    converted(tiny[0], tmp_path / "c")
     assert load_file(tmp_path / "c" / "model.safetensors").keys() == after.keys()
 
 

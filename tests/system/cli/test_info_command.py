@@ -100,25 +100,6 @@ def test_what_does_not_fit_is_listed_in_full(folder):
     assert len(problems) == 21 and problems[0] == "n_layer is 3, but 2 blocks are stored"
 
 
-def test_check_reads_the_numbers(folder):
-    assert json.loads(info(folder, "--check", "--json").stdout)["check"] == {
-        "not_finite": [],
-        "separate_lm_head": False,
-    }
-
-    def spoil(tensors):
-        tensors["transformer.h.1.ln_1.bias"][0] = np.inf
-        tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
-
-    change_tensors(folder, spoil)
-    result = info(folder, "--check")
-    assert result.returncode == 1
-    assert result.stderr == "gpt2np info: error: NaN or infinity in h.1.ln_1.bias\n"
-    lines = result.stdout.splitlines()
-    assert "  not_finite                      h.1.ln_1.bias" in lines
-    assert "  separate_lm_head                True" in lines
-
-
 @pytest.mark.parametrize(
     ("card", "license"),
     [

@@ -40,7 +40,7 @@ tokenize --model {D} --file {D}/in.txt --json
 decode --model {D} --file {D}/ids.txt
 decode --model {D} --file {D}/ids.txt --json
 download {D}
-download {D} --json
+download {D}
 encode --model {D} {D}/in.txt {D}/in.jsonl {D}/in.csv {D}/in.parquet {D}/in.txt.gz {D}/new.bin
 encode --model {D} {D}/in.txt {D}/new.npy --processes 2
 encode --model {D} {D}/in.txt {D}/new.npz
@@ -56,10 +56,10 @@ score --model {D} {D}/texts --out {D}/new.jsonl
 trace --model {D} --file {D}/in.txt
 trace --model {D} --file {D}/in.txt --json
 explain --model {D} --file {D}/in.txt -o {D}/new.html
-info {D} --check
+info {D}
 info {D} --json
 convert {D} {D}/new
-convert {D} {D}/new --json --max-shard-size 1
+convert {D} {D}/new --max-shard-size 1
 bench {D} --quick --json
 """
 LINES = [line.replace("TRAIN", TRAIN) for line in COMMAND_LINES.strip().splitlines()]
