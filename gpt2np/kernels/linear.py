@@ -33,7 +33,7 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
     Returns (n, out).
     """
     n, (groups, n_panels, k, m) = x.shape[0], w.data.shape
-    factors = w.factors(n)
+    factors = w.data if small_kernels() else w.factors(n)
     rows = _by_group(x, groups * k, factors.shape[0])
     partials = matmul(rows, factors)  # (I, P, n, m), or (groups, 1, n, P·m)
     if w.scale is not None:
@@ -58,7 +58,7 @@ def project_heads(x: Array, w: PackedMatrix, heads: slice) -> Array:
     Each of the 3·H panels of w computes the queries, keys or values of one head.
     """
     n, (groups, n_panels, k, d) = x.shape[0], w.data.shape
-    n_head, factors = n_panels // 3, w.factors(n)
+    n_head, factors = n_panels // 3, w.data if small_kernels() else w.factors(n)
     rows = _by_group(x, groups * k, len(factors))
     if factors is w.data:
         panels = factors.reshape(groups, 3, n_head, k, d)[:, :, heads]

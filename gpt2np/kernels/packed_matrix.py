@@ -65,11 +65,11 @@ class PackedMatrix:
     )
 
     def factors(self, n: int) -> Array:
-        """Return the matrices that n rows multiply, one product for each group of inputs.
+        """Return the matrices that n rows multiply without small-matrix kernels.
 
         Returns the panels (I, P, k, m), or in their place (groups, 1, I / groups · k, P·m).
         """
-        if small_kernels() or not is_stored_by_output(self.data):
+        if not is_stored_by_output(self.data):
             return self.data
         groups = split_k(n, len(self.data))
         if groups not in self._joined:

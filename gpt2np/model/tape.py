@@ -24,6 +24,7 @@ from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model.context import KV
 from gpt2np.model.derivatives import DERIVATIVES, cross_entropy, layer_norm_backward
 from gpt2np.model.gpt2 import transformer_block
+from gpt2np.model.hook_points import HOOK_POINTS
 from gpt2np.model.ops import causal_mask
 from gpt2np.model.plain import PlainContext, PlainKV, PlainLayerNorm, PlainLinear
 from gpt2np.model.weights import BlockWeights
@@ -36,7 +37,7 @@ _CHUNK = 1 << 17  # values of an elementwise function at a time, so that they st
 _MAX_GROUP = 192  # products of one sum, as in a forward pass
 _GEMM_ROWS = 512  # rows of a product at a time
 _QUERY_BLOCK = 128
-_IN_ATTENTION = ("attn.q", "attn.k", "attn.v", "attn.pattern", "attn.z")
+_IN_ATTENTION = [point.name.removeprefix("blocks.{i}.") for point in HOOK_POINTS if point.by_head]
 _KEPT = ("ln_1", "attn.qkv", "attn.z", "resid_mid", "ln_2", "mlp.pre", "mlp.act", "resid")
 
 

@@ -13,9 +13,11 @@ from gpt2np.display import MAX_ROWS, MAX_TOKENS, colored_tokens, frame, html_tab
 from gpt2np.explain import explain
 from gpt2np.interp import lens_table
 from gpt2np.model import weights
+from gpt2np.model.hook_points import hook_point_names
 from gpt2np.progress import progress_bar
 
 HOSTILE = '<script>alert("x")</script>'
+N_ARRAYS = f"{len(hook_point_names(6))} arrays"  # of the bundled model
 
 
 class _Elements(html.parser.HTMLParser):
@@ -83,7 +85,7 @@ def test_html_is_escaped_and_balanced(shown, name):
         ("GPT2", ["GPT2", "6 blocks", "256 channels"]),
         ("TextStream", ["TextStream of ", "running", "Once "]),
         ("TextScore", ["TextScore of ", "perplexity"]),
-        ("Trace", ["Trace of ", "81 arrays"]),
+        ("Trace", ["Trace of ", N_ARRAYS]),
         ("LensTable", ["7 residuals", "2 tokens each"]),
         ("Page", ["Page about", "characters"]),
     ],
@@ -125,7 +127,7 @@ def test_a_whole_trace_is_a_picture(lm):
     assert described["ids"] == traced.ids.tolist()
     assert HOSTILE not in page and not re.search(r"https?://|^import ", page, re.MULTILINE)
     copy = pickle.loads(pickle.dumps(traced))
-    assert copy == traced and copy.lm is None and "81 arrays" in copy._repr_html_()
+    assert copy == traced and copy.lm is None and N_ARRAYS in copy._repr_html_()
 
 
 def test_lens_table_shows_texts_of_tokens(lm):
