@@ -18,7 +18,7 @@ from gpt2np.model import GPT2
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.hook_points import hook_point_names
 from gpt2np.model.plain import PlainContext, arrange_arrays
-from gpt2np.parity.mistakes import MISTAKES, PassStep, split_name
+from gpt2np.parity.mistakes import MISTAKES, Mistake, PassStep, split_name
 from gpt2np.parity.reference import Reference
 from gpt2np.parity.tested import by_prompt
 
@@ -150,14 +150,13 @@ def check(
         raise InvalidArgumentError("the tested engine has no arrays; give at least logits")
     is_known = dtype is None or dtype in DTYPES
     check_argument(is_known, "dtype", dtype, f"one of {', '.join(DTYPES)}, or None")
-    is_declared = dtype is not None
-    dtype = dtype or _recognized([x for arrays in given.values() for x in arrays.values()])
     verdict = partial(_check, reference, given, model.config, weights)
+    if dtype is not None:
+        return verdict(dtype)
+    dtype = _recognized([x for arrays in given.values() for x in arrays.values()])
     report = verdict(dtype)
-    if any(m.is_expected for m in MISTAKES if m.name == report.mistake):
-        return verdict(dtype, report.mistake)
     n_wrong = sum(not p.is_rounding for p in report.points)
-    if is_declared or report.mistake or dtype not in _WIDE or 2 * n_wrong <= len(report.points):
+    if report.mistake or dtype not in _WIDE or 2 * n_wrong <= len(report.points):
         return report
     half = _half_precision([verdict(name) for name in ("float16", "bfloat16")])
     return replace(report, pattern="; ".join(filter(None, (half, report.pattern))) or None)
@@ -173,7 +172,7 @@ def _half_precision(reports: Sequence[Report]) -> str:
         if report.is_rounding and (ratio < _MAX_HALF_RATIO or report.dtype == "bfloat16"):
             return (
                 f"it looks like rounding to {report.dtype}; if the engine computes in "
-                f"{report.dtype}, give this dtype, {report.dtype}"
+                f"{report.dtype}, give --dtype {report.dtype}, in Python dtype={report.dtype!r}"
             )
     return ""
 
@@ -184,13 +183,11 @@ def _as_float64(model: GPT2) -> dict[str, Array]:
 
 def _check_model(reference: Reference, config: GPT2Config, weights: Mapping[str, Array]) -> None:
     """Raise InvalidArgumentError if the reference arrays, if any, are of another model."""
-    sizes = {
-        prompt: len(reference.ids[prompt]) for prompt, found in reference.arrays.items() if found
-    }
-    if not sizes:
+    prompts = [prompt for prompt, arrays in reference.arrays.items() if arrays]
+    if not prompts:
         return
-    prompt = max(sizes, key=lambda name: (sizes[name] <= _MAX_TOKENS, sizes[name]))
-    ids, right = reference.ids[prompt], reference.arrays[prompt]
+    prompt = min(prompts, key=lambda name: len(reference.ids[name]))
+    ids, recorded = reference.ids[prompt], reference.arrays[prompt]
     is_same = max(ids) < config.vocab_size and len(ids) <= config.n_positions
     if is_same:
         ours = _PromptCheck(weights, config, ids, {}, "float64").rounded_pass()
@@ -198,7 +195,7 @@ def _check_model(reference: Reference, config: GPT2Config, weights: Mapping[str,
             point in ours
             and array.shape == ours[point].shape
             and _distance(array, ours[point]) < _MAX_REFERENCE_ERROR
-            for point, array in right.items()
+            for point, array in recorded.items()
         )
     if not is_same:
         raise InvalidArgumentError(
@@ -213,11 +210,11 @@ def _check(
     config: GPT2Config,
     weights: Mapping[str, Array],
     dtype: str,
-    expected_difference: str | None = None,
+    expected: Mistake | None = None,
 ) -> Report:
-    """Return the verdict; `expected_difference` names a mistake that is none."""
+    """Return the verdict on an engine that computes a step differently on purpose, or none."""
     checks = {
-        prompt: _PromptCheck(weights, config, ids, given[prompt], dtype, expected_difference)
+        prompt: _PromptCheck(weights, config, ids, given[prompt], dtype, expected)
         for prompt, ids in reference.ids.items()
         if prompt in given
     }
@@ -225,28 +222,22 @@ def _check(
     reports = (p for prompt in checks for p in checks[prompt].reports(prompt, reference))
     points = tuple(sorted(reports, key=lambda p: order[p.point]))
     first = next((p for p in points if not p.is_rounding), None)
-    # Mistakes are tried on one prompt: each is a pass.
-    fullest = max(
-        checks, key=lambda name: (len(reference.ids[name]) <= _MAX_TOKENS, len(given[name]))
-    )
-    prompt = first.prompt if first else fullest
-    last = order[first.point] if first else len(order)
-    tried = [
-        p for p in points if p.prompt == prompt and (order[p.point] <= last or not p.is_rounding)
-    ]
-    tolerances = {p.point: p.tolerance for p in points if p.prompt == prompt}
-    explanations = checks[prompt].explanations(tried, tolerances)
-    found = sorted(explanations, key=lambda e: (order[e[0].point], e[2]))
-    mistakes: dict[str, str] = {}
-    for report, name, _ in found:
-        mistakes.setdefault(report.point, name)
-    if found and order[found[0][0].point] <= last:
-        return Report(dtype, points, *found[0], expected_difference, mistakes=mistakes)
-    pattern = None
-    if first:
-        x, right = given[prompt][first.point], checks[prompt].right[first.point]
-        pattern = _pattern(x, right, first.tolerance, dtype) or None
-    return Report(dtype, points, first, None, None, expected_difference, pattern, mistakes)
+    prompt = first.prompt if first else max(checks, key=lambda name: checks[name].weight)
+    found = checks[prompt].explanations([p for p in points if p.prompt == prompt])
+    found.sort(key=lambda e: (order[e[0].point], e[2]))
+    mistakes = {p.point: m.name for p, m, _ in reversed(found)}
+    name = expected.name if expected else None
+    report = Report(dtype, points, first, expected_difference=name, mistakes=mistakes)
+    if found and (first is None or order[found[0][0].point] <= order[first.point]):
+        point, mistake, error = found[0]
+        if mistake.is_expected:
+            return _check(reference, given, config, weights, dtype, mistake)
+        return replace(report, first=point, mistake=mistake.name, explained_error=error)
+    if first is None:
+        return report
+    right = checks[prompt].right[first.point]
+    pattern = _pattern(given[prompt][first.point], right, first.tolerance, dtype)
+    return replace(report, pattern=pattern or None)
 
 
 @dataclass(frozen=True)
@@ -257,6 +248,7 @@ class _PromptCheck:
         weights: the weights of the model, float64.
         given: the arrays by hook point.
         dtype: the dtype in which the engine computes.
+        expected: the step that the engine computes differently on purpose.
     """
 
     weights: Mapping[str, Array]
@@ -264,18 +256,23 @@ class _PromptCheck:
     ids: Sequence[int]
     given: Mapping[str, Array]
     dtype: str
-    expected_difference: str | None = None
+    expected: Mistake | None = None
+
+    @property
+    def weight(self) -> tuple[bool, int]:
+        """How well the prompt shows mistakes: with all mistakes tried, and with many arrays."""
+        return len(self.ids) <= _MAX_TOKENS, len(self.given)
 
     @cached_property
     def right(self) -> dict[str, Array]:
         """The steps computed from the engine's arrays."""
-        return self.steps(self.given, self.expected_difference)
+        return self.steps(self.given, self.expected)
 
     def reports(self, prompt: str, reference: Reference) -> Iterator[PointReport]:
         """Yield the result for each array."""
         rounded, exact = self.rounded_pass(), reference.arrays.get(prompt, {})
-        ours = self.steps({name: rounded[name] for name in self.given}, self.expected_difference)
-        plain = self.steps(self.given) if self.expected_difference else self.right
+        ours = self.steps({name: rounded[name] for name in self.given}, self.expected)
+        plain = self.steps(self.given) if self.expected else self.right
         for point, array in self.given.items():
             right = self.right[point]
             own_error = _distance(rounded[point], ours[point])
@@ -283,61 +280,59 @@ class _PromptCheck:
             rounding_flips = _distance(plain[point], right) / 2
             floor = _floor(self.dtype, point, self.config)
             tolerance = max(_MARGIN * own_error, rounding_flips, floor)
+            if self.dtype not in _WIDE and _common_change(array, right):
+                tolerance = _floor("float32", point, self.config)
             from_reference = _distance(array, exact[point]) if point in exact else None
             yield PointReport(prompt, point, _distance(array, right), tolerance, from_reference)
 
     def explanations(
-        self, reports: Sequence[PointReport], tolerances: Mapping[str, float]
-    ) -> Iterator[tuple[PointReport, str, float]]:
-        """Yield (array, mistake, error with the mistake) wherever a mistake explains an array.
-
-        A mistake of c_attn shows in q, k and v, so each of them that is given must agree.
+        self, reports: Sequence[PointReport]
+    ) -> list[tuple[PointReport, Mistake, float]]:
+        """Return (array, mistake, error with the mistake) wherever a mistake explains an array.
 
         In bfloat16 and float16, rounding can hide a mistake, so mistakes are also tried on arrays
         whose errors rounding explains.
         """
-        if self.dtype in _WIDE:
-            reports = [report for report in reports if not report.is_rounding]
-        if not reports or len(self.ids) > _MAX_TOKENS:
-            return
-        names = hook_point_names(self.config.n_layer)
-        points = {split_name(name)[1] for name in names[: names.index(reports[-1].point) + 1]}
-        for mistake in {m.name: m for m in MISTAKES if m.point in points}.values():
-            if mistake.is_expected and (self.dtype not in _WIDE or self.expected_difference):
+        tried = [r for r in reports if self.dtype not in _WIDE or not r.is_rounding]
+        found = []
+        if not tried or len(self.ids) > _MAX_TOKENS:
+            return []
+        tolerances = {report.point: report.tolerance for report in reports}
+        for mistake in MISTAKES:
+            if mistake.is_expected and (self.dtype not in _WIDE or self.expected):
                 continue
             limit = _MAX_UNEXPLAINED_EXPECTED if mistake.is_expected else _MAX_UNEXPLAINED_SHARE
-            wrong = self.steps(self.given, self.expected_difference, mistake.name)
-            for report in reports:
+            wrong = self.steps(self.given, self.expected, mistake)
+            for report in tried:
                 if self._is_contradicted(report.point, wrong, tolerances):
                     continue
                 arrays = [a[report.point] for a in (self.given, self.right, wrong)]
                 if _explains(*arrays, is_rounding=report.is_rounding):
                     error = _distance(self.given[report.point], wrong[report.point])
                     if report.is_rounding or error < limit * report.error:
-                        yield report, mistake.name, error
+                        found.append((report, mistake, error))
+        return found
 
     def _is_contradicted(
         self, point: str, wrong: Mapping[str, Array], tolerances: Mapping[str, float]
     ) -> bool:
         """Return whether q, k or v of the block lacks the effect that a mistake would have."""
-        if not point.endswith(_OF_C_ATTN):
-            return False
-        for other in (point[:-1] + letter for letter in "qkv"):
-            if other in self.given:
-                effect = _distance(wrong[other], self.right[other])
-                rest = _distance(wrong[other], self.given[other])
-                if effect > tolerances[other] and rest > _MAX_UNEXPLAINED_SHARE * effect:
-                    return True
+        others = (point[:-1] + letter for letter in "qkv" if point.endswith(_OF_C_ATTN))
+        for other in filter(self.given.__contains__, others):
+            effect = _distance(wrong[other], self.right[other])
+            rest = _distance(wrong[other], self.given[other])
+            if effect > tolerances[other] and rest > _MAX_UNEXPLAINED_SHARE * effect:
+                return True
         return False
 
     def rounded_pass(self) -> dict[str, Array]:
         """Return the arrays of our own pass in the engine's dtype and shapes."""
         wide = np.float64 if self.dtype == "float64" else np.float32
         weights = {n: _round(w, self.dtype).astype(wide) for n, w in self.weights.items()}
-        _, arrays = self._run(weights, lambda _, x: _round(x, self.dtype), self.expected_difference)
+        _, arrays = self._run(weights, lambda _, x: _round(x, self.dtype), self.expected)
         return {name: array.astype(np.float64) for name, array in arrays.items()}
 
-    def steps(self, given: Mapping[str, Array], *mistakes: str | None) -> dict[str, Array]:
+    def steps(self, given: Mapping[str, Array], *mistakes: Mistake | None) -> dict[str, Array]:
         """Run the pass in float64 with `given` in the place of its arrays; return the steps."""
         return self._run(self.weights, lambda name, right: given.get(name, right), *mistakes)[0]
 
@@ -345,29 +340,33 @@ class _PromptCheck:
         self,
         weights: Mapping[str, Array],
         choose: Callable[[str, Array], Array],
-        *mistakes: str | None,
+        *mistakes: Mistake | None,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Run the pass; return the computed steps, and the arrays that `choose` returns for them.
+        """Run the pass with mistakes; return the steps, and the arrays that `choose` returns.
 
-        At each of its points, a named mistake replaces the step. The engine may lack the first
-        rows of an array; then these rows are not returned.
+        The engine may lack the first rows of an array; then these rows are not returned.
         """
-        computes = {m.point: m.compute for m in MISTAKES if m.name in mistakes}
+        config = self.config
+        computes: dict[str, Callable[[PassStep], Array]] = {}
+        for mistake in filter(None, mistakes):
+            config = replace(config, **mistake.config)
+            weights = mistake.changed_weights(weights)
+            computes |= mistake.arrays
         steps: dict[str, Array] = {}
         arrays: dict[str, Array] = {}
 
         def hook(name: str, right: Array) -> Array:
             if compute := computes.get(split_name(name)[1]):
-                right = compute(PassStep(name, right, arrays, weights, self.config, self.ids))
+                right = compute(PassStep(name, right, arrays, weights, config))
             array = choose(name, right)
             array = array if array.shape == right.shape else right  # logits of the last token
             n_rows = len(self.given.get(name, right))
             steps[name], arrays[name] = right[-n_rows:], array[-n_rows:]
             return array
 
-        context = PlainContext(self.ids, self.config, hook)
+        context = PlainContext(self.ids, config, hook)
         with single_threaded_blas():  # threads lose time on small products
-            gpt2(context, arrange_arrays(self.config, weights))
+            gpt2(context, arrange_arrays(config, weights))
         return steps, arrays
 
 
@@ -414,12 +413,27 @@ def _explains(x: Array, right: Array, wrong: Array, *, is_rounding: bool) -> boo
     return abs(factor - 1) < 0.1 and factor * np.sqrt(square) > _MIN_SIGNIFICANCE * _rms(rest)
 
 
+def _common_change(x: Array, right: Array) -> tuple[float, float] | None:
+    """Return a factor and a shift of all numbers that explain most of an error; None if none do.
+
+    Rounding errors differ from row to row. Of a single row, rounding may change all numbers alike.
+    """
+    error, centered = x - right, right - right.mean()
+    factor = float((centered * error).sum() / (centered * centered).sum())
+    shift = float(error.mean() - factor * right.mean())
+    rest = _rms(error - factor * right - shift)
+    is_explained = x.shape[-2] > 3 and rest < _MAX_UNEXPLAINED_SHARE * _rms(error)
+    return (1 + factor, shift) if is_explained else None
+
+
 def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:
-    """Describe an error: its heads, tokens or columns, and a narrower dtype of its numbers."""
+    """Describe an error: a common factor, its heads, tokens or columns, and a narrower dtype."""
     error = x - right
     if not np.isfinite(error).all():
         return "not all numbers are finite"
     notes = []
+    if change := _common_change(x, right):
+        notes.append(f"the right numbers · {change[0]:.6g} + {change[1]:.3g}")
     for axis, name in enumerate(("heads", "tokens", "columns")[-x.ndim :]):
         errors = _rms(error, tuple(i for i in range(x.ndim) if i != axis))
         wrong = np.flatnonzero(errors > tolerance * _rms(right)).tolist()

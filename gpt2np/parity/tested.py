@@ -24,6 +24,7 @@ from gpt2np.errors import CheckpointError, InvalidArgumentError, did_you_mean
 from gpt2np.kernels.array import Array
 from gpt2np.model.hook_points import all_names, get_hook_point, hook_point_names, hook_point_shape
 
+_EXAMPLES = "; names are those of hook points, such as blocks.0.mlp.act, hidden_states or logits"
 _RAW = re.compile(r"(?P<name>.+)\.(?P<shape>\d*(?:x\d+)*)\.f32")
 
 
@@ -97,7 +98,7 @@ def by_prompt(
             arrays = {f"{name}.{i}": array for i, array in enumerate(value)}
         for point, array in arrays.items():
             if point not in aliases:
-                hint = did_you_mean(point, list(aliases))
+                hint = did_you_mean(point, list(aliases)) or _EXAMPLES
                 raise InvalidArgumentError(f"unknown array {full_name!r}{hint}")
             for owner in [prompt] if slash else ids:
                 shaped = _shaped(array, aliases[point], len(ids[owner]), config)
