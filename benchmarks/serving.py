@@ -1,13 +1,13 @@
 """Measure servers under load: tokens per second, time to first token, time between tokens.
 
     python benchmarks/serving.py [--model bundled] [--streams 1 4 16 64] [--tokens 320] [--rounds 3]
-    python benchmarks/serving.py --llama-server llama.cpp/build/bin/llama-server
+    python benchmarks/serving.py --url http://127.0.0.1:8080    # and a server that already runs
 
 Each of the concurrent streams is a client that sends five requests, one after the other; their
 lengths differ and add up to --tokens new tokens. So requests begin and end all the time, and all
-clients end together. In each round the servers take turns: `gpt2np serve`, servers that already run
-(--url), and llama-server with the same weights in float32 (needs `pip install gguf`). With 16
-streams, `generate_batch` has its turn, too: five batches of 16 rows with as many tokens.
+clients end together. In each round, `gpt2np serve` and the servers of --url take turns. To compare
+with llama-server, start it with the weights in float32, --parallel 64, --ctx-size 32768 and a
+float32 KV cache (`compare_models.make_gguf` writes its file).
 
 The table has medians over the rounds; times are those of all rounds. "Between tokens" is the time
 between two pieces of a text: accepted draft tokens come in one piece, and no server sends half a
@@ -22,16 +22,13 @@ import json
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 from urllib.error import URLError
@@ -41,9 +38,7 @@ from urllib.request import urlopen
 from common import environment, markdown, print_header, say
 
 MAX_STREAMS = 64
-CONTEXT = 512  # tokens of llama-server's KV cache for each stream
-BATCH = 16
-THREADS = 2
+WARM_UP = 16  # streams before the first round
 TIMEOUT = 300  # seconds for a turn, and for the start of a server
 PAUSE = 1.0  # seconds between turns, in which threads stop to spin
 LENGTHS = (0.1, 0.15, 0.2, 0.25, 0.3)  # of a client's requests, as shares of --tokens
@@ -119,26 +114,26 @@ async def load(url: str, n_streams: int, n_tokens: int, measured: Measured) -> N
 
 
 @contextmanager
-def running(command: list[str], url: str = "") -> Iterator[str]:
-    """Run a server; yield `url`, or the one that it prints, once its model is loaded."""
+def running(model: str) -> Iterator[str]:
+    """Run gpt2np's server; yield the URL that it prints, once its model is loaded."""
+    command = [sys.executable, "-m", "gpt2np", "serve", "--model", model, "--port", "0"]
     process = subprocess.Popen(
-        command,
+        [*command, "--max-running", str(MAX_STREAMS)],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE if not url else None,
+        stderr=subprocess.PIPE,
         text=True,
         env=environment(),
     )
+    assert process.stderr
     try:
-        for line in process.stderr or ():
-            if found := re.search(r" at (http://\S+)$", line):
-                url = found[1]
-                break
+        lines = (re.search(r" at (http://\S+)$", line) for line in process.stderr)
+        found = next(filter(None, lines), None)
+        if found is None:
+            raise SystemExit(f"gpt2np serve ended with code {process.wait()}")
         until = time.monotonic() + TIMEOUT
-        while not is_ready(url):
-            if process.poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"{command[0]} does not run")
+        while not is_ready(found[1]) and time.monotonic() < until:
             time.sleep(0.1)
-        yield url
+        yield found[1]
     finally:
         process.terminate()
         process.wait()
@@ -152,105 +147,25 @@ def is_ready(url: str) -> bool:
         return False
 
 
-def gpt2np_server(model: str) -> list[str]:
-    """Return the command of our server."""
-    options = ["--port", "0", "--max-running", str(MAX_STREAMS)]
-    return [sys.executable, "-m", "gpt2np", "serve", "--model", model, *options]
-
-
-def llama_server(program: str, gguf: Path, port: int) -> list[str]:
-    """Return the command of llama-server; its continuous batching is on by default."""
-    options = {
-        "--model": gguf,
-        "--port": port,
-        "--threads": THREADS,
-        "--parallel": MAX_STREAMS,
-        "--ctx-size": MAX_STREAMS * CONTEXT,
-        "--cache-type-k": "f32",
-        "--cache-type-v": "f32",
-    }
-    return [program, "--log-disable", *(str(part) for item in options.items() for part in item)]
-
-
-def free_port() -> int:
-    """Return a port that no program uses."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def serve_batches(model: str, n_tokens: int) -> None:
-    """For each line of stdin, run five batches and print the tokens per second."""
-    import gpt2np
-
-    lm, rng = gpt2np.load(model, processes="auto"), random.Random(0)
-    for _ in sys.stdin:
-        start = time.perf_counter()
-        for share in LENGTHS:
-            rows = [next(prompts(rng)) for _ in range(BATCH)]
-            n = round(share * n_tokens)
-            lm.generate_batch(rows, **OPTIONS, seed=1, max_new_tokens=n, progress=False)
-        print(BATCH * n_tokens / (time.perf_counter() - start), flush=True)
-
-
-@contextmanager
-def batches(model: str, n_tokens: int) -> Iterator[subprocess.Popen[str]]:
-    """Run `serve_batches` in a new process."""
-    command = [sys.executable, __file__, "--model", model, "--tokens", str(n_tokens), "--batches"]
-    variables = environment(OPENBLAS_THREAD_TIMEOUT="20")  # as gpt2np's commands do
-    with subprocess.Popen(
-        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables
-    ) as process:
-        yield process
-
-
-def batch_speed(process: subprocess.Popen[str]) -> float:
-    """Return the tokens per second of `generate_batch` with 16 rows."""
-    assert process.stdin and process.stdout
-    print(file=process.stdin, flush=True)
-    return float(process.stdout.readline())
-
-
 def measure(args: argparse.Namespace, urls: dict[str, str]) -> None:
     """Measure the servers in turns and print a table."""
     results: defaultdict[tuple[int, str], Measured] = defaultdict(Measured)
-    batch_rates: list[float] = []
 
-    def turn(name: str, n_streams: int, n_tokens: int) -> Measured:
+    def turn(name: str, n_streams: int, n_tokens: int, measured: Measured) -> None:
         time.sleep(PAUSE)
-        measured = Measured()
         asyncio.run(load(urls[name], n_streams, n_tokens, measured))
-        return measured
 
-    with ExitStack() as stack:
-        if BATCH in args.streams:
-            process = stack.enter_context(batches(args.model, args.tokens))
-            batch_speed(process)  # warm up
-        for name in urls:
-            turn(name, BATCH, args.tokens // 2)
-        for number in range(args.rounds):
-            for n_streams in args.streams:
-                for name in urls:
-                    found, result = turn(name, n_streams, args.tokens), results[n_streams, name]
-                    say(f"{number + 1} of {args.rounds} | {n_streams} | {name} | {found.row()}")
-                    result.rates += found.rates
-                    result.first += found.first
-                    result.between += found.between
-                if n_streams == BATCH:
-                    time.sleep(PAUSE)
-                    batch_rates.append(batch_speed(process))
-                    say(f"{number + 1} of {args.rounds} | generate_batch | {batch_rates[-1]:.0f}")
+    for name in urls:
+        turn(name, WARM_UP, args.tokens // 2, Measured())
+    for number in range(args.rounds):
+        for n_streams in args.streams:
+            for name in urls:
+                turn(name, n_streams, args.tokens, results[n_streams, name])
+                say(f"{number + 1} of {args.rounds} | {n_streams} | {name}")
     times = ("first token p50, ms", "p99", "between p50, ms", "p99")
     print_header("streams", "server", "tokens/s", *times)
-    for (n_streams, name), result in sorted(results.items(), key=lambda item: item[0][0]):
+    for (n_streams, name), result in results.items():
         print(markdown(n_streams, name, result.row()))
-    if batch_rates:
-        served = results[BATCH, next(iter(urls))].rates
-        ratios = [a / b for a, b in zip(served, batch_rates, strict=True)]
-        print(
-            f"\n`generate_batch`, {BATCH} rows: {median(batch_rates):.0f} tokens/s; "
-            f"served ÷ batch of each round: {', '.join(f'{ratio:.2f}' for ratio in ratios)}"
-        )
 
 
 def main() -> None:
@@ -259,31 +174,14 @@ def main() -> None:
     add = parser.add_argument
     add("--model", default="bundled", help="model of all servers (default: bundled)")
     add("--url", action="append", default=[], help="a further server that already runs; repeatable")
-    add("--llama-server", metavar="PATH", help="measure this llama-server, too")
     streams = f"concurrent streams, at most {MAX_STREAMS} (default: 1 4 16 64)"
     add("--streams", type=int, nargs="+", default=[1, 4, 16, 64], metavar="N", help=streams)
     add("--tokens", type=int, default=320, help="new tokens of each client (default: 320)")
     add("--rounds", type=int, default=3, help="number of rounds (default: 3)")
-    add("--batches", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.batches:
-        serve_batches(args.model, args.tokens)
-        return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without ending the servers
-    with ExitStack() as stack:
-        urls = {"gpt2np": stack.enter_context(running(gpt2np_server(args.model)))}
-        if args.llama_server:
-            from compare_models import make_gguf
-
-            from gpt2np.hub import find_model
-
-            gguf = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model.gguf"
-            make_gguf(find_model(args.model).path, gguf)
-            port = free_port()
-            command = llama_server(args.llama_server, gguf, port)
-            url = f"http://127.0.0.1:{port}"
-            urls["llama-server"] = stack.enter_context(running(command, url))
-        measure(args, urls | {url: url for url in args.url})
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without ending the server
+    with running(args.model) as url:
+        measure(args, {"gpt2np": url} | {url: url for url in args.url})
 
 
 if __name__ == "__main__":

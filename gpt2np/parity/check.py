@@ -433,7 +433,7 @@ def _pattern(x: Array, right: Array, tolerance: float, dtype: str) -> str:
         return "not all numbers are finite"
     notes = []
     if change := _common_change(x, right):
-        notes.append(f"the right numbers · {change[0]:.6g} + {change[1]:.3g}")
+        notes.append(f"all numbers are {change[0]:.6g} times the right ones, {change[1]:+.2g}")
     for axis, name in enumerate(("heads", "tokens", "columns")[-x.ndim :]):
         errors = _rms(error, tuple(i for i in range(x.ndim) if i != axis))
         wrong = np.flatnonzero(errors > tolerance * _rms(right)).tolist()
