@@ -253,7 +253,7 @@ class LanguageModel:
         In a text, special tokens such as `<|endoftext|>` are plain characters, with a warning.
         `allowed_special`, a set of them or "all", encodes them as single tokens; with (), they are
         plain characters without a warning. An empty prompt becomes the end-of-text id, which starts
-        a new text. Returns the first continuation; with `best_of` or `num_beams`, the best one.
+        a new text. Returns the first continuation; with `num_beams`, the best one.
         With `num_return_sequences`, the result's `alternatives` has the other continuations.
 
         Raises:
@@ -295,7 +295,7 @@ class LanguageModel:
         call = prepare_call(self, options, changes)
         for i, prompt in enumerate(texts):
             with errors_at(f"prompt {i + 1} of {len(texts)}: " if len(texts) > 1 else ""):
-                request = prepare_request(self, prompt, call, i * call.options.n_drawn)
+                request = prepare_request(self, prompt, call, i * call.options.num_return_sequences)
             requests.append(request)
         warn_of_special(self.tokenizer, texts, call.allowed_special)
         return complete(self.model, requests, progress)
@@ -441,8 +441,8 @@ class LanguageModel:
 
         A missing seed is drawn at random. With do_sample=True, a temperature of 0 becomes the
         default of `GenerationOptions`. If `changes` has `num_beams` above 1 but no temperature, the
-        temperature becomes 0. If `changes` has `best_of` or a temperature above 0 but no
-        `num_beams`, `num_beams` becomes 1.
+        temperature becomes 0. If `changes` has a temperature above 0 but no `num_beams`,
+        `num_beams` becomes 1.
         """
         return resolve_options(self.defaults if options is None else options, dict(changes))
 

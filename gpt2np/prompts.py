@@ -37,7 +37,7 @@ from gpt2np.data.resumable import (
 from gpt2np.data.rows import add_columns, assemble_rows, json_line
 from gpt2np.data.text import is_unicode_text
 from gpt2np.errors import ContextLengthError, InvalidArgumentError, did_you_mean, short_repr
-from gpt2np.generation.complete import Result, pick_best, run_groups, start
+from gpt2np.generation.complete import Result, join_continuations, run_groups, start
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.completion_json import COLUMNS, completion_as_json
 from gpt2np.generation.options import NEUTRAL, GenerationOptions, Options
@@ -231,7 +231,7 @@ def continue_lines(
     prompts. An invalid line is skipped and reported; `source` is the prompt file's name there.
     """
     given: Any = options
-    n_drawn = lm.resolve_options(**given).n_drawn
+    n_texts = lm.resolve_options(**given).num_return_sequences
     # As defaults, options without an effect on a line, such as top_k on a greedy one, are no error.
     shared = {name: value for name, value in options.items() if name in NEUTRAL}
     defaults = replace(lm.defaults, **shared)
@@ -240,7 +240,7 @@ def continue_lines(
 
     def groups() -> Iterator[list[RunningSequence]]:
         for line in lines:
-            result = _start(lm, line, defaults, options, n_drawn, special)
+            result = _start(lm, line, defaults, options, n_texts, special)
             started.append((line, result))
             yield result if isinstance(result, list) else []
 
@@ -248,7 +248,7 @@ def continue_lines(
         line, result = started.popleft()
         if isinstance(result, list):
             error = next((s.error for s in result if s.error), None)
-            result = pick_best(result) if error is None else str(error)
+            result = join_continuations(result) if error is None else str(error)
         if isinstance(result, Completion):
             yield line, _row(line, result, lm.tokenizer)
         else:
@@ -261,7 +261,7 @@ def _start(
     line: PromptLine,
     defaults: GenerationOptions,
     options: Mapping[str, Any],
-    n_drawn: int,
+    n_texts: int,
     special: Special | None,
 ) -> Result | str | None:
     """Return a line's sequences or completion, its problem, or None for a blank line."""
@@ -271,7 +271,7 @@ def _start(
     kept = {
         name: value for name, value in options.items() if _ALIASES.get(name, name) not in replaced
     }
-    seed = options["seed"] + (line.number - 1) * n_drawn
+    seed = options["seed"] + (line.number - 1) * n_texts
     changes: Any = {**kept, "seed": seed, **line.options}
     changes["allowed_special"] = allowed_special(special)
     try:

@@ -100,7 +100,7 @@ class ChatSession:
         seed = self.options.pop("seed", None)
         self.seed: int = new_seed() if seed is None else seed
         # These override the model's defaults.
-        self._defaults: Any = {"num_beams": 1, "num_return_sequences": 1, "best_of": None}
+        self._defaults: Any = {"num_beams": 1, "num_return_sequences": 1}
         self.resolve_options({**self.options, "seed": seed})
         self.completion: Completion | None = None
         self.left_out = self.n_reused = 0

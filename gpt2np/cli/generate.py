@@ -19,7 +19,7 @@ from gpt2np.cli.model_options import add_model_arguments, load_model, resolve_be
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_arguments, add_special_argument, read_prompt
 from gpt2np.errors import InvalidArgumentError, counted
-from gpt2np.generation.complete import pick_best
+from gpt2np.generation.complete import join_continuations
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.completion_json import completion_as_json
 from gpt2np.generation.notices import prompt_notice
@@ -71,9 +71,7 @@ def _run_streams(
 ) -> tuple[Completion, int]:
     """Generate and print texts, even after Ctrl-C; return the best text and the exit code."""
     is_live, exit_code = len(streams) == 1 and not args.json, 0
-    is_ranked = options.best_of is not None
-    if not is_ranked:
-        _print_seeds([stream.completion for stream in streams], options)
+    _print_seeds([stream.completion for stream in streams], options)
     try:
         if is_live:
             print("" if args.no_echo else streams[0].completion.prompt, end="", flush=True)
@@ -84,13 +82,11 @@ def _run_streams(
         exit_code = 130
         rest = "".join([stream.cancel() for stream in streams])
         print(rest if is_live else "", end="", flush=True)
-    completion = pick_best([stream.sequence for stream in streams])
+    completion = join_continuations([stream.sequence for stream in streams])
     if is_live:
         print(flush=True)
     else:
         _print_completions(completion, lm, args)
-    if is_ranked:
-        _print_seeds([completion, *completion.alternatives], options)
     return completion, exit_code
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
-from gpt2np.generation.complete import complete, pick_best
+from gpt2np.generation.complete import complete, join_continuations
 from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob
@@ -240,7 +240,7 @@ async def agenerate(model: GPT2, request: Request) -> Completion:
     sequences = start_sequences(model, request)
     async for _ in engine_of(model).run(model, sequences, every_step=False):
         pass
-    return pick_best(sequences)
+    return join_continuations(sequences)
 
 
 async def _beam_search(model: GPT2, request: Request) -> Completion:

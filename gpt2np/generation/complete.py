@@ -90,16 +90,9 @@ def run_groups(
             yield started.popleft()
 
 
-def pick_best(sequences: Sequence[RunningSequence]) -> Completion:
-    """Return a prompt's first continuation, with the next continuations in `alternatives`.
-
-    With `best_of`, continuations are sorted by mean log probability, highest first; ties keep the
-    order of `sequences`. A sequence cancelled before the first token comes last.
-    """
-    options = sequences[0].request.options
-    if options.best_of is not None:
-        sequences = sorted(sequences, key=lambda s: s.mean_logprob, reverse=True)
-    first, *alternatives = (s.completion for s in sequences[: options.num_return_sequences])
+def join_continuations(sequences: Sequence[RunningSequence]) -> Completion:
+    """Return a prompt's first continuation, with the other continuations in `alternatives`."""
+    first, *alternatives = (sequence.completion for sequence in sequences)
     return replace(first, alternatives=tuple(alternatives))
 
 
@@ -108,4 +101,7 @@ def _sequences(results: Sequence[Result]) -> list[RunningSequence]:
 
 
 def _completions(results: list[Result]) -> list[Completion]:
-    return [result if isinstance(result, Completion) else pick_best(result) for result in results]
+    return [
+        result if isinstance(result, Completion) else join_continuations(result)
+        for result in results
+    ]

@@ -63,7 +63,6 @@ class Options(TypedDict, total=False):
     regex: str | None
     json_schema: Mapping[str, Any] | str | PathLike[str] | None
     num_return_sequences: int
-    best_of: int | None
     logprobs: int | None
     prompt_logprobs: int | None
 
@@ -391,13 +390,6 @@ class GenerationOptions:
         low=1,
         high=1000,
     )
-    best_of: int | None = _output(
-        None,
-        "Number of texts to sample, of which the best {num_return_sequences} are returned",
-        details="The best have the highest mean log probability per token.",
-        low=1,
-        high=1000,
-    )
     logprobs: int | None = _output(
         None,
         "Return the log probabilities of each generated token and of the N most likely tokens at "
@@ -441,11 +433,6 @@ class GenerationOptions:
         object.__setattr__(options, "seed", seed)
         return options
 
-    @property
-    def n_drawn(self) -> int:
-        """Number of continuations generated for each prompt."""
-        return self.best_of or self.num_return_sequences
-
 
 GenerationOptions.__doc__ = f"{GenerationOptions.__doc__}\n{attributes_text(GenerationOptions)}"
 
@@ -467,14 +454,10 @@ def _contradictions(o: GenerationOptions) -> Iterator[tuple[str, str, object, st
     is_greedy, has_beams, n = o.temperature == 0, o.num_beams > 1, o.num_return_sequences
     no_samples, equal = "beam search does not sample", "greedy continuations are all the same"
     yield "num_beams", "temperature", has_beams and not is_greedy, no_samples
-    yield "num_beams", "best_of", has_beams and o.best_of, no_samples
     too_many = "there are no more continuations than beams"
     yield "num_return_sequences", "num_beams", has_beams and n > o.num_beams, too_many
-    yield "best_of", "temperature", is_greedy and (o.best_of or 1) > 1, equal
-    are_equal = is_greedy and not o.best_of and n > o.num_beams
+    are_equal = is_greedy and n > o.num_beams
     yield "num_return_sequences", "temperature", are_equal, equal
-    too_few = "more texts are returned than sampled"
-    yield "best_of", "num_return_sequences", o.best_of and o.best_of < n, too_few
     are_swapped = o.min_new_tokens > o.max_new_tokens
     yield "min_new_tokens", "max_new_tokens", are_swapped, "the minimum is above the maximum"
     pairs = [*combinations(("stop_regex", *TEXT_CONSTRAINTS), 2)]

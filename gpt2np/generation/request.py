@@ -86,7 +86,7 @@ class Request:
         seed = self.options.seed or 0
         return [
             replace(self, options=self.options.with_seed(seed + i), index=self.index + i)
-            for i in range(self.options.n_drawn)
+            for i in range(self.options.num_return_sequences)
         ]
 
 
@@ -188,7 +188,7 @@ def resolve_options(base: GenerationOptions, changes: dict[str, Any]) -> Generat
                 param="num_beams",
             )
         given.setdefault("temperature", 0.0)
-    elif given.get("temperature") or given.get("best_of"):
+    elif given.get("temperature"):
         given.setdefault("num_beams", 1)
     resolved = replace(base, **given)
     cause = "do_sample=False" if changes.get("do_sample") is False else "temperature=0"

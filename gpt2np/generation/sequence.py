@@ -124,13 +124,6 @@ class RunningSequence:
         return after_prompt(hook) if hook and self.cache.length else hook
 
     @property
-    def mean_logprob(self) -> float:
-        """Mean log probability of the generated tokens; -inf before the first token."""
-        if not self.logprobs:
-            return -math.inf
-        return sum(token.logprob for token in self.logprobs) / len(self.logprobs)
-
-    @property
     def tokens_left(self) -> int:
         """Number of tokens that context length and `max_new_tokens` allow after the next token."""
         left = self.request.options.max_new_tokens - len(self.ids) - 1
@@ -194,7 +187,7 @@ class RunningSequence:
         """Append a token id selected from logits (V,); update the state and `finish_reason`."""
         options, logprob = self.request.options, None
         on_token = self.request.callbacks.on_token
-        if options.logprobs is not None or options.best_of is not None or on_token:
+        if options.logprobs is not None or on_token:
             logprob = token_logprob(logits, token_id, options.logprobs or 0)
         if self.constraint:
             self.constraint = self.constraint.advance(token_id)

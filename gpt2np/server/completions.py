@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
-from gpt2np.generation.complete import pick_best
+from gpt2np.generation.complete import join_continuations
 from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
 from gpt2np.generation.sequence import RunningSequence, start_sequences
 from gpt2np.language_model import Prompt
@@ -33,7 +33,7 @@ async def start_request(
         UnavailableError: the queue is full. This is checked before any costly work.
     """
     arguments, config = request.arguments(), engine.lm.model.config
-    n_sequences = len(prompts) * _n_per_prompt(arguments) * _n_copies(request, arguments)
+    n_sequences = len(prompts) * (request.n or 1)
     _check_logprobs(arguments, n_sequences, config.n_positions)
     if hooks := hooks_of(request.interventions or (), config):
         arguments["interventions"] = hooks
@@ -52,11 +52,6 @@ async def start_request(
         engine.end(running)
         raise
     return running
-
-
-def _n_per_prompt(arguments: GenerateArguments) -> int:
-    """Return how many sequences continue one copy of a prompt."""
-    return max(arguments.get("num_return_sequences", 1), arguments.get("best_of") or 1)
 
 
 def _n_copies(request: GenerationRequest, arguments: GenerateArguments) -> int:
@@ -104,7 +99,7 @@ async def respond(running: RunningRequest, reply: AnyReply) -> bytes:
     try:
         async for _ in running.engine.updates(running, every_step=False):
             pass
-        best = [await run_on(PREPARATION, pick_best, group) for group in running.sequences]
+        best = [await run_on(PREPARATION, join_continuations, group) for group in running.sequences]
     finally:
         running.engine.end(running)
     completions = [completion for first in best for completion in (first, *first.alternatives)]

@@ -240,8 +240,8 @@ class GenerationRequest(_Filters):
                 raise unsupported(name, f"is not supported; {advice}".removesuffix("; "))
         if self.stream_options and not self.stream:
             raise unsupported("stream_options", "is not supported without stream")
-        if self.stream and (self.best_of or 1) > (self.n or 1):
-            raise unsupported("best_of", "above n is not supported with stream")
+        if (self.best_of or 1) > (self.n or 1):
+            raise unsupported("best_of", "above n is not supported; use n and logprobs")
 
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Return the JSON Schemas that the text must have, by the field that has the schema."""
@@ -292,7 +292,7 @@ class GenerationRequest(_Filters):
             "json_schema": next(iter(schemas.values()), None),
         }
         arguments: Any = {name: value for name, value in given.items() if value is not None}
-        if self.best_of is None and self.temperature == 0:
+        if self.temperature == 0:
             # Greedy copies are all the same; as in vLLM, the filters have no effect.
             for name in ("num_return_sequences", *FILTERS):
                 arguments.pop(name, None)

@@ -48,7 +48,6 @@ RIGHT = {
     "choices": ((), ["yes", "no"], ["a", "aa", "aaa"], ["😀"]),
     "regex": (None, "[a-z]{3}", "(a|aa)*", "a?", "é+"),
     "num_return_sequences": (1, 2, 3),
-    "best_of": (None, 1, 2, 4),
     "logprobs": (None, 0, 3, 1000),
     "prompt_logprobs": (None, 0, 3),
 }

@@ -18,7 +18,6 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
             {"stop": ["a", " th", "🦊"]},
             {"stop_token_ids": [13, 262]},
             {"bad_words": ["the", "king"]},
-            {"best_of": 4},
         )
     ),
     ({"max_tokens": 5}, {"max_new_tokens": 5}),
@@ -27,7 +26,7 @@ FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"logit_bias": {"262": -5, "13": 3}}, {"logit_bias": {262: -5.0, 13: 3.0}}),
     ({"ignore_eos": True, "min_tokens": 8}, {"ignore_eos": True, "min_new_tokens": 8}),
     ({"n": 3}, {"num_return_sequences": 3}),
-    ({"n": 2, "best_of": 4}, {"num_return_sequences": 2, "best_of": 4}),
+    ({"n": 2, "best_of": 2}, {"num_return_sequences": 2}),
     ({"structured_outputs": {"regex": r"( \w+){3}"}}, {"regex": r"( \w+){3}"}),
     ({"structured_outputs": {"choice": [" old", " new"]}}, {"choices": [" old", " new"]}),
     (

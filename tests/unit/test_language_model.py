@@ -18,8 +18,7 @@ from gpt2np import (
     Tokenizer,
 )
 from gpt2np.errors import BatchError, GPT2NPError
-from gpt2np.generation.complete import complete, pick_best
-from gpt2np.generation.scheduler import Scheduler
+from gpt2np.generation.complete import complete
 from gpt2np.tokenizer.formats import read_gpt2_files
 
 BUNDLED = CHECKOUT / "weights"
@@ -180,22 +179,6 @@ class TestBatches:
         assert found[1].ids == []
         plain = lm.generate_batch(prompts, **options)
         assert [each.ids for each in found[::2]] == [each.ids for each in plain[::2]]
-
-    def test_best_of_what_was_cancelled(self, lm):
-        """Streams that were cancelled before their first id come last."""
-        streams = lm.streams(
-            "The king", best_of=20, num_return_sequences=18, seed=1, max_new_tokens=30
-        )
-        scheduler = Scheduler(lm.model)
-        for stream in streams:
-            scheduler.add(stream.sequence)
-        for _ in range(5):
-            scheduler.step()
-        for stream in streams:
-            stream.cancel()
-        found = pick_best([stream.sequence for stream in streams])
-        texts = [found.text, *(each.text for each in found.alternatives)]
-        assert all(texts[:16]) and texts[16:] == ["", ""]
 
 
 class TestStops:

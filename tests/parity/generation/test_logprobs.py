@@ -32,7 +32,7 @@ def check(result, ids, logs, top):
     [
         {"temperature": 0},
         {"temperature": 0.6, "top_k": 3, "repetition_penalty": 1.5, "seed": 1},
-        {"best_of": 3, "seed": 2},
+        {"num_return_sequences": 3, "seed": 2},
     ],
 )
 def test_generated_tokens(lm, exact, options):
@@ -63,18 +63,6 @@ def test_short_prompts(lm):
     assert lm.generate("", prompt_logprobs=2, max_new_tokens=1).prompt_logprobs == [None]
     two = lm.generate([5, 6], prompt_logprobs=2, max_new_tokens=1).prompt_logprobs
     assert two[0] is None and two[1].id == 6
-
-
-def test_best_of(lm):
-    options = {"max_new_tokens": 25, "seed": 40}
-    singles = [lm.generate("The", max_new_tokens=25, seed=40 + j, logprobs=0) for j in range(5)]
-    means = [np.mean([item.logprob for item in single.logprobs]) for single in singles]
-    order = np.argsort(means)[::-1]
-    best = lm.generate("The", best_of=5, num_return_sequences=3, **options)
-    result = [best, *best.alternatives]
-    assert [item.seed for item in result] == [40 + j for j in order[:3]]
-    assert [item.ids for item in result] == [singles[j].ids for j in order[:3]]
-    assert best.logprobs is None  # not requested
 
 
 def test_ties_and_extremes():

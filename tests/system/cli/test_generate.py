@@ -125,7 +125,7 @@ class TestOptions:
         ("arguments", "options"),
         [
             ("--greedy", {"temperature": 0}),
-            ("--temperature 0 --best-of 1", {"temperature": 0}),
+            ("--temperature 0", {"temperature": 0}),
             ("--top-k 1", {"top_k": 1}),
             ("--num-beams 3 --num-return-sequences 2", {"num_beams": 3, "num_return_sequences": 2}),
             ("--draft none", {}),
@@ -190,13 +190,12 @@ class TestOptions:
         lines = result.stderr.decode().splitlines()
         assert lines[1] == "seeds: 5, 6, 7" and lines[2].startswith("27 tokens, ")
 
-    def test_best_of_and_log_probabilities(self):
-        arguments = ["Once", "--best-of", "3", "--samples", "2", "-n", "6", "--seed", "1", "--json"]
+    def test_log_probabilities(self):
+        arguments = ["Once", "--samples", "2", "-n", "6", "--seed", "1", "--json"]
         result = here(*arguments, "--logprobs", "1", "--prompt-logprobs", "0")
         found = [json.loads(line) for line in result.stdout.splitlines()]
-        means = [sum(t["logprob"] for t in one["logprobs"]) / 6 for one in found]
         assert f"seeds: {found[0]['seed']}, {found[1]['seed']}" in result.stderr.decode()
-        assert len(found) == 2 and means[0] > means[1]
+        assert len(found) == 2
         for one in found:
             assert [token["id"] for token in one["logprobs"]] == one["ids"]
             assert all(len(token["top"]) == 1 for token in one["logprobs"])

@@ -32,10 +32,8 @@ def random_requests(lm, n):
         expected = lm.generate(prompt, **arguments)
         body = {"prompt": prompt, "max_tokens": n_new, "seed": seed, "return_token_ids": True}
         body |= fields
-        body["stream"] = rng.random() < 0.5 and "best_of" not in fields
-        one = {
-            name: arguments[name] for name in arguments.keys() - {"num_return_sequences", "best_of"}
-        }
+        body["stream"] = rng.random() < 0.5
+        one = {name: arguments[name] for name in arguments.keys() - {"num_return_sequences"}}
         requests.append(
             (body, [expected, *expected.alternatives], partial(lm.stream, prompt, **one))
         )

@@ -34,11 +34,10 @@ def test_every_field(client, lm, fields, options):
     assert [choice.text for choice in answer.choices] == texts
     reason = "stop" if expected.finish_reason == "eos" else expected.finish_reason
     assert answer.choices[0].finish_reason == reason
-    if "best_of" not in fields:
-        chunks = list(client.completions.create(**arguments, extra_body=fields, stream=True))
-        parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == 0]
-        assert "".join(part.text for part in parts) == expected.text
-        assert parts[-1].finish_reason == reason
+    chunks = list(client.completions.create(**arguments, extra_body=fields, stream=True))
+    parts = [chunk.choices[0] for chunk in chunks if chunk.choices[0].index == 0]
+    assert "".join(part.text for part in parts) == expected.text
+    assert parts[-1].finish_reason == reason
 
 
 def test_echo_and_logprobs(client, lm):

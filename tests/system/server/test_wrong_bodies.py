@@ -88,7 +88,7 @@ OF_COMPLETIONS = [  # a body, and words of the error
     *(({name: ["x"]}, f"{name} is not supported") for name in REFUSED),
 ]
 OF_STREAMS = [
-    ({"stream": True, "best_of": 2}, "best_of"),
+    ({"best_of": 2}, "best_of above n is not supported"),
     ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
     ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "continuous_usage"),

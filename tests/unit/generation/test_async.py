@@ -33,7 +33,7 @@ def test_calls_at_the_same_time_share_passes(lm, monkeypatch):
 
 
 def test_agenerate_takes_all_options(lm):
-    for options in ({"num_return_sequences": 3}, {"best_of": 3}, {"num_beams": 3}):
+    for options in ({"num_return_sequences": 3}, {"num_beams": 3}):
         arguments = {"max_new_tokens": 10, "seed": 1, **options}
         result = asyncio.run(lm.agenerate("The fox", **arguments))
         assert result == lm.generate("The fox", **arguments)

@@ -36,7 +36,6 @@ WRONG = {
     "ignore_eos": (None, 1, "yes"),
     "seed": WHOLE,
     "num_return_sequences": (*WHOLE, None, 0, 1001, 10**9),
-    "best_of": (*WHOLE, 0, 1001, 10**9),
     "num_beams": (*WHOLE, None, 0, 65, 10**6),
     "length_penalty": (*NUMBERS, 101),
     "early_stopping": (None, "always", 2, "True"),
@@ -82,15 +81,9 @@ def test_out_of_range(name, value):
             {"temperature": 0, "num_return_sequences": 2},
             "`num_return_sequences=2` and `temperature=0` contradict each other: greedy",
         ),
-        ({"temperature": 0, "best_of": 2}, "`best_of=2` and `temperature=0`"),
-        ({"temperature": 0, "num_beams": 2, "best_of": 2}, "`num_beams=2` and `best_of=2`"),
         (
             {"temperature": 0, "num_beams": 2, "num_return_sequences": 3},
             "`num_return_sequences=3` and `num_beams=2`",
-        ),
-        (
-            {"num_return_sequences": 3, "best_of": 2},
-            "`best_of=2` and `num_return_sequences=3`",
         ),
         ({"logit_bias": {7: 5, "7": 5}}, "logit_bias is .*; it must be token ids, each once"),
         ({"min_new_tokens": 9, "max_new_tokens": 8}, "`min_new_tokens=9` and `max_new_tokens=8`"),
@@ -128,10 +121,8 @@ def test_logit_bias_out_of_json():
 
 
 def test_the_most_that_may_be_asked_for():
-    most = GenerationOptions(
-        num_return_sequences=1000, best_of=1000, logprobs=1000, prompt_logprobs=1000
-    )
-    assert most.n_drawn == 1000
+    most = GenerationOptions(num_return_sequences=1000, logprobs=1000, prompt_logprobs=1000)
+    assert most.num_return_sequences == 1000
     assert GenerationOptions(num_beams=64, temperature=0).num_beams == 64
 
 

@@ -151,7 +151,6 @@ def test_until_the_context_is_full(drafting, room):
     "further",
     [
         {"choices": [" the king", " the kingdom of the north", " a cat"]},
-        {"best_of": 4, "num_return_sequences": 2},
         {"num_return_sequences": 5},
     ],
     ids=str,
