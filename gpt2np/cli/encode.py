@@ -1,11 +1,10 @@
 """Encode a corpus to one file of token ids, for training.
 
 INPUT is a folder, a pattern such as 'text/**/*.txt', or a file. A .jsonl file
-has a document per line; a .csv, .tsv or .parquet file has a document per row;
-an .npz file has token ids. In every text, <|endoftext|> separates documents.
-Empty documents are dropped. In a text file, line breaks at the start and end of
-each document are dropped, too. Text, .jsonl, .csv and .tsv files may be
-compressed (.gz).
+has a document per line; a .csv, .tsv or .parquet file has a document per row.
+In every text, <|endoftext|> separates documents. Empty documents are dropped.
+In a text file, line breaks at the start and end of each document are dropped,
+too. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
 
 The suffix of OUT selects the format:
 
@@ -13,8 +12,6 @@ The suffix of OUT selects the format:
        them; the id of <|endoftext|> follows each document
 .npy   the same ids as in .bin, as a NumPy array
 .npz   several arrays of ids, as nshepperd's gpt-2 reads them
-.parquet
-       a row for each document: its number, and its ids without <|endoftext|>
 
 Run an interrupted command again to resume. The resumed command also encodes new
 files if their paths come after all earlier paths in sorted order. If the model,
@@ -42,7 +39,7 @@ from gpt2np.errors import InvalidArgumentError, counted
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_files_argument(parser, "inputs", "INPUT")
-    out = "File to write: .bin, .npy, .npz or .parquet"
+    out = "File to write: .bin, .npy or .npz"
     parser.add_argument("out", type=Path, metavar="OUT", help=out)
     add_vocabulary_argument(parser)
     add_options(parser, DatasetOptions, ("field", "skip_errors", "special"))

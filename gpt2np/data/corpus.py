@@ -32,12 +32,12 @@ _N_SNIFFED_BYTES = 8000  # a zero byte among these marks a binary file, as in gi
 
 _MAX_KINDS = 5  # suffixes in a message
 
-_ARRAY_SUFFIXES = (".bin", ".npy", ".safetensors")
+_ARRAY_SUFFIXES = (".bin", ".npy", ".npz", ".safetensors")
 
 # What is read from a folder; other files are read only if they are named.
 _TABLE_SUFFIXES = (".csv", ".tsv")
 _TEXT_SUFFIXES = ("", ".txt", ".jsonl", *_TABLE_SUFFIXES)
-_FOLDER_SUFFIXES = {*_TEXT_SUFFIXES, *(f"{s}.gz" for s in _TEXT_SUFFIXES), ".parquet", ".npz"}
+_FOLDER_SUFFIXES = {*_TEXT_SUFFIXES, *(f"{s}.gz" for s in _TEXT_SUFFIXES), ".parquet"}
 
 
 class Record(NamedTuple):
@@ -70,8 +70,8 @@ def find_files(
 
     Each path is a file, a glob pattern, or a folder, which is searched recursively. In folders,
     hidden files are skipped, and so are files of unknown suffixes: other than .txt, .jsonl, .csv,
-    .tsv, .parquet and .npz, and .gz after the first four. `notify` receives one message that counts
-    the files of unknown suffixes, and the notice of `plain_text_notice`. `outputs` are files or
+    .tsv and .parquet, and .gz after the first four. `notify` receives one message that counts the
+    files of unknown suffixes, and the notice of `plain_text_notice`. `outputs` are files or
     folders.
 
     Raises:

@@ -14,7 +14,7 @@ from gpt2np.data.corpus import UnreadableFileError
 from gpt2np.data.resumable import START, Job, Position, Results, Step, file_stamp
 
 Item = TypeVar("Item")
-"""A document: a text, an array of token ids, or a Document."""
+"""A text or a Document."""
 
 MapItems = Callable[[Callable[[], Callable[[Any], Any]], Iterable[Any]], Iterator[tuple[Any, Any]]]
 """`map_items(make_function, items)` yields (item, result) in order; see `map_in_order`."""
@@ -27,7 +27,7 @@ class DocumentBatch(Generic[Item]):
     file: int  # index of the file
     items: list[Item]
     ends_file: bool  # whether this is the last batch of the file
-    nbytes: int  # size of the documents: texts in UTF-8, and arrays of token ids
+    nbytes: int  # size of the documents in UTF-8
     error: UnreadableFileError | None = None  # reason to skip the file, if any
 
 

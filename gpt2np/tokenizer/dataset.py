@@ -3,7 +3,6 @@
     out.bin   raw ids; each document is followed by the id of <|endoftext|> (nanoGPT)
     out.npy   the ids of out.bin as a NumPy array
     out.npz   arrays arr_0, arr_1, …: documents joined by <|endoftext|> (nshepperd's gpt-2)
-    out.parquet   rows: the number of each document, from 1, and its ids
 
 A call after an interruption goes on, with an equal result (`gpt2np.data.resumable`). Memory grows
 with the longest document, not with the corpus.
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,38 +22,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.data import END_OF_TEXT
-from gpt2np.data.corpus import UnreadableFileError, kind_of, read_corpus_texts
+from gpt2np.data.corpus import kind_of, read_corpus_texts
 from gpt2np.data.corpus_job import DocumentBatch, MapItems, corpus_job, read_batches
 from gpt2np.data.files import file_name
 from gpt2np.data.options import DatasetOptions, Special
-from gpt2np.data.parquet import write_rows
 from gpt2np.data.resumable import JobCallbacks, Position, Results, check_output, run_job
 from gpt2np.data.workers import map_in_order
 from gpt2np.errors import InvalidArgumentError, errors_at
 from gpt2np.tokenizer.normalizer import allowed_special, check_special
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
-SUFFIXES = (".npz", ".npy", ".bin", ".parquet")
-COLUMNS = {"document": int, "ids": [int]}
-"""The columns of a .parquet file of ids; see `gpt2np.data.parquet.Columns`."""
+SUFFIXES = (".npz", ".npy", ".bin")
 
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal arrays make equal files
 
-LENGTH_DTYPE = np.dtype([("ids", "<u4"), ("characters", "<u4"), ("is_array", "?")])
-"""Record of a document: number of token ids with the <|endoftext|> at its end, number of
-characters, and whether the document is an array of an .npz input file. The records determine the
-arrays of an .npz output file."""
+LENGTH_DTYPE = np.dtype([("ids", "<u4"), ("characters", "<u4")])
+"""Record of a document: number of token ids with the <|endoftext|> at its end, and number of
+characters. The records determine the arrays of an .npz file."""
 
-BATCH_SIZE = 1 << 20  # in characters or, for arrays, token ids
-_MAX_EXPANSION = 200  # of a compressed member of an .npz file, unless it is small
-_MAX_UNCHECKED_BYTES = 64 << 20
-_NPZ_ERRORS = (  # raised by zipfile and NumPy for a file that is damaged or not an .npz
-    *(OSError, ValueError, EOFError, RuntimeError, MemoryError),
-    *(zipfile.BadZipFile, zlib.error),
-)
-
-Content = str | NDArray[np.integer[Any]]
-"""A document: text, or the token ids of an array in an .npz file."""
+BATCH_SIZE = 1 << 20  # characters
 
 
 @dataclass(frozen=True)
@@ -81,9 +66,8 @@ def encode_dataset(
     """Encode `files`, in order, to the dataset `out`.
 
     The suffix of `out`, one of SUFFIXES, selects the format. Input files are text, .jsonl, .csv,
-    .tsv or .parquet files, or .npz files of token ids, which are copied. Text, .jsonl, .csv and
-    .tsv files may be compressed (.gz). The special token `<|endoftext|>` separates documents;
-    `options.special` decides on others.
+    .tsv or .parquet files; all but .parquet may be compressed (.gz). The special token
+    `<|endoftext|>` separates documents; `options.special` decides on others.
 
     A call resumes an interrupted call; `files` may have additional files at the end. `force`
     overwrites an existing file, and discards results whose options or input have changed. The
@@ -107,9 +91,12 @@ def encode_dataset(
     names = [file_name(file) for file in files]
     make_encoder = partial(partial, encode_batch, tokenizer, options.special, names)
     map_items = map_items or partial(map_in_order, processes=options.processes)
-    read = partial(read_contents, vocab_size=tokenizer.vocab_size, field=options.field)
 
-    def run(start: Position) -> Iterator[tuple[DocumentBatch[Any], Results]]:
+    def read(file: Path) -> Iterator[tuple[str, int, int]]:
+        for text in read_corpus_texts([file], options.field):
+            yield text, len(text), len(text.encode())
+
+    def run(start: Position) -> Iterator[tuple[DocumentBatch[str], Results]]:
         size, skip_errors = BATCH_SIZE, options.skip_errors
         items = read_batches(files, read, size, skip_errors=skip_errors, start=start)
         return map_items(make_encoder, items)
@@ -148,13 +135,8 @@ def _assemble(
                 np.lib.format.write_array_header_1_0(file, header)
                 shutil.copyfileobj(ids, file)
             return len(records), n_ids
-        lengths = records["ids"] if kind == ".parquet" else [*array_lengths(records, combine)]
-        arrays = (np.fromfile(ids, dtype, length)[:-1] for length in lengths)
-        if kind == ".parquet":
-            rows = ({"document": number, "ids": array} for number, array in enumerate(arrays, 1))
-            write_rows(rows, out, COLUMNS)
-        else:
-            _write_npz(arrays, out)
+        lengths = [*array_lengths(records, combine)]
+        _write_npz((np.fromfile(ids, dtype, length)[:-1] for length in lengths), out)
     return len(records), n_ids - len(lengths)
 
 
@@ -174,13 +156,10 @@ def array_lengths(records: NDArray[np.void], combine: int) -> Iterator[int]:
     them, as in encode.py of nshepperd's gpt-2. `records` are the LENGTH_DTYPE of all documents.
     """
     length = characters = 0
-    for n_ids, n_characters, is_array in records.tolist():
-        if is_array and length:
-            yield length
-            length = characters = 0
+    for n_ids, n_characters in records.tolist():
         length += n_ids
         characters += n_characters
-        if is_array or characters >= combine:
+        if characters >= combine:
             yield length
             length = characters = 0
         else:
@@ -189,52 +168,8 @@ def array_lengths(records: NDArray[np.void], combine: int) -> Iterator[int]:
         yield length
 
 
-def read_contents(file: Path, vocab_size: int, field: str) -> Iterator[tuple[Content, int, int]]:
-    """Yield the documents of a file with their lengths and sizes in bytes.
-
-    Raises UnreadableFileError if the file can't be read.
-    """
-    if kind_of(file) == ".npz":
-        yield from ((array, len(array), array.nbytes) for array in _read_npz(file, vocab_size))
-    else:
-        for text in read_corpus_texts([file], field):
-            yield text, len(text), len(text.encode())
-
-
-def _read_npz(file: Path, vocab_size: int) -> Iterator[NDArray[np.integer[Any]]]:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            for info in archive.infolist():  # zipfile reads at most `file_size` bytes of a member
-                most = max(_MAX_EXPANSION * info.compress_size, _MAX_UNCHECKED_BYTES)
-                if info.file_size > most:
-                    raise UnreadableFileError(
-                        f"{file}, {info.filename}: {info.compress_size:,} compressed bytes expand "
-                        f"to {info.file_size:,}, more than {_MAX_EXPANSION} times as many"
-                    )
-                with archive.open(info) as member:
-                    array = np.lib.format.read_array(member, allow_pickle=False)
-                _check_ids(array, vocab_size, f"{file}, {info.filename}")
-                yield array
-    except UnreadableFileError:
-        raise
-    except _NPZ_ERRORS as error:
-        raise UnreadableFileError(f"cannot read {file} as .npz: {error}") from error
-
-
-def _check_ids(array: Any, vocab_size: int, source: str) -> None:
-    if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise UnreadableFileError(
-            f"{source}: expected token ids, found {array.dtype} {array.shape}"
-        )
-    if len(array) and not 0 <= array.min() <= array.max() < vocab_size:
-        wrong = array.min() if array.min() < 0 else array.max()
-        raise UnreadableFileError(
-            f"{source}: the vocabulary has no id {wrong}; choose the model of the ids"
-        )
-
-
 def encode_batch(
-    tokenizer: Tokenizer, special: Special, names: Sequence[str], batch: DocumentBatch[Content]
+    tokenizer: Tokenizer, special: Special, names: Sequence[str], batch: DocumentBatch[str]
 ) -> Results:
     """Encode a batch to the token ids, and to LENGTH_DTYPE records of the documents.
 
@@ -244,18 +179,12 @@ def encode_batch(
     allowed = allowed_special(special)
     ids, records = bytearray(), []
     end = np.array([tokenizer.eos_token_id], tokenizer.encode_to_numpy("").dtype)
-    for content in batch.items:
-        if isinstance(content, str):
-            with errors_at(f"{names[batch.file]}: "):
-                check_special(content, tokenizer.special_tokens, special)
-            encoded = tokenizer.encode_to_numpy(
-                content, allowed_special=allowed, disallowed_special=()
-            )
-            n_characters = len(content)
-        else:
-            encoded, n_characters = content.astype(end.dtype), 0
+    for text in batch.items:
+        with errors_at(f"{names[batch.file]}: "):
+            check_special(text, tokenizer.special_tokens, special)
+        encoded = tokenizer.encode_to_numpy(text, allowed_special=allowed, disallowed_special=())
         ids += encoded.tobytes() + end.tobytes()
-        records.append((len(encoded) + 1, n_characters, not isinstance(content, str)))
+        records.append((len(encoded) + 1, len(text)))
     contents = bytes(ids), np.array(records, LENGTH_DTYPE).tobytes()
     problems = [batch.error] if batch.error else []
     return Results(contents, problems, len(ids) // end.itemsize)

@@ -90,14 +90,6 @@ class TestOutput:
         tokenizer = Tokenizer.load(bundled)
         assert [tokenizer.decode(chunks[name]) for name in chunks.files] == ["one", "three"]
 
-    @pytest.mark.parametrize("options", [["x.npz"], ["x.npz", "--combine", "1"], ["x.npy"]])
-    def test_it_prints_the_number_of_ids_in_the_file(self, corpus, tmp_path, options):
-        out, *options = options
-        result = encode(corpus, tmp_path / out, *options)
-        arrays = np.load(tmp_path / out)
-        n_ids = sum(map(len, arrays.values())) if out == "x.npz" else len(arrays)
-        assert f" {n_ids} ids " in result.stderr
-
     @pytest.mark.parametrize("processes", [1, 2])
     def test_as_nanogpt_with_tiktoken(
         self, stories, expected, tmp_path, gpt2_vocabulary, processes

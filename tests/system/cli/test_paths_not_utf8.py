@@ -44,7 +44,7 @@ download {D}
 encode --model {D} {D}/in.txt {D}/in.jsonl {D}/in.csv {D}/in.parquet {D}/in.txt.gz {D}/new.bin
 encode --model {D} {D}/in.txt {D}/new.npy --processes 2
 encode --model {D} {D}/in.txt {D}/new.npz
-encode --model {D} {D}/texts {D}/new.parquet --skip-errors
+encode --model {D} {D}/texts {D}/new.bin --skip-errors
 train-tokenizer {D}/in.txt --vocab-size 260 --out {D}/new
 train-tokenizer {D}/in.txt --vocab-size 260 --out {D}/new --json
 train --model {D} {D}/ids.bin {D}/new TRAIN

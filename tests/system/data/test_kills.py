@@ -49,7 +49,6 @@ JOBS = [
     ("score", "o.parquet"),
     ("score", "o.csv"),
     ("encode", "o.bin"),
-    ("encode", "o.parquet"),
     ("batch", "o.parquet"),
 ]
 
