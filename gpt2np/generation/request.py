@@ -307,7 +307,7 @@ def text_and_ids(lm: Model, prompt: Prompt, allowed_special: Any = None) -> tupl
     """Return the text and token ids of a prompt."""
     if isinstance(prompt, str):
         longest, context = lm.tokenizer.vocabulary.max_token_characters, lm.model.config.n_positions
-        if longest and len(prompt) > context * longest:  # encoding takes long
+        if len(prompt) > context * longest:  # encoding takes long
             raise ContextLengthError(
                 f"the prompt has {len(prompt):,} characters, at least {len(prompt) // longest:,} "
                 f"tokens, and the model's maximum context length is {context} tokens; shorten it"

@@ -183,7 +183,6 @@ def _with_added_tokens(
         ids,
         ranks,
         added,
-        add_prefix_space=config.add_prefix_space,
         special_tokens_map=names,
     )
 

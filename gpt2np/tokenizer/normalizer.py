@@ -1,4 +1,4 @@
-"""Before pre-tokenization: lone surrogates, added tokens, Unicode form NFC, prefix space.
+"""Before pre-tokenization: lone surrogates, added tokens, Unicode form NFC.
 
 First, a text is split at its added tokens, by the rules of Hugging Face's `tokenizers`
 (added_vocabulary.rs). Then the segments between added tokens are normalized.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpt2np.data.text import any_literal
 from gpt2np.errors import InvalidArgumentError, short_repr
@@ -20,22 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpt2np.data.options import Special  # slow to import
 
-AddedSpan = tuple[int, int, int | None]
-"""(start, end, id) of an added token, in characters; for text between added tokens, id is None."""
-
-# Unicode's white space. It excludes U+001C to U+001F, which str.strip would remove.
-_WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
-    map(chr, range(0x2000, 0x200B))
-)
-
-
-class Segment(NamedTuple):
-    """Segment of a text: either an added token, or the normalized text between added tokens."""
-
-    text: str  # normalized text, or the text that matched an added token
-    added_id: int | None  # id of the added token; None for normalized text
-    start: int  # index of the first character in the whole text, if the text is in form NFC
-    has_prefix_space: bool = False  # whether `text` begins with a space that is not in the text
+Segment = tuple[str, int | None]
+"""An added token, as its text and id, or the normalized text between added tokens and None."""
 
 
 def replace_surrogates(text: str) -> str:
@@ -68,25 +54,18 @@ def split_and_normalize(
         for token in tokens
         if token.normalized
     ]
-    for start, end, added_id in split_added(text, in_original):
+    for segment, added_id in split_added(text, in_original):
         if added_id is not None:
-            yield Segment(text[start:end], added_id, start)
-            continue
-        normal = _normalize(text[start:end], vocabulary)
-        for first, last, inner_id in split_added(normal, in_normalized):
-            segment = normal[first:last]
-            add_space = vocabulary.add_prefix_space and not segment.startswith(" ")
-            if inner_id is None and add_space:
-                yield Segment(" " + segment, None, start + first, True)
-            else:
-                yield Segment(segment, inner_id, start + first)
+            yield segment, added_id
+        else:
+            yield from split_added(_normalize(segment, vocabulary), in_normalized)
 
 
 def _normalize(text: str, vocabulary: Vocabulary) -> str:
     return unicodedata.normalize("NFC", text) if vocabulary.nfc else text
 
 
-def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan]:
+def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[Segment]:
     """Split `text` at the added tokens `tokens`; at each position, the longest match wins."""
     done = 0
     if tokens:
@@ -96,19 +75,12 @@ def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan
             neighbors = text[max(start - 1, 0) : start] + text[end : end + 1]
             if token.single_word and any(map(is_word_character, neighbors)):
                 continue
-            if token.lstrip:
-                while start > done and text[start - 1] in _WHITESPACE:
-                    start -= 1
-                start = max(start, done)
-            while token.rstrip and end < len(text) and text[end] in _WHITESPACE:
-                end += 1
             if done < start:
-                yield done, start, None
-            if start < end:
-                yield start, end, token.id
-                done = end
+                yield text[done:start], None
+            yield token.content, token.id
+            done = end
     if done < len(text):
-        yield done, len(text), None
+        yield text[done:], None
 
 
 def find_first(text: str, contents: Collection[str]) -> str | None:

@@ -3,14 +3,14 @@
     tokenizer.json           added tokens with ids and flags (`added_tokens`)
     tokenizer_config.json    names ("eos_token": …), settings and, since transformers 4.34, added
                              tokens with ids and flags (`added_tokens_decoder`)
-    special_tokens_map.json  names, until transformers 4
-    added_tokens.json        added token → id, until transformers 4
+    special_tokens_map.json  names; read only without `added_tokens_decoder`
+    added_tokens.json        ids without flags, until transformers 4.33; refused beside vocab.json
+                             without `added_tokens_decoder`
 
-One file gives the ids: tokenizer.json, or else `added_tokens_decoder`, or else added_tokens.json.
-The others must agree. A name must belong to an added token. With vocab.json, it may also belong to
-a token of the vocabulary, and without any of the three files to a new token with the next id. So
-the ids are those of transformers 5. Any other content is refused, because transformers would guess.
-If there is an `added_tokens_decoder`, the two older files are not read.
+One file gives the ids: tokenizer.json, or else `added_tokens_decoder`. If both exist, they must
+agree. A name must belong to an added token. With vocab.json, it may also belong to a token of the
+vocabulary, and without `added_tokens_decoder` to a new token with the next id. So the ids are those
+of transformers 5. Any other content is refused, because transformers would guess.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-CONFIG_FILE, MAP_FILE, ADDED_FILE = FILE_NAMES = (
+CONFIG_FILE, MAP_FILE, _ADDED_FILE = FILE_NAMES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -38,11 +38,10 @@ CONFIG_FILE, MAP_FILE, ADDED_FILE = FILE_NAMES = (
 _NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _EXTRA_KEYS = ("extra_special_tokens", "additional_special_tokens")
 _DECODER = "added_tokens_decoder"
-_FLAGS = ("single_word", "lstrip", "rstrip")
+_STRIPS = ("lstrip", "rstrip")  # whether a match includes the white space beside it
 
 _ASSUMED_NAMES = {
     "GPT2Tokenizer": ("bos_token", "eos_token", "unk_token"),
-    "CodeGenTokenizer": ("bos_token", "eos_token", "unk_token"),
     "Qwen2Tokenizer": ("eos_token", "unk_token", "pad_token"),
 }
 """The names that a tokenizer class of transformers gives to END_OF_TEXT by default."""
@@ -50,7 +49,6 @@ _ASSUMED_NAMES = {
 _CLASS_OF_MODEL = {"gpt2": "GPT2Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer"}
 _GENERAL_CLASSES = (None, "PreTrainedTokenizer", "TokenizersBackend")
 
-_SPECIAL = {"special": True}
 _NO_ID = -1  # id of a token that has none yet
 _NO_TOKEN = AddedToken("", _NO_ID)
 _END_OF_TEXT_TOKEN = AddedToken(END_OF_TEXT, _NO_ID)
@@ -62,7 +60,6 @@ class TokenizerConfig:
 
     path: Path = Path()  # tokenizer_config.json
     tokenizer_class: str | None = None  # without "Fast"; None for a class that takes any file
-    add_prefix_space: bool = False
     # key such as "eos_token" → token without an id, in the order in which transformers adds them
     names: Mapping[str, AddedToken] = field(default_factory=dict)
     extra: tuple[AddedToken, ...] = ()  # further special tokens, without ids
@@ -71,12 +68,7 @@ class TokenizerConfig:
 
     def check_declared(self, tokens: Iterable[AddedToken]) -> None:
         """Raise TokenizerError if the declared tokens are not the `tokens` of tokenizer.json."""
-        declared = self.declared
-        if declared is None:
-            return
-        compare_flags = self.path.name == CONFIG_FILE  # added_tokens.json has none
-        expected = {token.content: token if compare_flags else token.id for token in tokens}
-        if expected != {token.content: token if compare_flags else token.id for token in declared}:
+        if self.declared is not None and {*self.declared} != {*tokens}:
             raise self._refusal("the added tokens differ from those of tokenizer.json")
 
     def name_tokens(
@@ -158,6 +150,11 @@ def read_config_for_gpt2_files(folder: Path) -> TokenizerConfig:
             f"{path}: tokenizer_class is {name!r}, but vocab.json and merges.txt are read as "
             "GPT2Tokenizer reads them; save the tokenizer with its tokenizer.json"
         )
+    if _DECODER not in config and read_if_exists(folder / _ADDED_FILE):
+        raise TokenizerError(
+            f"{folder / _ADDED_FILE} has ids without flags, which depend on the version of "
+            "transformers; save the tokenizer with transformers 5"
+        )
     for key in ("add_bos_token", "add_eos_token"):
         if config.get(key):
             raise TokenizerError(
@@ -208,28 +205,24 @@ def _parse_config(config: dict[str, Any], folder: Path, class_name: str | None) 
             f"{path}: split_special_tokens turns special tokens into plain text; remove it from "
             "the file, and call encode with disallowed_special=()"
         )
-    has_decoder = _DECODER in config
-    older = {} if has_decoder else read_if_exists(folder / MAP_FILE)
-    map_names = _parse_names(older, folder / MAP_FILE)
-    names = _parse_names(config, path) | map_names
-    named_extra, extra = _parse_extra(config, older, folder)
-    names |= named_extra
+    if _parse_flag(config, "add_prefix_space", path):
+        raise TokenizerError(
+            f"{path}: add_prefix_space would begin every text with a space; remove it from the "
+            "file, and put the space into the text"
+        )
+    older = {} if _DECODER in config else read_if_exists(folder / MAP_FILE)
+    names = _parse_names(config, path) | _parse_names(older, folder / MAP_FILE)
+    extra = _parse_extra(config, older, folder)
     assumed = dict.fromkeys(_ASSUMED_NAMES.get(class_name or "", ()), _END_OF_TEXT_TOKEN)
     mentioned = {token.content for token in (*names.values(), *extra)}
     names = {**dict.fromkeys(_NAMES, _NO_TOKEN), **assumed, **names}
-    declared = _parse_decoder(config[_DECODER], path) if has_decoder else None
-    if not has_decoder:
-        plain = {name for key in _NAMES if isinstance(name := config.get(key), str)}
-        plain |= {map_names[key].content for key in _NAMES if key in map_names}
-        declared = _read_added(folder / ADDED_FILE, plain, mentioned - plain)
     return TokenizerConfig(
-        path if has_decoder else folder / ADDED_FILE,
+        path,
         class_name,
-        _parse_flag(config, "add_prefix_space", path),
         {key: token for key, token in names.items() if token.content},
         extra,
         END_OF_TEXT not in mentioned,
-        declared,
+        _parse_decoder(config[_DECODER], path) if _DECODER in config else None,
     )
 
 
@@ -241,34 +234,28 @@ def _parse_flag(entries: Mapping[str, Any], key: str, path: Path) -> bool:
 
 
 def _parse_names(entries: Mapping[str, Any], path: Path) -> dict[str, AddedToken]:
-    """Parse keys like "eos_token" (_NAMES) and like "image_token"; null gives an empty token."""
-    return {
-        key: _parse_token(value or "", path, key, _SPECIAL)
-        for key, value in entries.items()
-        if key in _NAMES or (key.endswith("_token") and isinstance(value, str | dict))
-    }
+    """Parse keys like "eos_token"; null gives an empty token."""
+    return {key: _parse_token(entries[key] or "", path, key) for key in _NAMES if key in entries}
 
 
 def _parse_extra(
     config: Mapping[str, Any], older: Mapping[str, Any], folder: Path
-) -> tuple[dict[str, AddedToken], tuple[AddedToken, ...]]:
-    """Parse the extra special tokens: a JSON object by name, or a list."""
+) -> tuple[AddedToken, ...]:
+    """Parse the list of extra special tokens."""
     given = [
-        (folder / file, key, entries[key], flags)
-        for file, entries, flags in ((CONFIG_FILE, config, {}), (MAP_FILE, older, _SPECIAL))
+        (folder / file, key, entries[key])
+        for file, entries in ((CONFIG_FILE, config), (MAP_FILE, older))
         for key in _EXTRA_KEYS
         if entries.get(key)
     ]
     if not given:
-        return {}, ()
-    path, key, value, flags = given[0]
-    if any(other != value for _, _, other, _ in given):
+        return ()
+    path, key, value = given[0]
+    if any(other != value for _, _, other in given):
         raise TokenizerError(f"{path}: {key} has other tokens in {given[-1][0]}; remove one")
-    if isinstance(value, dict):
-        return {name: _parse_token(v, path, key, _SPECIAL) for name, v in value.items()}, ()
     if not isinstance(value, list):
         raise TokenizerError(f"{path}: {key} must be a list, not {value!r:.60}")
-    return {}, tuple(_parse_token(entry, path, key, flags) for entry in value)
+    return tuple(_parse_token(entry, path, key) for entry in value)
 
 
 def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
@@ -279,51 +266,29 @@ def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
     for key, entry in entries.items():
         if not (key.isascii() and key.isdecimal() and len(key) < 12 and isinstance(entry, dict)):
             raise TokenizerError(f"{path}: {_DECODER} has no id and token in {key!r:.60}")
-        tokens.append(replace(_parse_token(entry, path, _DECODER, {}), id=int(key)))
-    return _sort_by_id(tokens, path)
-
-
-def _read_added(path: Path, named: set[str], late: set[str]) -> tuple[AddedToken, ...] | None:
-    """Read `added_tokens.json`, which has no flags.
-
-    `named` contains the special tokens that transformers knows before it reads the file; `late`,
-    the others.
-    """
-    entries = read_if_exists(path)
-    check_vocabulary(entries, path)
-    if unclear := late.intersection(entries):
-        raise TokenizerError(
-            f"{path}: the flags of {min(unclear)!r:.60} depend on the version of transformers; "
-            "save the tokenizer with transformers 5"
-        )
-    tokens = [
-        AddedToken(text, token_id, special=text in named, normalized=text not in named)
-        for text, token_id in entries.items()
-    ]
-    return _sort_by_id(tokens, path) or None
-
-
-def _sort_by_id(tokens: list[AddedToken], path: Path) -> tuple[AddedToken, ...]:
+        tokens.append(replace(_parse_token(entry, path, _DECODER), id=int(key)))
     if len({token.content for token in tokens}) < len(tokens):
         raise TokenizerError(f"{path} gives one added token two ids")
     check_vocabulary({token.content: token.id for token in tokens}, path)
     return tuple(sorted(tokens, key=lambda token: token.id))
 
 
-def _parse_token(entry: Any, path: Path, key: str, flags: Mapping[str, bool]) -> AddedToken:
-    """Create a token from a text or a JSON object; `flags` overrides the object's flags."""
+def _parse_token(entry: Any, path: Path, key: str) -> AddedToken:
+    """Create a token from the text of a special token, or from a JSON object."""
     if isinstance(entry, str):
-        entry = {"content": entry, **_SPECIAL}
+        entry = {"content": entry}
     if not isinstance(entry, dict) or not isinstance(content := entry.get("content"), str):
         raise TokenizerError(f"{path}: {key} must be a token, not {entry!r:.60}")
     check_vocabulary({content or "?": 0}, path)
-    entry = {**entry, **flags}
-    special = _parse_flag(entry, "special", path)
+    for flag in _STRIPS:
+        if _parse_flag(entry, flag, path):
+            raise TokenizerError(f"{path}: gpt2np does not support {flag} of {content!r:.60}")
+    special = key != _DECODER or _parse_flag(entry, "special", path)
     return AddedToken(
         content,
         _NO_ID,
         special=special,
         # By default, transformers matches only special tokens in the original text.
         normalized=_parse_flag(entry, "normalized", path) if "normalized" in entry else not special,
-        **{flag: _parse_flag(entry, flag, path) for flag in _FLAGS},
+        single_word=_parse_flag(entry, "single_word", path),
     )

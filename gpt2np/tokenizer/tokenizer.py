@@ -109,10 +109,10 @@ class Tokenizer:
         vocabulary is downloaded. A `Path` is never the name of a model.
 
         A folder needs `tokenizer.json`, `vocab.json` + `merges.txt`, or OpenAI's `encoder.json`
-        + `vocab.bpe`; the first found is read. The folder's
-        `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` have the same
-        effect as in transformers 5: see `gpt2np.tokenizer.special_tokens`. If `vocabulary` is the
-        path of a `tokenizer.json`, the other files in its folder are ignored.
+        + `vocab.bpe`; the first found is read. The folder's `tokenizer_config.json` and
+        `special_tokens_map.json` have the same effect as in transformers 5: see
+        `gpt2np.tokenizer.special_tokens`. If `vocabulary` is the path of a `tokenizer.json`, the
+        other files in its folder are ignored.
 
         Raises:
             ModelNotFoundError: no model has this name, or the download fails.
@@ -176,11 +176,11 @@ class Tokenizer:
         without a token.
         """
         ids: list[int] = []
-        for segment in self._segments(text, allowed_special, disallowed_special):
-            if segment.added_id is None:
-                self._encode_plain(segment.text, ids)
+        for segment, added_id in self._segments(text, allowed_special, disallowed_special):
+            if added_id is None:
+                self._encode_plain(segment, ids)
             else:
-                ids.append(segment.added_id)
+                ids.append(added_id)
         return ids
 
     def encode_to_numpy(
@@ -214,7 +214,7 @@ class Tokenizer:
         Raises InvalidArgumentError in the same cases as `encode`, or if the vocabulary normalizes
         text to Unicode form NFC, and `text` is in another form.
         """
-        from gpt2np.tokenizer.trace import char_byte_offsets, token_spans
+        from gpt2np.tokenizer.trace import token_spans
 
         text = replace_surrogates(text)
         if self.vocabulary.nfc and not is_normalized("NFC", text):
@@ -222,17 +222,15 @@ class Tokenizer:
                 "the tokenizer changes the text to Unicode form NFC, in which positions differ; "
                 'pass unicodedata.normalize("NFC", text)'
             )
-        text_offsets = char_byte_offsets(text)
-        spans: list[TokenSpan] = []
-        for segment in self._segments(text, **options):
-            if segment.added_id is None:
-                pieces = self._pre_tokenize(segment.text)
+        sized: list[tuple[int, int]] = []
+        for segment, added_id in self._segments(text, **options):
+            if added_id is None:
+                pieces = self._pre_tokenize(segment)
                 tokens = chain.from_iterable(map(self._tokenize_piece, pieces))
-                sized = [self.vocabulary.id_and_nbytes(token) for token in tokens]
+                sized += map(self.vocabulary.id_and_nbytes, tokens)
             else:
-                sized = [(segment.added_id, len(segment.text.encode()))]
-            spans += token_spans(segment, sized, text_offsets)
-        return spans
+                sized.append((added_id, len(segment.encode())))
+        return list(token_spans(text, sized))
 
     def trace_merges(self, text: str, **options: Unpack[EncodeOptions]) -> list[MergeTrace]:
         """Return the pre-tokenizer pieces of `text` with merges and ids; options as in `encode`."""
@@ -247,11 +245,11 @@ class Tokenizer:
         self, text: str, **options: Unpack[EncodeOptions]
     ) -> Iterator[tuple[str, tuple[int, ...], bool]]:
         """Yield each pre-tokenizer piece of `text`, its ids, and whether it is an added token."""
-        for segment in self._segments(text, **options):
-            if segment.added_id is not None:
-                yield segment.text, (segment.added_id,), True
+        for segment, added_id in self._segments(text, **options):
+            if added_id is not None:
+                yield segment, (added_id,), True
                 continue
-            for piece in self._pre_tokenize(segment.text):
+            for piece in self._pre_tokenize(segment):
                 yield piece, self._piece_cache[piece], False
 
     def merge_steps(self, piece: str) -> tuple[MergeStep, ...]:

@@ -53,7 +53,14 @@ _UNSUPPORTED_OPTIONS = (
     "byte_fallback",
     "ignore_merges",
 )
-_FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
+_FLAGS = ("special", "single_word", "normalized")
+_STRIPS = ("lstrip", "rstrip")
+_BYTE_LEVEL = {
+    "type": "ByteLevel",
+    "add_prefix_space": False,
+    "trim_offsets": False,
+    "use_regex": False,
+}
 
 
 def read_tokenizer_json(path: Path, config: TokenizerConfig | None = None) -> Vocabulary:
@@ -79,7 +86,7 @@ def read_tokenizer_json(path: Path, config: TokenizerConfig | None = None) -> Vo
 def _parse_vocabulary(content: dict[str, Any], path: Path, config: TokenizerConfig) -> Vocabulary:
     model = content["model"]
     _check_model(model, path)
-    pattern, byte_level, add_prefix_space = _parse_pre_tokenizer(content.get("pre_tokenizer"), path)
+    pattern, byte_level = _parse_pre_tokenizer(content.get("pre_tokenizer"), path)
     _check_decoder(content.get("decoder"), byte_level, path)
     _check_post_processor(content.get("post_processor"), path)
     ranks = _parse_merges(model["merges"], byte_level, path)
@@ -98,7 +105,6 @@ def _parse_vocabulary(content: dict[str, Any], path: Path, config: TokenizerConf
         pattern=pattern,
         byte_level=byte_level,
         nfc=bool(_steps(content.get("normalizer"), "normalizer", ("NFC",), path)),
-        add_prefix_space=add_prefix_space,
         unk_token=None if byte_level else model.get("unk_token"),
         special_tokens_map=names,
     )
@@ -112,10 +118,8 @@ def _check_class(vocabulary: Vocabulary, config: TokenizerConfig, path: Path) ->
     if name is None:
         return
     qwen = name == "Qwen2Tokenizer"
-    pattern, space = QWEN2_PATTERN if qwen else GPT2_PATTERN, config.add_prefix_space
-    expected = (pattern, True, qwen, space)
-    v = vocabulary
-    if (v.pattern, v.byte_level, v.nfc, v.add_prefix_space) != expected:
+    expected = (QWEN2_PATTERN if qwen else GPT2_PATTERN, True, qwen)
+    if (vocabulary.pattern, vocabulary.byte_level, vocabulary.nfc) != expected:
         raise TokenizerError(
             f"{path}: transformers reads it as a {name} and ignores its normalizer and "
             "pre_tokenizer, which differ from those of this class; to apply them, set "
@@ -153,8 +157,8 @@ def _steps(
     return [step]
 
 
-def _parse_pre_tokenizer(step: dict[str, Any] | None, path: Path) -> tuple[str | None, bool, bool]:
-    """Return the pattern, whether tokens consist of bytes, and whether to add a prefix space.
+def _parse_pre_tokenizer(step: dict[str, Any] | None, path: Path) -> tuple[str | None, bool]:
+    """Return the pattern, and whether tokens consist of bytes.
 
     A pre-tokenizer is a Split, a ByteLevel (with GPT-2's pattern), both in this order, or nothing.
     """
@@ -164,15 +168,14 @@ def _parse_pre_tokenizer(step: dict[str, Any] | None, path: Path) -> tuple[str |
         raise _unsupported(path, f"the pre-tokenizer {' + '.join(types)}")
     pattern = _parse_split(steps[0], path) if "Split" in types else None
     if "ByteLevel" not in types:
-        return pattern, False, False
-    add_prefix_space = bool(steps[-1].get("add_prefix_space", True))
+        return pattern, False
+    if steps[-1].get("add_prefix_space", True):
+        raise _unsupported(path, "add_prefix_space")
     if steps[-1].get("use_regex", True):
         if pattern is not None:
             raise _unsupported(path, "Split before ByteLevel with use_regex")
         pattern = GPT2_PATTERN
-    elif pattern is not None and add_prefix_space:
-        raise _unsupported(path, "add_prefix_space after Split")
-    return pattern, True, add_prefix_space
+    return pattern, True
 
 
 def _parse_split(step: dict[str, Any], path: Path) -> str:
@@ -218,6 +221,8 @@ def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[Adde
     for entry in entries:
         if not entry["content"] or type(entry["id"]) is not int or entry["id"] < 0:
             raise TokenizerError(f"{path} is damaged: the added token {entry}")
+        if any(map(entry.get, _STRIPS)):
+            raise _unsupported(path, f"lstrip and rstrip of {entry['content']!r:.60}")
     tokens = [
         AddedToken(
             entry["content"], entry["id"], **{flag: bool(entry.get(flag)) for flag in _FLAGS}
@@ -292,13 +297,13 @@ def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
         "padding": None,
         "added_tokens": [
             {"id": token.id, "content": token.content}
-            | {flag: getattr(token, flag) for flag in _FLAGS}
+            | {flag: getattr(token, flag, False) for flag in (*_FLAGS, *_STRIPS)}
             for token in vocabulary.added_tokens
         ],
         "normalizer": {"type": "NFC"} if vocabulary.nfc else None,
         "pre_tokenizer": _pre_tokenizer_json(vocabulary),
-        "post_processor": _byte_level_json(vocabulary) if vocabulary.byte_level else None,
-        "decoder": _byte_level_json(vocabulary) if vocabulary.byte_level else {"type": "Fuse"},
+        "post_processor": _BYTE_LEVEL if vocabulary.byte_level else None,
+        "decoder": _BYTE_LEVEL if vocabulary.byte_level else {"type": "Fuse"},
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -324,27 +329,14 @@ def _check_is_expressible(vocabulary: Vocabulary, path: Path) -> None:
             raise TokenizerError(
                 f"{path} cannot hold {token.content!r} both as a token and as an added token"
             )
-    if vocabulary.add_prefix_space and vocabulary.pattern not in (None, GPT2_PATTERN):
-        raise TokenizerError(
-            f"{path} cannot hold add_prefix_space with a pattern other than GPT-2's"
-        )
-
-
-def _byte_level_json(vocabulary: Vocabulary, use_regex: bool = False) -> dict[str, Any]:
-    return {
-        "type": "ByteLevel",
-        "add_prefix_space": vocabulary.add_prefix_space,
-        "trim_offsets": False,
-        "use_regex": use_regex,
-    }
 
 
 def _pre_tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any] | None:
     if vocabulary.byte_level and vocabulary.pattern == GPT2_PATTERN:
-        return _byte_level_json(vocabulary, use_regex=True)
+        return _BYTE_LEVEL | {"use_regex": True}
     steps: list[dict[str, Any]] = []
     if (pattern := vocabulary.pattern) is not None:
         split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
         steps.append({**split, "invert": False})
-    steps += [_byte_level_json(vocabulary)] if vocabulary.byte_level else []
+    steps += [_BYTE_LEVEL] if vocabulary.byte_level else []
     return {"type": "Sequence", "pretokenizers": steps} if steps else None

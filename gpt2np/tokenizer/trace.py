@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from gpt2np.tokenizer.bpe import Ranks
-from gpt2np.tokenizer.normalizer import Segment
 
 
 class TokenSpan(NamedTuple):
@@ -22,33 +21,14 @@ class TokenSpan(NamedTuple):
     byte_end: int
 
 
-def char_byte_offsets(text: str) -> list[int]:
-    """Return the UTF-8 offset of each character of `text`, then the length of `text` in bytes."""
-    if text.isascii():
-        return list(range(len(text) + 1))
-    return list(accumulate((len(character.encode()) for character in text), initial=0))
-
-
-def token_spans(
-    segment: Segment, tokens: Iterable[tuple[int, int]], text_offsets: Sequence[int]
-) -> Iterator[TokenSpan]:
-    """Yield the position in the whole text of each token of a segment.
-
-    `tokens` has (id, number of bytes) for each token. `text_offsets` is `char_byte_offsets` of the
-    whole text. A prefix space belongs to the first character.
-    """
-    offsets = char_byte_offsets(segment.text)
-    shift = segment.start - segment.has_prefix_space
-    byte_shift = text_offsets[segment.start] - segment.has_prefix_space
+def token_spans(text: str, tokens: Iterable[tuple[int, int]]) -> Iterator[TokenSpan]:
+    """Yield the position in a text of each token; `tokens` are (id, number of bytes) of all."""
+    offsets = [*accumulate(map(len, map(str.encode, text)), initial=0)]  # of the characters
     byte_start = 0
     for token_id, n_bytes in tokens:
         byte_end = byte_start + n_bytes
-        first, last = bisect_right(offsets, byte_start) - 1, bisect_left(offsets, byte_end) - 1
-        start, end = max(shift + first, segment.start), max(shift + last, segment.start) + 1
-        ends = max(byte_start + byte_shift, text_offsets[start]), byte_end + byte_shift
-        if segment.has_prefix_space and last == 0:  # the token is the prefix space alone
-            ends = text_offsets[start], text_offsets[end]
-        yield TokenSpan(token_id, start, end, *ends)
+        start, end = bisect_right(offsets, byte_start) - 1, bisect_left(offsets, byte_end)
+        yield TokenSpan(token_id, start, end, byte_start, byte_end)
         byte_start = byte_end
 
 

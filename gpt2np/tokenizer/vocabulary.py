@@ -69,8 +69,6 @@ class AddedToken:
     id: int
     special: bool = True  # a control token, matched only if the caller of `encode` allows it
     single_word: bool = False  # ignore matches within a word
-    lstrip: bool = False  # a match includes the white space on its left
-    rstrip: bool = False  # a match includes the white space on its right
     normalized: bool = False  # match in normalized text instead of the original
 
 
@@ -87,7 +85,6 @@ class Vocabulary:
         pattern: pre-tokenizer pattern. Without a pattern, the whole text is one piece.
         byte_level: whether tokens consist of bytes instead of characters.
         nfc: whether to normalize text to Unicode form NFC.
-        add_prefix_space: whether to prepend a space to text that doesn't begin with one.
         unk_token: token for a character that has no token; None if `byte_level`.
         special_tokens_map: key in Hugging Face's files ("eos_token", "pad_token", …) → text of an
             added token. Encoding doesn't depend on this map, so `==` ignores it.
@@ -99,7 +96,6 @@ class Vocabulary:
     pattern: str | None = GPT2_PATTERN
     byte_level: bool = True
     nfc: bool = False
-    add_prefix_space: bool = False
     unk_token: str | None = None
     special_tokens_map: dict[str, str] = field(default_factory=dict, compare=False)
 
@@ -131,10 +127,8 @@ class Vocabulary:
         return table
 
     @cached_property
-    def max_token_characters(self) -> int | None:
-        """Maximum number of a text's characters that one token can cover; None if unlimited."""
-        if any(token.lstrip or token.rstrip for token in self.added_tokens):
-            return None  # such a token includes all white space beside it
+    def max_token_characters(self) -> int:
+        """Maximum number of a text's characters that one token can cover."""
         longest = max(map(len, self.token_bytes.values()), default=1)
         # NFC replaces 4 characters by one of 3 bytes, at most.
         return max(1, longest) * (2 if self.nfc else 1)

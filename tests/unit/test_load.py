@@ -83,7 +83,6 @@ def test_what_the_generation_config_asks_for_in_vain_is_told(copy_of_bundled):
 
 
 def test_an_empty_prompt_where_the_end_of_text_has_no_row(copy_of_bundled):
-    (copy_of_bundled / "added_tokens.json").write_text('{"<|im_end|>": 4096}')
     (copy_of_bundled / "special_tokens_map.json").write_text('{"eos_token": "<|im_end|>"}')
     lm = LanguageModel.load(copy_of_bundled)
     assert lm.tokenizer.eos_token_id == 4096
@@ -92,7 +91,6 @@ def test_an_empty_prompt_where_the_end_of_text_has_no_row(copy_of_bundled):
 
 def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
     """As in fine-tunes that add a padding token without an embedding."""
-    (copy_of_bundled / "added_tokens.json").write_text('{"[PAD]": 4096}')
     roles = {"pad_token": "[PAD]", "eos_token": "<|endoftext|>"}
     (copy_of_bundled / "special_tokens_map.json").write_text(json.dumps(roles))
     lm = LanguageModel.load(copy_of_bundled)
@@ -100,7 +98,9 @@ def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
     assert lm.generate("Once", seed=1, max_new_tokens=5).ids
     with pytest.raises(InvalidArgumentError, match="id 4096 is not in the model's vocabulary"):
         lm.generate([4096])
-    (copy_of_bundled / "special_tokens_map.json").unlink()  # now a text may contain it
+    tokens = {"4096": {"content": "[PAD]"}}  # not special: a text may contain it
+    config = json.dumps({"added_tokens_decoder": tokens})
+    (copy_of_bundled / "tokenizer_config.json").write_text(config)
     with pytest.raises(CheckpointError, match=r"has 4097 tokens, .* only 4096"):
         LanguageModel.load(copy_of_bundled)
 

@@ -3,7 +3,6 @@
 import json
 import pickle
 import random
-import time
 from dataclasses import replace
 from functools import cache, reduce
 from operator import getitem
@@ -31,7 +30,6 @@ def split(pattern, **options):
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 PRE_TOKENIZERS = {
     "gpt2": pre_tokenizers.ByteLevel(add_prefix_space=False),
-    "gpt2 with a space in front": pre_tokenizers.ByteLevel(add_prefix_space=True),
     "qwen": pre_tokenizers.Sequence([split(QWEN2_PATTERN), BYTES]),
     "gaps": pre_tokenizers.Sequence([split(r"[aeiou]+|\d"), BYTES]),
     "no pattern": BYTES,
@@ -39,7 +37,7 @@ PRE_TOKENIZERS = {
     "characters in words": split(GPT2_PATTERN),
 }
 NFC = {"qwen", "gaps"}
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+FLAGS = ("single_word", "normalized")
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +113,7 @@ def test_ids_and_offsets(kind, step, train, texts, tmp_path):
 @pytest.mark.parametrize("kind", PRE_TOKENIZERS)
 def test_saved_and_read_again_by_both(kind, train, texts, tmp_path):
     rust = train(kind)
-    rust.add_tokens([AddedToken("abc", lstrip=True, single_word=True)])
+    rust.add_tokens([AddedToken("abc", single_word=True)])
     rust.save(str(tmp_path / "tokenizer.json"))
     Tokenizer.load(tmp_path).save(tmp_path / "saved")
     theirs = Rust.from_file(str(tmp_path / "saved" / "tokenizer.json"))
@@ -132,7 +130,7 @@ def test_saved_and_read_again_by_both(kind, train, texts, tmp_path):
 def test_added_tokens(special, count, train, texts, tmp_path):
     """Test every combination of flags, next to words, white space and punctuation."""
     rng = random.Random(0)
-    for number in range(16):
+    for number in range(4):
         flags = {flag: bool(number >> bit & 1) for bit, flag in enumerate(FLAGS)}
         rust = train("qwen")
         tokens = [AddedToken(token, **flags) for token in ("<x>", "<x>y", "né", "ne\u0301e", " z")]
@@ -160,7 +158,7 @@ def test_single_word_token_beside_any_character(step):
     assert len(newer) > 17_000
     texts = [chr(code) + "<x>" for code in {*codes[::step], *newer}]
     for text, expected in zip(texts, rust.encode_batch(texts), strict=True):
-        found = [token_id for _, _, token_id in split_added(text, [added])]
+        found = [token_id for _, token_id in split_added(text, [added])]
         assert (1 in found) == (1 in expected.ids), ascii(text)
 
 
@@ -204,6 +202,8 @@ REFUSED = [
     (["post_processor"], {"type": "BertProcessing"}, "'BertProcessing'"),
     (["post_processor"], BOS, "a post-processor that adds <s>"),
     (["decoder"], {"type": "WordPiece"}, "the decoder 'WordPiece'"),
+    (["pre_tokenizer"], {"type": "ByteLevel"}, "does not support add_prefix_space"),
+    (["added_tokens", 0, "rstrip"], True, "does not support lstrip and rstrip of '<\\|"),
     (["added_tokens", 0, "id"], "0", "the added token"),
     (["added_tokens", 0, "id"], 7, "id 7, but transformers gives it 0"),
 ]
@@ -292,12 +292,9 @@ def test_added_tokens_of_every_kind_are_saved_and_decoded(gpt2_vocabulary, tmp_p
 def test_what_can_not_be_saved(gpt2_vocabulary, tmp_path):
     vocabulary = Tokenizer.load(gpt2_vocabulary).vocabulary
     double = AddedTokenOfOurs("hello", 50257, special=False)
-    for change in (
-        {"added_tokens": (*vocabulary.added_tokens, double)},
-        {"add_prefix_space": True, "pattern": QWEN2_PATTERN},
-    ):
-        with pytest.raises(TokenizerError, match=r"tokenizer\.json cannot hold"):
-            Tokenizer(replace(vocabulary, **change)).save(tmp_path)
+    added = replace(vocabulary, added_tokens=(*vocabulary.added_tokens, double))
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json cannot hold"):
+        Tokenizer(added).save(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -307,11 +304,3 @@ def test_no_other_vocabulary_stays_beside_a_saved_one(bundled, tmp_path):
     assert (tmp_path / "merges.txt").exists()
     Tokenizer(replace(vocabulary, nfc=True)).save(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"tokenizer.json", "tokenizer_config.json"}
-
-
-def test_white_space_around_many_tokens_takes_linear_time():
-    tokens = [AddedTokenOfOurs("<mask>", 1, lstrip=True, rstrip=True)]
-    text = "w <mask> " * 100_000
-    start = time.perf_counter()
-    assert len(list(split_added(text, tokens))) == 200_000
-    assert time.perf_counter() - start < 30  # 0.2 s; it was minutes
