@@ -1,4 +1,4 @@
-"""HTML for notebooks: the cards, tables and colored tokens that Jupyter shows for an object.
+"""HTML for notebooks: the pages and colored tokens that Jupyter shows for an object.
 
 All text is escaped, because texts, tokens and model names are untrusted.
 """
@@ -10,31 +10,10 @@ import math
 
 TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-MAX_ROWS = 60
-"""Maximum rows of a table; a last row counts the rows left out."""
+    from collections.abc import Sequence
 
 MAX_TOKENS = 1000
 """Maximum tokens of a colored text; a note at the end counts the tokens left out."""
-
-
-def card(title: str, rows: Mapping[str, object]) -> str:
-    """Return the HTML of a titled table of names and values."""
-    return html_table((), rows.items(), title)
-
-
-def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> str:
-    """Return the HTML of a table; the first cell of each row is the row's heading."""
-    rows = list(rows)
-    head = "".join(f"<th>{_escape(column)}</th>" for column in columns)
-    lines = [f"<tr>{head}</tr>"] if head else []
-    for first, *cells in rows[:MAX_ROWS]:
-        data = "".join(f'<td style="text-align:left">{_escape(cell)}</td>' for cell in cells)
-        lines.append(f'<tr><th style="text-align:left">{_escape(first)}</th>{data}</tr>')
-    if len(rows) > MAX_ROWS:
-        lines.append(f"<tr><td>… {len(rows) - MAX_ROWS:,} more rows</td></tr>")
-    return f"<table><caption>{_escape(title)}</caption>{''.join(lines)}</table>"
 
 
 def colored_tokens(

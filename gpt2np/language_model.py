@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.data.files import as_path
-from gpt2np.display import card
 from gpt2np.errors import (
     CheckpointError,
     InvalidArgumentError,
@@ -182,22 +181,6 @@ class LanguageModel:
 
     def __repr__(self) -> str:
         return f"<LanguageModel {self.name}: {self.model.summary}>"
-
-    def _repr_html_(self) -> str:
-        """Return a card for notebooks: the model's name and size, its vocabulary and defaults."""
-        changed = {
-            name: value
-            for name, value in vars(self.defaults).items()
-            if value != getattr(GenerationOptions(), name)
-        }
-        rows = {
-            **self.model.facts,
-            "special tokens": ", ".join(self.tokenizer.special_tokens) or "none",
-            "folder": self.folder or "–",
-        }
-        if changed:
-            rows["generation defaults"] = ", ".join(f"{k}={v!r}" for k, v in changed.items())
-        return card(f"LanguageModel {self.name}", rows)
 
     def use_draft(self, draft: str | Path | LanguageModel) -> None:
         """Select the source of draft tokens, which save time and change no result.

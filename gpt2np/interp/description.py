@@ -390,11 +390,11 @@ def _merges(lm: LanguageModel, token_id: int) -> list[Json]:
     ]
 
 
-def _picture(lm: LanguageModel, traced: Trace) -> str:
-    """Return the picture of a pass for notebooks, or "" if the trace lacks a hook point."""
+def _picture(lm: LanguageModel, traced: Trace) -> str | None:
+    """Return the picture of a pass for notebooks, or None if the trace lacks a hook point."""
     names = select_hook_points(DESCRIBED_POINTS, traced.config.n_layer)
     if not all(name in traced.arrays for name in names):
-        return ""
+        return None
     page = machine_page(describe_pass(lm, traced, seed=0), repr(traced).strip("<>"))
     return frame(page, height=700)
 

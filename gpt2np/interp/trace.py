@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.data.files import as_path, atomic_path
-from gpt2np.display import html_table
 from gpt2np.errors import (
     GPT2NPError,
     InvalidArgumentError,
@@ -46,7 +45,7 @@ class Trace(Mapping[str, Array]):
     lm: LanguageModel | None = field(default=None, compare=False)
     """The model that was traced, for the picture in a notebook; not saved, pickled or compared."""
 
-    draw: ClassVar[Callable[[LanguageModel, Trace], str] | None] = None
+    draw: ClassVar[Callable[[LanguageModel, Trace], str | None] | None] = None
     """Draws a trace. `gpt2np.interp.description`, which imports this module, sets it."""
 
     __eq__ = equal_fields
@@ -76,15 +75,9 @@ class Trace(Mapping[str, Array]):
         n_tokens, n_arrays = counted(len(self.ids), "token"), counted(len(self), "array")
         return f"<Trace of {n_tokens}: {n_arrays}, {self.nbytes:,} bytes>"
 
-    def _repr_html_(self) -> str:
-        """Return a picture of the pass for notebooks, or a table of the arrays.
-
-        The picture needs the trace of a LanguageModel with all hook points.
-        """
-        if self.lm and Trace.draw and (picture := Trace.draw(self.lm, self)):
-            return picture
-        rows = [(name, _shape(array), array.dtype) for name, array in self.arrays.items()]
-        return html_table(("hook point", "shape", "dtype"), rows, repr(self).strip("<>"))
+    def _repr_html_(self) -> str | None:
+        """Return a picture of the pass for notebooks; None, unless a LanguageModel's is whole."""
+        return Trace.draw(self.lm, self) if self.lm and Trace.draw else None
 
     @property
     def nbytes(self) -> int:
@@ -153,13 +146,7 @@ class Trace(Mapping[str, Array]):
             config = GPT2Config.from_mapping(json.loads(arrays.pop("config").item()))
             return cls(arrays.pop("ids"), config, arrays)
         except _NOT_A_TRACE as error:
-            raise InvalidArgumentError(
-                f"{path} is not a trace that Trace.save or gpt2np trace wrote"
-            ) from error
-
-
-def _shape(array: Array) -> str:
-    return " × ".join(map(str, array.shape))
+            raise InvalidArgumentError(f"{path} is not a trace that Trace.save wrote") from error
 
 
 def as_gpt2(model: GPT2 | LanguageModel) -> GPT2:

@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, DTypeLike
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.data.files import as_path
-from gpt2np.display import card
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array, raise_mmap_threshold
 from gpt2np.kernels.blas import single_threaded_blas
@@ -180,10 +179,6 @@ class GPT2:
 
     def __repr__(self) -> str:
         return f"<GPT2: {self.summary}>"
-
-    def _repr_html_(self) -> str:
-        """Return an HTML card with the model's sizes, for notebooks."""
-        return card("GPT2", self.facts)
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt2np import GPT2, trace
-from gpt2np.display import MAX_ROWS, MAX_TOKENS, colored_tokens, frame, html_table
+from gpt2np.display import MAX_TOKENS, colored_tokens, frame
 from gpt2np.explain import explain
 from gpt2np.interp import lens_table
 from gpt2np.model import weights
@@ -63,10 +63,7 @@ def shown(lm):
     }
 
 
-WITH_HTML = (
-    *("LanguageModel", "GPT2", "TextStream", "Completion", "TextScore", "Trace"),
-    "Page",
-)
+WITH_HTML = ("TextStream", "Completion", "TextScore", "Trace", "Page")
 
 
 @pytest.mark.parametrize("name", WITH_HTML)
@@ -97,12 +94,6 @@ def test_repr_is_one_short_line(shown, name, parts):
         assert part in text
 
 
-def test_card_of_a_model(lm):
-    text = _Elements(lm._repr_html_()).text
-    for part in (lm.name, "4,096 tokens", "6 × 4", f"{lm.model.weights.parameters:,}"):
-        assert part in text
-
-
 def test_tokens_are_colored_by_probability(lm):
     completion = lm.generate("Once upon a time", max_new_tokens=5, seed=1, logprobs=0)
     elements = _Elements(completion._repr_html_())
@@ -114,11 +105,6 @@ def test_tokens_are_colored_by_probability(lm):
     assert _Elements(plain._repr_html_()).text == elements.text
 
 
-def test_trace_lists_points_with_shapes(lm):
-    text = trace(lm, "The king said", points="blocks.0.attn.*")._repr_html_()
-    assert "blocks.0.attn.pattern" in text and "4 × 3 × 3" in text
-
-
 def test_a_whole_trace_is_a_picture(lm):
     traced = trace(lm, f"The king {HOSTILE}")
     page = next(a["srcdoc"] for a in _Elements(traced._repr_html_()).attributes if "srcdoc" in a)
@@ -127,7 +113,7 @@ def test_a_whole_trace_is_a_picture(lm):
     assert described["ids"] == traced.ids.tolist()
     assert HOSTILE not in page and not re.search(r"https?://|^import ", page, re.MULTILINE)
     copy = pickle.loads(pickle.dumps(traced))
-    assert copy == traced and copy.lm is None and N_ARRAYS in copy._repr_html_()
+    assert copy == traced and copy.lm is None and copy._repr_html_() is None
 
 
 def test_lens_table_shows_texts_of_tokens(lm):
@@ -144,12 +130,10 @@ def test_page_is_a_frame_that_holds_the_page(shown):
     assert attributes["srcdoc"] == page.html and attributes["sandbox"] == "allow-scripts"
 
 
-def test_long_tables_and_texts_are_cut():
-    assert f"… {5:,} more rows" in html_table(("a",), [("x",)] * (MAX_ROWS + 5), "t")
-    assert "more rows" not in html_table(("a",), [("x",)] * MAX_ROWS, "t")
+def test_long_texts_are_cut():
     assert "… 7 more tokens" in colored_tokens("", ["a"] * (MAX_TOKENS + 7))
     assert "more" not in colored_tokens("", ["a"] * MAX_TOKENS)
-    assert "<b>" not in frame("<b>") + html_table((HOSTILE,), [(HOSTILE,)], HOSTILE)
+    assert "<b>" not in frame("<b>")
 
 
 def test_loading_shows_a_bar_if_weights_are_converted(bundled, monkeypatch, capsys):
