@@ -1,19 +1,15 @@
 """Continue each prompt of a file.
 
 FILE is .txt (a prompt per line), .jsonl (each line is a string or an object),
-or a table with a row per prompt (.csv, .tsv or .parquet). In an object or row,
---field names the field with the prompt. Fields that are named like options
-apply to this prompt alone, as in {"prompt": "...", "seed": 5}. All other fields
-are copied to the results, which go to --out in the order of the prompts. Each
-result has a seed, with which 'gpt2np generate' writes the same text.
+or a table with a row per prompt (.csv, .tsv or .parquet). Fields of an object
+or row that are named like options apply to this prompt alone, as in {"prompt":
+"...", "seed": 5}. Other fields are copied to the results, which go to --out in
+the order of the prompts. Each result has a seed, with which 'gpt2np generate'
+writes the same text.
 
-Run an interrupted command again to resume. The resumed command also processes
-prompts that were added at the end of the file. If the model, an option or a
-processed prompt has changed, the command fails and names the change. With
---force, the command discards the affected results instead.
-
-Until all prompts are done, the results are in a folder with the suffix
-.partial, such as texts.jsonl.partial/.
+Run an interrupted command again to resume, also after you have added prompts at
+the end of the file. Until all prompts are done, the results are in a folder
+with the suffix .partial, such as texts.jsonl.partial/.
 """
 
 import argparse

@@ -1,10 +1,8 @@
 """Encode a corpus to one file of token ids, for training.
 
-INPUT is a folder, a pattern such as 'text/**/*.txt', or a file. A .jsonl file
-has a document per line; a .csv, .tsv or .parquet file has a document per row.
-In every text, <|endoftext|> separates documents. Empty documents are dropped.
-In a text file, line breaks at the start and end of each document are dropped,
-too. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
+INPUT is a folder, a pattern such as 'text/**/*.txt', or a file: text, or a file
+with a document per line or row. In every text, <|endoftext|> separates
+documents. Empty documents are dropped.
 
 The suffix of OUT selects the format:
 
@@ -13,10 +11,8 @@ The suffix of OUT selects the format:
 .npy   the same ids as in .bin, as a NumPy array
 .npz   several arrays of ids, as nshepperd's gpt-2 reads them
 
-Run an interrupted command again to resume. The resumed command also encodes new
-files if their paths come after all earlier paths in sorted order. If the model,
-an option or an encoded file has changed, the command fails and names the
-change. With --force, the command discards the affected results instead.
+Run an interrupted command again to resume, also after you have added files
+whose paths come after all others in sorted order.
 """
 
 import argparse

@@ -1,10 +1,8 @@
 """Generate text that continues a prompt.
 
-The prompt is PROMPT, the content of --file, or standard input. Standard input
-is read if PROMPT or --file is '-', or if neither is given and standard input is
-not a terminal. One newline at the end of the file or of standard input is
-removed. In GPT-2's vocabulary, a space belongs to the token of the following
-word: do not end a prompt with a space.
+The prompt is PROMPT, the content of --file, or standard input, which is read if
+PROMPT or --file is '-', or if neither is given. In GPT-2's vocabulary, a space
+belongs to the token of the following word: do not end a prompt with a space.
 
 The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.

@@ -1,40 +1,27 @@
 """Score documents: log probability, perplexity, bits per byte.
 
-FILE is a folder, a pattern such as 'text/**/*.jsonl', or a file. A .jsonl file
-has a document per line; a .csv, .tsv or .parquet file has a document per row.
-In a text file, <|endoftext|> separates documents, so a document can have
-several lines. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
+FILE is a folder, a pattern such as 'text/**/*.jsonl', or a file: text, in which
+<|endoftext|> separates documents, or a file with a document per line or row.
 
 The command prints the perplexity of all documents together. With --out, it also
-writes a row for each document, in the order of the documents, with the columns
-of the input and then:
+writes a row for each document: the columns of the input, and then
 
-file                  the name of the file; - is standard input
-document              the number of the line, row or document in the file
-model                 the name of the model
-from_end_of_text      whether <|endoftext|> was put before the document
-tokens                the number of tokens in the document
-counted               the number of scored tokens in the document
-words                 the number of words, separated by white space
-characters            the number of characters in the document
-bytes                 the number of bytes in the document, in UTF-8
-log_probability       the sum of the scored tokens' log probabilities, in nats
-perplexity            the perplexity per scored token
+file, document, model  where the document is from, and what scored it
+from_end_of_text       whether <|endoftext|> was put before the document
+tokens, words, characters, bytes
+                       the size of the document
+counted                the number of scored tokens
+log_probability        the sum of the scored tokens' log probabilities, in nats
+perplexity             the perplexity per scored token
 word_perplexity, byte_perplexity, bits_per_character, bits_per_byte
-                      for the whole document: a token that is not scored is
-                      assumed to have the mean log probability of the others
+                       of the whole document: a token that is not scored gets
+                       the mean log probability of the others
 
-The model reads a document in windows of K tokens (--context). A window starts
-every S tokens (--stride). Each token is scored once, in the first window that
-contains it, as in Hugging Face's guide to perplexity. The guide leaves out the
-first token of a document, as --no-from-end-of-text does.
+A long document is read in windows of K tokens (--context), one every S tokens
+(--stride). Each token is scored once, in the first window that contains it.
 
-If a document cannot be read, the command reports the document's number, skips
-the document, and exits with code 1.
-
-Run an interrupted command with --out again to resume. If the model, an option
-or a scored file has changed, the command fails and names the change. With
---force, the command starts over.
+Run an interrupted command with --out again to resume. A document that cannot be
+read is reported and skipped; the exit code is then 1.
 """
 
 import argparse

@@ -1,13 +1,8 @@
 """Serve models over HTTP: an OpenAI-compatible API and a playground.
 
-Clients of OpenAI's API use http://HOST:PORT/v1 as their base URL. The endpoints
-are /v1/completions, /v1/chat/completions (for models with a chat template),
-/v1/models, /tokenize, /detokenize, /health and /metrics; the page /docs
-describes the endpoints. The result of a request does not depend on other
-requests.
-
-The playground at http://HOST:PORT/ is a page for writing with a model and for
-seeing the model's choices and internals.
+Clients of OpenAI's API use http://HOST:PORT/v1 as their base URL; the page
+/docs describes the endpoints. The playground at http://HOST:PORT/ is a page for
+writing with a model and for seeing the model's choices and internals.
 
 Ctrl-C or SIGTERM lets the running requests end, then stops the server; Ctrl-C
 again stops the server at once.

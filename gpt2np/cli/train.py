@@ -4,18 +4,13 @@ CORPUS is a .bin or .npy file that gpt2np encode wrote. OUT is a folder that
 gpt2np and transformers can load; the file loss.svg in OUT shows the loss curve.
 
 Without --from, the command trains a new model from random weights, and --model
-names the vocabulary that CORPUS was encoded with. With --from MODEL, the
-command fine-tunes MODEL and keeps its vocabulary and architecture; --model and
-the options under Architecture are errors.
-
-The optimizer is AdamW with a warm-up and a cosine schedule, in float32 on the
-CPU. A CPU is fast enough to train models of a few million parameters, and to
-fine-tune GPT-2 on a few pages. To train large models from scratch, use GPUs and
-another program.
+names the vocabulary of CORPUS. With --from MODEL, it fine-tunes MODEL, which
+keeps its vocabulary and architecture. The optimizer is AdamW with a warm-up and
+a cosine schedule, in float32. A CPU is fast enough to train models of a few
+million parameters, and to fine-tune GPT-2 on a few pages.
 
 Run an interrupted command again to resume: the result is the same as without
-the interruption, bit for bit. If the corpus, the model or an option has
-changed, the command fails and names the change; --force starts over.
+the interruption, bit for bit.
 """
 
 import argparse

@@ -1,13 +1,11 @@
 """Train a vocabulary on text.
 
-FILES are text files, .jsonl files (one document per line), .csv, .tsv or
-.parquet files (one document per row), folders of such files, or patterns such
-as 'text/**/*.txt'. Text, .jsonl, .csv and .tsv files may be compressed (.gz).
-<|endoftext|> and every other special token separate documents.
+FILES are text files, files with a document per line or row, folders of such
+files, or patterns such as 'text/**/*.txt'. <|endoftext|> and every other
+special token separate documents.
 
 The vocabulary is written to the folder --out, in files that gpt2np, tokenizers
-and transformers read. A report shows how well the vocabulary compresses the
-text.
+and transformers read. A report shows how well it compresses the text.
 """
 
 import argparse
