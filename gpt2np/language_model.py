@@ -76,7 +76,6 @@ class LanguageModel:
         bos_token_id: the end-of-text id that replaces an empty prompt; None if the model has no
             embedding of any end-of-text id.
         folder: the folder of the model's files; None if the model was not loaded from files.
-        fallback_reason: why `load` fell back to the bundled model; None without a fallback.
         draft_source: starts the drafts of speculative decoding; see `use_draft`.
     """
 
@@ -88,7 +87,6 @@ class LanguageModel:
         name: str = "model",
         defaults: GenerationOptions | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
-        fallback_reason: str | None = None,
     ) -> None:
         check_argument(isinstance(model, GPT2), "model", model, "a GPT2")
         check_argument(isinstance(tokenizer, Tokenizer), "tokenizer", tokenizer, "a Tokenizer")
@@ -103,7 +101,6 @@ class LanguageModel:
         self.model = model
         self.tokenizer = tokenizer
         self.defaults = defaults or GenerationOptions()
-        self.fallback_reason = fallback_reason
         self.folder: Path | None = None
         self.draft_source = DraftSource(model, tokenizer)
         candidates = [*model.config.eos_token_ids, tokenizer.eos_token_id]
@@ -170,7 +167,6 @@ class LanguageModel:
             name=source.name,
             defaults=config.options,
             eos_token_ids=config.eos_token_ids,
-            fallback_reason=source.fallback_reason,
         )
         if tokenizer is not None:
             _warn_of_ids_without_text(lm)

@@ -12,31 +12,25 @@ from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import atomic_write_text, check_target
-from gpt2np.errors import InvalidArgumentError, counted
+from gpt2np.errors import counted
 from gpt2np.explain import explain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     output = parser.add_argument_group("Output").add_argument
-    file = "HTML file to write, or '-' to write to standard output"
-    output("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
+    output("-o", "--output", type=Path, required=True, metavar="FILE", help="HTML file to write")
     output("--force", action="store_true", help="Overwrite FILE if it exists")
     add_model_arguments(parser, "weights")
 
 
 def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args)
-    is_stdout = args.output == Path("-")
-    if is_stdout and args.force:
-        raise InvalidArgumentError("--force has no effect on standard output; leave it out")
-    if not is_stdout:
-        check_target(args.output, (".html", ".htm"), force=args.force, inputs=[args.file])
+    check_target(args.output, (".html", ".htm"), force=args.force, inputs=[args.file])
     page = explain(load_model(args), prompt)
-    if not is_stdout:
-        atomic_write_text(args.output, page.html)
+    atomic_write_text(args.output, page.html)
     print_stderr(
         f"{counted(len(page.description['ids']), 'token')}, {len(page.html.encode()):,} bytes"
     )
-    print(page.html if is_stdout else args.output, end="" if is_stdout else "\n", flush=True)
+    print(args.output, flush=True)
     return 0

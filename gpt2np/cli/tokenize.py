@@ -41,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for option, meaning in (
         ("ids", "Print only the token ids, one line per text"),
         ("count", "Print only the number of tokens, one line per text or FILE"),
-        ("offsets", "Print the position of each token in the text, in characters and bytes"),
         ("merges", "Print every merge of BPE, step by step"),
         ("json", "Print one JSON object per text"),
     ):
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.merges:
         print_stderr(MERGES_LEGEND)
     print(("\n" if one_line_each else "\n\n").join(output), flush=True)
-    if not (one_line_each or args.merges or args.offsets):
+    if not (one_line_each or args.merges):
         n_tokens = sum(tokenizer.count(text, **options) for text in texts)
         joined = "".join(texts)
         n_bytes = len(joined.encode())
@@ -84,15 +83,13 @@ def _format(
     if args.ids or args.count:
         return " ".join(map(str, ids)) if args.ids else str(len(ids))
 
-    from gpt2np.tokenizer.display import merge_table, offset_table, token_rows
+    from gpt2np.tokenizer.display import merge_table, token_rows
 
     style = terminal_style()
     if args.merges:
         traces = tokenizer.trace_merges(text, **options)
         return "\n\n".join(merge_table(trace, tokenizer.vocabulary, style) for trace in traces)
     tokens = [tokenizer.vocabulary.token_bytes[token_id] for token_id in ids]
-    if args.offsets:
-        return offset_table(tokenizer.offsets(text, **options), tokens, style)
     return token_rows(tokens, ids, shutil.get_terminal_size().columns, style)
 
 

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpt2np.tokenizer.trace import MergeStep, MergeTrace, TokenSpan
+from gpt2np.tokenizer.trace import MergeStep, MergeTrace
 from gpt2np.tokenizer.vocabulary import SPACE_PLACEHOLDER, Vocabulary, chars_to_bytes
 
 SPACE_SYMBOL = "␣"
@@ -103,17 +103,6 @@ def token_rows(tokens: Sequence[bytes], ids: Sequence[int], width: int, style: S
         rows[-1][1].append(number.ljust(columns))
         used += columns + 1
     return "\n\n".join(f"{bar.join(a)}\n{style.dim(bar.join(b))}" for a, b in rows)
-
-
-def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Style) -> str:
-    """Format one line per token: its id, its spans in characters and bytes, and its text."""
-    lines = [("id", "chars", "bytes")]
-    lines += [(str(id), f"{a}:{b}", f"{c}:{d}") for id, a, b, c, d in spans]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    head, *numbers = ["  ".join(map(str.rjust, line, widths)) for line in lines]
-    texts = [style.token(_with_space_symbols(token), i) for i, token in enumerate(tokens)]
-    rows = [f"{line}  {text}" for line, text in zip(numbers, texts, strict=True)]
-    return "\n".join([style.dim(f"{head}  token"), *rows])
 
 
 def merge_table(trace: MergeTrace, vocabulary: Vocabulary, style: Style) -> str:

@@ -50,11 +50,3 @@ def test_a_page_that_is_there_is_replaced_only_by_force(tmp_path):
     assert page.read_text(encoding="utf-8") == "old"
     result = explain("fox", "-o", page, "--force")
     assert result.returncode == 0 and page.read_text(encoding="utf-8").startswith("<!DOCTYPE")
-
-
-def test_a_page_on_standard_output(tmp_path):
-    result = explain("fox", "-o", "-", cwd=tmp_path)
-    html = result.stdout.decode()
-    assert result.returncode == 0 and html.startswith("<!DOCTYPE html>")
-    assert html.endswith("</html>\n") and list(tmp_path.iterdir()) == []
-    assert b"--force has no effect" in explain("fox", "-o", "-", "--force", cwd=tmp_path).stderr

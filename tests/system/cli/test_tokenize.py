@@ -82,15 +82,6 @@ class TestOutput:
         ]
         assert "merged next" in result.stderr.decode()
 
-    def test_offsets(self, output):
-        assert output("é 日", "--offsets").splitlines() == [
-            "   id  chars  bytes  token",
-            " 2634    0:1    0:2  é",
-            "10545    1:3    2:4  ␣\\xe6",
-            "  245    2:3    4:5  \\x97",
-            "   98    2:3    5:6  \\xa5",
-        ]
-
     def test_standard_input(self, output):
         expected = output("a b", "--ids")
         for end in (b"", b"\n", b"\r\n"):
@@ -128,7 +119,7 @@ class TestColor:
         os.close(ours)
         return shown.decode()
 
-    @pytest.mark.parametrize("option", [[], ["--merges"], ["--offsets"]])
+    @pytest.mark.parametrize("option", [[], ["--merges"]])
     def test_only_on_a_terminal_and_not_with_no_color(self, option):
         colored = self.on_a_terminal("The cat", *option)
         plain = self.on_a_terminal("The cat", *option, NO_COLOR="1")

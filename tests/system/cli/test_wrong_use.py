@@ -166,7 +166,6 @@ explain x -o . | 2 | .: the suffix selects the format
 explain x -o x.png | 2 | x.png: the suffix selects the format; use one of .html, .htm
 explain x -o none/x.html | 2 | the folder none does not exist
 explain x -o there.html | 2 | there.html exists already; give --force to overwrite it
-explain x -o - --force | 2 | --force has no effect on standard output
 explain --file p65.txt -o x.html | 2 | and a page holds at most 64
 parity record none/g.safetensors | 2 | the folder none does not exist
 parity record there.safetensors | 2 | there.safetensors exists already; give --force to overwrite it
