@@ -32,8 +32,7 @@ _WIDE = DTYPES[2:]
 _MARGIN = 12  # how much more rounding an engine may show at a point than our own pass
 _ELEMENTWISE = ("embed", "resid_mid", "mlp.act", "resid")  # steps without sums
 _OF_C_ATTN = (".attn.q", ".attn.k", ".attn.v")  # steps that one layer computes
-_MIN_SIGNIFICANCE = 12  # least size of a mistake, in standard deviations of independent errors
-_MIN_ROW_SIGNIFICANCE = 6  # as above, below the tolerance: errors within a row may correlate
+_MIN_ROW_SIGNIFICANCE = 6  # of a mistake within rounding errors, in standard deviations
 _MAX_UNEXPLAINED_SHARE = 0.25  # of an error; other mistakes correlate with it, but explain little
 _MAX_UNEXPLAINED_EXPECTED = 0.7  # numbers near a boundary of float16 may round the other way
 _MAX_TOKENS = 64  # of the longest prompt on which mistakes are tried
@@ -294,23 +293,23 @@ class _PromptCheck:
         whose errors rounding explains.
         """
         tried = [r for r in reports if self.dtype not in _WIDE or not r.is_rounding]
-        found = []
         if not tried or len(self.ids) > _MAX_TOKENS:
             return []
         tolerances = {report.point: report.tolerance for report in reports}
+        found = []
         for mistake in MISTAKES:
             if mistake.is_expected and (self.dtype not in _WIDE or self.expected):
                 continue
             limit = _MAX_UNEXPLAINED_EXPECTED if mistake.is_expected else _MAX_UNEXPLAINED_SHARE
             wrong = self.steps(self.given, self.expected, mistake)
             for report in tried:
-                if self._is_contradicted(report.point, wrong, tolerances):
-                    continue
-                arrays = [a[report.point] for a in (self.given, self.right, wrong)]
-                if _explains(*arrays, is_rounding=report.is_rounding):
-                    error = _distance(self.given[report.point], wrong[report.point])
-                    if report.is_rounding or error < limit * report.error:
-                        found.append((report, mistake, error))
+                x, right, changed = (a[report.point] for a in (self.given, self.right, wrong))
+                error = _distance(x, changed)
+                explains = error < limit * report.error
+                if report.is_rounding:
+                    explains = _is_hidden(x, right, changed)
+                if explains and not self._is_contradicted(report.point, wrong, tolerances):
+                    found.append((report, mistake, error))
         return found
 
     def _is_contradicted(
@@ -393,24 +392,18 @@ def _distance(x: Array, right: Array) -> float:
     return error if np.isfinite(error) else np.inf
 
 
-def _explains(x: Array, right: Array, wrong: Array, *, is_rounding: bool) -> bool:
-    """Tell whether x is `wrong` rather than `right`, up to rounding errors that do not correlate.
+def _is_hidden(x: Array, right: Array, wrong: Array) -> bool:
+    """Tell whether rounding errors of x contain the difference of `wrong` from `right`.
 
-    The least-squares factor of (wrong - right) in (x - right) must be about 1, beyond chance. If
-    rounding explains x, too, the samples are rows, because errors within a row correlate: one
-    number may scale all of them, as in layer norm.
+    The least-squares factor of (wrong - right) in (x - right) must be about 1, beyond chance.
+    Samples are rows: one number may scale all errors of a row, as in layer norm.
     """
     error, effect = ((array - right).reshape(-1, x.shape[-1]) for array in (x, wrong))
-    square = float(np.sum(effect * effect))
-    if not (np.isfinite(square) and square > 0 and np.isfinite(error).all()):
-        return False
-    factor = float(np.sum(error * effect)) / square
-    rest = error - factor * effect
-    if is_rounding:
-        noise = float(np.linalg.norm((rest * effect).sum(-1))) / square
-        if len(rest) <= 3 or factor <= _MIN_ROW_SIGNIFICANCE * noise:
-            return False
-    return abs(factor - 1) < 0.1 and factor * np.sqrt(square) > _MIN_SIGNIFICANCE * _rms(rest)
+    products, squares = (error * effect).sum(-1), (effect * effect).sum(-1)
+    factor = products.sum() / squares.sum()
+    noise = np.linalg.norm(products - factor * squares) / squares.sum()
+    is_significant = len(error) > 3 and factor > _MIN_ROW_SIGNIFICANCE * noise
+    return bool(abs(factor - 1) < 0.1 and is_significant)
 
 
 def _common_change(x: Array, right: Array) -> tuple[float, float] | None:
