@@ -1,8 +1,8 @@
 """Operation and byte counts of GPT-2, derived from the config.
 
-Only matrix products are counted; all other operations are negligible. `prefill_flops` and
-`decode_flops` count only the operations that the next token's logits require. Speed limits derived
-from these counts are therefore upper bounds.
+Only matrix products are counted; all other operations are negligible. `prefill_flops` counts only
+the operations that the next token's logits require. So speed limits derived from these counts are
+upper bounds.
 
 Shape letters: C channels, F MLP width, L layers, N tokens, V vocabulary.
 """
@@ -40,12 +40,3 @@ def prefill_flops(config: GPT2Config, tokens: int) -> int:
     last_block = 2 * keys_and_values * tokens + 2 * (parameters - keys_and_values) + pair * tokens
     head = 2 * width * config.vocab_size
     return (config.n_layer - 1) * block + last_block + head
-
-
-def decode_flops(config: GPT2Config, context: int) -> int:
-    """Count the floating-point operations of decoding one token with a KV cache.
-
-    `context` is the number of tokens that the new token attends to, the new token included.
-    """
-    block = 2 * block_parameters(config) + 4 * config.n_embd * context
-    return config.n_layer * block + 2 * config.n_embd * config.vocab_size

@@ -16,11 +16,10 @@ from gpt2np.model import GPT2
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest and the mean absolute difference between two arrays at a hook point."""
+    """The largest absolute difference between two arrays at a hook point."""
 
     point: str
     largest: float
-    mean: float
     size: float  # the largest absolute value of the second array, as a scale
 
 
@@ -29,9 +28,8 @@ def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[
     result = []
     for name, array in ours.items():
         if name in theirs:
-            error = np.abs(array.astype(np.float64) - theirs[name])
-            size = float(np.abs(theirs[name]).max())
-            result.append(Difference(name, float(error.max()), float(error.mean()), size))
+            error = float(np.abs(array.astype(np.float64) - theirs[name]).max())
+            result.append(Difference(name, error, float(np.abs(theirs[name]).max())))
     return result
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, arrange_arrays, plain_weights
 from gpt2np.parity import MISTAKES, Reference, check, check_texts, read_reference, read_tested
-from gpt2np.parity.check import PointReport, Report, _round
+from gpt2np.parity.check import _round
 from gpt2np.parity.mistakes import Mistake, PassStep, split_name
 
 CONFIGS = {
@@ -96,6 +96,10 @@ def run(model: GPT2, ids: list[int], dtype: str, mistake: str | None = None) -> 
     return arrays
 
 
+def reference_of(ids: list[int]) -> Reference:
+    return Reference("x", {"p": ids}, {}, {}, {})
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("config", "share"),
@@ -105,14 +109,13 @@ def test_thirty_mistakes(config: str, share: str, dtype: str) -> None:
     """By default, all in float32, and half of them in each of the short dtypes."""
     model = small_model(config)
     ids = random_ids(12, 3, model.config.vocab_size)
-    reference = Reference("x", {"p": ids}, {}, {}, {})
     assert len(THIRTY) == 30
     mistakes = list(THIRTY)
     if share == "some":
         mistakes = {"bfloat16": mistakes[::2], "float16": mistakes[1::2]}.get(dtype, mistakes)
     named = 0
     for mistake in mistakes:
-        report = check(reference, run(model, ids, dtype, mistake), model)
+        report = check(reference_of(ids), run(model, ids, dtype, mistake), model)
         assert report.first is not None and report.first.point == THIRTY[mistake], str(report)
         named += report.mistake == mistake
     assert named >= 0.9 * len(mistakes)
@@ -124,7 +127,7 @@ def test_no_false_alarm(config: str, dtype: str) -> None:
     model = small_model(config)
     for seed in range(3):
         ids = random_ids(12, seed, model.config.vocab_size)
-        report = check(Reference("x", {"p": ids}, {}, {}, {}), run(model, ids, dtype), model)
+        report = check(reference_of(ids), run(model, ids, dtype), model)
         assert report.is_rounding, str(report)
         assert "arrays agree" in str(report)
         one = replace(report, points=report.points[:1])
@@ -140,9 +143,8 @@ def test_a_table_of_float16_is_rounding(config: str, points: list[str] | None) -
     """As in llama.cpp, whose other steps are float32."""
     model = small_model(config)
     ids = random_ids(12, 3, model.config.vocab_size)
-    reference = Reference("x", {"p": ids}, {}, {}, {})
     arrays = run(model, ids, "float32", TABLE)
-    report = check(reference, {p: arrays[p] for p in points or arrays}, model)
+    report = check(reference_of(ids), {p: arrays[p] for p in points or arrays}, model)
     assert report.is_rounding and report.expected_difference == TABLE, str(report)
     assert f" within the rounding of float32 with {TABLE};" in str(report)
 
@@ -152,9 +154,9 @@ def test_a_mistake_beside_a_table_of_float16() -> None:
     ids = random_ids(12, 3, model.config.vocab_size)
     arrays = run(model, ids, "float32", TABLE)
     arrays["blocks.2.attn.z"] = arrays["blocks.2.attn.z"] * np.float32(1.00001)
-    report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
-    assert report.expected_difference == TABLE
+    report = check(reference_of(ids), arrays, model)
     assert report.first is not None and report.first.point == "blocks.2.attn.z"
+    assert f"rounding in float32 with {TABLE} explains" in str(report)
 
 
 def test_one_step_of_float16_beside_a_table_of_float16() -> None:
@@ -164,7 +166,7 @@ def test_one_step_of_float16_beside_a_table_of_float16() -> None:
     arrays = run(model, ids, "float32", TABLE)
     table = arrays["blocks.1.mlp.act"].astype(np.float16)
     arrays["blocks.1.mlp.act"] = np.nextafter(table, np.float16(9)).astype(np.float32)
-    report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
+    report = check(reference_of(ids), arrays, model)
     assert report.first is not None and report.first.point == "blocks.1.mlp.act"
     assert report.mistake is None
 
@@ -180,7 +182,7 @@ def test_a_table_of_float16_explains_most_of_an_error(
     size = noise * np.sqrt(np.mean(effect**2))
     arrays[name] = add(arrays[name], ..., np.random.default_rng(0).normal(0, size, effect.shape))
     given = {point: arrays[point] for point in ("blocks.0.mlp.pre", name)}
-    report = check(Reference("x", {"p": ids}, {}, {}, {}), given, model, "float32")
+    report = check(reference_of(ids), given, model, "float32")
     assert report.expected_difference == expected_difference, str(report)
     assert report.is_rounding == (expected_difference is not None)
 
@@ -193,7 +195,7 @@ def test_each_wrong_array_has_its_mistake() -> None:
     arrays["blocks.1.attn.z"] = arrays["blocks.1.attn.pattern"] @ lagging
     arrays["blocks.1.mlp.out"] = arrays["blocks.1.mlp.out"] - model.weights["h.1.mlp.c_proj.bias"]
     arrays["blocks.1.ln_2"] = arrays["blocks.1.ln_2"] ** 2
-    report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
+    report = check(reference_of(ids), arrays, model)
     assert report.first is not None and report.first.point == "blocks.1.attn.z"
     assert report.mistake == "the cache lags: values are those of the token before"
     named = {point: report.mistakes.get(point) for point in ("blocks.1.ln_2", "blocks.1.mlp.out")}
@@ -209,7 +211,7 @@ def test_a_mistake_that_explains_little_is_not_named() -> None:
     ids = random_ids(12, 3, model.config.vocab_size)
     arrays = run(model, ids, "float32", "the scale is 1 / D")
     arrays["logits"] = np.roll(arrays["logits"], 1, -1)
-    report = check(Reference("x", {"p": ids}, {}, {}, {}), {"logits": arrays["logits"]}, model)
+    report = check(reference_of(ids), {"logits": arrays["logits"]}, model)
     assert report.mistake is None and not report.is_rounding
 
 
@@ -223,7 +225,7 @@ def test_a_row_that_rounds_as_a_whole_is_no_mistake() -> None:
         for name, scale in zip(arrays, scales, strict=True):
             if "ln_" in name:
                 arrays[name] = (arrays[name] * scale).astype(np.float32)
-        report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
+        report = check(reference_of(ids), arrays, model)
         assert report.is_rounding, str(report)
 
 
@@ -240,7 +242,7 @@ def test_the_least_error_that_is_no_rounding(point: str, n: int) -> None:
     noise = np.random.default_rng(0).standard_normal(x.shape) * np.sqrt(np.mean(x * x))
     for factor, is_rounding in ((0.5, True), (3, False)):
         arrays[name] = (x + factor * np.sqrt(n) * 2.0**-23 * noise).astype(np.float32)
-        report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
+        report = check(reference_of(ids), arrays, model)
         [result] = [p for p in report.points if p.point == name]
         assert result.is_rounding == is_rounding, str(report)
 
@@ -258,8 +260,7 @@ def test_sums_in_a_plain_loop_are_rounding() -> None:
         y = np.repeat(model.weights[f"{layer}.bias"][None], len(ids), 0)
         for i, row in enumerate(weight):
             y += arrays[given][:, i : i + 1] * row
-        reference = Reference("x", {"p": ids}, {}, {}, {})
-        report = check(reference, {given: arrays[given], name: y}, model)
+            report = check(reference_of(ids), {given: arrays[given], name: y}, model)
         assert report.is_rounding, str(report)
 
 
@@ -269,9 +270,8 @@ def test_as_many_tokens_as_heads() -> None:
     ids = random_ids(4, 3, model.config.vocab_size)
     arrays = run(model, ids, "float32")
     query = arrays["blocks.0.attn.q"]
-    reference = Reference("x", {"p": ids}, {}, {}, {})
     for given in (query, query.swapaxes(0, 1).reshape(4, -1)):
-        assert check(reference, {**arrays, "blocks.0.attn.q": given}, model).is_rounding
+        assert check(reference_of(ids), {**arrays, "blocks.0.attn.q": given}, model).is_rounding
 
 
 def add(array: Array, where: object, value: object) -> Array:
@@ -295,7 +295,7 @@ def test_the_pattern_of_an_unknown_mistake(point: str, change: object, pattern: 
     ids = random_ids(12, 3, model.config.vocab_size)
     arrays = run(model, ids, "float32")
     arrays[point] = change(arrays[point]).astype(np.float32)
-    report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
+    report = check(reference_of(ids), arrays, model)
     assert report.first is not None and report.first.point == point and report.mistake is None
     assert report.pattern is not None and pattern in report.pattern
     assert f"no known mistake explains it ({report.pattern})" in str(report)
@@ -309,36 +309,9 @@ def test_check_factor_or_shift_of_all_logits_is_no_rounding(
     model = small_model("GPT-2")
     ids = random_ids(12, 3, model.config.vocab_size)
     logits = (run(model, ids, "float32")["logits"] * factor + shift).astype(np.float32)
-    report = check(Reference("x", {"p": ids}, {}, {}, {}), {"logits": logits}, model, dtype)
+    report = check(reference_of(ids), {"logits": logits}, model, dtype)
     assert not report.is_rounding and "it looks like rounding" not in str(report)
     assert f"all numbers are {factor:g} times the right ones" in str(report)
-
-
-def test_rows_may_be_counted(tmp_path: Path) -> None:
-    np.arange(12, dtype=np.float32).tofile(tmp_path / "p__logits.x4.f32")
-    assert read_tested(tmp_path)["p/logits"].shape == (3, 4)
-    np.arange(11, dtype=np.float32).tofile(tmp_path / "p__logits.x4.f32")
-    with pytest.raises(CheckpointError, match="has 11 numbers"):
-        read_tested(tmp_path)
-
-
-def test_integers_in_a_safetensors_file(tmp_path: Path) -> None:
-    save_file({"logits": np.arange(12).reshape(3, 4)}, tmp_path / "c.safetensors")
-    with pytest.raises(CheckpointError, match="logits has dtype I64, not floating-point"):
-        read_tested(tmp_path / "c.safetensors")
-
-
-def test_a_report_names_what_is_computed_differently_as_expected() -> None:
-    first = PointReport("short", "logits", 0.5, 0.1, None)
-    report = Report("float32", (first,), first, expected_difference="GELU from a table of float16")
-    assert "rounding in float32 with GELU from a table of float16 explains" in str(report)
-
-
-@pytest.mark.parametrize("shape", ["0x4", "x0", "3x0", "5x4", f"{10**30}x4", "x".join("1" * 70)])
-def test_shapes_that_12_numbers_cannot_have(tmp_path: Path, shape: str) -> None:
-    np.arange(12, dtype=np.float32).tofile(tmp_path / f"p__logits.{shape}.f32")
-    with pytest.raises(CheckpointError, match="has 12 numbers"):
-        read_tested(tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
@@ -355,7 +328,6 @@ def test_subsets_under_other_names(given: list[str]) -> None:
     """A mistake is found from the logits alone, too."""
     model = small_model("GPT-2")
     ids = random_ids(12, 3, model.config.vocab_size)
-    reference = Reference("x", {"p": ids}, {}, {}, {})
     for mistake in (None, "the scale 1 / √D is missing", "GELU as x · sigmoid(1.702 x)"):
         ours = run(model, ids, "float32", mistake)
         hidden = [ours["embed"], ours["blocks.0.resid"], ours["blocks.1.resid"], ours["ln_f"]]
@@ -364,36 +336,48 @@ def test_subsets_under_other_names(given: list[str]) -> None:
             "hidden_states": [array[None] for array in hidden],
             "blocks.1.hook_resid_post": ours["blocks.1.resid"],
         }
-        report = check(reference, {name: all_arrays[name] for name in given}, model)
+        report = check(reference_of(ids), {name: all_arrays[name] for name in given}, model)
         assert report.mistake == mistake and report.is_rounding == (mistake is None)
+        assert json.loads(json.dumps(asdict(report)))["mistake"] == mistake
 
 
-def test_files(tmp_path: Path) -> None:
+def test_read_tested_folder_and_npz_give_names_and_shapes(tmp_path: Path) -> None:
     logits = np.arange(12, dtype=np.float32).reshape(3, 4)
     logits.tofile(tmp_path / "p__logits.3x4.f32")
+    logits.tofile(tmp_path / "q__logits.x4.f32")
     np.save(tmp_path / "embed.npy", logits)
-    found = read_tested(tmp_path)
-    assert sorted(found) == ["embed", "p/logits"]
-    np.testing.assert_array_equal(found["p/logits"], logits)
     np.savez(tmp_path / "all.npz", logits=logits)
-    np.testing.assert_array_equal(read_tested(tmp_path / "all.npz")["logits"], logits)
-    assert sorted(read_tested(tmp_path)) == ["embed", "logits", "p/logits"]
-    logits[:2].tofile(tmp_path / "p__logits.3x4.f32")
-    with pytest.raises(CheckpointError, match="has 8 numbers"):
+    found = read_tested(tmp_path)
+    assert sorted(found) == ["embed", "logits", "p/logits", "q/logits"]
+    for array in (*found.values(), read_tested(tmp_path / "all.npz")["logits"]):
+        np.testing.assert_array_equal(array, logits)
+
+
+@pytest.mark.parametrize("shape", ["0x4", "x0", "x5", "5x4", f"{10**30}x4", "x".join("1" * 70)])
+def test_read_tested_shape_that_12_numbers_cannot_have_is_an_error(
+    tmp_path: Path, shape: str
+) -> None:
+    np.arange(12, dtype=np.float32).tofile(tmp_path / f"p__logits.{shape}.f32")
+    with pytest.raises(CheckpointError, match="has 12 numbers"):
         read_tested(tmp_path)
+
+
+def test_read_tested_integers_in_a_safetensors_file_are_an_error(tmp_path: Path) -> None:
+    save_file({"logits": np.arange(12).reshape(3, 4)}, tmp_path / "c.safetensors")
+    with pytest.raises(CheckpointError, match="logits has dtype I64, not floating-point"):
+        read_tested(tmp_path / "c.safetensors")
 
 
 def test_wrong_names_and_shapes() -> None:
     model = small_model("GPT-2")
-    reference = Reference("x", {"p": [1, 2, 3]}, {}, {}, {})
     with pytest.raises(InvalidArgumentError, match="unknown array 'logit'; did you mean"):
-        check(reference, {"logit": np.zeros((3, 211))}, model)
+        check(reference_of([1, 2, 3]), {"logit": np.zeros((3, 211))}, model)
     with pytest.raises(InvalidArgumentError, match=r"unknown array 'foo'; names are .* logits$"):
-        check(reference, {"foo": np.zeros((3, 211))}, model)
+        check(reference_of([1, 2, 3]), {"foo": np.zeros((3, 211))}, model)
     with pytest.raises(InvalidArgumentError, match=r"logits has shape \(3, 5\)"):
-        check(reference, {"logits": np.zeros((3, 5))}, model)
+        check(reference_of([1, 2, 3]), {"logits": np.zeros((3, 5))}, model)
     with pytest.raises(InvalidArgumentError, match="no arrays"):
-        check(reference, {}, model)
+        check(reference_of([1, 2, 3]), {}, model)
 
 
 def test_texts() -> None:
@@ -447,7 +431,7 @@ def test_check_q_and_k_of_one_of_two_heads_exchanged_is_not_interleaved(dtype: s
     q, k = (arrays[f"blocks.0.attn.{letter}"].copy() for letter in "qk")
     q[1], k[1] = k[1].copy(), q[1].copy()
     arrays |= {"blocks.0.attn.q": q, "blocks.0.attn.k": k}
-    report = check(Reference("x", {"p": ids}, {}, {}, {}), arrays, model)
+    report = check(reference_of(ids), arrays, model)
     assert report.first is not None and report.first.point == "blocks.0.attn.q"
     assert report.mistake is None and "only in 1 of 2 heads: 1" in str(report)
 
@@ -468,20 +452,10 @@ def test_check_products_in_half_precision_names_the_option(dtype: str, seed: int
         return arrays[name]
 
     gpt2(PlainContext(ids, model.config, hook), plain_weights(GPT2(model.config, weights)))
-    reference = Reference("x", {"p": ids}, {}, {}, {})
     names = ["embed", "blocks.0.resid", "blocks.1.resid", "ln_f", "logits"]
     given = {name: arrays[name] for name in names}
-    report = check(reference, given, model)
+    report = check(reference_of(ids), given, model)
     assert not report.is_rounding
     assert f"it looks like rounding to {dtype};" in str(report)
     assert f"give --dtype {dtype}, in Python dtype='{dtype}'" in str(report)
-    assert check(reference, given, model, dtype).is_rounding
-
-
-def test_reports_are_json() -> None:
-    from dataclasses import asdict
-
-    model = small_model("GPT-2")
-    reference = Reference("x", {"p": [1, 2, 3]}, {}, {}, {})
-    report = check(reference, run(model, [1, 2, 3], "float32", "the scale is 1 / D"), model)
-    assert json.loads(json.dumps(asdict(report)))["mistake"] == "the scale is 1 / D"
+    assert check(reference_of(ids), given, model, dtype).is_rounding
