@@ -34,7 +34,6 @@ from gpt2np.checkpoint.convert import convert
 from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.checkpoint.safetensors_file import CHUNK_SIZE, DTYPES, write_safetensors
-from gpt2np.model.weights import int8_nbytes
 
 Array = NDArray[Any]
 Logits = Callable[[list[int]], Array]
@@ -186,10 +185,11 @@ def random_checkpoint(shape: str, dtype: str) -> Iterator[tuple[Path, GPT2Config
         yield folder, config
 
 
-def measure_peaks(folder: Path, weights: Any) -> tuple[int, int]:
+def measure_peaks(folder: Path, weights: Any) -> tuple[int, int, int]:
     """Load a model and continue a prompt of 64 tokens by 32.
 
-    Returns the peak resident bytes after loading and packing, and at the end, with the workers.
+    Returns the bytes of the weights, and the peak resident bytes after loading and packing, and at
+    the end, with the workers.
     """
     model = GPT2.from_folder(folder, weights=weights)
     loaded = peak_memory()
@@ -200,7 +200,7 @@ def measure_peaks(folder: Path, weights: Any) -> tuple[int, int]:
         ids = [int(logits[0].argmax())]
     used = peak_memory(model.worker_pids)
     assert loaded and used
-    return loaded, used
+    return model.weights.nbytes, loaded, used
 
 
 def print_memory(shapes: Sequence[str], dtype: str, plot: Path | None) -> None:
@@ -210,11 +210,10 @@ def print_memory(shapes: Sequence[str], dtype: str, plot: Path | None) -> None:
     print_header("shape", "weights", "size, MB", "÷ float32", "peak of loading, MB", "of use, MB")
     for shape in shapes:
         with random_checkpoint(shape, dtype) as (folder, config):
-            weights = weight_shapes(config)
-            float32 = 4 * sum(map(math.prod, weights.values()))
+            float32 = 4 * sum(map(math.prod, weight_shapes(config).values()))
             for form in WEIGHTS:
-                size = int8_nbytes(config, weights) if form else float32
-                loaded, used = in_new_process(__file__, "peaks", str(folder), *filter(None, [form]))
+                command = "peaks", str(folder), *filter(None, [form])
+                size, loaded, used = in_new_process(__file__, *command)
                 sizes = [f"{nbytes / 1e6:,.0f}" for nbytes in (size, loaded, used)]
                 sizes.insert(1, f"{size / float32:.3f}")
                 print(markdown(shape, form or "float32", *sizes), flush=True)

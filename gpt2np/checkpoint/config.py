@@ -17,7 +17,6 @@ ACTIVATION_FUNCTIONS = ("gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu",
 """Supported values of `activation_function` in config.json, with `transformers`' names."""
 ALIASES = {
     "max_position_embeddings": "n_positions",
-    "block_size": "n_positions",  # nanoGPT's
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
     "num_attention_heads": "n_head",

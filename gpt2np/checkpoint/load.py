@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import CONFIG_FILE, GPT2Config
-from gpt2np.checkpoint.names import LM_HEAD, MATRICES, WTE, is_bias, strip_prefixes, weight_shapes
+from gpt2np.checkpoint.names import LM_HEAD, WTE, strip_prefixes, weight_shapes
 from gpt2np.checkpoint.safetensors_file import (
-    CHUNK_SIZE,
     NUMPY_DTYPES,
     TensorInfo,
     read_chunks,
@@ -36,29 +35,19 @@ class Checkpoint:
         config: the architecture.
         tensors: the stored tensors by GPT-2's names, without causal masks. If embedding and
             unembedding are one tensor, the name is `wte.weight`, even if stored as the unembedding.
-        transposed: whether matrices are stored `[out, in]`, as by nanoGPT (torch.nn.Linear),
-            instead of `[in, out]`.
     """
 
     folder: Path
     config: GPT2Config
     tensors: Mapping[str, TensorInfo]
-    transposed: bool
 
     @property
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the required weights, by name, in the order of the forward pass."""
         shapes = weight_shapes(self.config)
-        if self.has_no_biases:
-            shapes = {name: shape for name, shape in shapes.items() if not is_bias(name)}
         if LM_HEAD in self.tensors or not self.config.tie_word_embeddings:
             shapes[LM_HEAD] = shapes[WTE]
         return shapes
-
-    @property
-    def has_no_biases(self) -> bool:
-        """Whether no bias is stored, as in nanoGPT's default models. All biases are then 0."""
-        return not any(map(is_bias, self.tensors))
 
     @property
     def n_parameters(self) -> int:
@@ -86,12 +75,11 @@ class Checkpoint:
         for name, shape in expected_shapes.items():
             if name in self.tensors:
                 tensor = self.tensors[name]
-                expected = shape[::-1] if self._is_transposed(name) else shape
                 if tensor.dtype not in NUMPY_DTYPES:
                     dtypes = ", ".join(NUMPY_DTYPES)
                     problems.append(f"{name} has dtype {tensor.dtype}, expected one of {dtypes}")
-                elif tensor.shape != expected:
-                    problems.append(f"{name} has shape {tensor.shape}, expected {expected}")
+                elif tensor.shape != shape:
+                    problems.append(f"{name} has shape {tensor.shape}, expected {shape}")
         return problems
 
     def validate(self) -> None:
@@ -104,26 +92,12 @@ class Checkpoint:
                 + (f"; and {n_more} more; list them with 'gpt2np info'" if n_more > 0 else "")
             )
 
-    def read_values(self, name: str) -> Iterator[NDArray[Any]]:
-        """Return an iterator over 1-D chunks of a weight's values, matrices as `[in, out]`."""
-        if self.has_no_biases and is_bias(name):
-            return iter([np.zeros(weight_shapes(self.config)[name], np.float32)])
-        tensor = self.tensors[name]
-        if not self._is_transposed(name):
-            return read_chunks(tensor)
-        matrix = np.concatenate(list(read_chunks(tensor))).reshape(tensor.shape)
-        values = matrix.T.reshape(-1)
-        return (values[i : i + CHUNK_SIZE] for i in range(0, len(values), CHUNK_SIZE))
-
     def is_tied(self) -> bool:
         """Tell whether the unembedding is the embedding: not stored, or with equal values."""
         if LM_HEAD not in self.tensors:
             return True
         pair = read_chunks(self.tensors[LM_HEAD]), read_chunks(self.tensors[WTE])
         return all(np.array_equal(a, b) for a, b in zip_longest(*pair, fillvalue=()))
-
-    def _is_transposed(self, name: str) -> bool:
-        return self.transposed and name.endswith(MATRICES)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -147,9 +121,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         )
     if config.tie_word_embeddings and WTE not in tensors and LM_HEAD in tensors:
         tensors[WTE] = tensors.pop(LM_HEAD)
-    linear_shape = (3 * config.n_embd, config.n_embd)  # never square, so it tells the layout
-    c_attn_shapes = {tensor.shape for name, tensor in tensors.items() if name.endswith(MATRICES[0])}
-    return Checkpoint(folder, config, tensors, transposed=c_attn_shapes == {linear_shape})
+    return Checkpoint(folder, config, tensors)
 
 
 def _missing_config(folder: Path) -> str:
@@ -189,7 +161,7 @@ def _read_headers(folder: Path) -> dict[str, TensorInfo]:
 def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[str, Any]:
     """Return the weights by GPT-2's names, in the order of the forward pass.
 
-    Matrices are `[in, out]`. Weights stored in `dtype` are views of the memory-mapped file, other
+    Weights stored in `dtype` are views of the memory-mapped file, other
     weights a `StoredArray`. `lm_head.weight` is included only if it is stored and differs from
     `wte.weight`.
 
@@ -199,10 +171,4 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
     tensors = {name: checkpoint.tensors[name] for name in checkpoint.expected_shapes}
     if checkpoint.is_tied():
         tensors.pop(LM_HEAD, None)
-    weights = read_tensors(tensors, dtype)
-    if checkpoint.has_no_biases:
-        shapes = weight_shapes(checkpoint.config)
-        weights |= {name: np.zeros(shapes[name], dtype) for name in shapes if is_bias(name)}
-    if checkpoint.transposed:
-        return {name: w.T if name.endswith(MATRICES) else w for name, w in weights.items()}
-    return weights
+    return read_tensors(tensors, dtype)

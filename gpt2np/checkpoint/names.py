@@ -14,8 +14,6 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import CheckpointError
 
 WTE, LM_HEAD = "wte.weight", "lm_head.weight"
-MATRICES = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-"""Name endings of the matrices that some checkpoints store transposed."""
 
 _PREFIXES = re.compile(r"(?:(?:_orig_mod|module|model|transformer)\.)*")
 _CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers in old checkpoints
@@ -52,11 +50,6 @@ def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
         "ln_f.weight": (c,),
         "ln_f.bias": (c,),
     }
-
-
-def is_bias(name: str) -> bool:
-    """Tell whether the tensor of this name is a bias."""
-    return name.endswith(".bias")
 
 
 def strip_prefixes(stored_names: Iterable[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,27 +64,20 @@ class StoredArray:
         name: the tensor's name in error messages.
         tensor: the tensor as stored.
         dtype: the dtype after the conversion.
-        is_transposed: whether the array is the transpose of the stored matrix.
     """
 
     name: str
     tensor: TensorInfo
     dtype: np.dtype[Any]
-    is_transposed: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.tensor.shape[::-1] if self.is_transposed else self.tensor.shape
-
-    @property
-    def T(self) -> StoredArray:  # NumPy's name
-        return replace(self, is_transposed=not self.is_transposed)
+        return self.tensor.shape
 
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> NDArray[Any]:
-        array = _convert(self.name, self.tensor, dtype or self.dtype)
-        return array.T if self.is_transposed else array
+        return _convert(self.name, self.tensor, dtype or self.dtype)
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:

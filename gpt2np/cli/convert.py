@@ -1,4 +1,4 @@
-"""Change the dtype of a model's weights, or the number of weight files.
+"""Change the dtype of a model's weights.
 
 SRC must contain safetensors files. The new folder DST works with gpt2np and
 transformers: tensors have the names and the layout of GPT2LMHeadModel. The
@@ -9,7 +9,6 @@ first written to a temporary folder; then the folder is renamed to DST.
 import argparse
 from pathlib import Path
 
-from gpt2np.cli.output import print_stderr
 from gpt2np.errors import SEE_MISSING_FEATURES, InvalidArgumentError
 from gpt2np.progress import progress_bar
 from gpt2np.runtime.options import MODEL_HELP
@@ -24,13 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("Output").add_argument
     dtype = "Data type of the stored weights (default: dtype of the token embedding in SRC)"
     output("--dtype", choices=DTYPES, help=dtype)
-    output(
-        "--max-shard-size",
-        type=int,
-        metavar="MB",
-        help="Maximum size of a weight file in megabytes; a larger tensor gets a file of its own "
-        "(default: one file for all weights)",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,20 +37,13 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.hub import find_model
 
     checkpoint = read_checkpoint(find_model(args.source).path)
-    limit = None if args.max_shard_size is None else 1_000_000 * args.max_shard_size
     with progress_bar(checkpoint.n_parameters, "converting", "parameter") as bar:
-        converted = convert(
+        convert(
             checkpoint,
             args.target,
             dtype=args.dtype,
-            max_shard_size=limit,
             companions=COMPANIONS,
             on_progress=bar.update,
         )
     print(args.target)
-    names = converted.files
-    files = names[0] if len(names) == 1 else f"{len(names)} files"
-    tied = "tied unembedding" if converted.tied else "separate unembedding"
-    size = f"{converted.nbytes / 1e6:,.1f} MB in {converted.dtype}"
-    print_stderr(f"{files}, {size}, {tied}")
     return 0

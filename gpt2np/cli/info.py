@@ -42,14 +42,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
-    from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
     from gpt2np.hub.model_files import read_license
-    from gpt2np.model.weights import int8_nbytes
     from gpt2np.runtime.kv_cache import cache_nbytes
 
-    config, shapes = checkpoint.config, weight_shapes(checkpoint.config)
-    if not config.tie_word_embeddings:
-        shapes[LM_HEAD] = shapes[WTE]
+    config = checkpoint.config
     tensors = [
         {
             "name": name,
@@ -65,14 +61,12 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
         "folder": str(source.path),
         "license": read_license(source.path),
         "config": asdict(config),
-        "layout": "[out, in]" if checkpoint.transposed else "[in, out]",
         "files": sorted({tensor.path.name for tensor in checkpoint.tensors.values()}),
         "bytes": sum(tensor.nbytes for tensor in checkpoint.tensors.values()),
         "parameters": checkpoint.n_parameters,
         "stored_head": sum(t.size for t in checkpoint.tensors.values()) - checkpoint.n_parameters,
         "memory": {
             "float32_weights": 4 * checkpoint.n_parameters,
-            "int8_weights": int8_nbytes(config, shapes),
             "float32_kv_cache": cache_nbytes(config, config.n_positions),
         },
         "tensors": tensors,

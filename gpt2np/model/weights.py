@@ -313,10 +313,10 @@ class Weights(Mapping[str, Array]):
 
     @property
     def nbytes(self) -> int:
-        """The size of all parameters in bytes, without padding."""
-        if self.is_quantized:
-            return _quantized_nbytes(self._shapes, self._packings, self.dtype.itemsize)
-        return self.parameters * self.dtype.itemsize
+        """The size of all weights in bytes, padding of packed matrices included."""
+        packed = ((m.data, m.scale) for m in self._matrices.values())
+        arrays = [*self._arrays.values(), *(a for pair in packed for a in pair if a is not None)]
+        return sum(array.nbytes for array in arrays)
 
 
 def _checked(config: GPT2Config, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -341,29 +341,6 @@ def _checked(config: GPT2Config, arrays: Mapping[str, Array]) -> dict[str, Array
 def _head(names: Iterable[str]) -> str:
     """Return the name of the unembedding: the embedding if both are one tensor."""
     return LM_HEAD if LM_HEAD in names else WTE
-
-
-def int8_nbytes(config: GPT2Config, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the bytes of a model's weights of these shapes, with its matrices as int8."""
-    return _quantized_nbytes(shapes, _packings(config, shapes, quantize=True))
-
-
-def _quantized_nbytes(
-    shapes: Mapping[str, tuple[int, ...]], packings: Mapping[str, Packing], itemsize: int = 4
-) -> int:
-    """Return the bytes of weights whose matrices are int8, with a scale per panel and column.
-
-    Scales and all other weights have `itemsize` bytes.
-    """
-    n_bytes = 0
-    for name, shape in shapes.items():
-        if name in packings and len(shape) == 2:
-            n_in, n_out = packings[name].matrix_shape(shape)
-            n_groups = -(-n_in // packings[name].panel_shape[0])
-            n_bytes += math.prod(shape) + itemsize * n_groups * n_out
-        else:
-            n_bytes += itemsize * math.prod(shape)
-    return n_bytes
 
 
 def _kind(name: str) -> str:

@@ -325,7 +325,7 @@ HAND_MADE: dict[str, Hostile] = {
     "attention swapped in one block": Hostile(entry(C_ATTN, shape=[24, 8]), "has shape"),
     "attention swapped in all blocks": Hostile(
         header(lambda c: [c[C_ATTN.replace("0", n)].update(shape=[24, 8]) for n in ("0", "1")]),
-        r"c_fc\.weight has shape \(8, 32\), expected \(32, 8\)",
+        r"c_attn\.weight has shape \(24, 8\), expected \(8, 24\)",
     ),
     "scalar for a vector": Hostile(with_bias(np.array(1, np.float32)), r"has shape \(\)"),
     "tensor of no bytes but rows": Hostile(

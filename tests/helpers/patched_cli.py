@@ -84,11 +84,11 @@ corpus.BATCH_SIZE, dataset.BATCH_SIZE = 3000, 60_000
 _SLOW_CONVERSION = """
 import importlib, time
 convert = importlib.import_module("gpt2np.checkpoint.convert")
-read_values = convert._read_values
+read_chunks = convert.read_chunks
 def slow(*args):
     time.sleep(0.1)
-    yield from read_values(*args)
-convert._read_values = slow
+    yield from read_chunks(*args)
+convert.read_chunks = slow
 """
 
 

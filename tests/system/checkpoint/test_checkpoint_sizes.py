@@ -138,5 +138,5 @@ def test_loading_takes_no_second_copy(dtype, head, small, folder, show):
         f"{stored / 2**20:6.0f} MiB stored  {growth / 2**20:6.0f} MiB  "
         f"{growth / (4 * PARAMETERS):.2f} times the weights in float32",
     )
-    assert weights == 4 * PARAMETERS
+    assert 4 * PARAMETERS <= weights < 4.01 * PARAMETERS
     assert growth <= limit

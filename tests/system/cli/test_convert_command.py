@@ -17,16 +17,14 @@ def run(*arguments, cwd=None):
 def test_a_converted_model_writes_the_same_text(tmp_path):
     result = run("convert", "bundled", tmp_path / "b", "--dtype", "float32")
     assert (result.returncode, result.stdout) == (0, f"{tmp_path / 'b'}\n")
-    assert "model.safetensors, 23.7 MB in float32, tied unembedding" in result.stderr
+    assert result.stderr == ""
     prompt = ("generate", "The fox", "-n", "40", "--greedy", "--no-echo", "--model")
     assert run(*prompt, tmp_path / "b").stdout == run(*prompt, "bundled").stdout
 
 
-def test_shards_and_what_belongs_to_a_model(tmp_path, bundled):
+def test_what_belongs_to_a_model_is_copied(tmp_path, bundled):
     target = tmp_path / "b"
-    result = run("convert", "bundled", target, "--max-shard-size", "4")
-    assert result.stdout == f"{target}\n"
-    assert result.stderr == "4 files, 11.8 MB in float16, tied unembedding\n"
+    assert run("convert", "bundled", target).stdout == f"{target}\n"
     for name in ("vocab.json", "merges.txt", "generation_config.json"):
         assert (target / name).read_bytes() == (bundled / name).read_bytes()
     assert json.loads(run("info", target, "--json").stdout)["parameters"] == 5_918_720

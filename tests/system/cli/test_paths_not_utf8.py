@@ -59,7 +59,6 @@ explain --model {D} --file {D}/in.txt -o {D}/new.html
 info {D}
 info {D} --json
 convert {D} {D}/new
-convert {D} {D}/new --max-shard-size 1
 bench {D} --quick --json
 """
 LINES = [line.replace("TRAIN", TRAIN) for line in COMMAND_LINES.strip().splitlines()]

@@ -29,11 +29,3 @@ def test_score(int8, tmp_path):
     assert result.returncode == 0, result.stderr
     [line] = (tmp_path / "o.jsonl").read_text().splitlines()
     assert json.loads(line)["log_probability"] == pytest.approx(int8.score(STORY).total, rel=1e-6)
-
-
-def test_info_tells_the_memory_of_each_form(int8, lm):
-    memory = json.loads(run_here("info", "bundled", "--json").stdout)["memory"]
-    assert memory["int8_weights"] == int8.model.weights.nbytes < 0.3 * lm.model.weights.nbytes
-    assert memory["float32_weights"] == lm.model.weights.nbytes
-    lines = run_here("info", "bundled").stdout.splitlines()
-    assert f"  int8_weights                    {memory['int8_weights']:,}" in lines

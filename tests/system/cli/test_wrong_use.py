@@ -173,9 +173,6 @@ parity record g.safetensors -n -1 | 2 | --max-new-tokens is -1
 parity check none there.bin | 1 | cannot read none: No such file
 parity check folder.bin there.bin | 1 | is not a file
 info none/at/all | 1 | none/at/all
-convert bundled o --max-shard-size 0 | 2 | --max-shard-size
-convert bundled o --max-shard-size 2GB | 2 | --max-shard-size: invalid int value: '2GB'
-convert bundled o --max-shard-size {L} | 2 | x…x
 convert bundled a_model | 2 | already exists; name a new or an empty folder
 convert bundled p.txt | 2 | already exists; name a new or an empty folder
 convert bundled p.txt/b | 1 | p.txt/b: Not a directory

@@ -12,10 +12,9 @@ import pytest
 from helpers.forked_command import forked_commands
 from helpers.hub_server import Hub, Repository, Trouble
 from helpers.paths import CHECKOUT
+from safetensors.numpy import load, save
 
 from gpt2np import Tokenizer
-from gpt2np.checkpoint.convert import convert
-from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.errors import ModelNotFoundError
 from gpt2np.hub import find_model, find_vocabulary
 from gpt2np.hub.model_files import NGRAM_TABLE_FILE, missing_files
@@ -45,13 +44,13 @@ def saved_by_transformers_5(files, bundled, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def sharded(files, bundled, tmp_path_factory):
+def sharded(files):
     """The bundled model in two shards."""
-    folder = tmp_path_factory.mktemp("sharded") / "model"
-    convert(read_checkpoint(bundled), folder, max_shard_size=6_500_000)
-    written = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert {INDEX, *SHARDS} <= written.keys()
-    return {name: data for name, data in files.items() if name != WEIGHTS} | written
+    weights = load(files[WEIGHTS])
+    shard_of = {name: SHARDS["h." in name] for name in weights}
+    shards = {s: save({n: w for n, w in weights.items() if shard_of[n] == s}) for s in SHARDS}
+    others = {name: data for name, data in files.items() if name != WEIGHTS}
+    return others | shards | {INDEX: json.dumps({"weight_map": shard_of}).encode()}
 
 
 @pytest.fixture
