@@ -234,6 +234,16 @@ class GenerationInterrupted(KeyboardInterrupt):
 
 
 @contextmanager
+def errors_about(param: str) -> Iterator[None]:
+    """Let errors of the `with` block be about an argument, if they do not name another one."""
+    try:
+        yield
+    except GPT2NPError as error:
+        error.param = error.param or param
+        raise
+
+
+@contextmanager
 def errors_at(place: str) -> Iterator[None]:
     """Put `place` before the message of an error of the `with` block; "" changes nothing."""
     try:

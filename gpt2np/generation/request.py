@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument, is_integer
+from gpt2np.errors import (
+    ContextLengthError,
+    InvalidArgumentError,
+    check_argument,
+    errors_about,
+    is_integer,
+)
 from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.drafts import DraftSource
 from gpt2np.generation.logits_processors import TokenHistory, process_logits
@@ -275,7 +281,8 @@ def _constraint(
     # A stop id that is text, such as "\n", may appear in a match; like a stop text, it then wins.
     special_stops = {*options.stop_token_ids} & {*lm.tokenizer.special_tokens.values()}
     ends = lm.eos_token_ids | special_stops
-    return text_constraint(lm.tokenizer, lm.model.config.vocab_size, ends, **given)
+    with errors_about(next(name for name, value in given.items() if value)):
+        return text_constraint(lm.tokenizer, lm.model.config.vocab_size, ends, **given)
 
 
 def _within(

@@ -206,7 +206,8 @@ class Scheduler:
                 raise
             if isinstance(error, CheckpointError):
                 error = InvalidArgumentError(
-                    "the logits are not numbers with these interventions; use smaller factors"
+                    "the logits are not numbers with these interventions; use smaller factors",
+                    param="interventions",
                 )
             batch[0].end("cancelled", error)  # the other sequences go on
             return None

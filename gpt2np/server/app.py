@@ -24,6 +24,7 @@ from gpt2np.errors import (
     GPT2NPError,
     InvalidArgumentError,
     ModelNotFoundError,
+    errors_about,
     printable,
     short_repr,
 )
@@ -259,11 +260,14 @@ def _chat_prompt(engine: Engine, body: ChatCompletionRequest | TokenizeRequest) 
     lm, template = engine.lm, engine.template
     if template is None:
         raise InvalidArgumentError(
-            f"{lm.name} has no chat template: it continues texts; use /v1/completions"
+            f"{lm.name} has no chat template: it continues texts; use /v1/completions",
+            param="model",
         )
     messages = [{"role": m.role, "content": m.text()} for m in body.messages or ()]
-    check_special_tokens(messages, lm.tokenizer.special_tokens)
-    text = template.render(messages, add_generation_prompt=body.add_generation_prompt is not False)
+    add_generation_prompt = body.add_generation_prompt is not False
+    with errors_about("messages"):
+        check_special_tokens(messages, lm.tokenizer.special_tokens)
+        text = template.render(messages, add_generation_prompt=add_generation_prompt)
     return lm.tokenizer.encode(text, allowed_special="all")
 
 

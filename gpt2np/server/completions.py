@@ -41,8 +41,6 @@ async def start_request(
     try:
         check_ids("allowed_token_ids", request.allowed_token_ids or (), config.vocab_size)
         for prompt in prompts:
-            if running.error:
-                raise running.error
             if callable(prompt):
                 prompt = await run_on(LONG_WORK, prompt)
             has_constraint = any(arguments.get(name) for name in TEXT_CONSTRAINTS)

@@ -34,7 +34,6 @@ T = TypeVar("T")
 PREPARATION = ThreadPoolExecutor(1, "gpt2np-preparation")  # work of milliseconds, as for a prompt
 LONG_WORK = ThreadPoolExecutor(1, "gpt2np-long-work")  # constraints, chat templates, inspections
 
-_GRACE = 5.0  # seconds in which a request ends after its timeout, while the engine makes steps
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -111,18 +110,18 @@ class RunningRequest:
     Attributes:
         engine: runs the request.
         n_sequences: number of places in the queue.
+        deadline: when the request must have ended, on the event loop's clock.
         prompts: the request of each prompt whose tokens are known.
         sequences: the sequences of each prompt.
-        error: why the request was cancelled, if it was.
-        timer: cancels the request after the server's timeout.
+        has_ended: whether passes that still run should stop.
     """
 
     engine: Engine
     n_sequences: int
+    deadline: float
     prompts: list[Request] = field(default_factory=list)
     sequences: list[list[RunningSequence]] = field(default_factory=list)
-    error: Exception | None = None
-    timer: asyncio.TimerHandle | None = None
+    has_ended: bool = False
 
     @property
     def n_prompt_tokens(self) -> int:
@@ -134,17 +133,11 @@ class RunningRequest:
         """The sequences of all prompts."""
         return [sequence for group in self.sequences for sequence in group]
 
-    def raise_if_cancelled(self, _: object, array: Array) -> Array:
-        """Return `array`: a hook, so that a running pass can be cancelled."""
-        if self.error:
-            raise self.error
+    def stop_at_end(self, _: str, array: Array) -> Array:
+        """Return `array`: a hook, so that a pass stops once its request has ended."""
+        if self.has_ended:
+            raise GPT2NPError("the request has ended")
         return array
-
-    def cancel(self, error: Exception) -> None:
-        """End the streams with an error before the next step."""
-        self.error = error
-        for sequence in self.all_sequences:
-            sequence.cancel(error)
 
 
 class Engine:
@@ -168,8 +161,7 @@ class Engine:
         self._max_sequences = options.max_running + options.max_queued
         self._running: set[RunningRequest] = set()  # changed in the event loop's thread only
         self._submitted: dict[int, float] = {}  # times of sequences, by id()
-        self._is_stuck = False  # since a request did not end at its timeout
-        self._lacks_threads = False  # perhaps, since a request failed
+        self._last_step = 0.0  # or when a sequence came to an idle engine
         on_step = WeakMethod(self._on_step)  # no cycle, so that a forgotten model's memory is free
         self._runner = AsyncEngine(
             options.max_running,
@@ -180,7 +172,7 @@ class Engine:
     def _on_step(self, scheduler: Scheduler, updates: Sequence[Update]) -> None:
         """Record a decode step, on the runner's thread."""
         name, metrics = self.lm.name, self._metrics
-        self._is_stuck = False
+        self._last_step = time.perf_counter()
         metrics.running.labels(name).set(len(scheduler.running))
         metrics.waiting.labels(name).set(len(scheduler.waiting))
         for update in updates:
@@ -197,13 +189,11 @@ class Engine:
 
     def check_health(self) -> None:
         """Raise UnavailableError if requests cannot run: no thread starts, or no step ends."""
-        if self._lacks_threads:
-            try:
-                Thread(target=bool, name="gpt2np-health").start()
-            except RuntimeError as error:
-                raise UnavailableError(f"the server is out of threads: {error}") from error
-            self._lacks_threads = False
-        if self._is_stuck:
+        try:
+            Thread(target=bool, name="gpt2np-health").start()
+        except RuntimeError as error:
+            raise UnavailableError(f"the server is out of threads: {error}") from error
+        if self._submitted and time.perf_counter() - self._last_step > self.options.timeout:
             raise UnavailableError(f"the engine of {self.lm.name} is stuck; restart the server")
 
     def start(self, n_sequences: int) -> RunningRequest:
@@ -216,7 +206,8 @@ class Engine:
         if n_sequences > self._max_sequences:
             raise InvalidArgumentError(
                 f"prompt and n ask for {n_sequences} sequences at a time, more than the server's "
-                f"{self._max_sequences} places; send several requests"
+                f"{self._max_sequences} places; send several requests",
+                param="n",
             )
         n_taken = sum(running.n_sequences for running in self._running)
         if n_taken + n_sequences > self._max_sequences:
@@ -224,19 +215,16 @@ class Engine:
                 f"the server is busy: {n_taken} of {self._max_sequences} places are taken, and "
                 f"this request needs {n_sequences}"
             )
-        running = RunningRequest(self, n_sequences)
-        loop = asyncio.get_running_loop()
-        running.timer = loop.call_later(self.options.timeout, running.cancel, self._timeout_error())
+        deadline = asyncio.get_running_loop().time() + self.options.timeout
+        running = RunningRequest(self, n_sequences, deadline)
         self._running.add(running)
         return running
 
     def end(self, running: RunningRequest) -> None:
         """Free the places of a request; cancel what still runs."""
         self._running.discard(running)
-        if running.timer:
-            running.timer.cancel()
+        running.has_ended = True
         self._metrics.prompt_tokens.labels(self.lm.name).inc(running.n_prompt_tokens)
-        running.error = running.error or GPT2NPError("the request has ended")
         for sequence in running.all_sequences:
             sequence.cancel()
 
@@ -244,16 +232,12 @@ class Engine:
         """Await the answer to a request; cancel the work when the client disconnects.
 
         Raises:
-            RequestTimeoutError: the engine has not ended the work some seconds after its timeout.
+            RequestTimeoutError: the work has not ended in time.
         """
         try:
-            return await until_disconnected(request, work, self.options.timeout + _GRACE)
+            return await until_disconnected(request, work, self.options.timeout)
         except asyncio.TimeoutError:
-            self._is_stuck = True
             raise self._timeout_error() from None
-        except RuntimeError:
-            self._lacks_threads = True
-            raise
 
     def _timeout_error(self) -> RequestTimeoutError:
         return RequestTimeoutError(f"the request took more than {self.options.timeout:g} seconds")
@@ -261,18 +245,21 @@ class Engine:
     async def updates(
         self, running: RunningRequest, every_step: bool = True
     ) -> AsyncIterator[list[Update]]:
-        """Run the streams of a request; yield the updates that have arrived since the last time.
+        """Run the sequences of a request; yield the updates that have arrived since the last time.
 
-        Without `every_step`, each stream has one update, at its end.
+        Without `every_step`, each sequence has one update, at its end.
 
         Raises:
-            Exception: the error of a stream, or with which the request was cancelled.
+            RequestTimeoutError: an update comes after the request's deadline.
+            Exception: the error of a sequence.
         """
-        if running.error:
-            raise running.error
         sequences, now = running.all_sequences, time.perf_counter()
+        if not self._submitted:
+            self._last_step = now
         self._submitted |= {id(sequence): now for sequence in sequences}
         async for updates in self._runner.run(self.lm.model, sequences, every_step):
+            if asyncio.get_running_loop().time() > running.deadline:
+                raise self._timeout_error()
             for update in updates:
                 if update.finish_reason and update.sequence.error:
                     raise update.sequence.error

@@ -10,14 +10,14 @@ import numpy as np
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, check_argument, errors_about
 from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import Target, direction, hook_points_nbytes, saliency, trace
 from gpt2np.interp.description import array_json, describe_pass, describe_token, record_pass
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import select_hook_points
-from gpt2np.runtime.arguments import check_prompt_length
+from gpt2np.runtime.arguments import check_ids, check_prompt_length
 from gpt2np.runtime.hooked_context import Hook
 from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, run_on
 from gpt2np.server.protocol import (
@@ -87,16 +87,9 @@ async def _run(
     """
     running = engine.start(1)
 
-    def call() -> T:
-        if running.error:
-            raise running.error
-        return function(engine.lm, body, running.raise_if_cancelled)
-
+    call = run_on(LONG_WORK, function, engine.lm, body, running.stop_at_end)
     try:
-        result = await engine.answer(request, run_on(LONG_WORK, call))
-        if running.error:
-            raise running.error
-        return result
+        return await engine.answer(request, call)
     finally:
         engine.end(running)
 
@@ -128,7 +121,8 @@ def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
     _check(lm, ids, body)
     hooks = (*hooks, *hooks_of(body.interventions, lm.model.config))
     with np.errstate(all="ignore"):  # check_finite raises an error instead
-        traced = record_pass(lm, ids, hooks)
+        with errors_about("interventions"):
+            traced = record_pass(lm, ids, hooks)
         points = _points(lm, ids, body, hooks) if body.points else {}
     result = describe_pass(
         lm,
@@ -164,16 +158,21 @@ def _points(
 def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
     config = lm.model.config
     if not ids:
-        raise InvalidArgumentError("the prompt is empty; give at least one token")
-    check_prompt_length(len(ids), config)
+        raise InvalidArgumentError("prompt is empty; give at least one token", param="prompt")
+    check_ids("prompt", ids, config.vocab_size)
+    check_ids("tokens", body.tokens or (), config.vocab_size)
+    with errors_about("prompt"):
+        check_prompt_length(len(ids), config)
     if not body.points:
         return
-    size = hook_points_nbytes(config, len(ids), body.points, lm.model.dtype)
+    with errors_about("points"):
+        size = hook_points_nbytes(config, len(ids), body.points, lm.model.dtype)
     size = size * min(body.n_rows or len(ids), len(ids)) // len(ids)
     if size > _MAX_BYTES:
         raise InvalidArgumentError(
             f"points: these activations have {size:,} bytes, more than the limit of "
-            f"{_MAX_BYTES:,}; select fewer points, or use gpt2np.trace"
+            f"{_MAX_BYTES:,}; select fewer points, or use gpt2np.trace",
+            param="points",
         )
 
 
@@ -181,11 +180,14 @@ def _saliency(lm: LanguageModel, body: SaliencyRequest, hook: Hook) -> Json:
     most = _MAX_SALIENCY_TOKENS
     if not 0 < len(body.prompt) <= most:
         raise InvalidArgumentError(
-            f"prompt has {len(body.prompt):,} tokens; saliency needs 1 to {most:,}"
+            f"prompt has {len(body.prompt):,} tokens; saliency needs 1 to {most:,}", param="prompt"
         )
+    check_ids("prompt", body.prompt, lm.model.config.vocab_size)
+    check_ids("token", [body.token], lm.model.config.vocab_size)
     hooks: list[Hook] = [hook, *hooks_of(body.interventions, lm.model.config)]
     target = Target(body.token)
-    found = saliency(lm, body.prompt, target, steps=body.steps, interventions=hooks)
+    with errors_about("interventions"):
+        found = saliency(lm, body.prompt, target, steps=body.steps, interventions=hooks)
     return {"values": found.values.tolist(), "value": found.value, "baseline": found.baseline}
 
 
@@ -196,7 +198,8 @@ def _direction(lm: LanguageModel, body: DirectionRequest, hook: Hook) -> Json:
 
 def _explain(lm: LanguageModel, body: ExplainRequest, _: Hook) -> str:
     """Return the page; `explain` takes no hook, so the call runs to its end."""
-    return explain(lm, body.prompt).html
+    with errors_about("prompt"):
+        return explain(lm, body.prompt).html
 
 
 def _describe(lm: LanguageModel) -> Json:
@@ -218,6 +221,6 @@ def _describe(lm: LanguageModel) -> Json:
 
 
 def _describe_token(lm: LanguageModel, token_id: int) -> Json:
-    if not 0 <= token_id < lm.model.config.vocab_size:
-        raise InvalidArgumentError(f"id must be below {lm.model.config.vocab_size}")
+    n = lm.model.config.vocab_size
+    check_argument(0 <= token_id < n, "id", token_id, f"from 0 to {n - 1}")
     return describe_token(lm, token_id)

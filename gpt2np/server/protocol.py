@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, errors_about
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
 from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.interp import Intervention, add, scale
@@ -602,8 +602,9 @@ def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervent
     Raises:
         InvalidArgumentError: a hook point, head or channel does not exist; a vector does not fit.
     """
-    hooks = [_hook(edit, config) for edit in edits if not edit.changes_nothing]
-    return [hook.for_layers(config.n_layer) for hook in hooks]  # once, not in each pass
+    with errors_about("interventions"):
+        hooks = [_hook(edit, config) for edit in edits if not edit.changes_nothing]
+        return [hook.for_layers(config.n_layer) for hook in hooks]  # once, not in each pass
 
 
 def _hook(edit: EditRequest, config: GPT2Config) -> Intervention:
@@ -611,18 +612,16 @@ def _hook(edit: EditRequest, config: GPT2Config) -> Intervention:
     names = select_hook_points(edit.point, config.n_layer)
     if head := next((head for head in edit.heads or () if head >= config.n_head), None):
         raise InvalidArgumentError(
-            f"{edit.point} has no head {head}; choose from 0 to {config.n_head - 1}",
-            param="interventions",
+            f"{edit.point} has no head {head}; choose from 0 to {config.n_head - 1}"
         )
     for name in names:
         size = hook_point_shape(name, config, 1)[-1]
         if max(edit.channels or (), default=0) >= size:
-            raise InvalidArgumentError(f"{name} has only {size:,} channels", param="interventions")
+            raise InvalidArgumentError(f"{name} has only {size:,} channels")
         if edit.vector is not None and len(edit.vector) not in (1, size):
             raise InvalidArgumentError(
                 f"the vector of {len(edit.vector):,} numbers does not fit {name}, which has "
-                f"{size:,}",
-                param="interventions",
+                f"{size:,}"
             )
     part = {"positions": positions, "heads": edit.heads, "channels": edit.channels}
     if edit.vector is None:

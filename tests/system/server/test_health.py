@@ -20,9 +20,11 @@ def answers(lm, *requests):
         app = create_app(Server([lm], ServerOptions(timeout=0.2)))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return [
-                await client.request(method, path, json=body) for method, path, body in requests
-            ]
+            found = []
+            for method, path, body in requests:
+                found.append(await client.request(method, path, json=body))
+                await asyncio.sleep(0.1)
+            return found
 
     return asyncio.run(send())
 
@@ -32,13 +34,22 @@ COMPLETION = ("POST", "/v1/completions", {"max_tokens": 1})
 
 
 def test_an_engine_that_makes_no_step_is_noticed(lm, monkeypatch):
-    monkeypatch.setattr(engine, "_GRACE", 0.1)
     monkeypatch.setattr(engine.AsyncEngine, "_run", lambda self, model: None)
     before, completion, after = answers(lm, HEALTH, COMPLETION, HEALTH)
     assert before.status_code == 200
     assert completion.status_code == 504
     assert "0.2 seconds" in completion.json()["error"]["message"]
     assert after.status_code == 503 and "stuck" in after.json()["error"]["message"]
+
+
+def test_an_inspection_that_waits_too_long_is_no_stuck_engine(lm):
+    may_end = threading.Event()
+    waiting = engine.LONG_WORK.submit(may_end.wait)
+    inspection = ("POST", "/api/inspect", {"prompt": "a"})
+    timed_out, health = answers(lm, inspection, HEALTH)
+    may_end.set()
+    waiting.result()
+    assert (timed_out.status_code, health.status_code) == (504, 200)
 
 
 def test_threads_that_cannot_start_are_noticed(lm, monkeypatch):

@@ -32,6 +32,33 @@ def test_the_first_wrong_entry_is_named(client):
         assert response.json()["error"]["param"] == f"{field}.0"
 
 
+OFF = {"interventions": [{"point": "blocks.0.resid", "positions": [99], "factor": 0}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("inspect", {"prompt": [99999]}, "prompt"),
+        ("inspect", {"prompt": "a " * 600}, "prompt"),
+        ("inspect", {"prompt": "a", "tokens": [99999]}, "tokens"),
+        ("inspect", {"prompt": "a", "points": ["blocks.9.resid"]}, "points"),
+        ("inspect", {"prompt": "a", **OFF}, "interventions"),
+        ("saliency", {"prompt": [1, 2], "token": 99999}, "token"),
+        ("saliency", {"prompt": [99999], "token": 1}, "prompt"),
+        ("saliency", {"prompt": [1, 2], "token": 1, **OFF}, "interventions"),
+        ("explain", {"prompt": [99999]}, "prompt"),
+    ],
+)
+def test_a_wrong_value_names_its_field(client, path, body, param):
+    response = client.post(f"/api/{path}", json=body)
+    assert response.status_code == 400 and response.json()["error"]["param"] == param
+
+
+def test_an_id_that_is_no_token_is_named(client):
+    error = client.get("/api/token?id=-1").json()["error"]
+    assert error["param"] == "id" and error["message"] == "id is -1; it must be from 0 to 4095"
+
+
 def test_saliency(client, lm):
     ids = lm.encode_prompt("Once upon a time there")
     body = {"prompt": ids[:-1], "token": ids[-1], "steps": 4}

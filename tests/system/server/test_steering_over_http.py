@@ -108,7 +108,8 @@ def test_samples_and_streams(complete, server, lm, steering):
 def test_wrong_requests(complete, fields, words):
     response = complete(**fields)
     assert response.status_code == 400
-    assert words in response.json()["error"]["message"]
+    error = response.json()["error"]
+    assert words in error["message"] and error["param"].startswith("interventions")
 
 
 def test_an_overflow_ends_its_own_text_only(complete, server, steering):
