@@ -1,6 +1,6 @@
 // Starts the playground. gpt2np/view/__init__.py lists its modules.
 
-import { getJson, onConnection, post, setKey } from "./api.js";
+import { getJson, onConnection, setKey } from "./api.js";
 import { startBranches } from "./branches.js";
 import { startParts } from "./parts.js";
 import { machine } from "./picture.js";
@@ -17,7 +17,7 @@ import {
 } from "./state.js";
 import { pin, setStatus, showError, startStory } from "./story.js";
 import { createTeach } from "./teach.js";
-import { $, button } from "./view.js";
+import { $ } from "./view.js";
 
 addEventListener("unhandledrejection", (event) => {
   showError(event.reason); // whatever was pressed
@@ -59,14 +59,14 @@ for (const name of SETTINGS) {
 
 // ---- what opens below
 
-for (const name of ["teach", "more"]) {
+for (const name of ["off", "teach", "more"]) {
   const opener = $(`${name}-button`);
   opener.addEventListener("click", () => {
     const isOpen = $(name).hidden;
     $(name).hidden = !isOpen;
     opener.setAttribute("aria-expanded", String(isOpen));
     if (!isOpen) return;
-    $(name).scrollIntoView({ block: "start" });
+    $(name).scrollIntoView({ block: name === "off" ? "nearest" : "start" });
     $(name).querySelector("textarea")?.focus();
   });
   document.addEventListener("keydown", (event) => {
@@ -82,24 +82,6 @@ createTeach($("teach"), {
   model: () => state.model.id,
   request: () => ({ ...readSettings(), prompt: $("prompt").value }),
   onModel: useWeights,
-});
-
-/** Open the page of `gpt2np explain` for the text before the chosen token. */
-$("explain").addEventListener("click", async () => {
-  const limit = state.model.max_explained_tokens;
-  const prompt = machine.pass.ids.slice(-limit);
-  const tab = window.open("about:blank", "_blank");
-  try {
-    const html = await (await post("api/explain", { model: state.model.id, prompt })).text();
-    const url = URL.createObjectURL(new Blob([html], { type: "text/html;charset=utf-8" }));
-    if (tab) tab.location = url;
-    const open = button("Open the page again", () => window.open(url, "_blank"));
-    $("explain").replaceWith(open);
-    open.after($("explain"));
-  } catch (error) {
-    tab?.close();
-    showError(error);
-  }
 });
 
 // ---- start

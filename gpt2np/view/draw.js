@@ -6,7 +6,7 @@ import { clamp, ease, element, percent, withSpaces } from "./view.js";
 // of the phase: until then temperature and filters stretch and cut the ruler
 const STRETCHED = 0.45;
 export const FALLEN = 0.9; // of the phase: until then the number falls
-const FALL = 26; // px
+const FALL = 12; // px
 
 /**
  * The share of a row of a pass's `next`: `f` from 0, the model's probability, to 1, that of the
@@ -47,7 +47,7 @@ export function createDraw() {
       part.title = `${withSpaces(nextText(id))}: ${percent(sampled)}`;
     }
     if (at !== null) marker.style.left = `${100 * at}%`;
-    marker.dataset.number = at === null ? "" : at.toFixed(4);
+    marker.dataset.number = at === null ? "" : at.toFixed(3);
     marker.classList.toggle("far", at > 0.7);
   }
 

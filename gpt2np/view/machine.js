@@ -9,25 +9,31 @@ import { button, clamp, dataElement, element, percent, rovingFocus, withSpaces }
 import { phaseName, sentence, stopsOf } from "./words.js";
 import { createZoom } from "./zoom.js";
 
-const [MOST_BARS, BAR_HEIGHT] = [9, 25]; // a bar's height in px
+const [MOST_BARS, BAR_HEIGHT] = [9, 25 / 16]; // a bar's height in rem
 const LEAST_BAR = 0.2; // of a bar of full length: unlikely tokens get short bars
-const SECONDS = 6; // of a pass
+// What the picture's signs mean, and the moment from which each is in the picture.
+const KEY = /** @type {[number, string, string, string][]} */ ([
+  [-1, "␣", "", "a space"],
+  [0, "■", "blue", "above zero"],
+  [0, "■", "orange", "below zero"],
+  [1, "━━━", "heads", "looks back; each color is a head"],
+  [2, "●", "", "a strong neuron"],
+]);
 
 /**
  * Build the Machine in `root`. `onPick(id)` is called for a token of the answer that is pressed,
  * `onSwitch(part)` for a part ("layer,head", "layer,mlp", "layer,nNEURON") that is switched off or
- * on, `onNext()` for Next where no pass plays. `source` has the numbers beyond the description.
+ * on, `onRun()` when the buttons that had the focus go. `source` has the numbers beyond the
+ * description.
  */
-export function createMachine(
-  root,
-  { onPick, onSwitch, onNext, source } = /** @type {any} */ ({}),
-) {
+export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @type {any} */ ({})) {
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let pass = null;
   let shown = /** @type {any} */ ({}); // the token that came, and how
   let phases = [];
   let moment = 0;
   let stops = null; // of the guide
+  let isWriting = false; // a text, of which this is a pass
   let pace = 1;
   let playing = null; // { end, finish } of a pass that plays or waits
   let frame = 0;
@@ -36,7 +42,7 @@ export function createMachine(
   let colors = null;
   let bottom = Infinity; // the line after the last one in sight
   let chosen = 0; // the line that was pressed; the pointer only looks at others
-  const view = { line: 0, head: null, bars: [], off: new Set() };
+  const view = { line: 0, head: null, named: null, bars: [], off: new Set() };
 
   const labels = element("div", {
     class: "machine-lines",
@@ -47,22 +53,18 @@ export function createMachine(
   const answerTitle = element("p", { class: "machine-says" });
   const draw = createDraw();
   const bars = element("ol", { class: "machine-bars" });
-  const answer = element("div", { class: "machine-answer" }, answerTitle, draw.root, bars);
+  const key = element("ul", { class: "machine-key" });
+  for (const [, sign, color, means] of KEY)
+    key.append(element("li", {}, element("b", { class: color }, sign), ` ${means}`));
+  const answer = element("div", { class: "machine-answer" }, answerTitle, draw.root, bars, key);
   const blocks = element("div", { class: "machine-blocks", role: "group", "aria-label": "Blocks" });
   const caption = element("p", { class: "machine-caption", role: "status" });
   const dots = element("span", { class: "dots", "aria-hidden": "true" });
-  const back = button("‹", () => step(-1), { class: "back", "aria-label": "Step back" });
-  const play = button("Play", () => (frame ? pause() : playing ? go() : start()), {
-    class: "play",
-  });
-  const skip = button("▷▷", () => skipStops(), {
-    class: "skip-stops",
-    "aria-label": "Play without stops",
-    title: "Play without stops",
-  });
+  const play = button("Play", () => (frame ? pause() : start()), { class: "play" });
+  const skip = button("Just write", () => skipStops(), { class: "skip-stops" });
   const next = button("Next ▸", () => goOn(), { class: "forth primary" });
   const range = element("input", {
-    ...{ type: "range", class: "moment", min: 0, step: 0.05 },
+    ...{ type: "range", class: "moment", min: 0, step: 0.05, hidden: true },
     "aria-label": "Moment of the pass",
   });
   const crumbs = element("nav", { class: "machine-crumbs", "aria-label": "Place in the model" });
@@ -78,7 +80,7 @@ export function createMachine(
   root.append(
     crumbs,
     stage,
-    element("div", { class: "transport" }, caption, dots, range, back, play, skip, next),
+    element("div", { class: "transport" }, caption, dots, range, play, skip, next),
   );
   const zoom = createZoom({
     ...{ canvas, picture, crumbs, source },
@@ -100,7 +102,8 @@ export function createMachine(
           ? { y: place.y(0) - place.pitch / 2, h: place.pitch * pass.count }
           : { y: 0, h: place.height },
     }),
-    lookAt: (line) => lookAt(line),
+    lookAt: hover,
+    mayEnter: () => stops || !isWriting,
     setLine: (line) => choose(line),
     press: (part) => onSwitch?.(part),
     actions(level) {
@@ -110,22 +113,29 @@ export function createMachine(
       const to = view.off.has(part) ? "on" : "off";
       return [button(`Switch ${name} ${to}`, () => onSwitch(part), { class: "switch" })];
     },
-    onChange() {
+    onChange(level) {
       pause();
-      setMode();
+      if (!level && stops) choose(pass.count - 1); // the guide's row
     },
   });
   // ---- time
 
-  /** What the buttons do: "rest" before a text is written, "guide", "free". */
+  /** What there is to press: nothing at "rest" and while it "writes"; in the "guide"; "free". */
   function setMode() {
-    const mode = playing && stops ? "guide" : shown.isOpen && onNext ? "rest" : "free";
-    root.dataset.mode = mode;
-    back.hidden = play.hidden = range.hidden = mode !== "free";
+    const waiting = shown.isOpen ? "rest" : isWriting ? "writes" : "free";
+    const mode = (root.dataset.mode = stops ? "guide" : waiting);
+    const hadFocus = [skip, next].some((each) => each === document.activeElement);
+    play.hidden = range.hidden = mode === "guide" || mode === "rest";
     skip.hidden = dots.hidden = mode !== "guide";
-    next.classList.toggle("primary", mode !== "free");
+    next.hidden = mode === "rest"; // while a text is written they keep their place, out of sight
+    next.classList.toggle("primary", mode === "guide");
+    if (hadFocus && mode === "writes") onRun?.();
     play.textContent = frame ? "Pause" : "Play";
-    dots.textContent = (stops ?? []).map((stop) => (moment >= stop ? "●" : "○")).join("");
+    const of = stopsOf(phases);
+    const passed = stops?.[0] === 0 ? of.length + 1 : of.filter((stop) => moment >= stop).length;
+    dots.textContent = "●".repeat(passed) + "○".repeat(of.length + 1 - passed);
+    said = "";
+    render();
   }
 
   const isAtEnd = () => moment >= phases.length;
@@ -137,7 +147,7 @@ export function createMachine(
     run(phases.length);
   }
 
-  /** Let the pass that plays, or the guide, go on. */
+  /** Let the guide go on to its next stop, or the pass to its end. */
   function go() {
     zoom.leave();
     run(stops?.find((stop) => stop > moment) ?? phases.length);
@@ -175,10 +185,11 @@ export function createMachine(
 
   function finish() {
     const { resolve } = playing ?? {};
+    const wasGuided = Boolean(stops);
     playing = stops = null;
     pace = 1;
     setMode();
-    resolve?.();
+    resolve?.(wasGuided);
   }
 
   function pause() {
@@ -194,23 +205,22 @@ export function createMachine(
   }
 
   function goOn() {
-    if (root.dataset.mode === "rest") return onNext();
-    if (!stops) return step(1);
-    if (frame) {
+    if (!stops) step();
+    else if (frame) {
       // the phase ends at once
       pause();
       show(stops.find((stop) => stop > moment) ?? phases.length);
       arrive();
     } else if (isAtEnd()) finish();
-    else go();
+    else if (moment < stops.at(-1)) go();
+    else skipStops();
   }
 
-  function step(direction) {
+  function step() {
     pause();
     zoom.leave();
-    if (direction < 0) show(Math.max(0, Math.ceil(moment) - 1));
-    else if (isAtEnd()) show(0);
-    else run(Math.floor(moment + 1e-9) + 1);
+    if (isAtEnd()) moment = 0;
+    run(Math.floor(moment + 1e-9) + 1);
   }
 
   function show(value) {
@@ -239,17 +249,23 @@ export function createMachine(
   let said = "";
 
   function render() {
-    if (!place) return; // not laid out yet; the observer of the canvas calls again
+    if (!place || !pass) return; // not laid out yet; the observer of the canvas calls again
     const at = Math.min(phases.length - 1, Math.max(0, Math.ceil(moment) - 1));
     const phase = phases[at];
+    const isNamed = phase.kind === "attention" && !(stops && phase.layer) && !isAtEnd();
+    const look = isNamed && pass.strongestLook(phase.layer, view.line);
+    view.named = look && { layer: phase.layer, ...look };
     if (!zoom.isInside) drawNow();
     range.value = String(moment);
-    const key = `${at} ${view.line} ${Boolean(stops)} ${shown.isOpen} ${checkpoint()}`;
-    if (key !== said) {
-      said = key;
+    const now = `${at} ${chosen} ${moment > 0} ${checkpoint()}`;
+    if (now !== said) {
+      said = now;
       if (!zoom.isInside) caption.replaceChildren(...words(phase));
       range.setAttribute("aria-valuetext", phaseName(phase));
       renderAnswer(phase.kind);
+      KEY.forEach(([from], i) => {
+        /** @type {any} */ (key.children[i]).hidden = from >= moment;
+      });
       for (const each of blocks.children)
         each.classList.toggle("now", Number(each.dataset.layer) === phase.layer);
     }
@@ -261,10 +277,11 @@ export function createMachine(
     root.dataset.moment = moment.toFixed(3);
   }
 
-  const words = (phase) =>
-    shown.isOpen && shown.says && moment <= 1
-      ? [shown.says]
-      : sentence(pass, phase, view.line, shown, stops);
+  function words(phase) {
+    if (shown.says && !moment && (shown.isOpen || stops)) return shown.says;
+    if (isWriting && !stops) return ["The same again for each new token, faster and faster."];
+    return sentence(pass, phase, chosen, shown, stops);
+  }
 
   /** The number of blocks that the line has passed, or null before the first. */
   const checkpoint = () => {
@@ -281,7 +298,7 @@ export function createMachine(
 
   /** The rows of the answer: `p` and, if it was another, `before`; null if they are not due yet. */
   function answerRows(kind) {
-    const isLast = view.line === pass.count - 1;
+    const isLast = chosen === pass.count - 1;
     const isDue = kind === "answer" || kind === "draw";
     if (isDue && isLast) {
       return pass.next.map(({ id, logprob, sampled }) => {
@@ -291,15 +308,15 @@ export function createMachine(
       });
     }
     if (stops || shown.isOpen || checkpoint() === null) return null;
-    const guess = pass.guess(checkpoint(), view.line);
+    const guess = pass.guess(checkpoint(), chosen);
     return guess && guess.ids.map((id, i) => ({ id, p: guess.probabilities[i], before: null }));
   }
 
   function titleOf(kind) {
-    if (kind === "draw" && view.line === pass.count - 1)
-      return [shown.was ? "With the gray parts off: before → now" : shown.title || "The draw"];
-    if (kind === "answer" && view.line === pass.count - 1) return ["What could come next"];
-    return ["After ", lineChipOf(pass, view.line), `, block ${checkpoint() - 1} would say`];
+    if (kind === "draw" && chosen === pass.count - 1)
+      return [shown.was ? "With the gray parts off: before → now" : shown.title || "Chance picks"];
+    if (kind === "answer" && chosen === pass.count - 1) return ["What could come next, how likely"];
+    return ["After ", lineChipOf(pass, chosen), `, block ${checkpoint() - 1} would say`];
   }
 
   function renderAnswer(kind) {
@@ -307,7 +324,7 @@ export function createMachine(
     answer.classList.toggle("due", Boolean(rows));
     answer.classList.toggle("drawn", kind === "draw" && rows !== null);
     draw.show(pass, shown.token, shown.drawn);
-    const isNext = view.line === pass.count - 1;
+    const isNext = chosen === pass.count - 1;
     answerTitle.replaceChildren(...(rows ? titleOf(kind) : []));
     const isFinal = Boolean(rows) && (kind === "draw" || kind === "answer") && isNext;
     const followed = kind === "draw" ? rows?.find(({ id }) => id === shown.token) : undefined;
@@ -341,6 +358,7 @@ export function createMachine(
       }),
     );
     measureBars(isFinal);
+    if (stops && rows) answer.scrollIntoView({ block: "nearest" });
   }
 
   /** Where the bars are beside the picture, for the curves that lead to them. */
@@ -349,13 +367,11 @@ export function createMachine(
     const isBeside = answer.getBoundingClientRect().top < bottom - 40;
     const shares = new Map(pass.next.map(({ id, logprob }) => [id, Math.exp(logprob)]));
     const most = Math.max(...shares.values());
-    const rows = isFinal ? [...bars.children] : [];
-    view.bars = rows.map((each, i) => {
+    const rows = isFinal && isBeside ? [...bars.children] : [];
+    view.bars = rows.map((each) => {
       const box = each.getBoundingClientRect();
-      return {
-        y: isBeside ? box.top - top + box.height / 2 : ((i + 0.5) * place.height) / rows.length,
-        share: (shares.get(Number(each.dataset.id)) ?? 0) / most,
-      };
+      const share = (shares.get(Number(each.dataset.id)) ?? 0) / most;
+      return { y: box.top - top + box.height / 2, share };
     });
   }
 
@@ -425,6 +441,10 @@ export function createMachine(
     const found = event.target.closest("[data-line]");
     return found ? Number(found.dataset.line) : null;
   };
+  /** Show the arcs of a line that the pointer is on; the guide keeps its own. */
+  function hover(line) {
+    if (!stops && !shown.isOpen) lookAt(line);
+  }
   function lookAt(line) {
     if (line === null || line === view.line) return;
     view.line = line;
@@ -436,6 +456,7 @@ export function createMachine(
     lookAt(line);
     if (line === null || line === chosen) return;
     chosen = line;
+    render();
     for (const each of labels.querySelectorAll("[data-line]"))
       each.setAttribute("aria-selected", String(Number(each.dataset.line) === line));
     zoom.refresh();
@@ -459,7 +480,7 @@ export function createMachine(
     }
   });
   labels.addEventListener("pointerover", (event) => {
-    if (!zoom.isInside) lookAt(lineOf(event)); // inside a part the names may move
+    if (!zoom.isInside) hover(lineOf(event)); // inside a part the names may move
   });
   stage.addEventListener("pointerleave", () => {
     if (pass) lookAt(chosen);
@@ -476,8 +497,9 @@ export function createMachine(
     const style = getComputedStyle(root);
     const of = (name) => style.getPropertyValue(name).trim();
     const triple = (name) => of(name).split(" ").map(Number);
-    const names = ["rule", "soft", "blue", "orange", "gold", "chance"];
+    const names = ["rule", "soft", "ink", "blue", "orange", "chance"];
     return {
+      isDark: matchMedia("(prefers-color-scheme: dark)").matches,
       ...Object.fromEntries(names.map((name) => [name, of(`--${name}`)])),
       paper: of("--raised"),
       plus: triple("--blue-rgb"),
@@ -493,11 +515,12 @@ export function createMachine(
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
     const size = parseFloat(getComputedStyle(labels).fontSize);
-    const room = bars.clientHeight || MOST_BARS * BAR_HEIGHT;
-    const count = Math.max(3, Math.min(MOST_BARS, Math.floor(room / BAR_HEIGHT)));
+    const bar = BAR_HEIGHT * parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const room = bars.clientHeight || MOST_BARS * bar;
+    const count = Math.max(3, Math.min(MOST_BARS, Math.floor(room / bar)));
     place = { ...layOut(pass, width, height, bottom, (24 / 17) * size), bars: count };
     [...blocks.children].forEach((each, layer) => {
-      each.textContent = place.block > 60 && !layer ? "block 0" : layer;
+      each.textContent = String(layer);
       each.style.left = `${place.left(layer)}px`;
       each.style.width = `${place.block}px`;
     });
@@ -538,9 +561,9 @@ export function createMachine(
       view.off = new Set(off);
       view.line = chosen = pass.count - 1;
       bottom = Infinity;
-      if (isOpen || plays) zoom.leave();
+      if (isOpen || plays || zoom.isToken) zoom.leave();
       if (view.head >= pass.n_head) view.head = null;
-      moment = isOpen ? 1 : plays ? 0 : phases.length;
+      moment = isOpen || plays ? 0 : phases.length;
       root.hidden = false; // the picture needs its size
       build();
       if (zoom.isInside) zoom.refresh(true);
@@ -548,23 +571,28 @@ export function createMachine(
       root.dataset.ready = "true";
     },
     /**
-     * Play the pass in `seconds`, or with the guide's stops; `onEnd()` is called when the token has
-     * been drawn. The promise is fulfilled when the next pass may come, and by `stop()`.
+     * Play the pass in `seconds`, with the guide's stops, or after a stop at its start (`waits`);
+     * `onEnd()` is called when the token has been drawn. The promise is fulfilled when the next
+     * pass may come, and by `stop()`; it tells whether the guide was not left.
      */
-    play({ seconds = SECONDS, isGuided = false, onEnd = () => {} }) {
-      if (isAtEnd()) moment = 0;
-      shown.isOpen = false;
-      stops = isGuided ? stopsOf(phases) : null;
+    play({ seconds, isGuided = false, waits = false, onEnd }) {
+      stops = waits ? [0] : isGuided ? stopsOf(phases) : null;
       const whole = phases.reduce((sum, phase) => sum + secondsOf(phase, pass), 0);
       pace = whole / seconds;
       return new Promise((resolve) => {
         playing = { resolve, onEnd };
-        go();
+        if (waits) setMode();
+        else go();
       });
     },
     stop() {
       pause();
       finish();
+    },
+    /** Whether a text is being written, of which the passes are shown. */
+    set writing(is) {
+      isWriting = is;
+      setMode();
     },
     heads,
     tables: zoom.sheet,

@@ -2,7 +2,7 @@
 
 import { postJson } from "./api.js";
 import { changes, chip, partName, requestNext, state } from "./state.js";
-import { showError, writeAgain } from "./story.js";
+import { setStatus, showError, writeAgain } from "./story.js";
 import { $, button, element, formatNumber, percent, rovingFocus } from "./view.js";
 
 const probability = ({ next }, token) => Math.exp(next.find(({ id }) => id === token).logprob);
@@ -15,6 +15,7 @@ export async function toggle(key) {
   if (!off.delete(key)) off.add(key);
   state.off = off;
   markCells();
+  setStatus("Writing…");
   await writeAgain().catch(showError);
 }
 
@@ -77,7 +78,10 @@ async function showEffects() {
       const without = changes(new Set([...state.off, cell.dataset.part]));
       const body = { ...requestNext(context, [token], without), include: [] };
       const effect = probability(await postJson("api/inspect", body), token) - before;
-      if (mine !== shown) return;
+      if (mine !== shown) {
+        $("effects-says").textContent = "Not finished: another token is shown.";
+        return;
+      }
       effects.push(effect);
       const points = `${effect >= 0.0005 ? "+" : ""}${formatNumber(100 * effect, 1)}`;
       cell.textContent = points;
@@ -96,7 +100,7 @@ async function showEffects() {
       ` (${percent(before)}) changes by so many percentage points.`,
     );
   } finally {
-    $("all-off").disabled = false;
+    $("all-off").disabled = Boolean(state.running);
   }
 }
 

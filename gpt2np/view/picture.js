@@ -5,7 +5,7 @@ import { createMachine } from "./machine.js";
 import { toggle } from "./parts.js";
 import { usePrompt } from "./prompt.js";
 import { changes, isTreeOfPrompt, state } from "./state.js";
-import { choose, writeOn } from "./story.js";
+import { choose } from "./story.js";
 import { $ } from "./view.js";
 
 /** Continue with a token of the answer that the picture shows. */
@@ -18,6 +18,6 @@ async function pick(id) {
 export const machine = createMachine($("machine"), {
   onPick: pick,
   onSwitch: (part) => toggle(part),
-  onNext: () => writeOn(),
+  onRun: () => $("generate").focus({ preventScroll: true }),
   source: serverSource({ model: () => state.model.id, changes: () => changes() }),
 });

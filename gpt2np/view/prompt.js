@@ -16,9 +16,9 @@ import {
   stop,
 } from "./story.js";
 import { Tree } from "./tree.js";
-import { $, counted, element, find } from "./view.js";
+import { $, counted, element } from "./view.js";
 
-const REST = "The model adds one token. Press Next and watch.";
+const REST = "The model adds one token: a word or a piece of one. Press Write.";
 
 let typed = 0; // the number of the latest request
 
@@ -38,7 +38,7 @@ export async function showPrompt() {
       setStatus(
         "The text ends in a space. GPT-2’s words begin with theirs, so leave this one out.",
       );
-    await showPass(ids, null, { isOpen: true, says: REST });
+    await showPass(ids, null, { isOpen: true, says: [REST] });
   } catch (error) {
     showError(error);
   }
@@ -58,7 +58,8 @@ export async function usePrompt() {
 /** Show the prompt as a text to be typed. */
 function editPrompt() {
   $("write-form").dataset.mode = "prompt";
-  for (const id of ["story", "intact", "story-name", "retry", "edit", "guide"]) $(id).hidden = true;
+  for (const id of ["story", "intact", "intact-name", "story-name", "retry", "edit"])
+    $(id).hidden = true;
   $("generate").textContent = "Write ▷";
   $("prompt").hidden = false;
   $("prompt").focus();
@@ -121,7 +122,6 @@ export function startPrompt() {
     if (!isSubmit) return;
     event.preventDefault();
     $("write-form").requestSubmit();
-    find(".forth").focus(); // the prompt is hidden while a text is written
   });
   $("edit").addEventListener("click", editPrompt);
   $("examples").append(

@@ -52,5 +52,5 @@ function show(values, ids) {
     return [" ", chipElement(texts[i], ids[i]), " ", dataElement(values[i], share)];
   });
   const own = chipElement(texts.at(-1), ids.at(-1));
-  $("glow-says").replaceChildren("Gold made ", own, " likelier, dots less:", ...said);
+  $("glow-says").replaceChildren("Lines made ", own, " likelier, dots less:", ...said);
 }

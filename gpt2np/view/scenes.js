@@ -511,16 +511,11 @@ export function tokenScene({ id }, { colors, width, height, data }) {
   const listed = nearest.slice(0, count);
   const kept = steps.length <= count ? steps : [steps[0], ...steps.slice(1 - count)];
   return {
-    says: ["Tokens used alike have embeddings that point in similar directions."],
+    says: ["Tokens that are used alike have similar numbers."],
     items: [
-      label(
-        `embedding of ${name}, token ${id}: ${vector.length} numbers, ${rangeOf(vector)}`,
-        0,
-        0,
-        width,
-      ),
-      label("nearest embeddings, by cosine", 0, top, left),
-      label("how its bytes merge, with the rank of each pair", left + 8, top, width - left - 8),
+      label(`${name} as ${vector.length} numbers, ${rangeOf(vector)}`, 0, 0, width),
+      label("similar tokens", 0, top, left),
+      label("how its letters join", left + 8, top, width - left - 8),
       ...listed.map(({ id: other, cosine }, i) => ({
         ...{ x: 0, y: y(i), w: left * 0.55, h: ROW - 3, to: { kind: "token", id: other } },
         ...{ name: "word", text: textOf(other) },

@@ -4,12 +4,30 @@ import { strongest } from "./pass.js";
 import { clamp, ease } from "./view.js";
 
 export const CELLS = 48; // of a strip
-// Of the heads: no gray, which is for parts that are off, and no blue and orange as of the strips.
+// The hue, saturation and lightness of each head: no gray, which is for parts that are off, no blue,
+// orange and green, which say what a number is.
 const HEADS = [
-  ...["#00895e", "#c2559a", "#8a5cd0", "#b8860b", "#0090a8", "#c0392b"],
-  ...["#5f8f00", "#e0709c", "#5b57c7", "#8c5a2b", "#2aa9a0", "#a03c78"],
+  ...[
+    [322, 58, 52],
+    [262, 58, 58],
+    [188, 85, 33],
+    [24, 45, 38],
+    [352, 65, 50],
+    [292, 55, 42],
+  ],
+  ...[
+    [340, 65, 66],
+    [246, 45, 46],
+    [176, 50, 44],
+    [310, 45, 66],
+    [8, 38, 54],
+    [276, 60, 74],
+  ],
 ];
-export const headColor = (head) => HEADS[head % HEADS.length];
+export function headColor(head, isDark = false) {
+  const [hue, saturation, lightness] = HEADS[head % HEADS.length];
+  return `hsl(${hue} ${saturation}% ${lightness + (isDark ? (75 - lightness) * 0.8 : 0)}%)`;
+}
 const LEAST = 0.03; // a smaller weight gets no arc
 
 /** The moments of a pass: the embedding, attention and MLP of each block, the answer, the draw. */
@@ -256,7 +274,12 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     context.stroke();
     context.globalAlpha = 1;
   };
+  context.fillStyle = colors.rule; // where the vectors will be
   for (const line of lines) {
+    for (let k = 0; k <= layers; k++) {
+      context.globalAlpha = 0.4;
+      context.fillRect(place.stop(k) - strip / 2, place.y(line) - thickness / 2, strip, thickness);
+    }
     drawLine(line, place.stop(0), place.stop(layers), colors.rule, 1, 1);
     drawLine(line, 0, traveler, colors.soft, line === view.line ? 2 : 1, looked(line));
   }
@@ -271,6 +294,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   function drawVectors(line) {
     const y = place.y(line);
     const opacity = line === view.line || line === last ? 1 : 0.75;
+    if (!moment) return;
     if (moment < 1) {
       // what and where slide together
       const f = ease(moment * 1.25);
@@ -304,20 +328,32 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     for (let head = 0; head < pass.n_head; head++) {
       if (view.head !== null && view.head !== head) continue;
       const isOff = view.off.has(`${each},${head}`);
-      context.strokeStyle = context.fillStyle = isOff ? colors.soft : headColor(head);
+      context.strokeStyle = context.fillStyle = isOff
+        ? colors.soft
+        : headColor(head, colors.isDark);
       context.setLineDash(isOff ? [3, 3] : []);
       for (const line of lines) {
         if (line !== view.line && !isNow) continue; // what is over stays for one line only
-        for (const arc of arcsOf(pass, place, each, head, line)) draw(arc, line === view.line);
+        for (const arc of arcsOf(pass, place, each, head, line))
+          draw(arc, line === view.line, named(head, arc.key));
       }
     }
     context.globalAlpha = 1;
     context.setLineDash([]);
 
-    function draw({ weight, points }, isLooked) {
-      context.globalAlpha =
-        (isLooked ? 0.35 + 0.6 * weight : 0.05 + 0.2 * weight) * (isNow ? 1 : 0.75);
-      context.lineWidth = Math.max(0.5, weight * Math.min(9, place.pitch * 0.34));
+    /** Whether the sentence is about this arc: the others are pale then. */
+    function named(head, key) {
+      if (view.named?.layer !== each) return null;
+      return view.named.head === head && view.named.key === key;
+    }
+
+    function draw({ weight, points }, isLooked, isNamed) {
+      const pale = isNow ? 0.04 + 0.1 * weight : 0;
+      const plain = (0.35 + 0.6 * weight) * (isNow ? 1 : 0.75);
+      const own = isNamed === null ? plain : isNamed ? 1 : 0.15 + 0.2 * weight;
+      context.globalAlpha = Math.min(1, (isLooked ? own : pale) * (colors.isDark ? 1.4 : 1));
+      const width = weight * Math.min(9, place.pitch * 0.34);
+      context.lineWidth = Math.max(isLooked && isNamed ? 3 : 0.5, width);
       const [x, y] = flow(context, points, isNow ? ease(f * 1.3) : 1);
       if (!isNow || !isLooked) return;
       context.globalAlpha = 0.9;
@@ -332,9 +368,8 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     for (const line of lines) {
       if (line !== view.line && !isNow) continue;
       for (const dot of neuronsOf(pass, place, view, each, line)) {
-        const color = dot.activation < 0 ? colors.orange : colors.gold;
         context.globalAlpha = Math.min(1, looked(line) * (0.25 + 0.75 * flash));
-        context.fillStyle = dot.isOff ? colors.soft : color;
+        context.fillStyle = dot.isOff ? colors.soft : colors.ink;
         context.beginPath();
         context.arc(dot.x, dot.y, Math.max(0.6, (0.6 + 0.4 * flash) * dot.radius), 0, 7);
         context.fill();

@@ -11,6 +11,7 @@ import {
   allIds,
   askNext,
   changes,
+  chip,
   idsOf,
   isEnd,
   isTreeOfPrompt,
@@ -26,6 +27,7 @@ import {
   $,
   counted,
   element,
+  find,
   percent,
   rovingFocus,
   showList,
@@ -57,9 +59,11 @@ export function setBusy(controller) {
   const hasText = Boolean(state.tree) && isTreeOfPrompt();
   $("write-form").dataset.mode = hasText || controller ? "story" : "prompt";
   $("generate").textContent = controller ? "Stop" : hasText ? "Write on ▷" : "Write ▷";
+  $("generate").classList.toggle("primary", !controller);
   for (const id of ["retry", "edit"]) $(id).hidden = Boolean(controller) || !hasText;
-  $("guide").hidden = Boolean(controller) || !hasText;
   $("prompt").hidden = hasText || Boolean(controller);
+  $("all-off").disabled = Boolean(controller);
+  machine.writing = Boolean(controller);
 }
 
 // ---- the text
@@ -115,10 +119,13 @@ export function differences(ids, others) {
 const keyOf = ({ id, logprob, isGiven, isChanged, text, isLast }) =>
   `${id} ${logprob} ${isGiven} ${isChanged} ${text} ${text === "·" && isLast}`;
 
+const offNames = () => [...state.off].map(partName).join(", ");
+
 export function renderStory() {
   const isShown = isTreeOfPrompt() && Boolean(state.tree);
   $("story").hidden = !isShown;
-  $("intact").hidden = $("story-name").hidden = !isShown || !state.intact;
+  for (const id of ["intact", "intact-name", "story-name"])
+    $(id).hidden = !isShown || !state.intact;
   if (!isShown) return;
   const [ids, intact] = [allIds(), state.intact && idsOf(state.intact)];
   const isDone = state.intact && !state.running;
@@ -128,12 +135,12 @@ export function renderStory() {
   if (state.intact) {
     const lost = isDone ? differences(intact, ids) : [];
     const before = nodesOf(state.intact, lost);
-    showList($("intact-text"), before, keyOf, (node) => {
+    showList($("intact"), before, keyOf, (node) => {
       const text = node.text === "·" && !node.isLast ? "" : visible(node.text);
       return element("span", { class: node.isChanged ? "changed" : "" }, text);
     });
-    const names = [...state.off].map(partName).join(", ");
-    $("story-name").textContent = `Without ${names}`;
+    const marks = element("span", { class: "changed" }, "marked: it differs");
+    $("story-name").replaceChildren(`Without ${offNames()} · `, isDone ? marks : "writing…");
   }
   markPinned();
   save();
@@ -172,6 +179,15 @@ export async function pin(index) {
   await showPass(context, token);
 }
 
+/** What the settings do before the draw. */
+function drawTitle() {
+  const { temperature, top_k, top_p } = readSettings();
+  if (!temperature) return "The likeliest one is taken";
+  if (temperature > 1) return "Unlikely ones get more, then chance picks";
+  const isSharper = temperature < 1 || top_k || top_p < 1;
+  return isSharper ? "Likely ones get more, then chance picks" : "Chance picks";
+}
+
 let asked = 0; // the number of the latest pass to show
 
 /** Hide the picture; a pass that is on its way comes too late. */
@@ -195,12 +211,9 @@ export async function showPass(context, token, options = {}) {
     () => number === asked && $("machine").removeAttribute("aria-busy"),
   );
   if (number !== asked) return null;
-  const { temperature, top_k, top_p } = readSettings();
-  const filters = [`temperature ${temperature}`, top_k && `top-k ${top_k}`];
-  if (top_p < 1) filters.push(`top-p ${top_p}`);
   machine.show(described, {
     token,
-    title: `With ${filters.filter(Boolean).join(", ")}`,
+    title: drawTitle(),
     picks: !isTreeOfPrompt() || context.length >= state.tree.ids.length, // the prompt stays
     off: state.off,
     was: intact?.next,
@@ -268,6 +281,7 @@ function writeToken(token, draw) {
 /** Play the passes of the tokens as they come, the first slowly, and write each. */
 async function playTokens(ahead, seed, signal, isQuick) {
   let following = null;
+  let isGuided = false; // and nobody has left the guide
   for (let i = 0; ; i++) {
     const token = await ahead.next();
     if (!token || signal.aborted) return i;
@@ -275,11 +289,17 @@ async function playTokens(ahead, seed, signal, isQuick) {
     const draw = { seed, n_drawn: i };
     const seconds = isQuick ? 0 : (SECONDS[i] ?? 0);
     if (seconds) {
-      await showPass(context, token.id, { draw, plays: true });
-      const isGuided = guides && i === 0;
+      const waits = isGuided && i === 1;
+      const joined = waits && chip(state.current.id, context.slice(0, -1));
+      const says = waits && [joined, " joins the rows. Now all starts again. Press Next."];
+      await showPass(context, token.id, { draw, plays: true, says });
       const onEnd = () => !signal.aborted && writeToken(token, draw);
-      if (!signal.aborted) await machine.play({ seconds, isGuided, onEnd });
-      if (isGuided && !signal.aborted) guides = false;
+      if (signal.aborted) return i;
+      const first = { isGuided: guides && i === 0, waits };
+      const played = machine.play({ ...{ seconds, onEnd }, ...first });
+      if (first.isGuided || waits) find(".forth").focus({ preventScroll: true });
+      isGuided = await played;
+      if (i === 0 && !signal.aborted) guides = false;
     } else {
       writeToken(token, draw);
       following ??= showPass(context, token.id, { draw }).finally(() => (following = null));
@@ -288,11 +308,12 @@ async function playTokens(ahead, seed, signal, isQuick) {
   }
 }
 
-function sayWritten(n, seed, reason) {
+function sayWritten(n, reason) {
   const isFull = allIds().length > state.model.n_positions - 1;
   const why =
     reason === "stop" ? " The model ended the text." : isFull ? " The context is full." : "";
-  setStatus(`${counted(n, "token")} written with seed ${seed}.${why}`);
+  const how = state.off.size ? ". Only the marked ones differ." : ". Greener: likelier. Press one.";
+  setStatus(`${counted(n, "token")} written${how}${why}`);
 }
 
 /**
@@ -321,11 +342,11 @@ async function writeText(start, count, seed, isQuick) {
   const ahead = readAhead(streamCompletion(body, signal));
   signal.addEventListener("abort", () => machine.stop());
   renderStory();
-  setStatus("");
+  setStatus(isQuick ? "Writing…" : "");
   let error = null;
   try {
     const n = await playTokens(ahead, seed, signal, isQuick);
-    if (!signal.aborted) sayWritten(n, seed, ahead.reason());
+    if (!signal.aborted) sayWritten(n, ahead.reason());
   } catch (thrown) {
     error = thrown;
   }
@@ -389,14 +410,18 @@ export async function writeAgain() {
     state.intact = null;
     return goTo(intact, state.pinned ?? undefined);
   }
-  const off = state.off;
   const { start, count, seed } = state.lastRun ?? {
     start: state.tree.root,
     ...{ count: readSettings().max_tokens, seed: seedAt(0) },
   };
   if (!state.intact) {
+    const off = state.off;
     state.off = new Set();
-    if (state.current === start) await write(start, count, seed, true);
+    if (state.current === start) {
+      const first = write(start, count, seed, true);
+      setStatus("Writing the text with all parts first…");
+      await first;
+    }
     state.intact = state.current;
     state.off = off;
   }
@@ -431,8 +456,4 @@ export function startStory() {
     else writeOn();
   });
   $("retry").addEventListener("click", retry);
-  $("guide").addEventListener("click", () => {
-    if (state.running || machine.pass === null) return;
-    machine.play({ isGuided: true });
-  });
 }

@@ -1,6 +1,6 @@
 // What the picture shows at each moment, in a sentence of at most twelve words.
 
-import { chipOf, lineChipOf, nextChipOf } from "./numbers.js";
+import { lineChipOf, nextChipOf } from "./numbers.js";
 import { dataElement, shareElement } from "./view.js";
 
 export const phaseName = ({ kind, layer }) =>
@@ -19,39 +19,45 @@ export function stopsOf(phases) {
 }
 
 function sayDraw(pass, { token, drawn }) {
-  if (token === null) return ["A random number picks one of these tokens."];
+  if (token === null) return ["A random number picks one of these."];
   const own = pass.next.find(({ id }) => id === token);
   const chip = nextChipOf(pass, token);
   if (own?.sampled === 1) return [chip, " has the whole ruler: nothing is left to chance."];
   if (drawn === null)
     return [chip, " came next", ...(own ? [": ", shareElement(own.sampled)] : []), "."];
   const number = dataElement(drawn, drawn.toFixed(3));
-  return ["The random number ", number, " falls on ", chip, ". It is written."];
+  return ["Chance picks ", number, ": that is ", chip, ". It is written."];
 }
 
 /** `guided`: all blocks after the first share a sentence. */
 export function sentence(pass, { kind, layer }, line, shown, guided) {
   const chip = lineChipOf(pass, line);
   const n = (count) => count.toLocaleString("en");
-  if (kind === "embed") return [`Each token becomes a row of ${n(pass.n_embd)} numbers.`];
+  if (kind === "embed") {
+    const next = guided ? " Press Next." : "";
+    return [`Each token becomes ${n(pass.n_embd)} numbers, learned from many texts.${next}`];
+  }
   if (guided && layer) {
     const blocks = pass.n_layer === 2 ? "Block 1 does" : `Blocks 1 to ${pass.n_layer - 1} do`;
-    return [`${blocks} the same again, with other numbers.`];
+    return [`${blocks} the same, with other heads and neurons.`];
   }
   if (kind === "attention") {
     const look = pass.strongestLook(layer, line);
     if (!look) return [chip, " has no token before it to look back at."];
-    const share = shareElement(look.weight);
-    const by = ` (head ${look.head}).`;
-    return [chip, " looks back most at ", lineChipOf(pass, look.key), ": ", share, by];
+    const key = lineChipOf(pass, look.key);
+    return [
+      "One head of ",
+      chip,
+      " looks back most at ",
+      key,
+      ": ",
+      shareElement(look.weight),
+      ".",
+    ];
   }
-  if (kind === "mlp") {
-    const [{ neuron }] = pass.neurons(layer, line);
-    return [`${n(pass.n_inner)} neurons answer to `, chip, ` alone; number ${neuron} most.`];
-  }
+  if (kind === "mlp")
+    return [`Then ${n(pass.n_inner)} neurons react to `, chip, "; the dots are the strongest."];
   if (line < pass.count - 1) return ["Only the last row predicts. This is the row of ", chip, "."];
   if (kind === "draw") return sayDraw(pass, shown);
-  const [best] = pass.next;
-  const share = shareElement(Math.exp(best.logprob));
-  return ["The last row ranks all tokens: first ", chipOf(pass, best.id), ", ", share, "."];
+  return ["The last row tells how likely each token comes next."];
 }

@@ -51,7 +51,7 @@ async function loadLevel(level, pass, source) {
  * Let the user go into a picture. `host` has `canvas`, `picture` (its element), `crumbs`,
  * `say(nodes)`, `model` (the scene of the whole model),
  * `context()` (of the scenes: pass, line, colors, width, height, off), `lookAt(line)` and
- * `setLine(line)`, `source`,
+ * `setLine(line)`, `mayEnter()`, `source`,
  * `actions(level)` (buttons beside the path) and `onChange(level)`.
  */
 export function createZoom(host) {
@@ -153,6 +153,7 @@ export function createZoom(host) {
 
   /** Show another path. */
   async function enter(next) {
+    if (next.length && !host.mayEnter()) return;
     const mine = ++loads;
     const { pass } = host.context();
     const level = next.at(-1);
@@ -228,14 +229,19 @@ export function createZoom(host) {
     tip.hidden = !found?.says;
     tip.replaceChildren(...(found?.says ?? []));
     const { left, top, width, height } = picture.getBoundingClientRect();
-    tip.classList.toggle("left", event.clientX > left + width / 2); // never over what it is about
-    tip.classList.toggle("above", event.clientY > top + height / 2);
+    const [x, y] = [event.clientX - left, event.clientY - top];
+    const [isRight, isLow] = [x > width / 2, y > height / 2]; // beside the pointer, inside
+    Object.assign(tip.style, {
+      ...{ left: isRight ? "" : `${x + 14}px`, right: isRight ? `${width - x + 14}px` : "" },
+      ...{ top: isLow ? "" : `${y + 14}px`, bottom: isLow ? `${height - y + 14}px` : "" },
+    });
     const cursor = found?.part ? "pointer" : found?.to ? "zoom-in" : "default";
     canvas.style.cursor = layer.style.cursor = cursor;
   }
 
   function enterAt(event) {
     const found = at(event);
+    tip.hidden = true;
     if (found?.part) host.press(found.part);
     if (found?.line !== undefined) host.setLine(found.line);
     if (found?.to) enter(pathOf(found.to));
@@ -279,6 +285,9 @@ export function createZoom(host) {
     },
     get isInside() {
       return path.length > 0;
+    },
+    get isToken() {
+      return path[0]?.kind === "token";
     },
   };
 }
