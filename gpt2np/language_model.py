@@ -24,7 +24,6 @@ from gpt2np.generation.complete import complete
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
 from gpt2np.generation.drafts import DraftSource
-from gpt2np.generation.notices import given_notice
 from gpt2np.generation.options import GenerationOptions, Options
 from gpt2np.generation.request import (
     Prompt,
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
     from gpt2np.runtime.hooked_context import Hook
 
 __all__ = ["Completion", "LanguageModel", "Prompt", "TextStream"]
-
-_MAX_PADDING = 127  # unused ids at most, if V is padded to a multiple of 128
 
 
 class LanguageModel:
@@ -168,8 +165,6 @@ class LanguageModel:
             defaults=config.options,
             eos_token_ids=config.eos_token_ids,
         )
-        if tokenizer is not None:
-            _warn_of_ids_without_text(lm)
         lm.folder = lm.draft_source.folder = source.path
         lm.model.processes = processes
         lm.use_draft(draft)
@@ -395,10 +390,6 @@ class LanguageModel:
                 inputs.append(encode_scored(self.tokenizer, item, "text", allowed_special))
         given_ids = list(encode_scored(self.tokenizer, given, "given", allowed_special))
         warn_of_special(self.tokenizer, [given, *texts], allowed_special)
-        if isinstance(given, str):
-            plain = [item for item in texts if isinstance(item, str)]
-            if notice := given_notice(given, plain):
-                warnings.warn(notice, stacklevel=2)
         prefixes = [scoring_prefix(self, ids, given_ids, from_end_of_text) for ids in inputs]
         hook = take_callbacks({"interventions": interventions}).interventions
         with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
@@ -435,13 +426,6 @@ class LanguageModel:
         call = prepare_call(self, options, changes)
         warn_of_special(self.tokenizer, [prompt], call.allowed_special)
         return prepare_request(self, prompt, call)
-
-
-def _warn_of_ids_without_text(lm: LanguageModel) -> None:
-    n_tokens, n_ids = lm.tokenizer.vocab_size, lm.model.config.vocab_size
-    if n_ids - n_tokens > _MAX_PADDING:
-        tokens = f"{n_ids} token ids, but the tokenizer only {n_tokens}"
-        warnings.warn(f"{lm.name} has {tokens}; the other ids have no text", stacklevel=3)
 
 
 def language_model_fingerprint(lm: LanguageModel) -> str:

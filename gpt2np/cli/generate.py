@@ -18,9 +18,8 @@ from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_arguments, add_special_argument, read_prompt
 from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.generation.complete import join_continuations
-from gpt2np.generation.completion import Completion
+from gpt2np.generation.completion import Completion, prompt_notice
 from gpt2np.generation.completion_json import completion_as_json
-from gpt2np.generation.notices import prompt_notice
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.streaming import TextStream
 from gpt2np.language_model import LanguageModel

@@ -6,7 +6,6 @@ request                        from the arguments of `generate` to a request
 completion, complete           results; from requests to results
 sequence, scheduler            sequences that run in batches, one forward pass per step
 prefix, token_healing          where a prompt begins, computed once; where a prompt ends
-notices                        advice on the space after a prompt
 detokenizer                    decoding of token ids to text as they arrive, up to a stop string
 stop_regex                     stop regexes
 streaming, async_engine        streams of text; streams for asyncio and the server

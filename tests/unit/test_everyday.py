@@ -52,43 +52,6 @@ def test_a_prompt_that_ends_in_a_space(lm):
     assert "space" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("prompt", "choice", "is_told"),
-    [
-        ("Was it a fox?", "yes", True),
-        ("It was", "5", True),
-        ("Was it a fox?", " yes", False),
-        ('He said "', "yes", False),
-        ("Question?\n", "yes", False),
-        ("好", "吗", False),
-        ("", "yes", False),
-    ],
-)
-def test_a_choice_without_its_space(lm, prompt, choice, is_told):
-    notice = lm.generate(prompt, choices=[" no", choice]).notice
-    told = f"no space separates the prompt from {choice!r}; give {' ' + choice!r}"
-    assert notice == (told if is_told else None)
-
-
-@pytest.mark.parametrize(
-    ("given", "texts", "told"),
-    [
-        ("The king", [" was", "was"], "no space separates `given` from 'was'; give ' was'"),
-        (
-            "The king ",
-            "was",
-            "`given` ends in a space; move the space to `text`: GPT-2's words begin with theirs",
-        ),
-        ("The king", " was", None),
-        ("", "was", None),
-        ("The king", [256], None),
-    ],
-)
-def test_a_scored_text_without_its_space(lm, given, texts, told, recwarn):
-    lm.score(texts, given=given)
-    assert [str(warning.message)[: len(told or "")] for warning in recwarn] == [told] * bool(told)
-
-
 def test_str_of_a_completion_is_its_text(lm):
     completion = lm.generate("Once upon a time", max_new_tokens=5, seed=1)
     assert str(completion) == completion.text != ""

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import pkgutil
-import warnings
 
 import pytest
 
@@ -14,7 +13,6 @@ from gpt2np import (
     InvalidArgumentError,
     LanguageModel,
 )
-from gpt2np.cli.main import run
 
 
 @pytest.fixture
@@ -118,14 +116,3 @@ def test_every_module_is_an_attribute():
     missing = {name for name, need in needs.items() if not importlib.util.find_spec(need)}
     for name in {module.name for module in pkgutil.iter_modules(gpt2np.__path__)} - missing:
         assert getattr(gpt2np, name).__name__ == f"gpt2np.{name}"
-
-
-def test_a_tokenizer_with_fewer_tokens_is_told(tmp_path, bundled):
-    (tmp_path / "few.txt").write_text("the fox and the king " * 50)
-    options = ["--vocab-size", "260", "--out", str(tmp_path / "few")]
-    assert run(["train-tokenizer", str(tmp_path / "few.txt"), *options]) == 0
-    with pytest.warns(UserWarning, match="bundled has 4096 token ids, but the tokenizer only"):
-        gpt2np.load("bundled", tokenizer=tmp_path / "few")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        gpt2np.load("bundled", tokenizer=bundled)

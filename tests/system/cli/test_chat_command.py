@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import select
 import signal
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import time
 
 import pytest
-from helpers.command_line import run_here
 from helpers.patched_cli import slow_model
 
 fcntl, pty, termios = map(pytest.importorskip, ("fcntl", "pty", "termios"))
@@ -191,23 +189,6 @@ class TestFromAPipe:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 130 and b"Traceback" not in stderr
-
-    @pytest.mark.parametrize(
-        ("arguments", "code", "told"),
-        [
-            (["--system", "x"], 2, "bundled has no chat template; a system message needs one"),
-            (["--chat-template", "/nowhere"], 1, "cannot read /nowhere: No such file"),
-            (["--temperature", "-1"], 2, "--temperature is -1"),
-            (["--top-p", "x"], 2, "--top-p: invalid float value"),
-            (["--num-beams", "3"], 2, "unrecognized option '--num-beams'"),
-            (["bundled"], 2, "unrecognized argument 'bundled'"),
-        ],
-    )
-    def test_bad_options(self, arguments, code, told):
-        result = run_here("chat", *BUNDLED, *arguments, stdin="The king\n")
-        last = result.stderr.splitlines()[-1]
-        assert result.returncode == code and re.search(told, last), last
-        assert last.startswith("gpt2np chat: error: ") and result.stdout == ""
 
     def test_without_jinja2(self, tmp_path):
         (tmp_path / "jinja2.py").write_text("raise ImportError")
