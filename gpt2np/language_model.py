@@ -31,12 +31,12 @@ from gpt2np.generation.request import (
     encode_prompt,
     encode_scored,
     prepare_call,
-    prepare_request,
     resolve_options,
     scoring_prefix,
     take_callbacks,
     text_and_ids,
     warn_of_special,
+    with_prompt,
 )
 from gpt2np.generation.streaming import TextStream, start_streams
 from gpt2np.hub import find_model
@@ -269,7 +269,7 @@ class LanguageModel:
         call = prepare_call(self, options, changes)
         for i, prompt in enumerate(texts):
             with errors_at(f"prompt {i + 1} of {len(texts)}: " if len(texts) > 1 else ""):
-                request = prepare_request(self, prompt, call, i * call.options.num_return_sequences)
+                request = with_prompt(self, call, prompt, i * call.options.num_return_sequences)
             requests.append(request)
         warn_of_special(self.tokenizer, texts, call.allowed_special)
         return complete(self.model, requests, progress)
@@ -425,7 +425,7 @@ class LanguageModel:
         """Resolve the arguments of `generate` into a request, for `complete` or `start_streams`."""
         call = prepare_call(self, options, changes)
         warn_of_special(self.tokenizer, [prompt], call.allowed_special)
-        return prepare_request(self, prompt, call)
+        return with_prompt(self, call, prompt)
 
 
 def language_model_fingerprint(lm: LanguageModel) -> str:

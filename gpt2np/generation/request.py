@@ -1,7 +1,7 @@
 """From a call of `generate` to requests: options, callbacks and constraint once, then each prompt.
 
 call = prepare_call(lm, None, {"max_new_tokens": 20})
-requests = [prepare_request(lm, prompt, call) for prompt in prompts]
+requests = [with_prompt(lm, call, prompt) for prompt in prompts]
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Request:
     """A prompt and how to continue it.
 
     Attributes:
-        ids: token ids of the prompt, including the prefix; at least one.
+        ids: token ids of the prompt, including the prefix; without ids, see `prepare_call`.
         options: the options, with the seed set, and with the ids of `bad_words`.
         eos_token_ids: token ids that end a text.
         text: the text of the prompt.
@@ -55,6 +55,8 @@ class Request:
         constraint: the constraint of the options or of the caller, in its initial state.
         callbacks: the caller's functions.
         prefix: the precomputed start of the prompt, if any.
+        allowed_special: special tokens of the prompt's text that become single tokens; see
+            `LanguageModel.generate`.
         draft_source: starts the draft of each continuation; None for no draft tokens.
         model_name: the name of the language model.
         index: the index of the continuation among all continuations of the call, from 0.
@@ -70,6 +72,7 @@ class Request:
     constraint: Constraint | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
     prefix: Prefix | None = None
+    allowed_special: Any = None
     draft_source: DraftSource | None = None
     model_name: str = "model"
     index: int = 0
@@ -108,28 +111,8 @@ class Model(Protocol):
     draft_source: DraftSource
 
 
-@dataclass(frozen=True)
-class Call:
-    """The arguments of a call of `generate`, without the prompt.
-
-    Attributes:
-        options: the options, with the seed set, and with the ids of `bad_words`.
-        callbacks: the caller's functions.
-        constraint: the constraint of the options or of the caller, in its initial state.
-        prefix: the precomputed start of all prompts, if any.
-        allowed_special: special tokens of a prompt's text that become single tokens; see
-            `LanguageModel.generate`.
-    """
-
-    options: GenerationOptions
-    callbacks: Callbacks
-    constraint: Constraint | None
-    prefix: Prefix | None
-    allowed_special: Any
-
-
-def prepare_call(lm: Model, options: GenerationOptions | None, arguments: Any) -> Call:
-    """Resolve the keyword arguments of `LanguageModel.generate`.
+def prepare_call(lm: Model, options: GenerationOptions | None, arguments: Any) -> Request:
+    """Resolve the keyword arguments of `LanguageModel.generate` to a request without a prompt.
 
     Raises:
         InvalidArgumentError: an argument is out of its range, or two contradict each other.
@@ -141,18 +124,31 @@ def prepare_call(lm: Model, options: GenerationOptions | None, arguments: Any) -
     resolved = resolve_options(lm.defaults if options is None else options, given)
     _check_callbacks(resolved, callbacks)
     resolved = _encode_bad_words(lm.tokenizer, resolved)
-    constraint = _constraint(lm, resolved, callbacks.constraint)
-    return Call(resolved, callbacks, constraint, prefix, allowed_special)
+    has_draft = resolved.draft == "auto" and resolved.max_new_tokens > 1
+    return Request(
+        (),
+        resolved,
+        lm.eos_token_ids,
+        tokenizer=lm.tokenizer,
+        constraint=_constraint(lm, resolved, callbacks.constraint),
+        callbacks=callbacks,
+        prefix=prefix,
+        allowed_special=allowed_special,
+        draft_source=lm.draft_source
+        if has_draft and resolved.num_beams == 1 and not callbacks.interventions
+        else None,
+        model_name=lm.name,
+    )
 
 
-def prepare_request(lm: Model, prompt: Prompt, call: Call, n_before: int = 0) -> Request:
+def with_prompt(lm: Model, call: Request, prompt: Prompt, n_before: int = 0) -> Request:
     """Return the request for a prompt, which follows `n_before` continuations of the same call.
 
     Raises:
         ContextLengthError: the prompt is longer than the model's context.
         InvalidArgumentError: the prompt is neither text nor token ids.
     """
-    options, callbacks = call.options.with_seed((call.options.seed or 0) + n_before), call.callbacks
+    options = call.options.with_seed((call.options.seed or 0) + n_before)
     text, ids = _read_prompt(lm, prompt, call)
     constraint, n_healed = _within(lm, options, call.constraint, len(ids)), 0
     if options.token_healing:
@@ -160,23 +156,8 @@ def prepare_request(lm: Model, prompt: Prompt, call: Call, n_before: int = 0) ->
 
         ids, healing = heal(lm.tokenizer, ids, lm.bos_token_id, lm.model.config.vocab_size)
         constraint, n_healed = healing, len(healing.text) if healing else 0
-    has_draft = options.draft == "auto" and options.max_new_tokens > 1
-    return Request(
-        ids,
-        options,
-        eos_token_ids=lm.eos_token_ids,
-        text=text,
-        tokenizer=lm.tokenizer,
-        constraint=constraint,
-        callbacks=callbacks,
-        prefix=call.prefix,
-        draft_source=lm.draft_source
-        if has_draft and options.num_beams == 1 and not callbacks.interventions
-        else None,
-        model_name=lm.name,
-        index=n_before,
-        n_healed=n_healed,
-    )
+    changed = replace(call, ids=ids, options=options, text=text, index=n_before)
+    return replace(changed, constraint=constraint, n_healed=n_healed)
 
 
 def resolve_options(base: GenerationOptions, changes: dict[str, Any]) -> GenerationOptions:
@@ -295,7 +276,7 @@ def _within(
     return within(most) if within and most > 0 else constraint
 
 
-def _read_prompt(lm: Model, prompt: Prompt, call: Call) -> tuple[str, list[int]]:
+def _read_prompt(lm: Model, prompt: Prompt, call: Request) -> tuple[str, list[int]]:
     """Return the text and token ids of prefix + prompt."""
     prefix = call.prefix
     if prefix is not None:
