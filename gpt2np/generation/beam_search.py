@@ -18,7 +18,7 @@ from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.logits_processors import TokenHistory, compute_logits
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob, log_softmax, text_logprobs
-from gpt2np.generation.sequence import start_sequence
+from gpt2np.generation.sequence import new_detokenizer, start_sequence
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache, last_token_indices
 
@@ -171,12 +171,10 @@ def beam_completion(model: GPT2, request: Request) -> Completion:
 
     Each continuation ends before its first stop text. The request has a tokenizer.
     """
-    options, tokenizer, prompt_ids = request.options, request.tokenizer, list(request.ids)
-    assert tokenizer is not None
+    options, prompt_ids = request.options, list(request.ids)
     started = time.perf_counter()
     beams = beam_search(model, request)[: options.num_return_sequences]
-    decoding = tokenizer, options, request.eos_token_ids, request.n_healed
-    results = [_cut_at_stop(beam, StreamingDetokenizer(*decoding)) for beam in beams]
+    results = [_cut_at_stop(beam, new_detokenizer(request)) for beam in beams]
     seconds = time.perf_counter() - started
     prompt_logprobs = _logprobs(model, prompt_ids, options.prompt_logprobs)
     completions = []

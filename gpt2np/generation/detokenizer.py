@@ -76,16 +76,17 @@ class StreamingDetokenizer:
 
     def __init__(
         self,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         options: GenerationOptions,
         eos_token_ids: Collection[int] = (),
         n_skipped: int = 0,
     ) -> None:
         """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`.
 
-        It also skips the first `n_skipped` bytes, which belong to the prompt.
+        It also skips the first `n_skipped` bytes, which belong to the prompt. Without a tokenizer,
+        there is no text.
         """
-        self._decoder = tokenizer.streaming_decoder(n_skipped)
+        self._decoder = tokenizer.streaming_decoder(n_skipped) if tokenizer else None
         self._stop_token_ids = options.stop_token_ids
         self._n_to_pass_over = options.min_new_tokens  # tokens before a stop text counts
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
@@ -122,12 +123,12 @@ class StreamingDetokenizer:
     def push(self, token_id: int) -> None:
         """Add the text of a token id."""
         self._n_to_pass_over -= 1
-        if token_id not in self._skipped_ids:
+        if self._decoder and token_id not in self._skipped_ids:
             self.pieces.append(self._push(self._decoder.push(token_id)))
 
     def finish(self) -> bool:
         """End the text: add the text held back, up to a stop text; return whether there is one."""
-        if not self.is_stopped:
+        if self._decoder and not self.is_stopped:
             rest = self._push(self._decoder.finish())
             self.pieces.append(rest if self.is_stopped else rest + self._matcher.finish())
         return self.is_stopped

@@ -80,20 +80,17 @@ class RunningSequence:
     @property
     def text(self) -> str:
         """The text of `ids`, up to a stop text; "" without a tokenizer."""
-        return self.detokenizer.text if self.detokenizer else ""
+        return self.detokenizer.text
 
     def new_text(self) -> str:
         """Return the text added since the last call; may be empty."""
-        pieces = self.detokenizer.pieces[self.n_read :] if self.detokenizer else []
-        text = "".join(pieces)
+        pieces = self.detokenizer.pieces[self.n_read :]
         self.n_read += len(pieces)
-        return text
+        return "".join(pieces)
 
     @property
     def stop_reason(self) -> str | int | None:
         """See `Completion.stop_reason`."""
-        if self.detokenizer is None:
-            return None
         return self.detokenizer.stop_reason(self.finish_reason, self.ids)
 
     @property
@@ -191,10 +188,9 @@ class RunningSequence:
             logprob = token_logprob(logits, token_id, options.logprobs or 0)
         if self.constraint:
             self.constraint = self.constraint.advance(token_id)
-        if self.detokenizer:
-            self.detokenizer.push(token_id)
+        self.detokenizer.push(token_id)
         reason = self._finish_reason_after(token_id, logits)
-        if reason and self.detokenizer and self.detokenizer.finish():
+        if reason and self.detokenizer.finish():
             reason = "stop"
         self.seconds = time.perf_counter() - self.started
         if logprob:
@@ -213,7 +209,7 @@ class RunningSequence:
             return "eos"
         if token_id in options.stop_token_ids:
             return "stop"
-        if self.detokenizer and self.detokenizer.is_stopped:
+        if self.detokenizer.is_stopped:
             return "stop"
         if self.constraint and self.constraint.complete:
             return "stop"
@@ -237,7 +233,7 @@ class RunningSequence:
         if self.finish_reason is not None:
             return
         with suppress(InvalidArgumentError):  # a stop regex that takes too long
-            if self.detokenizer and self.detokenizer.finish():
+            if self.detokenizer.finish():
                 reason = "stop"
         self.error = error
         self.finish_reason = reason
@@ -250,18 +246,15 @@ class RunningSequence:
         """
         if self.finish_reason is None:
             del self.logprobs[len(self.ids) :]
-            detokenizer = self.detokenizer = new_detokenizer(self.request)
-            if detokenizer:
-                with suppress(InvalidArgumentError):
-                    for token_id in self.ids:
-                        detokenizer.push(token_id)
+            self.detokenizer = new_detokenizer(self.request)
+            with suppress(InvalidArgumentError):
+                for token_id in self.ids:
+                    self.detokenizer.push(token_id)
             self.end("cancelled", error if isinstance(error, Exception) else None)
 
 
-def new_detokenizer(request: Request) -> StreamingDetokenizer | None:
-    """Return a detokenizer of a request's new tokens; None without a tokenizer."""
-    if request.tokenizer is None:
-        return None
+def new_detokenizer(request: Request) -> StreamingDetokenizer:
+    """Return a detokenizer of a request's new tokens."""
     return StreamingDetokenizer(
         request.tokenizer, request.options, request.eos_token_ids, request.n_healed
     )
