@@ -48,14 +48,14 @@ class DraftSource:
         self.draft: GPT2 | NgramTable | Literal["auto"] | None = "auto"
         self.folder: Path | None = None
 
-    def start(self) -> NgramDraft | ModelDraft | None:
+    def start(self) -> NgramDrafter | ModelDrafter | None:
         """Return the draft of one sequence, if there is a source."""
         draft = self.draft
         if isinstance(draft, GPT2):
-            return ModelDraft(self._model, draft)
+            return ModelDrafter(self._model, draft)
         if draft is None or (draft == "auto" and not small_kernels()):
             return None
-        return NgramDraft(lambda: self._auto_table if draft == "auto" else draft)
+        return NgramDrafter(lambda: self._auto_table if draft == "auto" else draft)
 
     @cached_property
     def _auto_table(self) -> NgramTable | None:
@@ -64,7 +64,7 @@ class DraftSource:
         return find_ngram_table(self.folder, self._tokenizer.vocabulary.token_bytes)
 
 
-class NgramDraft:
+class NgramDrafter:
     """Proposes draft tokens for one sequence, and estimates how likely each is to be accepted.
 
     Drafts from the text have an acceptance rate per suffix length; drafts from the table have an
@@ -163,7 +163,7 @@ class NgramDraft:
             text.append(token_id)
 
 
-class ModelDraft:
+class ModelDrafter:
     """A draft model for one sequence; also decides how many draft tokens to propose.
 
     The recent acceptance rate and the cost of a draft token determine the best draft length. If no

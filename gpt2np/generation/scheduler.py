@@ -10,7 +10,7 @@ from operator import itemgetter
 import numpy as np
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
-from gpt2np.generation.drafts import ModelDraft
+from gpt2np.generation.drafts import ModelDrafter
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array, common_length
@@ -259,7 +259,7 @@ class Scheduler:
         if finished:
             for sequence in finished if self._free_caches else ():
                 sequence.cache = self._model.new_cache()
-                sequence.speculation = None
+                sequence.drafter = None
             self.running = [s for s in self.running if s.finish_reason is None]
             self.waiting = deque(s for s in self.waiting if s.finish_reason is None)
         return finished
@@ -268,8 +268,8 @@ class Scheduler:
         """Return the maximum bytes of a sequence's KV cache and its draft model's KV cache."""
         length = len(sequence.request.ids) + sequence.request.options.max_new_tokens
         nbytes = _max_nbytes(self._model, length)
-        if isinstance(sequence.speculation, ModelDraft):
-            nbytes += _max_nbytes(sequence.speculation.model, length)
+        if isinstance(sequence.drafter, ModelDrafter):
+            nbytes += _max_nbytes(sequence.drafter.model, length)
         return nbytes
 
 
@@ -299,7 +299,7 @@ def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
 
     A batch with a prompt gets no drafts: its pass is compute-bound, so drafts would cost time.
     """
-    speculating = [s for s in batch if s.speculation and s.tokens_left > 0]
+    speculating = [s for s in batch if s.drafter and s.tokens_left > 0]
     if not speculating or any(s.n_pending > 1 or s.scores_prompt for s in batch):
         return [()] * len(batch)
     from gpt2np.generation.speculation import propose_drafts
@@ -318,8 +318,8 @@ def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> N
     except BaseException:
         sequence.finish_reason = None  # `step` ends the sequence, also if its callback raises last
         raise
-    if sequence.speculation:
-        sequence.speculation.update(draft, sequence.ids[n_ids:])
+    if sequence.drafter:
+        sequence.drafter.update(draft, sequence.ids[n_ids:])
 
 
 def _copy_shared_prefix(sequence: RunningSequence, running: Iterable[RunningSequence]) -> bool:

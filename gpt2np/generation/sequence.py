@@ -30,7 +30,7 @@ from gpt2np.runtime.hooked_context import Hook, after_prompt
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.drafts import ModelDraft, NgramDraft
+    from gpt2np.generation.drafts import ModelDrafter, NgramDrafter
 
 
 @dataclass
@@ -56,7 +56,7 @@ class RunningSequence:
     rng: RandomGenerator
     deadline: float = math.inf
     started: float = field(default_factory=time.perf_counter)
-    speculation: NgramDraft | ModelDraft | None = None
+    drafter: NgramDrafter | ModelDrafter | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -300,5 +300,5 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
         cache=model.new_cache(),
         rng=RandomGenerator(options.seed),
         deadline=time.monotonic() + (options.max_time or math.inf),
-        speculation=request.draft_source.start() if request.draft_source else None,
+        drafter=request.draft_source.start() if request.draft_source else None,
     )

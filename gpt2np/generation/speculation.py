@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.drafts import ModelDraft, NgramDraft
+from gpt2np.generation.drafts import ModelDrafter, NgramDrafter
 from gpt2np.generation.logits_processors import process_logits
 from gpt2np.generation.sampling import next_id
 from gpt2np.generation.sequence import RunningSequence
@@ -49,10 +49,10 @@ def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
         return drafts
     min_probability = _min_probability(n_rows, len(batch))
     for i, sequence in enumerate(batch):
-        source = sequence.speculation
-        if isinstance(source, NgramDraft):
+        drafter = sequence.drafter
+        if isinstance(drafter, NgramDrafter):
             length = min(MAX_ROWS - n_rows, sequence.tokens_left)
-            proposals[i], probabilities = source.propose(
+            proposals[i], probabilities = drafter.propose(
                 sequence.request.ids, sequence.ids, length, min_probability, sequence.vocab_size
             )
             candidates += [(-p, k, i) for k, p in enumerate(probabilities, 1)]
@@ -65,22 +65,19 @@ def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
 def _drafts_of_models(batch: Sequence[RunningSequence]) -> list[list[int]]:
     """Return the tokens that draft models propose; [] for a sequence without draft model."""
     drafts: list[list[int]] = [[] for _ in batch]
-    if len(batch) >= MAX_ROWS or not any(isinstance(s.speculation, ModelDraft) for s in batch):
+    if len(batch) >= MAX_ROWS or not any(isinstance(s.drafter, ModelDrafter) for s in batch):
         return drafts
     costs = [cost / PASS_COSTS[len(batch)] for cost in PASS_COSTS[len(batch) :: len(batch)]]
     unfinished: list[_Drafting] = []
     for sequence, draft in zip(batch, drafts, strict=True):
-        source = sequence.speculation
-        if not isinstance(source, ModelDraft):
-            continue
-        length = min(source.draft_length(costs), len(costs) - 1, sequence.tokens_left)
-        # The other half of the draft model's context precedes the draft.
-        length = min(length, source.model.config.n_positions // 2)
-        if length > 0:
-            source.prepare(sequence.length, length)
-            unfinished.append(_Drafting(sequence, source, length, draft))
-    while unfinished:
-        unfinished = _extend_drafts(unfinished)
+        if isinstance(drafter := sequence.drafter, ModelDrafter):
+            length = min(drafter.draft_length(costs), len(costs) - 1, sequence.tokens_left)
+            # The other half of the draft model's context precedes the draft.
+            length = min(length, drafter.model.config.n_positions // 2)
+            drafter.prepare(sequence.length, length)
+            unfinished.append(_Drafting(sequence, drafter, length, draft))
+    while unfinished := [each for each in unfinished if len(each.draft) < each.length]:
+        _extend_drafts(unfinished)
     return drafts
 
 
@@ -89,44 +86,43 @@ class _Drafting:
     """A draft that the draft model is extending to `length` tokens."""
 
     sequence: RunningSequence
-    source: ModelDraft
+    drafter: ModelDrafter
     length: int
     draft: list[int]
 
     def pending_ids(self) -> list[int]:
         """Return the token ids that are not yet in the draft model's KV cache."""
-        start = self.source.start + self.source.cache.length
+        start = self.drafter.start + self.drafter.cache.length
         draft = self.draft[max(0, start - self.sequence.length) :]
         return [*self.sequence.ids_from(start), *draft]
 
 
-def _extend_drafts(unfinished: Sequence[_Drafting]) -> list[_Drafting]:
-    """Add a token to each draft that has the first draft's model; return the unfinished drafts.
+def _extend_drafts(unfinished: Sequence[_Drafting]) -> None:
+    """Add a token to each draft, or end it.
 
-    Drafts with other draft models are returned unchanged. A draft ends at a token id for which the
-    draft model has no embedding.
+    A draft ends at a token id for which the draft model has no embedding. If the sequences have
+    several draft models, only the first one proposes tokens.
     """
-    model = unfinished[0].source.model
-    known_ids = range(model.config.vocab_size)
-    remaining = [drafting for drafting in unfinished if drafting.source.model is not model]
-    batch = [
-        drafting
-        for drafting in unfinished
-        if drafting.source.model is model and max(drafting.pending_ids()) in known_ids
-    ]
+    model = unfinished[0].drafter.model
+    batch, inputs = [], []
+    for drafting in unfinished:
+        ids = drafting.pending_ids()
+        if drafting.drafter.model is model and max(ids) < model.config.vocab_size:
+            batch.append(drafting)
+            inputs.append(ids)
+        else:
+            drafting.length = 0
     if not batch:
-        return remaining
-    inputs = [drafting.pending_ids() for drafting in batch]
-    caches = [drafting.source.cache for drafting in batch]
+        return
+    caches = [drafting.drafter.cache for drafting in batch]
     with np.errstate(all="ignore"):  # a damaged draft model gives no draft
         logits = model.forward(inputs, caches, logits_indices=last_token_indices(inputs))
     for drafting, row in zip(batch, logits, strict=True):
         token_id = _draft_id(drafting.sequence, drafting.draft, row)
-        if token_id is not None:
+        if token_id is None:
+            drafting.length = 0
+        else:
             drafting.draft.append(token_id)
-            if len(drafting.draft) < drafting.length:
-                remaining.append(drafting)
-    return remaining
 
 
 def _draft_id(sequence: RunningSequence, draft: Sequence[int], logits: Array) -> int | None:

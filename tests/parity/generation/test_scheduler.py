@@ -9,7 +9,7 @@ from helpers.near_ties import NEAR_TIE, assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
 from gpt2np.generation.callbacks import Callbacks
-from gpt2np.generation.drafts import ModelDraft, NgramDraft
+from gpt2np.generation.drafts import ModelDrafter, NgramDrafter
 from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import start_sequence
@@ -69,16 +69,16 @@ def start(model, prompt, options, eos_token_ids, draft=None):
     request = Request(prompt, options, eos_token_ids, constraint=constraint, callbacks=callbacks)
     sequence = start_sequence(model, request)
     if options.draft == "auto":
-        sequence.speculation = NgramDraft(lambda: None)
+        sequence.drafter = NgramDrafter(lambda: None)
     elif draft:
-        sequence.speculation = ModelDraft(model, draft)
+        sequence.drafter = ModelDrafter(model, draft)
     return sequence
 
 
 def alone(model, prompt, options, eos_token_ids):
     """Run a sequence alone, without drafts; return it with the margin of each choice."""
     sequence = start(model, prompt, options, eos_token_ids)
-    sequence.speculation = None
+    sequence.drafter = None
     gaps = watch(sequence)
     while sequence.finish_reason is None:
         decode_step(model, [sequence])
@@ -203,7 +203,7 @@ class TestScheduler:
         scheduler = Scheduler(model, cache_bytes=3 * nbytes)
         for _ in range(7):
             sequence = start_sequence(model, Request([3] * 20, self.options()))
-            sequence.speculation = ModelDraft(model, model) if draft else None
+            sequence.drafter = ModelDrafter(model, model) if draft else None
             scheduler.add(sequence)
         scheduler.step()
         assert len(scheduler.running) == n_running

@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from gpt2np.generation.drafts import NgramDraft
+from gpt2np.generation.drafts import NgramDrafter
 from gpt2np.interp import add
 
 
@@ -44,7 +44,7 @@ def test_asyncio_edits_the_same_positions_of_a_long_prompt(lm):
 
 
 def test_a_proposal_counts_once():
-    draft = NgramDraft(lambda: None)
+    draft = NgramDrafter(lambda: None)
     draft.propose([1, 2, 3, 1, 2, 3, 1, 2], [], 2)
     draft.update([3, 1], [3])
     rates = [*draft._n_tried]

@@ -9,7 +9,7 @@ from helpers.random_models import random_model
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError, LanguageModel, Tokenizer
 from gpt2np.generation.complete import run_groups
-from gpt2np.generation.drafts import ModelDraft, NgramDraft, best_length
+from gpt2np.generation.drafts import ModelDrafter, NgramDrafter, best_length
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import RandomGenerator
@@ -182,16 +182,16 @@ def test_automatic_drafts_need_exact_rows(lm, lm_with_ngrams, monkeypatch):
     """Without small-matrix kernels, the number of rows would change the last bits of logits."""
     table = lm.draft_source.draft
     for draft, exact, expected in [
-        ("auto", True, NgramDraft),
+        ("auto", True, NgramDrafter),
         ("auto", False, type(None)),
-        (table, False, NgramDraft),
+        (table, False, NgramDrafter),
         (None, True, type(None)),
     ]:
         monkeypatch.setattr(lm.draft_source, "draft", draft)
         monkeypatch.setattr(f"{DRAFT_SOURCE}.small_kernels", lambda exact=exact: exact)
-        assert type(lm.stream("The").sequence.speculation) is expected
-        assert lm.stream("The", draft="none").sequence.speculation is None
-        assert lm.stream("The", max_new_tokens=1).sequence.speculation is None
+        assert type(lm.stream("The").sequence.drafter) is expected
+        assert lm.stream("The", draft="none").sequence.drafter is None
+        assert lm.stream("The", max_new_tokens=1).sequence.drafter is None
 
 
 def test_the_table_is_read_for_the_first_draft(bundled, monkeypatch):
@@ -241,7 +241,7 @@ def table_of(entries, vocab_size=100):
 
 class TestNgramDraft:
     def propose(self, ids, length=4, table=None):
-        return NgramDraft(lambda: table).propose(ids, [], length)[0]
+        return NgramDrafter(lambda: table).propose(ids, [], length)[0]
 
     def test_by_hand(self):
         assert self.propose([1, 2, 3, 4, 5, 1, 2]) == [3, 4, 5, 1]
@@ -261,14 +261,14 @@ class TestNgramDraft:
 
     def test_ids_without_an_embedding(self):
         table = table_of({(1,): (2, 200), (2,): (3, 200)})
-        source = NgramDraft(lambda: table)
+        source = NgramDrafter(lambda: table)
         assert source.propose([5, 1], [], 2, vocab_size=4)[0] == [2, 3]
         assert source.propose([5, 1], [], 2, vocab_size=3)[0] == [2]
 
     def test_the_likelier_source(self):
         """A wrong match in the text is worth less and less."""
         table = table_of({(): (9, 1), (2,): (8, 120)})
-        draft = NgramDraft(lambda: table)
+        draft = NgramDrafter(lambda: table)
         prompt, ids = [1, 2, 3, 1, 2], []
         assert draft.propose(prompt, ids, 1)[0] == [3]
         draft.update([3], [7])
@@ -277,7 +277,7 @@ class TestNgramDraft:
 
     def test_tokens_without_drafts_count(self):
         """A proposal that is not verified is compared with the model's own token."""
-        draft = NgramDraft(lambda: None)
+        draft = NgramDrafter(lambda: None)
         ids = [1, 2]
         probabilities = []
         for _ in range(10):
@@ -290,7 +290,7 @@ class TestNgramDraft:
     def test_step_by_step_as_at_once(self):
         rng = np.random.default_rng(0)
         for _ in range(100):
-            ids, draft = rng.integers(0, 4, 30).tolist(), NgramDraft(lambda: None)
+            ids, draft = rng.integers(0, 4, 30).tolist(), NgramDrafter(lambda: None)
             cut = int(rng.integers(1, 10))
             prompt, generated = ids[:cut], []
             while len(generated) < len(ids) - cut:
@@ -306,9 +306,9 @@ class Listed:
     request = Request([1], GenerationOptions())
 
     def __init__(self, *probabilities):
-        self.speculation = NgramDraft(lambda: None)
+        self.drafter = NgramDrafter(lambda: None)
         steps = np.cumprod(probabilities).tolist()
-        self.speculation.propose = lambda prompt, ids, length, *limits: (
+        self.drafter.propose = lambda prompt, ids, length, *limits: (
             [*range(len(steps[:length]))],
             steps[:length],
         )
@@ -349,7 +349,7 @@ class TestLength:
         assert best_length(0.7, COSTS, 0.6) == 0  # a draft model nearly as large as the model
 
     def test_wrong_drafts_drafting_ends(self, lm, early_exit):
-        source, drafted = ModelDraft(lm.model, early_exit.model), 0
+        source, drafted = ModelDrafter(lm.model, early_exit.model), 0
         for _ in range(1000):
             length = source.draft_length(COSTS)
             source.update([1] * length, [0])
@@ -357,7 +357,7 @@ class TestLength:
         assert 32 <= drafted < 60
 
     def test_right_drafts_after_wrong_ones_become_long_again(self, lm, early_exit):
-        source = ModelDraft(lm.model, early_exit.model)
+        source = ModelDrafter(lm.model, early_exit.model)
         for _ in range(20):
             source.update([1] * source.draft_length(COSTS), [0])
         lengths = []
@@ -415,7 +415,7 @@ class TestDraftModel:
         """A draft is never longer than the draft model's context allows."""
         lm.use_draft(cut(lm, 6, context))
         for length in (15, 1):
-            monkeypatch.setattr(ModelDraft, "draft_length", lambda *_, length=length: length)
+            monkeypatch.setattr(ModelDrafter, "draft_length", lambda *_, length=length: length)
             check_same(lm, "The king said that the queen", temperature=0, max_new_tokens=20)
 
     def test_a_guess_beyond_a_constraint_is_no_guess(self, lm, early_exit):
@@ -446,7 +446,7 @@ class TestDraftModel:
 
     def test_loaded_beside_the_model(self, bundled, lm):
         with_draft = LanguageModel.load(bundled, draft=bundled)
-        assert isinstance(with_draft.stream("The").sequence.speculation, ModelDraft)
+        assert isinstance(with_draft.stream("The").sequence.drafter, ModelDrafter)
         check_same(with_draft, "The", seed=3, max_new_tokens=20)
 
 
