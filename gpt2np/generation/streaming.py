@@ -89,15 +89,6 @@ class TextStream(Iterator[str]):
         """The result of the generation so far."""
         return self.sequence.completion
 
-    def step(self) -> None:
-        """Generate one token, or more with draft tokens; `new_text` returns their text.
-
-        Raises:
-            InvalidArgumentError: `async for` reads the stream.
-        """
-        self._check_reader()
-        self._steps.run()
-
     def __next__(self) -> str:
         with self._steps.lock:
             n_read = self.sequence.n_read
@@ -107,7 +98,8 @@ class TextStream(Iterator[str]):
                         return piece
                     if not self.running:
                         break
-                    self.step()
+                    self._check_reader()
+                    self._steps.run()
             except BaseException:  # also Ctrl-C: the caller has not received the piece
                 self.sequence.n_read = n_read
                 raise

@@ -129,7 +129,7 @@ class TestStream:
         stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
         pieces = [next(stream), next(stream)]
         assert stream.completion.finish_reason is None and len(stream.completion.ids) < 6
-        stream.step()  # an id whose text was not read
+        stream._steps.run()  # an id whose text was not read
         pieces.append(stream.cancel())
         assert stream.completion.finish_reason == "cancelled"
         assert stream.completion.text == lm.tokenizer.decode(stream.sequence.ids)

@@ -201,9 +201,9 @@ def test_the_table_is_read_for_the_first_draft(bundled, monkeypatch):
         "gpt2np.generation.ngram_table.find_ngram_table", lambda *_: reads.append(1)
     )
     stream = lm.stream("Once upon a time", max_new_tokens=9)
-    stream.step()
+    next(stream)
     assert reads == []
-    stream.step()
+    next(stream)
     lm.generate("The king", max_new_tokens=9)
     assert reads == [1]
 
