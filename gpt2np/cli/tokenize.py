@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("ids", "Print only the token ids, one line per text"),
         ("count", "Print only the number of tokens, one line per text or FILE"),
         ("merges", "Print every merge of BPE, step by step"),
-        ("json", "Print one JSON object per text"),
+        ("json", "Print one JSON object per text, with the position of each token"),
     ):
         formats.add_argument(f"--{option}", action="store_true", help=meaning)
 

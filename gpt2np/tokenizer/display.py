@@ -1,4 +1,4 @@
-r"""Tables for a terminal: tokens with their ids, tokens with their offsets, and steps of merges.
+r"""Tables for a terminal: tokens with their ids, and steps of merges.
 
 A token may be unprintable: half a character, a line end, or an escape sequence for a terminal. So
 unprintable characters are escaped like in Python: "\n" for a line end, "\u200b" for an invisible
