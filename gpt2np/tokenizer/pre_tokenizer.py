@@ -11,7 +11,7 @@ GPT-2's pattern is equivalent to the one in OpenAI's gpt-2/src/encoder.py. It ma
 The pattern needs the `regex` package: the standard `re` lacks \\p{L}, and its \\s is not Unicode's
 white space. For ASCII text, an equivalent pattern for `re` is used, because `re` is twice as fast.
 
-Encoding takes a shortcut. In GPT-2's pattern and its successors, a space before a visible character
+Encoding takes a shortcut. In GPT-2's pattern and in Qwen's, a space before a visible character
 always begins a piece. So `str.split` can split a text into words at these spaces, ten times as fast
 as the pattern. A word may include punctuation ("dog,"). The token ids of a word don't depend on the
 words around it. Words repeat, so encoding mostly becomes one dictionary look-up per word.
@@ -21,11 +21,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from itertools import pairwise
+from functools import cache
 
-from gpt2np.errors import short_repr
 from gpt2np.tokenizer.unicode16 import mask_newer_characters
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import regex
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _WHITESPACE = r" \t\n\r\x0b\x0c"
@@ -41,8 +43,7 @@ QWEN2_PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-PATTERN_NAMES = {"gpt2": GPT2_PATTERN, "qwen2": QWEN2_PATTERN}
-KNOWN_PATTERNS = frozenset({GPT2_PATTERN, HF_GPT2_PATTERN, QWEN2_PATTERN})
+PATTERNS = {"gpt2": GPT2_PATTERN, "qwen2": QWEN2_PATTERN}
 
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 """Visible ASCII characters except letters and digits; GPT-2's pattern keeps runs of them whole."""
@@ -64,59 +65,42 @@ _RARE = (
 )
 
 
-@lru_cache(maxsize=32)
+@cache
 def make_pre_tokenizer(pattern: str | None) -> PreTokenizer:
-    """Return a function that splits a text into pieces by `pattern`.
+    """Return a function that splits a text into pieces, the matches of one of PATTERNS.
 
-    Matches are pieces, and so is the text between two matches ("Isolated" in `tokenizers`). Without
-    a pattern, the whole text is one piece.
+    Without a pattern, the whole text is one piece.
 
         make_pre_tokenizer(GPT2_PATTERN)("It's  so") → ["It", "'s", " ", " so"]
-
-    Raises InvalidArgumentError if the pattern is not a regular expression, or too large. A split
-    that takes too long raises InvalidArgumentError, too.
     """
     if pattern is None:
         return lambda text: [text] if text else []
-    if pattern not in (GPT2_PATTERN, HF_GPT2_PATTERN):
-        return _split_by_regex(pattern)
-    split_ascii: PreTokenizer = re.compile(_ASCII_GPT2_PATTERN).findall
+    split_ascii = re.compile(_ASCII_GPT2_PATTERN).findall if pattern == GPT2_PATTERN else None
 
     def split(text: str) -> list[str]:
-        return split_ascii(text) if text.isascii() else _split_by_regex(GPT2_PATTERN)(text)
+        if split_ascii and text.isascii():
+            return split_ascii(text)
+        compiled, masked = _compile(pattern), mask_newer_characters(text)
+        if masked is text:
+            return list(compiled.findall(text))
+        return [text[slice(*match.span())] for match in compiled.finditer(masked)]
 
     return split
 
 
-@lru_cache(maxsize=32)
-def _split_by_regex(pattern: str) -> PreTokenizer:
-    from gpt2np.data.untrusted_regex import compile_pattern, search_seconds, too_slow
+@cache
+def _compile(pattern: str) -> regex.Pattern[str]:
+    import regex  # only here: ASCII text does not need it
 
-    compiled = compile_pattern(pattern, "the pattern")
-
-    def split(text: str) -> list[str]:
-        masked = mask_newer_characters(text)
-        timeout = None if pattern in KNOWN_PATTERNS else search_seconds(len(text))
-        try:
-            if masked is text and not compiled.groups:
-                pieces: list[str] = compiled.findall(text, timeout=timeout)
-                if sum(map(len, pieces)) == len(text) and "" not in pieces:
-                    return pieces
-            spans = [match.span() for match in compiled.finditer(masked, timeout=timeout)]
-        except (TimeoutError, MemoryError) as error:
-            raise too_slow("the vocabulary's pattern", short_repr(pattern), len(text)) from error
-        borders = sorted({0, len(text), *(border for span in spans for border in span)})
-        return [text[start:end] for start, end in pairwise(borders)]
-
-    return split
+    return regex.compile(pattern)
 
 
 def split_text(text: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
     """Cut a text into chunks; yield each with the cache keys of its words (`split_words`).
 
-    The keys are None if the chunk must be split by the pattern.
+    The keys are None if the chunk must be split by the pattern, or there is no pattern.
     """
-    if pattern not in (GPT2_PATTERN, QWEN2_PATTERN):
+    if pattern is None:
         yield text, None
         return
     at_newlines = pattern == GPT2_PATTERN  # in which every white space begins a piece

@@ -38,6 +38,7 @@ CONFIG_FILE, MAP_FILE, _ADDED_FILE = FILE_NAMES = (
 _NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _EXTRA_KEYS = ("extra_special_tokens", "additional_special_tokens")
 _DECODER = "added_tokens_decoder"
+_UNSUPPORTED = ("add_bos_token", "add_eos_token", "add_prefix_space", "split_special_tokens")
 _STRIPS = ("lstrip", "rstrip")  # whether a match includes the white space beside it
 
 _ASSUMED_NAMES = {
@@ -155,12 +156,6 @@ def read_config_for_gpt2_files(folder: Path) -> TokenizerConfig:
             f"{folder / _ADDED_FILE} has ids without flags, which depend on the version of "
             "transformers; save the tokenizer with transformers 5"
         )
-    for key in ("add_bos_token", "add_eos_token"):
-        if config.get(key):
-            raise TokenizerError(
-                f"{path}: {key} would add a token to every text; remove it from the file, and add "
-                "the id yourself"
-            )
     return _parse_config(config, folder, "GPT2Tokenizer")
 
 
@@ -200,16 +195,12 @@ def _tokenizer_class(entries: Mapping[str, Any], path: Path) -> str | None:
 
 def _parse_config(config: dict[str, Any], folder: Path, class_name: str | None) -> TokenizerConfig:
     path = folder / CONFIG_FILE
-    if _parse_flag(config, "split_special_tokens", path):
-        raise TokenizerError(
-            f"{path}: split_special_tokens turns special tokens into plain text; remove it from "
-            "the file, and call encode with disallowed_special=()"
-        )
-    if _parse_flag(config, "add_prefix_space", path):
-        raise TokenizerError(
-            f"{path}: add_prefix_space would begin every text with a space; remove it from the "
-            "file, and put the space into the text"
-        )
+    for key in _UNSUPPORTED:
+        if _parse_flag(config, key, path):
+            raise TokenizerError(
+                f"{path}: gpt2np does not support {key}, which changes every text; remove it from "
+                "the file"
+            )
     older = {} if _DECODER in config else read_if_exists(folder / MAP_FILE)
     names = _parse_names(config, path) | _parse_names(older, folder / MAP_FILE)
     extra = _parse_extra(config, older, folder)

@@ -276,11 +276,6 @@ class Tokenizer:
             ids = [token_id for token_id in ids if token_id not in special]
         return self.decode_bytes(ids).decode("utf-8", errors)
 
-    def decode_batch(self, batch: Iterable[Iterable[int]], errors: str = "replace") -> list[str]:
-        """Decode each sequence of ids in `batch`: see `decode`."""
-        _check_list("batch", batch, "a list of lists of token ids")
-        return [self.decode(ids, errors) for ids in batch]
-
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Decode `ids` to bytes; an id without a token, as models with padding have, to b"".
 

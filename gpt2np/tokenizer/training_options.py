@@ -8,7 +8,7 @@ from typing import Any, Literal
 from gpt2np.data.text import is_unicode_text
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.options import attributes_text, check_options, option
-from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, PATTERN_NAMES, make_pre_tokenizer
+from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, PATTERNS
 from gpt2np.tokenizer.vocabulary import CHAR_TO_BYTE, END_OF_TEXT
 
 UNK_TOKEN = "<unk>"
@@ -17,15 +17,12 @@ UNK_TOKEN = "<unk>"
 Alphabet = Literal["bytes", "characters"]
 
 
-_PATTERN_NOUN = f"{', '.join(PATTERN_NAMES)}, none or a regular expression"
-
-
 def _pattern(value: Any) -> str | None:
     """Return the pattern that a name stands for; "none" stands for no pattern."""
-    names: dict[str, str | None] = {**PATTERN_NAMES, "none": None}
-    if value.lower() not in names and value.isalnum():
+    names = {**PATTERNS, "none": None}
+    if value not in (*names, *names.values()):
         raise ValueError(value)
-    return names.get(value.lower(), value)
+    return names.get(value, value)
 
 
 @dataclass(frozen=True)
@@ -60,12 +57,12 @@ class TrainingOptions:
     )
     pattern: str | None = option(
         GPT2_PATTERN,
-        f"How to split a text into pieces: a regular expression, {', '.join(PATTERN_NAMES)}, or "
-        "'none', which allows merges across words",
-        metavar="REGEX",
+        f"How to split a text into pieces: {', '.join(PATTERNS)}, or 'none', which allows merges "
+        "across words",
+        metavar="NAME",
         default_text="gpt2",
         convert=_pattern,
-        noun=_PATTERN_NOUN,
+        noun=f"{', '.join(PATTERNS)} or none",
     )
     alphabet: Alphabet = option(
         "bytes", "Initial tokens: all 256 bytes, or the characters of the text"
@@ -77,7 +74,6 @@ class TrainingOptions:
             check_argument(is_unicode_text(token), "special_tokens", token, "Unicode text")
         if self.alphabet == "bytes":
             self._check_byte_alphabet()
-        make_pre_tokenizer(self.pattern)
 
     def _check_byte_alphabet(self) -> None:
         if clash := CHAR_TO_BYTE.keys() & set(self.special_tokens):

@@ -82,7 +82,7 @@ class Vocabulary:
             tokens in plain characters, with SPACE_PLACEHOLDER for a space.
         ranks: "left right" → rank of the merge: see `gpt2np.tokenizer.bpe`.
         added_tokens: tokens that are matched as a whole, including special tokens.
-        pattern: pre-tokenizer pattern. Without a pattern, the whole text is one piece.
+        pattern: one of `pre_tokenizer.PATTERNS`. Without a pattern, the whole text is one piece.
         byte_level: whether tokens consist of bytes instead of characters.
         nfc: whether to normalize text to Unicode form NFC.
         unk_token: token for a character that has no token; None if `byte_level`.

@@ -7,8 +7,7 @@ from helpers.one_line import assert_one_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt2np import GPT2NPError, Tokenizer
-from gpt2np.tokenizer.vocabulary import Vocabulary
+from gpt2np import GPT2NPError
 
 TOO_SLOW = 2.0  # seconds of a match that checks a text
 
@@ -82,14 +81,3 @@ def test_stop_regex(byte_lm, stop_patterns, seed):
         assert_one_line(error)
         return
     assert whole.text.startswith(stopped.text)
-
-
-@given(pattern=patterns, texts=st.lists(st.one_of(st.sampled_from(TEXTS), st.text()), max_size=3))
-def test_split_pattern(byte_lm, pattern, texts):
-    ids = byte_lm.tokenizer.vocabulary.ids
-    try:
-        tokenizer = Tokenizer(Vocabulary(ids, {}, pattern=pattern))
-        for text in texts:
-            assert tokenizer.decode(tokenizer.encode(text)) == text
-    except GPT2NPError as error:
-        assert_one_line(error)

@@ -39,7 +39,7 @@ def folders(tmp_path_factory):
     vocabularies = {
         "gpt2": Vocabulary(ids, ranks, (end,)),
         "qwen": Vocabulary(ids, ranks, (end, tool, words), QWEN2_PATTERN, nfc=True),
-        "split": Vocabulary(ids, ranks, (end,), r"\p{N}{1,3}|(?:a|b)+"),
+        "whole": Vocabulary(ids, ranks, (end,), None),
         "characters": Vocabulary(
             characters | {"th": 50, "the": 51}, {"t h": 0, "th e": 1}, (), None, byte_level=False
         ),

@@ -125,7 +125,6 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "encode_batch bytes": (lambda lm: lm.tokenizer.encode_batch(b"ab"), "texts is b'ab'"),
     "decode text": (lambda lm: lm.tokenizer.decode("12"), "ids is '12'; it must be a list"),
     "decode id": (lambda lm: lm.tokenizer.decode(12, skip_special_tokens=True), "ids is 12"),
-    "decode_batch": (lambda lm: lm.tokenizer.decode_batch(5), "batch is 5"),
     "token_texts": (lambda lm: lm.tokenizer.token_texts(5), "ids is 5"),
     "sequences": (lambda lm: lm.model.forward(None), "sequences is None"),
     "number for a sequence": (lambda lm: lm.model.forward([5.0]), "each sequence"),

@@ -11,7 +11,6 @@ from tokenizers import Tokenizer as PeerTokenizer
 from transformers import AutoTokenizer
 
 from gpt2np import Tokenizer
-from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
 from gpt2np.tokenizer.training import TrainingOptions, train
 
 EOT = "<|endoftext|>"
@@ -69,7 +68,7 @@ class TestReport:
 
 
 class TestFolder:
-    @pytest.mark.parametrize("pattern", ["gpt2", "none", HF_GPT2_PATTERN, r"\p{L}+|\s+"])
+    @pytest.mark.parametrize("pattern", ["gpt2", "none", "qwen2"])
     @pytest.mark.parametrize("alphabet", ["bytes", "characters"])
     def test_the_peers_read_it(self, corpus, pattern, alphabet):
         arguments = ["--pattern", pattern, "--alphabet", alphabet, "--json"]
@@ -180,7 +179,3 @@ class TestWrongUse:
         assert (second.returncode, second.stdout) == (2, "")
         assert "has a vocabulary already (merges.txt, tokenizer.json, " in second.stderr
         assert "give --force to replace it" in second.stderr
-
-    def test_patterns_are_known_by_name(self, corpus):
-        by_name, _ = trained(corpus, "--vocab-size", 300, "--pattern", "GPT2")
-        assert by_name.stdout == trained(corpus, "--vocab-size", 300)[0].stdout

@@ -119,7 +119,6 @@ encode p.txt o.bin --processes -1 | 2 | --processes is -1; it must be an integer
 encode p.txt o.bin --processes 99999 | 2 | --processes is 99999
 encode p.txt o.bin --model folder.bin | 1 | has no vocabulary
 train-tokenizer p.txt --vocab-size 256 --out o | 2 | size is 256; the 256 bytes and the special
-train-tokenizer p.txt --vocab-size 300 --out o --pattern ( | 2 | '(' is not a regular expression
 train-tokenizer p.txt --vocab-size 300 --out o --pattern no | 2 | --pattern is 'no'; it must be gpt2
 train-tokenizer p.txt --vocab-size 300 --out o --field b | 2 | --field is for .jsonl, .csv, .tsv
 train-tokenizer p.txt --vocab-size 300 --out o '' | 2 | unrecognized argument ''
