@@ -67,11 +67,6 @@ class TokenizerConfig:
     assumes_end_of_text: bool = False  # whether END_OF_TEXT is only a default of the class
     declared: tuple[AddedToken, ...] | None = None  # tokens with ids, sorted; None if no file
 
-    def check_declared(self, tokens: Iterable[AddedToken]) -> None:
-        """Raise TokenizerError if the declared tokens are not the `tokens` of tokenizer.json."""
-        if self.declared is not None and {*self.declared} != {*tokens}:
-            raise self._refusal("the added tokens differ from those of tokenizer.json")
-
     def name_tokens(
         self, tokens: Iterable[AddedToken], vocab: Mapping[str, int], file: Path | None = None
     ) -> tuple[tuple[AddedToken, ...], dict[str, str]]:
@@ -79,8 +74,12 @@ class TokenizerConfig:
 
         `tokens` have ids. If they come from the tokenizer.json `file`, the names can't add more.
 
-        Raises TokenizerError if a named token has no id, or transformers gives other ids.
+        Raises TokenizerError if a named token has no id, transformers gives other ids, or the
+        declared tokens are not those of tokenizer.json.
         """
+        tokens = [*tokens]
+        if file and self.declared is not None and {*tokens} != {*self.declared}:
+            raise self._refusal("the added tokens differ from those of tokenizer.json")
         found = {token.content: token for token in tokens}
         for token in self._unlisted_tokens(found, vocab):
             if file or not (self.declared is None or token.content in vocab):
@@ -119,48 +118,23 @@ def _assign_ids(
 ) -> Iterator[AddedToken]:
     """Yield `tokens` with the ids that transformers gives them if it adds them in this order.
 
-    Raises TokenizerError if a token has another id, or the id belongs to another token.
+    Raises TokenizerError if a token has another id, or the vocabulary skips ids.
     """
-    next_id = len(vocab)
+    next_id, has_gaps = len(vocab), max(vocab.values(), default=-1) >= len(vocab)
     for token in tokens:
         token_id = vocab.get(token.content, next_id)
-        if token.id not in (_NO_ID, token_id):
+        if token.id not in (_NO_ID, token_id) or (has_gaps and token.content not in vocab):
             raise TokenizerError(
-                f"{path}: the added token {token.content!r:.60} has the id {token.id}, but "
-                f"transformers gives it {token_id}"
-            )
-        if token.content not in vocab and max(vocab.values(), default=-1) >= len(vocab):
-            raise TokenizerError(
-                f"{path}: the vocabulary skips ids, so the added token {token.content!r:.60} could "
-                "get the id of another token"
+                f"{path}: the added token {token.content!r:.60} has "
+                f"{f'the id {token.id}' if token.id >= 0 else 'no id'}, but transformers gives it "
+                f"{token_id}{', the id of another token' * has_gaps}"
             )
         yield replace(token, id=token_id)
         next_id = max(next_id, token_id + 1)
 
 
-def read_config_for_gpt2_files(folder: Path) -> TokenizerConfig:
-    """Read the files beside `vocab.json` and `merges.txt`.
-
-    Raises TokenizerError if a file is damaged, or needs a feature that gpt2np lacks.
-    """
-    path = folder / CONFIG_FILE
-    config = read_if_exists(path)
-    name = _tokenizer_class(config, path)
-    if name not in (*_GENERAL_CLASSES, "GPT2Tokenizer"):
-        raise TokenizerError(
-            f"{path}: tokenizer_class is {name!r}, but vocab.json and merges.txt are read as "
-            "GPT2Tokenizer reads them; save the tokenizer with its tokenizer.json"
-        )
-    if _DECODER not in config and read_if_exists(folder / _ADDED_FILE):
-        raise TokenizerError(
-            f"{folder / _ADDED_FILE} has ids without flags, which depend on the version of "
-            "transformers; save the tokenizer with transformers 5"
-        )
-    return _parse_config(config, folder, "GPT2Tokenizer")
-
-
-def read_config_for_tokenizer_json(folder: Path) -> TokenizerConfig:
-    """Read the files beside a `tokenizer.json`.
+def read_config(folder: Path, *, two_files: bool) -> TokenizerConfig:
+    """Read the files beside a tokenizer.json, or beside `two_files`: vocab.json and merges.txt.
 
     Raises TokenizerError if a file is damaged, or needs a feature that gpt2np lacks.
     """
@@ -171,12 +145,19 @@ def read_config_for_tokenizer_json(folder: Path) -> TokenizerConfig:
         model = read_if_exists(model_path)
         model_type = model.get("model_type")
         name = _tokenizer_class(model, model_path) or _CLASS_OF_MODEL.get(str(model_type))
-    if name not in (*_GENERAL_CLASSES, *_ASSUMED_NAMES):
+    is_general = name in _GENERAL_CLASSES
+    if not is_general and name not in (("GPT2Tokenizer",) if two_files else _ASSUMED_NAMES):
         raise TokenizerError(
-            f"{path}: transformers reads it as a {name}, which ignores a part of tokenizer.json; "
-            'to apply tokenizer.json, set "tokenizer_class": "PreTrainedTokenizerFast"'
+            f"{path}: transformers reads it as a {name}, which ignores a part of the vocabulary's "
+            'files; to apply tokenizer.json, set "tokenizer_class": "PreTrainedTokenizerFast"'
         )
-    return _parse_config(config, folder, None if name in _GENERAL_CLASSES else name)
+    if two_files and _DECODER not in config and read_if_exists(folder / _ADDED_FILE):
+        raise TokenizerError(
+            f"{folder / _ADDED_FILE} has ids without flags, which depend on the version of "
+            "transformers; save the tokenizer with transformers 5"
+        )
+    class_name = "GPT2Tokenizer" if two_files else None if is_general else name
+    return _parse_config(config, folder, class_name)
 
 
 def read_if_exists(path: Path) -> dict[str, Any]:
@@ -239,14 +220,10 @@ def _parse_extra(
         for key in _EXTRA_KEYS
         if entries.get(key)
     ]
-    if not given:
-        return ()
-    path, key, value = given[0]
-    if any(other != value for _, _, other in given):
-        raise TokenizerError(f"{path}: {key} has other tokens in {given[-1][0]}; remove one")
-    if not isinstance(value, list):
-        raise TokenizerError(f"{path}: {key} must be a list, not {value!r:.60}")
-    return tuple(_parse_token(entry, path, key) for entry in value)
+    for path, key, value in given:
+        if not isinstance(value, list) or value != given[0][2]:
+            raise TokenizerError(f"{path}: {key} must be one list in all files, not {value!r:.60}")
+    return tuple(_parse_token(entry, path, key) for path, key, value in given for entry in value)
 
 
 def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:

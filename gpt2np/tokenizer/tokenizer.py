@@ -135,9 +135,7 @@ class Tokenizer:
         tokens map ("eos_token", …) gets `<|endoftext|>` as bos_token and eos_token. Existing files
         of these names are replaced.
 
-        Raises:
-            TokenizerError: Hugging Face's formats can't express the vocabulary.
-            OSError: the folder can't be created or written to.
+        Raises OSError if the folder can't be created or written to.
         """
         write_vocabulary(self.vocabulary, as_path(folder))
 
@@ -236,21 +234,14 @@ class Tokenizer:
         """Return the pre-tokenizer pieces of `text` with merges and ids; options as in `encode`."""
         from gpt2np.tokenizer.trace import MergeTrace
 
-        return [
-            MergeTrace(piece, () if is_added else self.merge_steps(piece), ids)
-            for piece, ids, is_added in self.iter_pieces(text, **options)
-        ]
-
-    def iter_pieces(
-        self, text: str, **options: Unpack[EncodeOptions]
-    ) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-        """Yield each pre-tokenizer piece of `text`, its ids, and whether it is an added token."""
+        traces = []
         for segment, added_id in self._segments(text, **options):
             if added_id is not None:
-                yield segment, (added_id,), True
+                traces.append(MergeTrace(segment, (), (added_id,)))
                 continue
             for piece in self._pre_tokenize(segment):
-                yield piece, self._piece_cache[piece], False
+                traces.append(MergeTrace(piece, self.merge_steps(piece), self._piece_cache[piece]))
+        return traces
 
     def merge_steps(self, piece: str) -> tuple[MergeStep, ...]:
         """Return the merge steps of a pre-tokenizer piece; the cost is quadratic in its length."""

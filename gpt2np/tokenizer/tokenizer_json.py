@@ -35,11 +35,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_SEQUENCE_KEYS = {
-    "normalizer": "normalizers",
-    "pre-tokenizer": "pretokenizers",
-    "post-processor": "processors",
-}
 _UNSUPPORTED_OPTIONS = (
     "dropout",
     "continuing_subword_prefix",
@@ -87,7 +82,6 @@ def _parse_vocabulary(content: dict[str, Any], path: Path, config: TokenizerConf
     made = list(map(str.replace, ranks, repeat(" "), repeat("")))
     ids = _parse_ids(model["vocab"], ranks, made, byte_level, path)
     json_tokens = _parse_added_tokens(content.get("added_tokens") or [], path)
-    config.check_declared(json_tokens)
     added, names = config.name_tokens(json_tokens, model["vocab"], path)
     _remove_added(added, ids, set(made), byte_level)
     if byte_level:
@@ -144,7 +138,7 @@ def _steps(
     if step is None:
         return []
     if step["type"] == "Sequence":
-        inner = step[_SEQUENCE_KEYS[name]]
+        [inner] = (value for key, value in step.items() if key != "type")
         return [s for step in inner for s in _steps(step, name, types, path)]
     if step["type"] not in types:
         raise _unsupported(path, f"the {name} {step['type']!r}")
@@ -252,19 +246,22 @@ def _parse_merges(merges: list[Any], byte_level: bool, path: Path) -> dict[str, 
         if not byte_level:
             pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in merges)
             keys = [" ".join(map(_spell, pair)) for pair in pairs]
-        spaces = list(map(str.count, keys, repeat(" ")))
-    except TypeError:  # a number instead of a merge or a token
-        spaces = [_count_tokens(merge) - 1 for merge in merges]
-    if set(spaces) - {1}:
-        index = next(index for index, count in enumerate(spaces) if count != 1)
-        raise TokenizerError(f"{path}: merge {index} is {merges[index]!r:.60}; expected two tokens")
+        are_pairs = {*map(str.count, keys, repeat(" "))} <= {1}
+    except (TypeError, AttributeError):  # a number instead of a merge or a token
+        are_pairs = False
+    if not are_pairs:
+        wrong = next(index for index, merge in enumerate(merges) if not _is_pair(merge))
+        raise TokenizerError(f"{path}: merge {wrong} is {merges[wrong]!r:.60}; expected two tokens")
     return dict(zip(keys, range(len(keys)), strict=True))
 
 
-def _count_tokens(merge: Any) -> int:
+def _is_pair(merge: Any) -> bool:
     tokens = merge.split(" ") if isinstance(merge, str) else merge
-    is_valid = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
-    return len(tokens) if is_valid else 0
+    return (
+        isinstance(tokens, list)
+        and len(tokens) == 2
+        and all(isinstance(token, str) and " " not in token for token in tokens)
+    )
 
 
 def _spell(token: str) -> str:
@@ -272,11 +269,7 @@ def _spell(token: str) -> str:
 
 
 def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
-    """Write a `tokenizer.json` with which `tokenizers` and `transformers` produce gpt2np's ids.
-
-    Raises TokenizerError if the format can't express the vocabulary.
-    """
-    _check_is_expressible(vocabulary, path)
+    """Write a `tokenizer.json` with which `tokenizers` and `transformers` produce gpt2np's ids."""
     merges = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
     ids = {token.replace(SPACE_PLACEHOLDER, " "): n for token, n in vocabulary.ids.items()}
     ids |= {token.content: token.id for token in vocabulary.added_tokens}
@@ -310,14 +303,6 @@ def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
         },
     }
     atomic_write_text(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
-
-
-def _check_is_expressible(vocabulary: Vocabulary, path: Path) -> None:
-    for token in vocabulary.added_tokens:
-        if vocabulary.ids.get(_spell(token.content), token.id) != token.id:
-            raise TokenizerError(
-                f"{path} cannot hold {token.content!r} both as a token and as an added token"
-            )
 
 
 def _pre_tokenizer_json(vocabulary: Vocabulary) -> dict[str, Any] | None:

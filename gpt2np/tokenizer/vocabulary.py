@@ -199,18 +199,12 @@ def check_vocabulary(ids: dict[str, int], file: Path) -> None:
     if set(map(type, ids.values())) - {int} or min(ids.values(), default=0) < 0:
         raise TokenizerError(f"{file} is damaged: an id must be a whole number, at least 0")
     if len(set(ids.values())) != len(ids):
-        shared, _ = Counter(ids.values()).most_common(1)[0]
-        first, second, *_ = (token for token, token_id in ids.items() if token_id == shared)
-        raise TokenizerError(
-            f"{file} gives the same id to two tokens, {first!r} and {second!r} ({shared})"
-        )
+        [(shared, _)] = Counter(ids.values()).most_common(1)
+        raise TokenizerError(f"{file} gives the same id to two tokens, {shared}")
     if max(ids.values(), default=0) >= 1 << 32:
         raise TokenizerError(f"{file} is damaged: the id {max(ids.values())} exceeds 32 bits")
-    if "" in ids:
-        raise TokenizerError(f"{file} is damaged: a token is empty")
-    if not is_unicode_text("".join(ids)):
-        wrong = next(token for token in ids if not is_unicode_text(token))
-        raise TokenizerError(f"{file} is damaged: the token {wrong!a} is not Unicode text")
+    if "" in ids or not is_unicode_text("".join(ids)):
+        raise TokenizerError(f"{file} is damaged: a token is empty or not Unicode text")
 
 
 def check_bytes(ids: dict[str, int], file: Path) -> None:

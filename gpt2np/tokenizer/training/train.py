@@ -86,8 +86,8 @@ def train(
     Documents are split at the special tokens. `tokenizers`' BpeTrainer learns the same tokens, ids
     and merges if its documents are split in the same way.
 
-    Raises InvalidArgumentError if a document has a lone surrogate, or the distinct pieces exceed
-    MAX_POSITIONS symbols.
+    Raises UnicodeEncodeError if a document has a lone surrogate, and InvalidArgumentError if the
+    distinct pieces exceed MAX_POSITIONS symbols.
     """
     is_list = isinstance(documents, Iterable) and not isinstance(documents, (str, bytes))
     check_argument(is_list, "documents", documents, "a list of texts")
@@ -169,16 +169,13 @@ def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreToke
 def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
     """Join `pieces` to one array of bytes or code points. Returns (N,).
 
-    The array has a separator code before, between and after the pieces. Raises InvalidArgumentError
-    if a piece has a lone surrogate, or the array would be too long.
+    The array has a separator code before, between and after the pieces.
+
+    Raises:
+        UnicodeEncodeError: a piece has a lone surrogate.
+        InvalidArgumentError: the array would be too long.
     """
-    try:
-        encoded = [piece.encode() for piece in pieces]  # raises for a surrogate
-    except UnicodeEncodeError as error:
-        code = ord(error.object[error.start])
-        raise InvalidArgumentError(
-            f"a document has the lone surrogate U+{code:04X}, which is not Unicode text"
-        ) from error
+    encoded = [piece.encode() for piece in pieces]
     separator = SEPARATOR_CODES[alphabet]
     codes: Codes
     if alphabet == "bytes":

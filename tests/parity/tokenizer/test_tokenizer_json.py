@@ -284,15 +284,6 @@ def test_added_tokens_of_every_kind_are_saved_and_decoded(gpt2_vocabulary, tmp_p
     assert pickle.loads(pickle.dumps(again)).vocabulary == again.vocabulary == ours.vocabulary
 
 
-def test_what_can_not_be_saved(gpt2_vocabulary, tmp_path):
-    vocabulary = Tokenizer.load(gpt2_vocabulary).vocabulary
-    double = AddedTokenOfOurs("hello", 50257, special=False)
-    added = replace(vocabulary, added_tokens=(*vocabulary.added_tokens, double))
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json cannot hold"):
-        Tokenizer(added).save(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_no_other_vocabulary_stays_beside_a_saved_one(bundled, tmp_path):
     vocabulary = Tokenizer.load(bundled).vocabulary
     Tokenizer(vocabulary).save(tmp_path)
