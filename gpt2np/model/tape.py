@@ -24,7 +24,6 @@ from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model.context import KV
 from gpt2np.model.derivatives import DERIVATIVES, cross_entropy, layer_norm_backward
 from gpt2np.model.gpt2 import transformer_block
-from gpt2np.model.hook_points import HOOK_POINTS
 from gpt2np.model.ops import causal_mask
 from gpt2np.model.plain import PlainContext, PlainKV, PlainLayerNorm, PlainLinear
 from gpt2np.model.weights import BlockWeights
@@ -37,7 +36,6 @@ _CHUNK = 1 << 17  # values of an elementwise function at a time, so that they st
 _MAX_GROUP = 192  # products of one sum, as in a forward pass
 _GEMM_ROWS = 512  # rows of a product at a time
 _QUERY_BLOCK = 128
-_IN_ATTENTION = [point.name.removeprefix("blocks.{i}.") for point in HOOK_POINTS if point.by_head]
 _KEPT = ("ln_1", "attn.qkv", "attn.z", "resid_mid", "ln_2", "mlp.pre", "mlp.act", "resid")
 
 
@@ -68,8 +66,7 @@ class Tape(PlainContext):
                 gradient(name, d), which returns the gradient of the array before the edit. The
                 method is called for the hook points in reverse order; for arrays with heads, once
                 per text. The backward pass may call a hook again. The hook must then return the
-                same array as in the forward pass. A hook may have a method edits(name); if this
-                returns False, the hook is not called at the hook point.
+                same array as in the forward pass.
             weight_gradients: where the gradients of the weights go.
             max_bytes: the limit on kept arrays (see the module).
         """
@@ -90,7 +87,7 @@ class Tape(PlainContext):
     def hook(self, name: str, x: Array, layer: int | None = None) -> Array:
         """Return x as the caller's hooks edit it. Keep the array if the backward pass reads it."""
         full = full_name(name, layer)
-        for hook in self._hooks_at(full):
+        for hook in self._hooks:
             edited = call_hook(hook, full, x.copy())
             if not hasattr(hook, "gradient") and not np.array_equal(edited, x, equal_nan=True):
                 raise InvalidArgumentError(
@@ -104,13 +101,6 @@ class Tape(PlainContext):
             for kept in _KEPT[:-1]:
                 del self._saved[full_name(kept, layer)]
         return x
-
-    def _hooks_at(self, full: str) -> list[Any]:
-        """Return the hooks of a hook point; `hook.edits(name)`, if defined, may rule one out."""
-        return [hook for hook in self._hooks if not hasattr(hook, "edits") or hook.edits(full)]
-
-    def _hooks_in_attention(self, layer: int) -> bool:
-        return any(self._hooks_at(full_name(name, layer)) for name in _IN_ATTENTION)
 
     def _kept_bytes(self, x: Array) -> int:
         """Return the bytes of the arrays of all blocks; x (N, C) has the pass's dtype."""
@@ -133,7 +123,7 @@ class Tape(PlainContext):
     ) -> Array:
         """Compute q, k and v; then z = attend(q, kv, mask) for heads and queries of each text."""
         qkv = self._by_head(self.linear(x, w), 3)  # (3, H, N, D)
-        for text in self._texts if self._hooks_in_attention(layer) else ():
+        for text in self._texts if self._hooks else ():
             for name, array in zip(("attn.q", "attn.k", "attn.v"), qkv, strict=True):
                 array[:, text] = self.hook(name, array[:, text], layer)
         self._saved[full_name("attn.qkv", layer)] = qkv
@@ -146,7 +136,7 @@ class Tape(PlainContext):
                 kv = PlainKV(k[:, :n_keys], v[:, :n_keys])
                 z[part[1], part[0]][:, queries] = attend(q[:, queries], kv, mask)
 
-        self._for_parts(attend_part, layer)
+        self._for_parts(attend_part)
         self._saved[full_name("attn.z", layer)] = joined
         return joined
 
@@ -161,15 +151,11 @@ class Tape(PlainContext):
             stop = min(n, start + size)
             yield slice(start, stop), stop, causal_mask(stop - start, stop - start)
 
-    def _for_parts(self, function: Callable[[tuple[slice, slice]], None], layer: int) -> None:
+    def _for_parts(self, function: Callable[[tuple[slice, slice]], None]) -> None:
         """Call function((tokens, heads)) for each text and some or all of its heads."""
-        if self._hooks_in_attention(layer):  # they see whole arrays, in order
-            for text in self._texts:
-                function((text, slice(0, self._config.n_head)))
-            return
-        heads = even_slices(self._config.n_head, self._threads)
-        parts = [(text, part) for text in self._texts for part in heads]
-        parallel_for(function, parts, self._threads)
+        threads = 1 if self._hooks else self._threads  # hooks see whole arrays, in order
+        heads = even_slices(self._config.n_head, threads)
+        parallel_for(function, [(text, part) for text in self._texts for part in heads], threads)
 
     # --- backward ---------------------------------------------------------------------------------
 
@@ -193,7 +179,7 @@ class Tape(PlainContext):
     def gradient(self, name: str, d: Array, layer: int | None = None) -> Array:
         """Show the gradient at a hook point; return the gradient before the caller's hooks."""
         full = full_name(name, layer)
-        for hook in reversed(self._hooks_at(full)):
+        for hook in reversed(self._hooks):
             if hasattr(hook, "gradient"):
                 d = hook.gradient(full, d)
         return d
@@ -255,7 +241,6 @@ class Tape(PlainContext):
         x, qkv = self.saved("ln_1", layer), self.saved("attn.qkv", layer)
         flat = np.zeros((len(x), 3 * x.shape[1]), x.dtype)
         d_qkv, d_z = self._by_head(flat, 3), self._by_head(d, 1)[0]
-        is_hooked = self._hooks_in_attention(layer)
 
         def run(part: tuple[slice, slice]) -> None:
             tokens, heads = part
@@ -268,11 +253,11 @@ class Tape(PlainContext):
                 )
                 d_k[:, :n_keys] += more_k
                 d_v[:, :n_keys] += more_v
-            if is_hooked:
+            if self._hooks:
                 for name, array in zip(("attn.v", "attn.k", "attn.q"), d_qkv[::-1], strict=True):
                     array[:, tokens] = self.gradient(name, array[:, tokens], layer)
 
-        self._for_parts(run, layer)
+        self._for_parts(run)
         return self.linear_backward(flat, x, w)
 
     def add_rows(self, name: str, rows: IntArray, d: Array) -> None:

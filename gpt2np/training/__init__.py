@@ -2,7 +2,6 @@
 
 options   hyperparameters
 adamw     the optimizer, and the schedule of the learning rate
-dropout   dropout, as a hook with a gradient
 trainer   training steps, evaluation, saved states
 curve     the loss curve, as SVG
 teach     fine-tuning on one page of text, in a process of its own

@@ -60,16 +60,7 @@ class TrainerOptions:
     max_grad_norm: float = _training(
         1.0, "Maximum norm of the gradients; larger gradients are scaled down to this norm", above=0
     )
-    embd_pdrop: float = _training(0.0, "Dropout probability of embeddings", low=0, high=0.99)
-    attn_pdrop: float = _training(
-        0.0, "Dropout probability of attention patterns", low=0, high=0.99
-    )
-    resid_pdrop: float = _training(
-        0.0, "Dropout probability of the outputs of attention and MLPs", low=0, high=0.99
-    )
-    seed: int = _training(
-        0, "Seed for initial weights, the choice of training sequences, and dropout", low=0
-    )
+    seed: int = _training(0, "Seed for initial weights and the choice of training sequences", low=0)
     eval_steps: int = _evaluation(
         500, "Number of training steps between two evaluations on the evaluation corpus", low=1
     )

@@ -28,11 +28,9 @@ from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.model import GPT2
 from gpt2np.model.plain import arrange_arrays
 from gpt2np.model.tape import Tape
-from gpt2np.runtime.hooked_context import Hook
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.training.adamw import AdamW, learning_rate
 from gpt2np.training.curve import loss_curve
-from gpt2np.training.dropout import Dropout, dropout_rates
 from gpt2np.training.options import ARCHITECTURE, TrainerOptions
 
 
@@ -150,17 +148,14 @@ class Trainer:
         rows = draw_sequences(self._ids, count, self._length, [options.seed, step])
         gradients: dict[str, Array] = {}
         loss = 0.0
-        has_dropout = any(dropout_rates(options).values())
         with single_threaded_blas():
             for start in range(0, count, size):
-                dropout = Dropout(options, [options.seed, step, start], size)
                 losses = add_gradients(
                     self._config,
                     self.weights,
                     list(rows[start : start + size]),
                     gradients,
                     n_targets=count * self._length,
-                    hook=dropout if has_dropout else None,
                 )
                 loss += float(losses.mean(dtype=np.float64)) / options.gradient_accumulation_steps
             self._optimizer.update(gradients, learning_rate(step, options), options)
@@ -249,7 +244,6 @@ def add_gradients(
     gradients: MutableMapping[str, Array],
     *,
     n_targets: int,
-    hook: Hook | None = None,
 ) -> Array:
     """Add the gradients of the loss of some sequences, divided by `n_targets`, to `gradients`.
 
@@ -257,7 +251,7 @@ def add_gradients(
     """
     w = arrange_arrays(config, weights)
     inputs = [ids[:-1] for ids in sequences]
-    context = Tape(config, inputs, hook=hook, weight_gradients=gradients)
+    context = Tape(config, inputs, weight_gradients=gradients)
     logits, targets = gpt2(context, w), np.concatenate([ids[1:] for ids in sequences])
     losses: Array = context.cross_entropy(logits, targets, 1 / n_targets)
     gpt2_backward(context, w, logits)

@@ -8,12 +8,7 @@ from helpers.transformers_pass import transformers_model
 
 from gpt2np import Tokenizer
 from gpt2np.model import GPT2
-from gpt2np.model.backward import gpt2_backward
-from gpt2np.model.gpt2 import gpt2
-from gpt2np.model.plain import plain_weights
-from gpt2np.model.tape import Tape
 from gpt2np.training.adamw import AdamW, learning_rate
-from gpt2np.training.dropout import Dropout
 from gpt2np.training.options import TrainerOptions
 from gpt2np.training.trainer import Trainer, draw_sequences, new_weights
 
@@ -111,41 +106,3 @@ def test_adamw_against_torch():
         assert ours.update(gradients, 0.01, options) == pytest.approx(norm.item(), rel=1e-12)
     for name, parameter in theirs.items():
         np.testing.assert_allclose(weights[name], parameter.detach().numpy(), rtol=1e-10)
-
-
-@pytest.mark.parametrize("max_bytes", [0, 1 << 30])
-def test_dropout_has_the_gradient_of_its_forward_pass(max_bytes):
-    model = random_model(np.float64, n_embd=8, n_head=2, n_layer=2, vocab_size=9, n_positions=20)
-    options = TrainerOptions(embd_pdrop=0.2, attn_pdrop=0.3, resid_pdrop=0.4)
-    texts, w = [[1, 2, 3, 4], [5, 6, 7]], plain_weights(model)
-    v = np.random.default_rng(0).normal(size=(7, 9))
-
-    def value(weights):
-        context = Tape(model.config, texts, hook=Dropout(options, [0], 2))
-        return np.sum(v * gpt2(context, plain_weights(GPT2(model.config, weights))))
-
-    found = {}
-    hook = Dropout(options, [0], 2)
-    context = Tape(model.config, texts, hook=hook, weight_gradients=found, max_bytes=max_bytes)
-    gpt2(context, w)
-    gpt2_backward(context, w, v.copy())
-    arrays = dict(model.weights)
-    assert value(arrays) != np.sum(v * model.forward(texts))
-    for name, gradient in found.items():
-        step = 1e-6 * np.random.default_rng(1).normal(size=gradient.shape)
-        up, down = (value(arrays | {name: arrays[name] + sign * step}) for sign in (1, -1))
-        assert (up - down) / 2 == pytest.approx(np.sum(gradient * step), rel=1e-4, abs=1e-12)
-
-
-def test_dropout_is_called_only_where_its_rate_is_above_zero():
-    model = random_model(np.float64, n_embd=8, n_head=2, n_layer=1, vocab_size=9, n_positions=20)
-    names = []
-
-    class Watched(Dropout):
-        def __call__(self, name, array):
-            names.append(name)
-            return super().__call__(name, array)
-
-    dropout = Watched(TrainerOptions(resid_pdrop=0.4), [0], 1)
-    gpt2(Tape(model.config, [[1, 2, 3]], hook=dropout), plain_weights(model))
-    assert names == ["blocks.0.attn.out", "blocks.0.mlp.out"]

@@ -13,7 +13,7 @@ COMMAND = small_steps(0.05)
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
 TRAINING = (
     f"{TINY} --max-steps 100 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
-    "--resid-pdrop 0.1 --attn-pdrop 0.1 --embd-pdrop 0.1 --eval-steps 40 --eval-corpus ids.bin"
+    "--eval-steps 40 --eval-corpus ids.bin"
 )
 
 
