@@ -34,7 +34,6 @@ from gpt2np.runtime.ranks import max_processes
 
 if TYPE_CHECKING:
     from gpt2np.runtime.process_group import ProcessGroup
-    from gpt2np.runtime.rank_tuner import RankChoice
 
 
 class GPT2:
@@ -201,9 +200,9 @@ class GPT2:
     def processes(self) -> int | Literal["auto"]:
         """The number of processes that compute a pass together, 1 to 64, or "auto"; 1 by default.
 
-        With "auto", measured times select the number for each pass, up to the number of CPU cores:
-        see `rank_choices`. The first 0.3 seconds of passes use one process. "auto" chooses only
-        between numbers that give the same bits, so repeated runs compute equal logits.
+        With "auto", measured times select the number for each pass, up to the number of CPU cores.
+        The first 0.3 seconds of passes use one process. "auto" chooses only between numbers that
+        give the same bits, so repeated runs compute equal logits.
 
         For an exact model, and on systems other than Linux with an x86 processor, the number stays
         1; without a global interpreter lock (GIL), workers are threads on every system. A pass with
@@ -254,16 +253,6 @@ class GPT2:
         """The process ids of the workers; none before the first pass that needs them."""
         group = self._group
         return group.workers.pids if group else []
-
-    @property
-    def rank_choices(self) -> list[RankChoice]:
-        """The number of processes that "auto" selects for passes over different numbers of tokens.
-
-        The list is empty if `processes` is not "auto", or no pass has been measured.
-        """
-        group = self._group
-        choices = group.tuner.choices if group and group.tuner else []
-        return [choice for choice in choices if choice.seconds]
 
     @np.errstate(under="ignore")
     def forward(

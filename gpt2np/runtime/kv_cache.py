@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import index
-from typing import Any
 from weakref import ReferenceType, WeakValueDictionary, ref
 
 import numpy as np
@@ -46,11 +45,10 @@ class KVCache:
     """The keys and values of one sequence, in a slot of a `KVStore`.
 
     `reserve` moves the caches of a batch to adjacent slots of one store. One matrix product then
-    computes the attention scores of several sequences. A cache can be copied, truncated and
-    pickled.
+    computes the attention scores of several sequences.
 
-    Threads may copy and pickle one cache at the same time. While a thread appends to a cache or
-    truncates it, no other thread may use it.
+    Threads may copy one cache at the same time. While a thread appends to a cache or truncates it,
+    no other thread may use it.
 
     Attributes:
         length: T, the number of cached tokens.
@@ -58,7 +56,7 @@ class KVCache:
     """
 
     _copies: ReferenceType[KVStore] | None = None  # the store of the last copies
-    _weights: ReferenceType[object] | None = None  # None if unknown, as after unpickling
+    _weights: ReferenceType[object] | None = None  # None until the first pass
 
     def __init__(
         self,
@@ -141,21 +139,8 @@ class KVCache:
         blocks = counted(config.n_layer, "block")
         return f"<KVCache of {counted(self.length, 'token')}, {blocks}: {nbytes:,} bytes>"
 
-    def __getstate__(self) -> dict[str, Any]:
-        view = slice(_tiles(self.length)), self.slot
-        arrays = {"keys": self.store.keys[view].copy(), "values": self.store.values[view].copy()}
-        return {"config": self.store.config, "length": self.length, **arrays}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        keys, values = state["keys"], state["values"]
-        self.length = state["length"]
-        store = KVStore(state["config"], keys.dtype, slots=1, tiles=_tiles(self.length))
-        self.place = store, 0
-        shapes = store.keys[:, 0].shape, store.values[:, 0].shape
-        if (keys.shape, values.shape) != shapes:
-            raise ValueError(f"keys and values of the shapes {keys.shape} and {values.shape}")
-        store.keys[:, 0], store.values[:, 0] = keys, values
-        store.move_in([self])
+    def __deepcopy__(self, memo: object) -> KVCache:
+        return self.copy()
 
 
 class KVStore:

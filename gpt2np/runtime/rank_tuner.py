@@ -27,34 +27,27 @@ _MAX_COST = 0.02  # the largest share of the time that trials of slower numbers 
 
 
 class RankChoice:
-    """The current number of ranks for passes over `min_rows` to `max_rows` rows (tokens).
+    """The current number of ranks for passes over similar numbers of rows (tokens).
 
     Attributes:
-        min_rows, max_rows: the numbers of rows; `max_rows` is None if there is no upper limit.
         ranks: the number of ranks.
         next_ranks: the number for the next pass, which differs from `ranks` during a trial.
     """
 
-    def __init__(self, min_rows: int, max_rows: int | None, candidates: Sequence[int]) -> None:
-        self.min_rows, self.max_rows = min_rows, max_rows
+    def __init__(self, candidates: Sequence[int]) -> None:
         self.ranks = self.next_ranks = 1
         self._candidates, self._step = candidates, 1  # 1 if the next trial has more ranks, or -1
         self._times: dict[int, float] = {}  # seconds per unit of work, by number of ranks
-        self._work = 0  # of the last pass
+        self._is_first = True  # whether no pass was recorded
         self._block: list[float] = []  # times of passes with `next_ranks` ranks
         self._block_s, self._since_trial, self._interval = 0.0, 0.0, _PAUSE_S
 
-    @property
-    def seconds(self) -> dict[int, float]:
-        """Number of ranks → measured time, scaled to the number of rows of the last pass."""
-        return {ranks: time * self._work for ranks, time in sorted(self._times.items())}
-
     def record(self, n_rows: int, n_ranks: int, seconds: float) -> None:
         """Record the time of a pass; the first pass touches memory, and does not count."""
-        is_first, self._work = not self._work, n_rows + _FIXED_WORK
+        is_first, self._is_first = self._is_first, False
         if is_first or n_ranks != self.next_ranks:
             return
-        self._block.append(seconds / self._work)
+        self._block.append(seconds / (n_rows + _FIXED_WORK))
         self._block_s += seconds
         self._since_trial += seconds
         n_passes = len(self._block)
@@ -96,13 +89,12 @@ class RankTuner:
     def __init__(self, cpus: int, n_head: int) -> None:
         # In a short pass, ranks share the heads. The smallest layer has about as many panels.
         limits = [min(cpus, n_head)] * 4 + [min(cpus, MAX_RANKS)] * 2
-        firsts, lasts = (1, *(rows + 1 for rows in ROW_GROUPS)), (*ROW_GROUPS, None)
-        self.choices = list(map(RankChoice, firsts, lasts, map(_doublings, limits)))
+        self._choices = [RankChoice(_doublings(limit)) for limit in limits]
         self.max_ranks = max(limits)
 
     def choice(self, n_rows: int) -> RankChoice:
         """Return the choice for passes over `n_rows` rows."""
-        return self.choices[bisect_left(ROW_GROUPS, n_rows)]
+        return self._choices[bisect_left(ROW_GROUPS, n_rows)]
 
 
 def _doublings(limit: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import pickle
 import random
 import sys
 import threading
@@ -67,7 +66,6 @@ def kv_cache(lm):
     return [
         partial(append, cache.copy, [5, 6, 7]),
         partial(append, cache.copy, [9]),
-        partial(append, lambda: pickle.loads(pickle.dumps(cache)), [5]),
         lambda: repr(cache),
     ]
 

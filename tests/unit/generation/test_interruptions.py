@@ -1,6 +1,5 @@
 """Interruptions at random times end texts with what they have; model and caches stay exact."""
 
-import pickle
 import random
 import signal
 import subprocess
@@ -152,9 +151,6 @@ def check_caches(lm, interrupt, rng):
             done = min(cache.length for cache in caches)
             for cache in caches:
                 cache.truncate(done)
-        if rng.random() < 0.2:
-            copy, error = interrupt(pickle.loads, pickle.dumps(caches[i]))
-            caches[i] = caches[i] if error else copy
 
 
 def check_prefix(lm, interrupt, rng):
