@@ -101,8 +101,7 @@ def _check(lm: LanguageModel, ids: Sequence[int]) -> None:
             param="model",
         )
     if len(ids) < 2:
-        message = f"the page has {len(ids)} tokens; it needs 2 or more"
-        raise InvalidArgumentError(message, param="text")
+        raise InvalidArgumentError("the page is too short: it needs 2 tokens", param="text")
 
 
 async def _train(

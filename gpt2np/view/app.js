@@ -78,11 +78,17 @@ for (const name of ["off", "teach", "more"]) {
   });
 }
 
-createTeach($("teach"), {
+const taught = createTeach($("teach"), {
   model: () => state.model.id,
   request: () => ({ ...readSettings(), prompt: $("prompt").value }),
   onModel: useWeights,
+  onWatch() {
+    scrollTo(0, 0);
+    $("generate").focus();
+    $("generate").click();
+  },
 });
+$("write").after(taught);
 
 // ---- start
 

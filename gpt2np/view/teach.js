@@ -2,8 +2,10 @@
 // server keeps the taught model as long as the connection of the request is open.
 
 import { ConnectionLost, ServerError, post, postJson, readEvents } from "./api.js";
-import { button, counted, element, formatNumber } from "./view.js";
+import { encode, textOf } from "./state.js";
+import { button, counted, element, find, formatNumber } from "./view.js";
 
+const MOST_TOKENS = 512; // of a page
 const LEAST_RUN = 5; // words in a row that chance hardly gives
 const [WIDTH, HEIGHT] = [320, 100];
 
@@ -54,7 +56,8 @@ function createCurve() {
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
     return made;
   };
-  const picture = make("svg", { viewBox: `-2 -4 ${WIDTH + 4} ${HEIGHT + 8}`, "aria-hidden": true });
+  const viewBox = `-2 -4 ${WIDTH + 4} ${HEIGHT + 8}`;
+  const picture = make("svg", { viewBox, preserveAspectRatio: "none", "aria-hidden": true });
   const axis = make("path", { class: "axis", d: `M0 0V${HEIGHT}H${WIDTH}` });
   const curve = make("polyline", { points: "" });
   picture.append(axis, curve);
@@ -62,31 +65,89 @@ function createCurve() {
 }
 
 /**
- * Build the form in `root`. `model()` is the name of the model to teach, `request()` the fields of a
- * completion that is written before and after. `onModel(name)` is called with the taught model, and
- * with the first one when the page is forgotten.
+ * Build the form in `root`; return a line that says that the model is the taught one. `model()` is
+ * the name of the model to teach, `request()` the fields of a completion that is written before and
+ * after. `onModel(name)` is called with the taught model, and with the first one when the page is
+ * forgotten; `onWatch()`, when the taught model is to write.
  */
-export function createTeach(root, { model, request, onModel }) {
-  let controller = /** @type {AbortController | null} */ (null); // ends the connection
+export function createTeach(root, { model, request, onModel, onWatch }) {
+  let controller = new AbortController(); // ends the connection
+  let lesson = Promise.resolve(); // from the press of Teach until the page is forgotten
+  let name = ""; // of the taught model
   const text = element("textarea", {
-    ...{ id: "teach-text", rows: 7, dir: "auto", spellcheck: "false" },
-    "aria-label": "The page to learn",
-    placeholder: "Paste a page here: up to 512 tokens, about 300 words.",
+    ...{ id: "teach-text", rows: 7, dir: "auto", spellcheck: "false", maxlength: 20_000 },
+    required: true,
+    ...{ "aria-label": "The page to learn", "aria-describedby": "teach-count" },
+    placeholder: `Paste a page here: up to ${MOST_TOKENS} tokens, about 300 words.`,
   });
+  const count = element("p", { id: "teach-count", class: "hint" });
   const run = element("button", { class: "primary" }, "Teach");
-  const forget = button("Forget", () => controller?.abort(), { hidden: true });
+  const stop = button("Stop and keep", stopLearning, { hidden: true });
+  const watch = button("Watch it write ▷", onWatch, { class: "primary", hidden: true });
+  const forget = button("Forget", () => forgetAndFocus(text), { hidden: true });
   const says = element("p", { class: "teach-says", role: "status" });
   const { picture, curve } = createCurve();
   const loss = element("figcaption");
   const figure = element("figure", { hidden: true }, picture, loss);
   const texts = element("dl", {});
-  const form = element("form", { class: "teach" }, text);
-  form.append(element("div", { class: "buttons" }, run, forget));
-  root.append(form, says, figure, texts);
+  const form = element("form", { class: "teach" }, text, count);
+  form.append(element("div", { class: "buttons" }, run, stop, watch, forget));
+  const lessonElement = element("div", { class: "lesson" }, form);
+  lessonElement.append(element("div", {}, says, figure, texts));
+  root.append(lessonElement);
+  const notice = element(
+    "p",
+    { class: "taught", hidden: true },
+    "This model has learned your page.",
+  );
+  notice.append(button("Forget", () => forgetAndFocus(find("#generate"))));
 
   function say(words, isWrong = false) {
     says.textContent = words;
     says.classList.toggle("wrong", isWrong);
+  }
+
+  /** Show the buttons of a phase: "" before a lesson, "learning", or "taught". */
+  function enter(phase) {
+    root.dataset.phase = phase;
+    run.disabled = phase === "learning";
+    Object.assign(stop, { hidden: phase !== "learning", disabled: false });
+    watch.hidden = forget.hidden = notice.hidden = phase !== "taught";
+    run.classList.toggle("primary", phase !== "taught");
+  }
+
+  async function stopLearning() {
+    if (!name) return controller.abort();
+    stop.disabled = true;
+    say("It stops after this time.");
+    await post("api/teach/stop", { model: name });
+  }
+
+  async function forgetAndFocus(next) {
+    controller.abort();
+    await lesson;
+    next.focus();
+  }
+
+  /** Whether an element has the focus, or had it until it was disabled. */
+  const hasFocus = (each) => [each, document.body].includes(document.activeElement);
+
+  let typed = 0; // the number of the latest text to count
+
+  /** Say how many tokens the text has, and where the part ends that is learned. */
+  async function countTokens() {
+    const number = ++typed;
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    if (number !== typed) return;
+    const ids = text.value ? await encode(text.value) : [];
+    if (number !== typed) return;
+    const words = textOf(ids.slice(0, MOST_TOKENS)).trim().split(/\s+/).slice(-4).join(" ");
+    const isLong = ids.length > MOST_TOKENS;
+    count.textContent = isLong
+      ? `${counted(ids.length, "token")}: it learns the first ${MOST_TOKENS}, up to “… ${words}”.`
+      : ids.length
+        ? `${counted(ids.length, "token")} of at most ${MOST_TOKENS}`
+        : "";
   }
 
   /** Write the text with a model, and show it with what it repeats of the page marked. */
@@ -96,66 +157,92 @@ export function createTeach(root, { model, request, onModel }) {
     const found = longestRun(written, page);
     const { start, end } = found.count >= LEAST_RUN ? found : { start: 0, end: 0 };
     const parts = [written.slice(0, start), written.slice(start, end), written.slice(end)];
-    texts.append(
-      element("dt", {}, title),
-      element(
-        "dd",
-        { dir: "auto" },
-        element("span", { class: "soft" }, body.prompt),
-        ...[parts[0], ...(end ? [element("mark", {}, parts[1])] : []), parts[2]],
-      ),
-    );
+    const shown = element("dd", { dir: "auto" }, element("span", { class: "soft" }, body.prompt));
+    shown.append(parts[0], ...(end ? [element("mark", {}, parts[1])] : []), parts[2]);
+    texts.append(element("div", {}, element("dt", {}, title), shown));
     return found;
+  }
+
+  function showLoss(losses, { step, loss: now }, { n_steps, n_tokens, n_left_out }) {
+    losses.push(now);
+    drawLosses(curve, losses, n_steps);
+    figure.hidden = false;
+    const [first, last] = [losses[0], now].map((x) => formatNumber(x));
+    loss.textContent = `Loss: ${first} at first, ${last} now. It says how much the page’s next token surprises the model.`;
+    const what = n_left_out
+      ? `the first ${n_tokens} tokens of your page`
+      : `your ${n_tokens} tokens`;
+    if (!stop.disabled) say(`It reads ${what} again and again: ${step} of ${n_steps} times.`);
   }
 
   /** Teach the page; ends when the model has forgotten it. */
   async function teach(page, signal) {
     const [base, body, losses] = [model(), request(), /** @type {number[]} */ ([])];
-    let [name, nSteps, nTokens] = ["", 0, 0];
     const before = await write("Before", base, body, page);
-    let after = before;
+    let [after, lastStep, facts] = [before, 0, /** @type {any} */ ({})];
     try {
       for await (const each of readEvents(post("api/teach", { model: base, text: page }, signal))) {
-        if (each.model) [name, nSteps, nTokens] = [each.model, each.n_steps, each.n_tokens];
+        if (each.model) [name, facts] = [each.model, each];
         if (each.loss !== undefined) {
-          losses.push(each.loss);
-          drawLosses(curve, losses, nSteps);
-          figure.hidden = false;
-          const [first, last] = [losses[0], each.loss].map((x) => formatNumber(x));
-          loss.textContent = `Loss: ${first} at first, ${last} now. It says how much the page’s next token surprises the model.`;
-          say(`It reads your ${nTokens} tokens again and again: ${each.step} of ${nSteps} times.`);
+          lastStep = each.step;
+          showLoss(losses, each, facts);
         }
         if (each.is_ready) after = await write(`After ${each.step} times`, name, body, page);
         if (each.is_done) {
-          say(judge(before, after));
-          forget.textContent = "Forget";
+          const isEarly = lastStep < facts.n_steps;
+          const early = isEarly ? `It stopped after ${lastStep} of ${facts.n_steps} times. ` : "";
+          say(early + judge(before, after));
+          const isWaiting = hasFocus(stop);
+          enter("taught");
+          if (isWaiting) watch.focus();
           await onModel(name);
         }
       }
     } finally {
-      if (!forget.hidden && forget.textContent === "Forget") await onModel(base);
+      if (model() === name) await onModel(base);
     }
   }
 
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
+  /** Teach the page of the form, and say how it ends. */
+  async function learn() {
     controller = new AbortController();
-    Object.assign(run, { disabled: true });
-    Object.assign(forget, { hidden: false, textContent: "Stop" });
+    name = "";
+    enter("learning");
     figure.hidden = true;
     texts.replaceChildren();
     say("The model writes a text before it learns.");
+    stop.focus();
+    root.scrollIntoView({ block: "start" });
     try {
       await teach(text.value, controller.signal);
     } catch (error) {
-      if (error.name === "AbortError") say("It has forgotten the page: the old model is back.");
-      else if (error instanceof ConnectionLost)
+      if (error.name === "AbortError") {
+        const isNew = name === "";
+        return say(
+          isNew ? "Nothing was learned." : "It has forgotten the page: the old model is back.",
+        );
+      }
+      texts.replaceChildren();
+      figure.hidden = true;
+      if (error instanceof ConnectionLost)
         say("The connection is lost, so the page is forgotten.", true);
       else if (error instanceof ServerError) say(error.message, true);
       else throw error;
     } finally {
-      run.disabled = false;
-      forget.hidden = true;
+      const isWaiting = hasFocus(stop);
+      enter("");
+      if (isWaiting) text.focus();
     }
+  }
+
+  text.addEventListener("input", countTokens);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    controller.abort();
+    await lesson;
+    lesson = learn();
+    await lesson;
   });
+  enter("");
+  return notice;
 }

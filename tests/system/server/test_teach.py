@@ -66,6 +66,14 @@ def wait_until(is_true, seconds=20):
         time.sleep(0.05)
 
 
+def press(tab, label):
+    tab.locator("#teach button").get_by_text(label, exact=True).click()
+
+
+def focused(tab, what="textContent"):
+    return tab.evaluate(f"document.activeElement.{what}")
+
+
 def test_a_page_is_learned_beside_the_old_model_and_forgotten(server, client):
     before = write(client)
     with teaching(client) as events:
@@ -126,7 +134,7 @@ def _starts(client):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the page has 0 tokens"),
+        ("a", "it needs 2 tokens"),
         ("x" * 20_001, "at most 20000 characters"),
     ],
 )
@@ -264,38 +272,49 @@ class TestPage:
         tab.fill("#prompt", "Once upon a time")
         tab.click("#teach-button")
         tab.fill("#teach-text", PAGE)
-        tab.click("#teach .primary")
-        says = tab.locator("#teach [role=status]")
+        press(tab, "Teach")
+        assert focused(tab) == "Stop and keep"
         tab.locator("#teach dt", has_text="Before").wait_for()
         tab.locator("#teach dt", has_text=f"After {N_STEPS} times").wait_for(timeout=200_000)
-        tab.locator("#teach button", has_text="Forget").wait_for()
-        assert re.match(r"It repeats (\d\d) words of your page", says.inner_text())
+        tab.locator(".taught").wait_for(state="visible")
+        assert focused(tab) == "Watch it write ▷"
+        says = tab.inner_text("#teach [role=status]")
+        assert re.match(r"It repeats (\d\d) words of your page", says)
         assert "roots of an old oak tree" in tab.locator("#teach dd mark").last.inner_text()
         assert tab.locator("#teach mark").count() < tab.locator("#teach dt").count()
         points = tab.locator("#teach polyline").get_attribute("points").split()
         heights = [float(point.split(",")[1]) for point in points]
         assert len(points) == N_STEPS + 1 and heights[0] == 0 and heights[-1] > 90
+        for width, height in [(1280, 720), (390, 844)]:
+            tab.set_viewport_size({"width": width, "height": height})
+            tab.evaluate("document.getElementById('teach').scrollIntoView()")
+            for shown in (".teach-says", "figure", "dl > :last-child"):
+                box = tab.locator(f"#teach {shown}").bounding_box()
+                assert box["y"] >= 0 and box["y"] + box["height"] <= height
         with tab.expect_request("**/v1/completions") as asked:
-            tab.click("#generate")
+            press(tab, "Watch it write ▷")
         name = asked.value.post_data_json["model"]
         assert name.startswith("bundled taught ")
-        tab.locator("#teach button", has_text="Forget").click()
-        tab.locator("#teach [role=status]", has_text="forgotten").wait_for()
+        tab.click(".taught button")
+        tab.locator(".taught").wait_for(state="hidden")
+        assert tab.evaluate("document.activeElement.id") == "generate"
         wait_until(lambda: write(client, name)[0] == 404)
         with tab.expect_request("**/v1/completions") as asked:
             tab.click("#generate")
         assert asked.value.post_data_json["model"] == "bundled"
 
-    def test_stop_and_a_refusal(self, tab):
+    def test_stop_keeps_the_model_and_the_next_page_replaces_it(self, tab):
         tab.click("#teach-button")
-        tab.fill("#teach-text", "fox " * 600)
-        tab.click("#teach .primary")
-        says = tab.locator("#teach [role=status]")
-        tab.locator("#teach [role=status]", has_text="it needs 2 to 512").wait_for()
-        tab.fill("#teach-text", PAGE)
-        tab.click("#teach .primary")
-        tab.locator("#teach polyline[points]").wait_for(state="attached")
+        tab.fill("#teach-text", PAGE + PAGE)
+        tab.locator("#teach-count", has_text="it learns the first 512, up to “… ").wait_for()
+        press(tab, "Teach")
         tab.locator("#teach figcaption", has_text="Loss").wait_for()
-        tab.locator("#teach button", has_text="Stop").click()
-        tab.locator("#teach .primary:enabled").wait_for()
-        assert "forgotten" in says.inner_text()
+        press(tab, "Stop and keep")
+        tab.locator(".taught").wait_for(state="visible")
+        assert re.match(r"It stopped after \d of 60 times", tab.inner_text(".teach-says"))
+        tab.fill("#teach-text", "a")
+        tab.locator("#teach-count", has_text="1 token of at most 512").wait_for()
+        press(tab, "Teach")
+        tab.locator(".teach-says.wrong", has_text="the page is too short").wait_for()
+        assert focused(tab, "id") == "teach-text"
+        assert tab.is_hidden(".taught") and not tab.locator("#teach dt").count()
