@@ -301,9 +301,7 @@ class LanguageModel:
 
         Read the streams in any order, or add their sequences to a Scheduler.
         """
-        without_beams: GenerateArguments = {"num_beams": 1, **changes}
-        request = self.request(prompt, options, **(without_beams if options is None else changes))
-        return start_streams(self.model, request)
+        return start_streams(self.model, self._request_without_beams(prompt, options, changes))
 
     async def agenerate(
         self,
@@ -314,12 +312,13 @@ class LanguageModel:
         """Continue one prompt like `generate`, for asyncio.
 
         Calls that run at the same time, and streams that are read by `async for`, share their
-        forward passes. A cancelled task ends its generation. A beam search runs in a separate
-        thread.
+        forward passes. A cancelled task ends its generation. For a beam search, run `generate` in
+        a thread.
         """
         from gpt2np.generation.async_engine import agenerate
 
-        return await agenerate(self.model, self.request(prompt, options, **changes))
+        request = self._request_without_beams(prompt, options, changes)
+        return await agenerate(self.model, request)
 
     def prefix(self, text: Prompt) -> Prefix:
         """Compute the keys and values of a text that many prompts begin with.
@@ -426,6 +425,14 @@ class LanguageModel:
         call = prepare_call(self, options, changes)
         warn_of_special(self.tokenizer, [prompt], call.allowed_special)
         return with_prompt(self, call, prompt)
+
+    def _request_without_beams(
+        self, prompt: Prompt, options: GenerationOptions | None, changes: GenerateArguments
+    ) -> Request:
+        """Return a request for which the model's default of `num_beams` does not count."""
+        if options is None:
+            changes = {"num_beams": 1, **changes}
+        return self.request(prompt, options, **changes)
 
 
 def language_model_fingerprint(lm: LanguageModel) -> str:

@@ -11,17 +11,16 @@ import threading
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
-from gpt2np.generation.complete import complete, join_continuations
+from gpt2np.generation.complete import join_continuations
 from gpt2np.generation.completion import Completion, FinishReason
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler, drive
 from gpt2np.generation.sequence import RunningSequence, start_sequences
-from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
 
 _PREFILL_CHUNK = 256  # tokens; larger chunks are hardly faster
@@ -235,26 +234,7 @@ if hasattr(os, "register_at_fork"):
 
 async def agenerate(model: GPT2, request: Request) -> Completion:
     """Complete a request; see `LanguageModel.agenerate`."""
-    if request.options.num_beams > 1:
-        return await _beam_search(model, request)
     sequences = start_sequences(model, request)
     async for _ in engine_of(model).run(model, sequences, every_step=False):
         pass
     return join_continuations(sequences)
-
-
-async def _beam_search(model: GPT2, request: Request) -> Completion:
-    """Run a beam search on another thread; it ends when the task is cancelled."""
-    is_cancelled = threading.Event()
-
-    def check(ids: list[int], logits: Array) -> Array:
-        if is_cancelled.is_set():
-            raise GPT2NPError("the task was cancelled")
-        return logits
-
-    functions = (*request.callbacks.logits_processor, check)
-    request = replace(request, callbacks=replace(request.callbacks, logits_processor=functions))
-    try:
-        return (await asyncio.to_thread(complete, model, [request]))[0]
-    finally:
-        is_cancelled.set()

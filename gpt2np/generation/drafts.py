@@ -168,16 +168,13 @@ class ModelDrafter:
 
     The recent acceptance rate and the cost of a draft token determine the best draft length. If no
     length pays off, single draft tokens are tried. If that is still so after _MAX_TRIES drafts, the
-    sequence gets no more drafts.
-
-    The draft model's context may start later than the target model's.
+    sequence gets no more drafts, and none beyond the draft model's context.
     """
 
     def __init__(self, model: GPT2, draft: GPT2) -> None:
         """Propose draft tokens for the target model `model` with the draft model `draft`."""
         self.model = draft
         self.cache = draft.new_cache()
-        self.start = 0  # index, in prompt + ids, of the first id in the context
         self._cost = draft.weights.parameters / model.weights.parameters
         self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums; the start is a prior
         self._n_drafts, self._is_off = 0, False
@@ -200,17 +197,6 @@ class ModelDrafter:
         self._n_accepted = self._n_accepted * _DRAFT_DECAY + n_accepted
         self._n_tried = self._n_tried * _DRAFT_DECAY + n_accepted + (n_accepted < len(draft))
         self._n_drafts += 1
-
-    def prepare(self, length: int, draft_length: int) -> None:
-        """Prepare the KV cache for a draft of `draft_length` tokens after the first `length` ids.
-
-        Drops rejected draft tokens; restarts from half a context if the draft does not fit.
-        """
-        n_positions = self.model.config.n_positions
-        self.cache.truncate(min(self.cache.length, max(0, length - 1 - self.start)))
-        if length - self.start + draft_length > n_positions:
-            self.cache.truncate(0)
-            self.start = length - n_positions // 2
 
 
 @lru_cache

@@ -264,8 +264,7 @@ def start_sequences(model: GPT2, request: Request) -> list[RunningSequence]:
     """Return one sequence per continuation of a request, ready for a scheduler."""
     if request.options.num_beams > 1:
         raise InvalidArgumentError(
-            f"num_beams is {request.options.num_beams}: beam search cannot stream its text; call "
-            "generate",
+            f"num_beams is {request.options.num_beams}: beam search runs alone; call generate",
             param="num_beams",
         )
     return [start_sequence(model, continuation) for continuation in request.continuations()]

@@ -72,9 +72,9 @@ def _drafts_of_models(batch: Sequence[RunningSequence]) -> list[list[int]]:
     for sequence, draft in zip(batch, drafts, strict=True):
         if isinstance(drafter := sequence.drafter, ModelDrafter):
             length = min(drafter.draft_length(costs), len(costs) - 1, sequence.tokens_left)
-            # The other half of the draft model's context precedes the draft.
-            length = min(length, drafter.model.config.n_positions // 2)
-            drafter.prepare(sequence.length, length)
+            length = min(length, drafter.model.config.n_positions - sequence.length)
+            if drafter.cache.length >= sequence.length:  # rejected draft tokens
+                drafter.cache.truncate(sequence.length - 1)
             unfinished.append(_Drafting(sequence, drafter, length, draft))
     while unfinished := [each for each in unfinished if len(each.draft) < each.length]:
         _extend_drafts(unfinished)
@@ -92,7 +92,7 @@ class _Drafting:
 
     def pending_ids(self) -> list[int]:
         """Return the token ids that are not yet in the draft model's KV cache."""
-        start = self.drafter.start + self.drafter.cache.length
+        start = self.drafter.cache.length
         draft = self.draft[max(0, start - self.sequence.length) :]
         return [*self.sequence.ids_from(start), *draft]
 

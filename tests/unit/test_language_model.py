@@ -101,7 +101,7 @@ class TestOptionNames:
         with pytest.raises(InvalidArgumentError, match="must be a GenerationOptions"):
             lm.generate("Once", {"max_new_tokens": 5})
         beams = GenerationOptions(num_beams=2, temperature=0)
-        with pytest.raises(InvalidArgumentError, match="beam search cannot stream"):
+        with pytest.raises(InvalidArgumentError, match="beam search runs alone"):
             lm.stream("Once", beams)
 
     def test_names_of_transformers(self, lm):

@@ -222,5 +222,5 @@ class TestTexts:
         assert len(result.alternatives) == 3 and scored == [result.prompt_ids]
 
     def test_not_as_a_stream(self, lm):
-        with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search cannot stream"):
+        with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search runs alone"):
             lm.stream("x", num_beams=2)

@@ -33,10 +33,11 @@ def test_calls_at_the_same_time_share_passes(lm, monkeypatch):
 
 
 def test_agenerate_takes_all_options(lm):
-    for options in ({"num_return_sequences": 3}, {"num_beams": 3}):
-        arguments = {"max_new_tokens": 10, "seed": 1, **options}
-        result = asyncio.run(lm.agenerate("The fox", **arguments))
-        assert result == lm.generate("The fox", **arguments)
+    arguments = {"max_new_tokens": 10, "seed": 1, "num_return_sequences": 3}
+    result = asyncio.run(lm.agenerate("The fox", **arguments))
+    assert result == lm.generate("The fox", **arguments)
+    with pytest.raises(InvalidArgumentError, match="beam search runs alone; call generate"):
+        asyncio.run(lm.agenerate("The fox", num_beams=3))
 
 
 def test_a_cancelled_task_ends_its_generation_only(lm):
