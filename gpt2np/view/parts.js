@@ -25,40 +25,47 @@ function markCells() {
   $("parts-on").disabled = !state.off.size;
 }
 
-/** Show the parts of the model, for the pass in the picture. */
+/** Show the parts of the model, for the pass in the picture; other effects are no longer true. */
 export function renderParts(described, token) {
-  const { n_layer, n_head, id } = state.model;
   shown = { described, token };
-  const key = `${id} ${described.ids} ${token}`;
+  const key = `${described.ids} ${token}`;
+  if ($("parts").dataset.model !== state.model.id) build();
   if ($("parts").dataset.key !== key) {
     $("parts").dataset.key = key;
-    const heads = Array.from({ length: n_head }, (_, head) => String(head));
-    const cell = (layer, part) =>
-      button("", () => toggle(`${layer},${part}`), {
-        ...{ class: "cell", "data-part": `${layer},${part}`, tabindex: -1 },
-        "aria-label": partName(`${layer},${part}`),
-      });
-    const rows = Array.from({ length: n_layer }, (_, layer) =>
-      element(
-        "tr",
-        {},
-        element("th", { scope: "row" }, `block ${layer}`),
-        ...[...heads, "mlp"].map((part) => element("td", {}, cell(layer, part))),
-      ),
-    );
-    const titles = ["", ...heads.map((head) => `head ${head}`), "MLP"];
-    const head = titles.map((title) =>
-      title ? element("th", { scope: "col" }, title) : element("td"),
-    );
-    $("parts").replaceChildren(
-      element("thead", {}, element("tr", {}, ...head)),
-      element("tbody", {}, ...rows),
-    );
-    $("parts").dataset.columns = String(n_head + 1);
     $("effects-says").textContent = "";
-    focus.reset();
+    for (const cell of $("parts").querySelectorAll(".cell")) {
+      cell.textContent = "";
+      cell.style.removeProperty("--p");
+    }
   }
   markCells();
+}
+
+/** Build the table: a row of squares for each block. */
+function build() {
+  const { n_layer, n_head, id } = state.model;
+  const parts = [...Array.from({ length: n_head }, (_, head) => String(head)), "mlp"];
+  const cell = (layer, part) =>
+    button("", () => toggle(`${layer},${part}`), {
+      ...{ class: "cell", "data-part": `${layer},${part}`, tabindex: -1 },
+      "aria-label": partName(`${layer},${part}`),
+    });
+  const rows = Array.from({ length: n_layer }, (_, layer) =>
+    element(
+      "tr",
+      {},
+      element("th", { scope: "row" }, `block ${layer}`),
+      ...parts.map((part) => element("td", {}, cell(layer, part))),
+    ),
+  );
+  const titles = parts.map((part) => (part === "mlp" ? "MLP" : `head ${part}`));
+  const head = titles.map((title) => element("th", { scope: "col" }, title));
+  $("parts").replaceChildren(
+    element("thead", {}, element("tr", {}, element("td"), ...head)),
+    element("tbody", {}, ...rows),
+  );
+  Object.assign($("parts").dataset, { model: id, columns: n_head + 1 });
+  focus.reset();
 }
 
 const focus = rovingFocus($("parts"), ".cell");

@@ -419,13 +419,15 @@ export async function writeAgain() {
     state.off = new Set();
     if (state.current === start) {
       const first = write(start, count, seed, true);
-      setStatus("Writing the text with all parts first…");
+      setStatus(`Off: ${[...off].map(partName).join(", ")}. First the text with all parts…`);
       await first;
     }
     state.intact = state.current;
     state.off = off;
   }
-  await write(start, count, seed, true);
+  const second = write(start, count, seed, true);
+  setStatus(`Off: ${offNames()}. Writing again, with the same random numbers…`);
+  await second;
 }
 
 /** Write another text from where the last one began. */

@@ -41,12 +41,13 @@ export function sentence(pass, { kind, layer }, line, shown, guided) {
     const blocks = pass.n_layer === 2 ? "Block 1 does" : `Blocks 1 to ${pass.n_layer - 1} do`;
     return [`${blocks} the same, with other heads and neurons.`];
   }
+  const [then, one] = layer ? [`Block ${layer}:`, `Block ${layer}: one`] : ["Then", "One"];
   if (kind === "attention") {
     const look = pass.strongestLook(layer, line);
     if (!look) return [chip, " has no token before it to look back at."];
     const key = lineChipOf(pass, look.key);
     return [
-      "One head of ",
+      `${one} head of `,
       chip,
       " looks back most at ",
       key,
@@ -56,7 +57,7 @@ export function sentence(pass, { kind, layer }, line, shown, guided) {
     ];
   }
   if (kind === "mlp")
-    return [`Then ${n(pass.n_inner)} neurons react to `, chip, "; the dots are the strongest."];
+    return [`${then} ${n(pass.n_inner)} neurons react to `, chip, "; the dots are the strongest."];
   if (line < pass.count - 1) return ["Only the last row predicts. This is the row of ", chip, "."];
   if (kind === "draw") return sayDraw(pass, shown);
   return ["The last row tells how likely each token comes next."];

@@ -1,8 +1,9 @@
-"""One server for the tests of this folder that need no options."""
+"""One server for the tests of this folder that need no options, and tabs with its playground."""
 
 from importlib.util import find_spec
 
 import pytest
+from helpers.playground import open_tabs
 from helpers.server import running_server
 
 if not all(map(find_spec, ("fastapi", "uvicorn", "prometheus_client", "httpx"))):
@@ -22,3 +23,15 @@ def client(server):
 
     with httpx.Client(base_url=server.url, timeout=60) as client:
         yield client
+
+
+@pytest.fixture
+def open_tab(browser, server):
+    """open_tab(…): open the playground; fails on a console message, error or foreign request."""
+    yield from open_tabs(browser, server)
+
+
+@pytest.fixture(scope="class")
+def open_shared_tab(browser, server):
+    """Like `open_tab`, for a tab that several tests use."""
+    yield from open_tabs(browser, server)

@@ -1,0 +1,196 @@
+"""What could come next, the draw, and the texts that follow from another token."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.playground import (
+    PROMPT,
+    cells,
+    look_at,
+    open_below,
+    set_inputs,
+    set_moment,
+    settle,
+    story,
+    wait_for_end,
+    write,
+)
+
+from gpt2np import GenerationOptions
+from gpt2np.generation.sampling import log_softmax, next_probabilities
+from gpt2np.interp import Target, saliency
+from gpt2np.model.ops import softmax
+
+expect = pytest.importorskip("playwright.sync_api").expect
+
+
+class TestAnswer:
+    """The list of what could come next, and the ruler."""
+
+    @pytest.mark.parametrize(
+        ("temperature", "top_k", "top_p"),
+        [(0.7, 3, 1), pytest.param(1.3, 0, 0.5, marks=pytest.mark.slow)],
+    )
+    def test_probabilities_before_and_after(self, open_tab, lm, temperature, top_k, top_p):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=8)
+        n_prompt, ids = len(lm.encode_prompt(PROMPT)), story(tab)[0]
+        look_at(tab, n_prompt + 4)
+        logits = lm.model.forward([[*lm.encode_prompt(PROMPT), *ids[:4]]])[-1]
+        options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
+        before, after = np.exp(log_softmax(logits)), next_probabilities(logits, options)
+        for moment, expected in ((14, before), (15, after)):
+            set_moment(tab, moment)
+            rows = cells(tab, ".machine-bars li")
+            assert {i for i, *_ in rows} >= {int(i) for i in np.argsort(-logits)[:8]}
+            for token_id, p in rows:
+                assert p == pytest.approx(expected[token_id], abs=1e-6)
+        assert "cut off" in tab.inner_text(".machine-bars")
+
+    def test_a_token_that_is_pressed_is_a_branch(self, open_tab, lm):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=6)
+        before, n_prompt = story(tab)[0], len(lm.encode_prompt(PROMPT))
+        look_at(tab, n_prompt + 2)
+        other = tab.locator(".machine-bars li:not(.own) button").nth(1)
+        token_id = int(other.locator("xpath=..").get_attribute("data-id"))
+        other.click()
+        wait_for_end(tab)
+        after = story(tab)[0]
+        assert after[:3] == [*before[:2], token_id] and len(after) == 9
+        look_at(tab, n_prompt + 2)
+        assert tab.is_hidden(".marker")  # nothing was drawn here
+        assert "came next" in tab.inner_text(".machine-caption")
+        open_below(tab)
+        assert tab.locator(".branch").count() == 2
+        tab.locator(".branch:not([aria-current])").click()
+        settle(tab)
+        assert story(tab)[0] == before
+        assert tab.locator(".branch").count() == 2
+
+    def test_tokens_of_the_prompt_have_no_dead_buttons(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=2)
+        look_at(tab, 3)
+        assert tab.locator(".machine-bars button").count() == 0
+
+    def test_the_marker_is_the_random_number(self, open_tab, lm):
+        """It picked the token, on the ruler of the sampler; temperature stretches the ruler."""
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=6)
+        look_at(tab, 11)
+        ids = [*lm.encode_prompt(PROMPT), *story(tab)[0]][:12]
+        logits = lm.model.forward([ids[:11]])[-1]
+        sampled = next_probabilities(logits, lm.resolve_options(temperature=0.8, top_k=40))
+
+        def own():
+            return tab.eval_on_selector(
+                ".segments .own", "s => [parseFloat(s.style.left), parseFloat(s.style.width)]"
+            )
+
+        def share(probabilities):
+            before = probabilities[: ids[11]].sum()
+            return pytest.approx([100 * before, 100 * probabilities[ids[11]]], abs=2e-3)
+
+        assert own() == share(sampled)
+        number = float(tab.get_attribute(".machine-caption data", "value"))
+        assert number == np.random.default_rng(1).random(8)[11 - len(lm.encode_prompt(PROMPT))]
+        place = tab.eval_on_selector(".marker", "m => parseFloat(m.style.left) / 100")
+        assert place == pytest.approx(number, abs=1e-6)
+        assert sampled[: ids[11]].sum() - 1e-4 <= number <= sampled[: ids[11] + 1].sum() + 1e-4
+        set_moment(tab, 14)
+        assert tab.is_hidden(".draw")  # it would give the answer away
+        set_moment(tab, 14.001)
+        assert own() == share(softmax(logits))  # before temperature and filters
+        assert tab.is_hidden(".marker")
+        set_inputs(tab, {"temperature": 1.5})
+        hotter = next_probabilities(logits, lm.resolve_options(temperature=1.5, top_k=40))
+        tab.wait_for_function(
+            "w => Math.abs(parseFloat(document.querySelector('.segments .own').style.width) - w)"
+            " < 0.01",
+            arg=float(100 * hotter[ids[11]]),
+        )
+        assert own() == share(hotter)
+
+    @pytest.mark.parametrize("height", [600, 500])
+    def test_no_row_is_cut_in_a_low_window(self, open_tab, height):
+        tab = open_tab(height=height, reduced_motion="reduce")
+        write(tab, PROMPT)
+        rows = tab.eval_on_selector_all(
+            ".machine-bars li",
+            """rows => rows.map(r => [r.scrollHeight, r.clientHeight,
+                ...[r, r.parentElement].map(each => each.getBoundingClientRect().bottom)])""",
+        )
+        assert len(rows) >= 3
+        for content, room, bottom, end in rows:
+            assert content <= room and bottom <= end + 1
+
+
+class TestSaliency:
+    def test_earlier_tokens_glow(self, open_tab, lm):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=8)
+        ids = [*lm.encode_prompt(PROMPT), *story(tab)[0]]
+        asked = []
+        tab.on("request", lambda request: asked.append(request.url))
+        tab.hover('#story [data-index="12"]')
+        tab.wait_for_timeout(300)
+        assert not asked  # pointing asks nothing
+        look_at(tab, 14)
+        tab.wait_for_selector("#story.glowing")
+        expected = saliency(lm, ids[:14], Target(ids[14]), steps=8).values
+        glow = tab.eval_on_selector_all(
+            "#story .piece", "all => all.map(p => +p.style.getPropertyValue('--glow'))"
+        )
+        most = np.abs(expected).max()
+        assert glow[:14] == pytest.approx(list(np.abs(expected) / most), abs=1e-3)
+        assert not any(glow[14:])
+        against = tab.eval_on_selector_all(
+            "#story .piece", "all => all.map(p => p.classList.contains('against'))"
+        )
+        assert against[:14] == [value < 0 for value in expected]
+        said = tab.eval_on_selector_all("#glow-says data", "all => all.map(d => +d.value)")
+        assert sorted(said) == pytest.approx(sorted(sorted(expected, key=abs)[-3:]), rel=1e-3)
+        look_at(tab, 0)
+        tab.wait_for_selector("#story:not(.glowing)")
+
+
+class TestBranches:
+    def test_several_texts_from_one_point(self, open_tab, lm, tmp_path):
+        """GPT2NP_SCREENSHOTS names a folder for the guide's picture."""
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=6)
+        ids = [*lm.encode_prompt(PROMPT), *story(tab)[0]]
+        look_at(tab, 11)
+        open_below(tab)
+        tab.fill("#river-count", "4")
+        tab.click("#river-run")
+        expect(tab.locator("#status")).to_contain_text("4 texts from the same point")
+        options = {"temperature": 0.8, "top_k": 40, "max_new_tokens": 6}
+        texts = [lm.generate(ids[:11], seed=1 + i, **options).ids for i in range(4)]
+        expected = {tuple(ids[11:]), *map(tuple, texts)}
+        found = set()
+        for i in range(tab.locator(".branch").count()):
+            tab.locator(".branch").nth(i).click()
+            settle(tab)
+            found.add(tuple(story(tab)[0][2:]))
+        assert found == expected
+        # What all share is drawn once.
+        shared = tab.locator(".river .shared").first.inner_text()
+        assert shared.strip() and lm.tokenizer.decode(ids[:11]).endswith(shared.strip("…"))
+        widths = tab.eval_on_selector_all(
+            ".river path", "all => all.map(p => +p.getAttribute('stroke-width'))"
+        )
+        assert max(widths) > 1.9 * min(widths)
+        folder = Path(os.environ.get("GPT2NP_SCREENSHOTS", tmp_path))
+        tab.locator("#branches").screenshot(path=folder / "river.png")
+        assert (folder / "river.png").stat().st_size > 5_000
+
+    def test_greedy_texts_are_no_river(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=3, temperature=0)
+        open_below(tab)
+        tab.click("#river-run")
+        expect(tab.locator("#status")).to_contain_text("At temperature 0")

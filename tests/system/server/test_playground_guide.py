@@ -1,0 +1,255 @@
+"""The first screen of the playground, the guide, and the text that it writes."""
+
+import numpy as np
+import pytest
+from helpers.playground import (
+    PROMPT,
+    generated,
+    in_sight,
+    open_below,
+    set_inputs,
+    story,
+    switch,
+    wait_for_end,
+    write,
+)
+
+from gpt2np import trace
+
+VISIBLE = """selector => [...document.querySelectorAll(selector)].filter(each => {
+    const { width, bottom, top, left } = each.getBoundingClientRect();
+    return each.checkVisibility({ visibilityProperty: true })
+        && width > 2 && top < innerHeight && bottom > 0 && left < innerWidth && left > -width;
+})"""
+CONTROLS = "button, input, select, textarea, summary, a, [role=listbox], [role=button]"
+
+
+class TestGuide:
+    """The first screen, and the loop: a token is read, predicted, drawn and written."""
+
+    def test_the_first_screen_has_few_controls_and_words(self, open_tab):
+        tab = open_tab(height=720)
+        assert len(tab.evaluate(f"({VISIBLE})('{CONTROLS}')")) <= 15
+        assert len(tab.inner_text("main").split()) <= 60
+        assert tab.evaluate("document.scrollingElement.scrollHeight") == 720
+
+    def test_the_first_token_stops_at_each_phase(self, open_tab, lm):
+        """The sentences name the class's words, and nothing tells the answer before its time."""
+        tab = open_tab(reduced_motion="reduce")
+        tab.fill("#prompt", "The wolf and the lamb")
+        tab.wait_for_selector("#machine:not([aria-busy]) [data-line='4']")
+        assert tab.locator(".machine-bars li").count() == 0
+        assert tab.locator("button.primary:visible").all_inner_texts() == ["Write ▷"]
+        tab.click("#generate")
+        tab.wait_for_selector("#machine[data-mode=guide]")
+        assert tab.locator("button.primary:visible").all_inner_texts() == ["Next ▸"]
+        said = []
+        for moment in ("1.000", "2.000", "3.000", "13.000", "14.000", "15.000"):
+            tab.wait_for_selector(f"#machine[data-moment='{moment}']")
+            said.append(tab.inner_text(".machine-caption"))
+            assert tab.locator(".machine-bars li").count() == (9 if float(moment) > 13 else 0)
+            assert tab.is_visible(".draw") == (moment == "15.000")
+            assert tab.locator("#story .piece:not(.given):not(.next)").count() == (
+                1 if moment == "15.000" else 0
+            )
+            tab.click(".forth")
+        tab.wait_for_selector("#machine[data-moment='0.000'] [data-line='5']")
+        said.append(tab.inner_text(".machine-caption"))
+        assert "joins the rows" in said[-1]  # and waits, before it is read in its turn
+        tab.wait_for_timeout(300)
+        assert tab.locator("#story .piece:not(.given):not(.next)").count() == 1
+        tab.click(".forth")
+        wait_for_end(tab)
+        assert [sentence for sentence in said if len(sentence.split()) > 12] == []
+        assert len(set(said)) == len(said)
+        traced = trace(lm, "The wolf and the lamb")
+        looks = traced["blocks.0.attn.pattern"][:, -1, :-1]
+        _, key = np.unravel_index(looks.argmax(), looks.shape)
+        looked = lm.tokenizer.decode([int(traced.ids[key])]).replace(" ", "␣")
+        assert f"looks back most at {looked}" in said[1].replace("\xa0", " ")
+        assert story(tab)[0] == generated(lm, "The wolf and the lamb", seed=1).ids
+
+    def test_pointing_and_looking_elsewhere_keep_the_sentence(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        tab.click("#generate")
+        for moment in ("1.000", "2.000", "3.000", "13.000"):
+            tab.wait_for_selector(f"#machine[data-moment='{moment}']")
+            tab.click(".forth")
+        tab.wait_for_selector("#machine[data-moment='14.000']")
+        before = tab.inner_text(".machine-caption"), tab.inner_text(".machine-bars")
+        box = tab.locator(".machine-canvas").bounding_box()
+        tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+        tab.hover('.machine-lines [data-line="2"]')
+        assert (tab.inner_text(".machine-caption"), tab.inner_text(".machine-bars")) == before
+        tab.click('.machine-lines [data-line="2"]')
+        tab.wait_for_selector(".machine-picture[data-level=token]")
+        tab.keyboard.press("Escape")
+        tab.wait_for_selector(".machine-picture[data-level=model]")
+        assert (tab.inner_text(".machine-caption"), tab.inner_text(".machine-bars")) == before
+
+    def test_a_token_closes_when_the_text_changes(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=4)
+        tab.locator(".machine-lines [data-line]").last.click()
+        tab.wait_for_selector(".machine-picture[data-level=token]")
+        switch(tab, "5,0")
+        assert tab.get_attribute(".machine-picture", "data-level") == "model"
+
+    def test_a_pass_that_is_shown_again_has_no_sentence_twice(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=1)
+        said = []
+        for _ in range(15):
+            tab.click(".forth")
+            said.append(tab.inner_text(".machine-caption"))
+        assert len(set(said)) == 15
+
+    def test_while_it_writes_there_is_stop_and_no_play(self, open_tab):
+        tab = open_tab()
+        set_inputs(tab, {"max_tokens": 400})
+        tab.click("#generate")
+        tab.click(".skip-stops")
+        tab.wait_for_selector("#machine[data-mode=writes]")
+        assert tab.is_hidden(".transport .play") and tab.is_hidden(".forth")
+        assert "faster" in tab.inner_text(".machine-caption")
+        assert tab.evaluate("document.activeElement.id") == "generate"
+        tab.keyboard.press("Enter")
+        wait_for_end(tab)
+        assert "Stopped" in tab.inner_text("#status")
+
+    def test_play_shows_a_pass_once(self, open_tab):
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=2)
+        tab.evaluate(
+            """() => {
+                window.moments = [];
+                const { dataset } = document.querySelector("#machine");
+                const note = () => { moments.push(+dataset.moment); requestAnimationFrame(note); };
+                note();
+            }"""
+        )
+        tab.click(".transport .play")
+        tab.wait_for_selector(".transport .play:text('Pause')")
+        tab.wait_for_selector(".transport .play:text('Play')")
+        tab.wait_for_timeout(400)
+        moments = tab.evaluate("moments")
+        start = moments.index(min(moments))
+        assert moments[start:] == sorted(moments[start:]) and moments[-1] == 15
+        assert len(story(tab)[0]) == 2  # and writes nothing
+        times = tab.evaluate("document.getElementById('machine').frames")
+        assert len(times) > 20 and np.median(times) < 16
+
+    def test_the_second_token_takes_two_seconds(self, open_tab):
+        tab = open_tab()
+        tab.evaluate(
+            """() => {
+                window.times = [];
+                new MutationObserver(() => {
+                    const n = document.querySelectorAll("#story .piece:not(.given)").length - 1;
+                    times[n] ??= performance.now();
+                }).observe(document.querySelector("#story"), { childList: true });
+            }"""
+        )
+        set_inputs(tab, {"max_tokens": 8})
+        tab.click("#generate")
+        tab.wait_for_selector("#machine[data-mode=guide]")
+        wait_for_end(tab)
+        times = np.diff(tab.evaluate("times")[1:9])
+        assert times[0] > 1700 and times[-1] < times[0] / 2
+
+    def test_pause_stops_the_picture(self, open_tab):
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=1)
+        tab.click(".transport .play")
+        tab.wait_for_timeout(300)
+        tab.click(".transport .play")
+        moment = tab.get_attribute("#machine", "data-moment")
+        tab.wait_for_timeout(200)
+        assert tab.get_attribute("#machine", "data-moment") == moment < "15.000"
+
+    def test_the_token_that_is_read_is_in_sight(self, open_tab):
+        tab = open_tab(height=720, reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=120)
+        for selector in ("#story [aria-pressed=true]", ".machine-lines [aria-selected=true]"):
+            assert in_sight(tab, selector, whole=True), selector
+
+
+class TestWrite:
+    def test_tokens_appear_while_typing(self, open_tab, lm):
+        tab = open_tab()
+        for text in ("The", "The König’s fox 🦊"):
+            tab.fill("#prompt", text)
+            n = len(lm.encode_prompt(text))
+            tab.wait_for_function(
+                "n => document.querySelectorAll('.machine-lines [data-line]').length === n", arg=n
+            )
+        tab.fill("#prompt", "The fox ")
+        tab.wait_for_selector("#status:has-text('ends in a space')")
+        tab.fill("#prompt", "fox " * 600)
+        tab.wait_for_selector("#status.wrong")
+        assert tab.is_hidden("#machine") and tab.is_hidden("#story")
+
+    def test_the_text_is_that_of_generate(self, open_tab, lm):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, seed=1)
+        expected = generated(lm, seed=1)
+        ids, probabilities = story(tab)
+        assert ids == expected.ids
+        logprobs = [token.logprob for token in expected.logprobs]
+        np.testing.assert_allclose(probabilities, np.exp(logprobs), atol=1e-6)
+        assert "30 tokens written" in tab.inner_text("#status")
+
+    def test_write_on_and_another_try(self, open_tab, lm):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, seed=3, max_tokens=5)
+        first = story(tab)[0]
+        write(tab)
+        longer = story(tab)[0]
+        ids = [*lm.encode_prompt(PROMPT), *first]
+        assert longer[:5] == first
+        assert longer[5:] == generated(lm, ids, seed=8, max_new_tokens=5).ids
+        tab.click("#retry")
+        wait_for_end(tab)
+        assert tab.input_value("#seed") == "4"
+        assert story(tab)[0][:5] == first and story(tab)[0] != longer
+
+    def test_what_stays_is_not_drawn_again(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=5)
+        tab.eval_on_selector_all("#story .piece:not(.next)", "all => all.map(p => p.isOld = true)")
+        write(tab)
+        pieces = tab.eval_on_selector_all("#story .piece", "all => all.map(p => Boolean(p.isOld))")
+        assert pieces == [True] * (len(pieces) - 6) + [False] * 6
+
+    @pytest.mark.parametrize("when", ["in the guide", "later"])
+    def test_stop(self, open_tab, when):
+        tab = open_tab()
+        set_inputs(tab, {"max_tokens": 400, "temperature": 1})
+        tab.click("#generate")
+        tab.wait_for_selector("#machine[data-mode=guide]")
+        if when == "later":
+            tab.click(".skip-stops")
+            tab.wait_for_selector("#story .piece:not(.given):not(.next)")
+        tab.click("#generate:text('Stop')")
+        wait_for_end(tab)
+        assert "Stopped." in tab.inner_text("#status")
+        assert (0 < len(story(tab)[0]) < 400) == (when == "later")
+
+    def test_reasons_for_the_end(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, "the " * 500, max_tokens=100)
+        assert "context is full" in tab.inner_text("#status")
+
+    def test_numbers_out_of_range_and_tries_at_temperature_0(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        open_below(tab)
+        tab.fill("#max_tokens", "5000")
+        tab.locator("#max_tokens").blur()
+        assert tab.input_value("#max_tokens") == "1000"
+        assert "from 1 to 1,000" in tab.inner_text("#status")
+        tab.fill("#seed", "1.5")
+        tab.locator("#seed").blur()
+        assert tab.input_value("#seed") == "2" and "whole number" in tab.inner_text("#status")
+        write(tab, PROMPT, max_tokens=2, temperature=0)
+        tab.click("#retry")
+        assert "same text" in tab.inner_text("#status")

@@ -1,0 +1,247 @@
+"""The playground's picture: its numbers, and the words beside it."""
+
+import shutil
+
+import numpy as np
+import pytest
+from helpers.playground import PROMPT, cells, look_at, open_below, set_moment, settle, story, write
+from helpers.references import save_reference
+from helpers.server import running_server
+
+from gpt2np import trace
+from gpt2np.interp import lens_table, zero_head
+from gpt2np.model.ops import softmax
+
+
+class TestMachine:
+    """The numbers behind the picture, the picture, and its controls."""
+
+    @pytest.fixture(scope="class")
+    def tab(self, open_shared_tab):
+        tab = open_shared_tab(reduced_motion="reduce")
+        write(tab, PROMPT, seed=1, max_tokens=8)
+        look_at(tab, 14)
+        return tab
+
+    @pytest.fixture(scope="class")
+    def ids(self, tab, lm):
+        return [*lm.encode_prompt(PROMPT), *story(tab)[0]]
+
+    @pytest.fixture(scope="class")
+    def traced(self, ids, lm):
+        return trace(lm, ids[:14])
+
+    def test_lens(self, tab, traced, lm):
+        """The model, asked after each block; before the first one nothing is shown."""
+        expected = lens_table(lm, traced, 9, last=1)
+        open_below(tab)
+        tab.eval_on_selector(".zoom-table", "t => { t.open = true; }")
+        tab.wait_for_selector(".lens tbody tr", state="attached")
+        shown = tab.eval_on_selector_all(
+            ".lens tbody tr", "rows => rows.map(r => +r.querySelector('data').value)"
+        )
+        np.testing.assert_allclose(shown, expected.probabilities[:, 0, 0], atol=1e-6)
+        for k, moment in enumerate([1, 3, 5, 7, 9, 11]):
+            set_moment(tab, moment)
+            rows = cells(tab, ".machine-bars li")
+            assert [i for i, _ in rows] == (expected.ids[k, 0].tolist() if k else [])
+            if k:
+                np.testing.assert_allclose(
+                    [p for _, p in rows], expected.probabilities[k, 0], atol=1e-6
+                )
+
+    def test_attention_and_neurons(self, tab, traced, lm):
+        tab.locator('.machine-lines [data-line="13"]').focus()
+        tab.click('.machine-blocks [data-layer="4"]')
+        tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=block]")
+        tab.eval_on_selector(".zoom-table", "t => { t.open = false; }")
+        tab.wait_for_selector(".zoom-table table", state="detached")
+        tab.eval_on_selector(".zoom-table", "t => { t.open = true; }")
+        tab.wait_for_selector(".neurons tbody tr", state="attached")
+        shown = tab.eval_on_selector_all(
+            ".looks tbody tr",
+            "rows => rows.map(r => [...r.querySelectorAll('data')].map(d => +d.value))",
+        )
+        pattern = traced["blocks.4.attn.pattern"][:, 13, :14]
+        np.testing.assert_array_equal(np.float32(shown).T, pattern)
+        shown = tab.eval_on_selector_all(
+            ".neurons tbody tr",
+            """rows => rows.map(row => [+row.querySelector('th').textContent,
+                +row.querySelector('data').value,
+                [...row.querySelectorAll('[data-id]')].map(chip => +chip.dataset.id)])""",
+        )
+        activation = traced["blocks.4.mlp.act"][-1]
+        written = activation[:, None] * lm.model.weights["h.4.mlp.c_proj.weight"]
+        busiest = np.argsort(-np.linalg.norm(written, axis=-1))[:5]
+        assert [neuron for neuron, *_ in shown] == busiest.tolist()
+        for neuron, value, raised in shown:
+            assert value == pytest.approx(activation[neuron], abs=1e-6)
+            pushes = lm.model.unembed(written[[neuron]])[0]
+            assert raised == np.argsort(-pushes)[:5].tolist()
+        tab.keyboard.press("Escape")
+
+    def test_a_strips_pixels_are_the_vectors_numbers(self, tab, traced):
+        """A cell is the strongest of its neighbors; its opacity is the root of its share."""
+        pixels, limit = tab.evaluate(
+            """async prompt => {
+                const { paintStrips } = await import("./playground/stage.js");
+                const { readPass } = await import("./playground/pass.js");
+                const answer = await fetch("api/inspect", {method: "POST",
+                    headers: {"Content-Type": "application/json"},
+                    body: JSON.stringify({prompt})});
+                const pass = readPass(await answer.json());
+                const strips = paintStrips(pass, {plus: [0, 0, 1], minus: [1, 0, 0]});
+                const row = strips.at(13, "resid", 6);
+                const context = strips.canvas.getContext("2d");
+                return [[...context.getImageData(0, row, strips.width, 1).data], pass.limit];
+            }""",
+            traced.ids.tolist(),
+        )
+        vector = np.float16(traced["blocks.5.resid"][13]).astype(np.float64)
+        groups = np.split(vector, [int(i * 256 / 48) for i in range(1, 48)])
+        strongest = np.array([group[np.abs(group).argmax()] for group in groups])
+        opacity = np.rint(255 * np.sqrt(np.minimum(1, np.abs(strongest) / limit)))
+        np.testing.assert_allclose(np.array(pixels)[3::4], opacity, atol=1)
+
+    def test_every_weight_has_an_arc_also_that_to_the_token_itself(self, tab, traced):
+        arcs = tab.evaluate(
+            """async prompt => {
+                const { arcsOf, layOut } = await import("./playground/stage.js");
+                const { readPass } = await import("./playground/pass.js");
+                const answer = await fetch("api/inspect", {method: "POST",
+                    headers: {"Content-Type": "application/json"},
+                    body: JSON.stringify({prompt})});
+                const pass = readPass(await answer.json());
+                const place = layOut(pass, 800, 400, Infinity, 24);
+                return arcsOf(pass, place, 3, 2, 13).map(({ key, weight }) => [key, weight]);
+            }""",
+            traced.ids.tolist(),
+        )
+        weights = traced["blocks.3.attn.pattern"][2, 13]
+        expected = [[key, w] for key, w in enumerate(weights) if w >= 0.03]
+        assert arcs == pytest.approx(np.float64(expected)) and expected[-1][0] == 13
+
+    def test_heads_have_colors_of_their_own(self, tab):
+        """Twelve, none of them the gray of a part that is off."""
+        colors = tab.evaluate(
+            """async () => { const { headColor } = await import("./playground/stage.js");
+                const context = document.createElement("canvas").getContext("2d");
+                return Array.from({ length: 12 }, (_, head) => {
+                    context.fillStyle = headColor(head);
+                    return context.fillStyle; }); }"""
+        )
+        assert len(set(colors)) == 12
+        for color in colors:
+            red_green_blue = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+            assert max(red_green_blue) - min(red_green_blue) > 60
+
+    def test_embeddings_can_be_seen(self, tab):
+        """Also in a dark page, on which a weak color is black."""
+        strength = tab.evaluate(
+            """async () => {
+                const { paintStrips } = await import("./playground/stage.js");
+                const { readPass } = await import("./playground/pass.js");
+                const answer = await fetch("api/inspect", {method: "POST",
+                    headers: {"Content-Type": "application/json"},
+                    body: JSON.stringify({prompt: "The little fox"})});
+                const pass = readPass(await answer.json());
+                const strips = paintStrips(pass, {plus: [0, 0, 1], minus: [1, 0, 0]});
+                const row = strips.canvas.getContext("2d");
+                const { data } = row.getImageData(0, strips.at(1, "wte"), strips.width, 1);
+                const strengths = [...data].filter((_, i) => i % 4 === 3);
+                return strengths.reduce((a, b) => a + b) / strips.width;
+            }"""
+        )
+        assert strength > 110
+
+    def test_steps_by_keyboard(self, tab):
+        set_moment(tab, 15)
+        tab.focus(".moment")
+        tab.keyboard.press("ArrowLeft")
+        assert tab.get_attribute("#machine", "data-moment") == "14.000"
+        assert tab.get_attribute(".moment", "aria-valuetext") == "answer"
+        tab.focus(".forth")
+        for _ in range(2):
+            tab.keyboard.press("Enter")
+        assert tab.get_attribute("#machine", "data-moment") == "1.000"
+        assert "Each token becomes" in tab.inner_text(".machine-caption")
+        tab.focus('.machine-lines [tabindex="0"]')
+        tab.keyboard.press("ArrowUp")
+        assert tab.get_attribute('.machine-lines [data-line="12"]', "aria-selected") == "true"
+
+    def test_a_stage_of_gpt2_smalls_size(self, open_tab, gpt2_vocabulary, tmp_path):
+        folder = tmp_path / "other"
+        shape = {"vocab_size": 50257, "n_positions": 64, "n_embd": 96, "n_layer": 12, "n_head": 12}
+        save_reference(folder, **shape, eos_token_id=50256)
+        for name in ("vocab.json", "merges.txt"):
+            shutil.copy(gpt2_vocabulary / name, folder / name)
+        with running_server(tmp_path, "--model", str(folder)) as server:
+            tab = open_tab(url=server.url, width=320, reduced_motion="reduce")
+            write(tab, f"{PROMPT}, and the fox said to the king: 🦊 كان", max_tokens=1)
+            tab.wait_for_selector("#machine .machine-lines .earlier")
+            for width in (320, 1280):
+                tab.set_viewport_size({"width": width, "height": 900})
+                tab.evaluate("document.getElementById('machine').frames.length = 0")
+                for moment in np.arange(0, 27, 0.5):
+                    set_moment(tab, moment)
+                times = tab.evaluate("document.getElementById('machine').frames")
+                assert np.median(times) < 16
+                assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+class TestWords:
+    """What the page says is true, and no press goes unanswered."""
+
+    def test_characters_of_several_tokens(self, open_tab, lm):
+        tab = open_tab(reduced_motion="reduce")
+        text = "كان 🦊 ß 中"
+        assert len(lm.encode_prompt(text)) > len(text) // 2 + 4
+        write(tab, text, max_tokens=3)
+        look_at(tab, len(lm.encode_prompt(text)) + 1)
+        shown = tab.eval_on_selector_all(
+            "#story .piece.given", "all => all.map(p => p.textContent).join('')"
+        )
+        assert shown == text
+        tab.wait_for_selector("#glow-says:not(:empty)")
+        for selector in ("#machine", "#glow-says"):
+            said = tab.inner_text(selector)
+            assert "⟨" not in said and "\ufffd" not in said and "\\u{" not in said
+        for selector in ("#story", "#prompt"):
+            assert tab.get_attribute(selector, "dir") == "auto"
+
+    def test_the_examples_show_what_they_say(self, open_tab, lm):
+        tab = open_tab(reduced_motion="reduce")
+        examples = tab.evaluate('import("./playground/examples.js").then(m => m.EXAMPLES)')
+        assert len(examples) == 5
+        for example in examples:
+            layer, head = example["layer"], example["head"]
+            traced = trace(lm, example["prompt"])
+            before = softmax(traced["logits"][-1])
+            token = int(before.argmax())
+            assert lm.tokenizer.decode([token]) == example["next"]
+            key = int(traced[f"blocks.{layer}.attn.pattern"][head, -1].argmax())
+            assert lm.tokenizer.decode([int(traced.ids[key])]) == example["looksAt"]
+            off = trace(lm, example["prompt"], "logits", interventions=zero_head(layer, head))
+            after = softmax(off["logits"][-1])
+            assert after[token] < before[token] / 5
+            if example["prompt"].startswith("Hans"):  # the figures of the guide's lesson
+                assert before[token] == pytest.approx(0.58, abs=0.005) and after[token] < 0.01
+        tab.select_option("#examples", "1")
+        tab.wait_for_selector("#machine:not([aria-busy]) [data-line]:has-text('Gre')")
+        assert tab.input_value("#prompt") == examples[1]["prompt"]
+
+    def test_the_end_of_a_text_has_one_name(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, "<|endoftext|>", max_tokens=1)
+        assert "⟨" not in tab.inner_text("main")
+
+    def test_an_edited_prompt_hides_the_text(self, open_tab):
+        """It comes back with its prompt."""
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=2)
+        tab.click("#edit")
+        tab.fill("#prompt", "The king")
+        assert tab.is_hidden("#story") and tab.inner_text("#generate").startswith("Write")
+        tab.fill("#prompt", PROMPT)
+        settle(tab)
+        assert tab.is_visible("#story") and len(story(tab)[0]) == 2

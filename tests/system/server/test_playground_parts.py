@@ -1,0 +1,226 @@
+"""Parts of the model that are switched off on the playground."""
+
+import re
+
+import numpy as np
+import pytest
+from helpers.playground import (
+    PROMPT,
+    cells,
+    in_sight,
+    look_at,
+    open_below,
+    set_inputs,
+    set_moment,
+    settle,
+    story,
+    switch,
+    wait_for_end,
+    write,
+)
+from helpers.random_models import save_byte_model
+from helpers.server import running_server
+
+from gpt2np import trace
+from gpt2np.interp import scale, zero_head
+from gpt2np.model.ops import softmax
+
+
+class TestSwitchedOff:
+    """A part that is switched off changes the text: it is written again with the same seed."""
+
+    @pytest.mark.parametrize(
+        ("part", "hook"),
+        [
+            ("5,0", zero_head(5, 0)),
+            ("3,mlp", scale("blocks.3.mlp.out", 0)),
+        ],
+    )
+    def test_the_second_text_is_that_of_the_changed_model(self, open_tab, lm, part, hook):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=12)
+        before = story(tab)[0]
+        switch(tab, part)
+        after = story(tab)[0]
+        options = {"temperature": 0.8, "top_k": 40, "seed": 1, "max_new_tokens": 12}
+        assert after == lm.generate(PROMPT, interventions=hook, **options).ids != before
+        intact = tab.inner_text("#intact").replace("↵", "\n")
+        assert intact == PROMPT + lm.tokenizer.decode(before)
+        changed = tab.eval_on_selector_all(
+            "#story .piece:not(.given):not(.next)",
+            "all => all.map(p => p.classList.contains('changed'))",
+        )
+        assert any(changed)
+        for i, is_changed in enumerate(changed):
+            assert is_changed or after[i] in before
+        context = [*lm.encode_prompt(PROMPT), *after][: len(lm.encode_prompt(PROMPT)) + 2]
+        look_at(tab, len(context))
+        set_moment(tab, 14)
+        logits = trace(lm, context, "logits", interventions=hook)["logits"][-1]
+        rows = dict(cells(tab, ".machine-bars li"))
+        for token_id, p in rows.items():
+            assert p == pytest.approx(softmax(logits)[token_id], abs=1e-6)
+        likeliest = int(lm.model.forward([context])[-1].argmax())
+        assert likeliest in rows  # what it was before stays in sight
+        assert tab.locator(f'.cell[data-part="{part}"][aria-pressed=true]').count() == 1
+        tab.click("#parts-on")
+        tab.wait_for_selector("#story-name", state="hidden")
+        assert story(tab)[0] == before
+
+    def test_an_arc_and_a_neuron_of_the_picture(self, open_tab, lm):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=4)
+        for kind in ("head", "neuron"):
+            before = tab.inner_text("#story-name") if tab.is_visible("#story-name") else ""
+            x, y = find_part(tab, kind)
+            tab.mouse.click(x, y)
+            tab.wait_for_function(
+                "old => document.querySelector('#story-name').textContent !== old", arg=before
+            )
+            wait_for_end(tab)
+            assert kind in tab.inner_text("#story-name")
+        neuron, layer = map(
+            int, re.search(r"neuron (\d+) of block (\d)", tab.inner_text("#story-name")).groups()
+        )
+        head = re.search(r"head (\d) of block (\d)", tab.inner_text("#story-name"))
+        hooks = [
+            zero_head(int(head[2]), int(head[1])),
+            scale(f"blocks.{layer}.mlp.act", 0, channels=neuron),
+        ]
+        options = {"temperature": 0.8, "top_k": 40, "seed": 1, "max_new_tokens": 4}
+        assert story(tab)[0] == lm.generate(PROMPT, interventions=hooks, **options).ids
+
+    def test_every_part_off_in_turn(self, open_tab, lm):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=8)
+        look_at(tab, 14)
+        ids = [*lm.encode_prompt(PROMPT), *story(tab)[0]]
+        open_below(tab, "off")
+        tab.click("#all-off")
+        tab.wait_for_selector("#effects-says:not(:empty)")
+        before = softmax(trace(lm, ids[:14], "logits")["logits"][-1])[ids[14]]
+        shown = tab.eval_on_selector_all(
+            ".cell", "all => all.map(c => [c.dataset.part, +c.dataset.effect])"
+        )
+        assert len(shown) == 30
+        for part, effect in shown[::7]:
+            layer, head = part.split(",")
+            off = scale(f"blocks.{layer}.mlp.out", 0)
+            hook = off if head == "mlp" else zero_head(int(layer), int(head))
+            edited = trace(lm, ids[:14], "logits", interventions=hook)["logits"][-1]
+            assert effect == pytest.approx(softmax(edited)[ids[14]] - before, abs=1e-6)
+
+    def test_another_model_has_all_parts_on(self, open_tab, bundled, tmp_path):
+        """And nothing of the old model's text is left, nor an error."""
+        save_byte_model(tmp_path / "bytes", n_layer=2, n_head=2, n_embd=16)
+        models = ("--model", str(bundled), "--model", str(tmp_path / "bytes"))
+        with running_server(tmp_path, *models) as server:
+            tab = open_tab(url=server.url, reduced_motion="reduce")
+            write(tab, PROMPT, max_tokens=4)
+            switch(tab, "5,0")
+            tab.select_option("#model", index=1)
+            tab.wait_for_selector("#machine[data-mode=rest]:not([aria-busy])")
+            assert tab.is_hidden("#story") and tab.is_hidden("#story-name")
+            assert tab.locator(".cell[aria-pressed=true]").count() == 0
+            assert tab.locator(".cell").count() == 6
+            write(tab, max_tokens=3)
+            assert len(story(tab)[0]) == 3
+
+    @pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
+    def test_texts_stay_in_sight_and_the_table_in_its_place(self, open_tab, width, height):
+        """A second press at the same point switches the part on again."""
+        tab = open_tab(width=width, height=height)
+        set_inputs(tab, {"max_tokens": 30})
+        write(tab)
+        tab.click("#off-button")
+        cell = tab.locator('.cell[data-part="2,2"]')
+        cell.scroll_into_view_if_needed()
+        tab.wait_for_timeout(300)
+        place = cell.bounding_box()
+        x, y = place["x"] + 9, place["y"] + 9
+        tab.mouse.click(x, y)
+        assert tab.inner_text("#status").startswith("Off: head 2 of block 2")
+        at = """() => [document.querySelector("#generate").textContent === "Stop",
+            document.querySelector("#all-off").disabled,
+            document.querySelector('.cell[data-part="2,2"]').getBoundingClientRect().y]"""
+        is_writing = True
+        while is_writing:
+            is_writing, is_disabled, y_now = tab.evaluate(at)
+            assert is_disabled == is_writing
+            assert y_now == pytest.approx(place["y"], abs=2)
+            tab.wait_for_timeout(100)
+        settle(tab)
+        assert tab.inner_text("#intact-name") == "With all parts"
+        assert tab.inner_text("#story-name").startswith("Without head 2 of block 2 · marked")
+        for selector in ("#intact", "#story", *([".machine-canvas"] if width > 400 else [])):
+            assert in_sight(tab, selector), selector
+        tab.click("#all-off")
+        tab.wait_for_selector("#effects-says:not(:empty)")
+        assert tab.evaluate(at)[2] == pytest.approx(place["y"], abs=2)
+        tab.mouse.click(x, y)
+        tab.wait_for_selector("#story-name", state="hidden")
+        assert tab.locator(".cell[aria-pressed=true]").count() == 0
+
+    def test_an_arc_that_is_pressed_in_the_guide(self, open_tab):
+        """The page says what is off, writes both texts, and names them; the tip is gone."""
+        tab = open_tab(reduced_motion="reduce")
+        set_inputs(tab, {"max_tokens": 4})
+        tab.click("#generate")
+        for moment in ("1.000", "2.000"):
+            tab.wait_for_selector(f"#machine[data-moment='{moment}']")
+            tab.click(".forth")
+        x, y = find_part(tab, "head")
+        tab.mouse.move(x, y)
+        tip = tab.locator(".machine-tip")
+        box = tip.bounding_box()
+        near = [
+            abs(edge - at)
+            for at, edges in ((x, "x width"), (y, "y height"))
+            for edge in (box[edges[0]], box[edges[0]] + box[edges[2:]])
+        ]
+        assert min(near[:2]) < 20 and min(near[2:]) < 20
+        tab.mouse.click(x, y)
+        assert tip.is_hidden()
+        tab.wait_for_function("document.querySelector('#status').textContent.startsWith('Off: ')")
+        tab.wait_for_selector("#story-name:not([hidden])")
+        wait_for_end(tab)
+        assert "Without head" in tab.inner_text("#story-name")
+        assert tab.is_visible("#intact-name") and tab.inner_text("#intact")
+
+    def test_the_squares_can_be_seen(self, open_tab):
+        """Their borders have a contrast of 3:1, in the light and in the dark."""
+        for scheme in ("light", "dark"):
+            tab = open_tab(color_scheme=scheme)
+            tab.click("#off-button")
+            border, paper = tab.evaluate(
+                """() => [getComputedStyle(document.querySelector(".cell")).borderTopColor,
+                    getComputedStyle(document.body).backgroundColor]"""
+            )
+            light, dark = sorted(map(luminance, (border, paper)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def luminance(color):
+    """The relative luminance of rgb(…), by WCAG."""
+    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def find_part(tab, kind):
+    """A point of the picture where a part of a kind lies."""
+    box = tab.locator(".machine-canvas").bounding_box()
+    for y in range(int(box["height"]) - 8, int(box["height"]) // 2, -3):
+        for x in range(int(box["width"] * 0.1), int(box["width"] * 0.5), 3):
+            found = tab.evaluate(
+                """([x, y]) => {
+                    const picture = document.querySelector(".machine-picture");
+                    const at = { clientX: x, clientY: y, bubbles: true };
+                    picture.dispatchEvent(new PointerEvent("pointermove", at));
+                    return document.querySelector(".machine-tip").textContent;
+                }""",
+                [box["x"] + x, box["y"] + y],
+            )
+            if found.startswith(kind) and "switch it off" in found:
+                return box["x"] + x, box["y"] + y
+    raise AssertionError(f"no {kind} in the picture")
