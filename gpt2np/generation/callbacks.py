@@ -77,14 +77,14 @@ class Callbacks:
 
         Raises:
             InvalidArgumentError: the result of a processor does not have the shape (V,), contains
-                NaN, +inf or values too large for the logits' dtype, or forbids every token.
+                NaN or +inf, or forbids every token.
         """
         is_forbidden = np.isneginf(logits)
         for processor in self.logits_processor:
             try:
                 result = real_array(processor(list(ids), logits.copy()), logits)
             except ValueError as error:
-                problem = f"returned {error}, not logits {logits.shape}"
+                problem = f"must return logits of shape {logits.shape}; got: {error}"
                 raise _processor_error(processor, problem) from error
             if np.isnan(result).any() or np.isposinf(result).any():
                 raise _processor_error(processor, "returned NaN or +inf")

@@ -20,6 +20,13 @@ from gpt2np.kernels.matmul import row_sums
 
 GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
+# p(v) in `gelu`, the highest power first. It interpolates (log(erfc(z) / (1 - v)) + z²) / v with
+# z = 2·v / (1 - v), at 8 Chebyshev nodes for 0 ≤ z ≤ 10.
+_ERFC_POLYNOMIAL = (
+    0.127219134919247, -0.22932215284467428, -0.008855441383260674, 0.05309575208778515,
+    0.19105891771987998, 0.16185674420135301, -0.3032580887424964, -1.256758194547278,
+)  # fmt: skip
+
 # A result too small for the dtype becomes 0, whatever the caller's np.seterr. `GPT2.forward` allows
 # underflow once for all calls of `layer_norm` and `causal_softmax`.
 allow_underflow = np.errstate(under="ignore")
@@ -119,7 +126,7 @@ def gelu(x: Array) -> Array:
     size = np.abs(x)
     z = size * math.sqrt(0.5)
     v = z / (z + 2)
-    highest, *lower = _erfc_polynomial()
+    highest, *lower = _ERFC_POLYNOMIAL
     y = np.full_like(x, highest)
     for coefficient in lower:  # Horner's scheme
         y *= v
@@ -158,23 +165,6 @@ def tanh(x: Array) -> Array:
     """Return the hyperbolic tangent."""
     y: Array = exact.tanh(x) if x.dtype == np.float64 else np.tanh(x)
     return y
-
-
-@cache
-def _erfc_polynomial() -> list[float]:
-    """Return the coefficients of p in `gelu`, the highest power first.
-
-    p(v) = (log(erfc(z) / (1 - v)) + z²) / v with z = 2·v / (1 - v), for 0 ≤ z ≤ 10.
-    """
-
-    from numpy.polynomial import Chebyshev, Polynomial  # slow to import; only for exact GELU
-
-    def p(points: Array) -> Array:
-        zs = [2 * v / (1 - v) for v in points.tolist()]
-        return np.array([(math.log(math.erfc(z) * (1 + z / 2)) + z * z) * (1 + 2 / z) for z in zs])
-
-    interpolation = Chebyshev.interpolate(p, 7, domain=[0, 10 / 12])
-    return list(map(float, interpolation.convert(kind=Polynomial).coef[::-1]))
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

@@ -69,16 +69,14 @@ def call_hook(hook: Hook, name: str, array: Array) -> Array:
     """Call the hook with an array; return the result in the array's dtype.
 
     Raises:
-        InvalidArgumentError: the result is not an array of real numbers with the array's shape, is
-            masked, or has values too large for the dtype.
+        InvalidArgumentError: the result is not an array of real numbers with the array's shape.
     """
     result = hook(name, array)
     try:
         return real_array(result, array)
     except ValueError as error:
         raise InvalidArgumentError(
-            f"the hook returned {error} at {name}; it must return an array of real numbers of "
-            f"shape {array.shape}"
+            f"the hook must return real numbers of shape {array.shape} at {name}; got: {error}"
         ) from error
 
 

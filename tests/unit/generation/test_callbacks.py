@@ -78,17 +78,12 @@ def test_forbidden_tokens_stay_forbidden(lm):
 @pytest.mark.parametrize(
     ("processor", "message"),
     [
-        (lambda ids, logits: None, "returned None, not logits"),
-        (
-            lambda ids, logits: logits[:5],
-            r"returned an array of shape \(5,\), not logits \(4096,\)",
-        ),
+        (lambda ids, logits: None, r"got: object of shape \(\)"),
+        (lambda ids, logits: logits[:5], r"shape \(4096,\); got: float32 of shape \(5,\)"),
         (lambda ids, logits: logits * np.nan, "returned NaN"),
-        (lambda ids, logits: logits.astype(float) + 1e300, "returned values too large for float32"),
-        (lambda ids, logits: logits + 0j, "returned an array of complex64, not logits"),
-        (lambda ids, logits: logits.astype(object), "returned an array of object, not logits"),
-        (lambda ids, logits: [[1], [1, 2]], "returned lists of different lengths, not logits"),
-        (lambda ids, logits: np.ma.masked_less(logits, 0), "returned a masked array, not logits"),
+        (lambda ids, logits: logits.astype(float) + 1e300, r"\+inf"),
+        (lambda ids, logits: logits + 0j, "got: complex64"),
+        (lambda ids, logits: [[1], [1, 2]], "got: .*inhomogeneous"),
         (lambda ids, logits: np.full(len(logits), np.inf), r"\+inf"),
         (lambda ids, logits: np.full(len(logits), -np.inf), "forbids every token"),
     ],
@@ -281,11 +276,9 @@ def test_a_misspelled_callback_is_suggested(lm):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda array: array + 0j, "returned an array of complex64 at embed"),
-        (lambda array: np.ma.masked_less(array, 0), "returned a masked array at embed"),
-        (lambda array: array.astype(str), "returned an array of <U"),
-        (lambda array: array.astype(float) + 1e300, "returned values too large for float32"),
-        (lambda array: [[1], [1, 2]], "returned lists of different lengths at embed"),
+        (lambda array: array + 0j, "at embed; got: complex64 of shape"),
+        (lambda array: array.astype(str), "got: <U"),
+        (lambda array: [[1], [1, 2]], "at embed; got: .*inhomogeneous"),
     ],
 )
 @pytest.mark.parametrize("use", ["forward", "chain", "trace", "generate"])

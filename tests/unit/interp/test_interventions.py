@@ -267,7 +267,7 @@ class TestBadInput:
         with pytest.raises(InvalidArgumentError) as caught:
             changed(model, prompts, intervention)
         assert message in str(caught.value) and "\n" not in str(caught.value)
-        assert "the hook returned" not in str(caught.value)
+        assert "the hook must return" not in str(caught.value)
         with pytest.raises(InvalidArgumentError) as caught:
             model.forward([prompts[0]], hook=intervention)
         assert message in str(caught.value)
