@@ -61,7 +61,7 @@ def joined_modules() -> str:
     """Return embedded.js and the modules that it needs as one module, which imports nothing."""
     bodies: dict[str, str] = {}
     _collect("embedded.js", bodies)
-    return _without_comments("".join(bodies.values()), ("//", "/*", "* ", "*/"))
+    return _without_comments("".join(bodies.values()))
 
 
 def _collect(name: str, bodies: dict[str, str]) -> None:
@@ -84,17 +84,21 @@ def _collect(name: str, bodies: dict[str, str]) -> None:
 
 def joined_styles() -> str:
     """Return the style sheets of a page of one file."""
-    return _without_comments("".join(map(_read, _STYLES)), ("/*",))
+    return _without_comments("".join(map(_read, _STYLES)))
 
 
-def _without_comments(source: str, starts: tuple[str, ...]) -> str:
-    """Drop the lines that begin as comments do, and indentation, so that pages are smaller.
+def _without_comments(source: str) -> str:
+    """Drop comments on lines of their own, and indentation, so that pages are smaller.
 
-    No text in the sources runs over several lines, and Prettier puts comments on lines of their
-    own, or behind code.
+    No text in the sources runs over several lines.
     """
-    lines = (line.strip() for line in source.splitlines())
-    return "".join(f"{line}\n" for line in lines if line and not line.startswith(starts))
+    kept, is_comment = "", False
+    for line in map(str.strip, source.splitlines()):
+        is_comment = is_comment or (line.startswith("/*") and "*/" not in line[:-2])
+        if line and not is_comment and not line.startswith("//"):
+            kept += f"{line}\n"
+        is_comment = is_comment and not line.endswith("*/")
+    return kept
 
 
 def machine_page(description: Mapping[str, Any], title: str) -> str:

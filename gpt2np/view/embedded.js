@@ -17,7 +17,7 @@ const source = {
     ),
 };
 const machine = createMachine(find("#machine"), { source });
-machine.show(described, { token: described.draw?.id ?? null });
+machine.show(described, { token: described.draw?.id ?? null, isAlone: true });
 const text = machine.pass.texts.map((each) => (each === "·" ? "" : visible(each))).join("");
 if (!document.title.includes(text)) find("#machine").before(element("p", { dir: "auto" }, text));
 find("#machine").append(machine.heads, machine.tables);

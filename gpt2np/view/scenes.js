@@ -23,6 +23,7 @@ import {
 } from "./view.js";
 
 const LABEL = 15; // pixels of a line of small text
+const SIGN = 14; // pixels of a sign before a name
 const numberElement = (value) => dataElement(value, shownNumber(value));
 const largest = (...arrays) =>
   arrays.reduce((most, array) => array.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
@@ -105,16 +106,17 @@ export function modelAt(pass, place, view, x, y, { moment, canSwitch }) {
   }
   const isDrawn = layer >= 0 && layer < pass.n_layer && moment > 1 + 2 * layer;
   const found = isDrawn && partAt(pass, place, view, layer, x, y);
-  if (found) return { ...(canSwitch && { part: found.part }), says: sayPart(pass, view, found) };
+  if (found)
+    return { ...(canSwitch && { part: found.part }), says: sayPart(pass, view, found, canSwitch) };
   const to = layer >= 0 && layer < pass.n_layer ? { to: { kind: "block", layer } } : {};
   return { line, ...to, says: line === null ? null : tipAt(pass, place, layer, line, x) };
 }
 
-function sayPart(pass, view, found) {
+function sayPart(pass, view, found, canSwitch) {
   const { part, neuron, activation, key, weight } = found;
   const [layer, name] = part.split(",");
   const isOff = view.off.has(part);
-  const does = isOff ? " Press: switch it on." : " Press: switch it off.";
+  const does = canSwitch ? ` Press: switch it ${isOff ? "on" : "off"}.` : "";
   if (neuron !== undefined) {
     const says = isOff ? " is off." : [": ", numberElement(activation), "."];
     return [`neuron ${neuron} of block ${layer}`, ...says, does];
@@ -173,11 +175,12 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
   const exact = (name, rounded) => (data[name] ? row(data[name], line) : rounded);
   const parts = [
     ["before", exact("before", pass.resid(layer, line))],
-    ["+ attention", exact("attention", pass.attention(layer, line))],
-    ["= between", exact("middle", pass.middle(layer, line))],
-    ["+ MLP", exact("mlp", pass.mlp(layer, line))],
-    ["= after", exact("after", pass.resid(layer + 1, line))],
+    ["attention", exact("attention", pass.attention(layer, line))],
+    ["between", exact("middle", pass.middle(layer, line))],
+    ["MLP", exact("mlp", pass.mlp(layer, line))],
+    ["after", exact("after", pass.resid(layer + 1, line))],
   ];
+  const signs = ["", "+", "=", "+", "="];
   const gap = 6;
   const top = { y: LABEL + 5, h: height * 0.34 - LABEL };
   const size = (width + gap) / heads - gap;
@@ -189,7 +192,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
   }));
   const start = top.y + top.h + 10;
   const pitch = Math.max(LABEL, (height * 0.3) / parts.length);
-  const left = Math.min(84, width * 0.24);
+  const left = Math.min(100, width * 0.28);
   const strips = parts.map((_, i) => ({
     x: left,
     y: start + i * pitch + 2,
@@ -221,7 +224,10 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
         name: "spot",
         label: sayLook(head),
       })),
-      ...parts.map(([name], i) => label(name, 0, strips[i].y + (strips[i].h - LABEL) / 2, left)),
+      ...parts.flatMap(([name], i) => {
+        const y = strips[i].y + (strips[i].h - LABEL) / 2;
+        return [label(signs[i], 0, y, SIGN), label(name, SIGN, y, left - SIGN)];
+      }),
       label(
         `MLP: ${pass.n_inner.toLocaleString("en")} neurons${act ? `, ${rangeOf(act)}` : ""}`,
         0,
@@ -246,12 +252,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
         };
       const strip = strips.findIndex((box) => inside(box, x, y));
       if (strip >= 0)
-        return readVector(
-          parts[strip][1],
-          strips[strip],
-          x,
-          `${parts[strip][0].replace(/^\W+/, "")}, number`,
-        );
+        return readVector(parts[strip][1], strips[strip], x, `${parts[strip][0]}, number`);
       if (!act || !inside(grid, x, y)) return null;
       const neuron =
         Math.floor(((y - grid.y) / grid.h) * rows) * columns + cellAt(grid, x, columns);

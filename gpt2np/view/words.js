@@ -18,7 +18,7 @@ export function stopsOf(phases) {
   return [...new Set([1, 2, 3, n - 2, n - 1, n])];
 }
 
-function sayDraw(pass, { token, drawn }) {
+function sayDraw(pass, { token, drawn, isAlone }) {
   if (token === null) return ["A random number picks one of these."];
   const own = pass.next.find(({ id }) => id === token);
   const chip = nextChipOf(pass, token);
@@ -26,7 +26,7 @@ function sayDraw(pass, { token, drawn }) {
   if (drawn === null)
     return [chip, " came next", ...(own ? [": ", shareElement(own.sampled)] : []), "."];
   const number = dataElement(drawn, drawn.toFixed(3));
-  return ["Chance picks ", number, ": that is ", chip, ". It is written."];
+  return ["Chance picks ", number, ": that is ", chip, isAlone ? "." : ". It is written."];
 }
 
 /** `guided`: all blocks after the first share a sentence. */

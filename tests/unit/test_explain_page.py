@@ -13,7 +13,7 @@ from gpt2np import GPT2, CheckpointError, ContextLengthError, InvalidArgumentErr
 from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import trace
 from gpt2np.interp.weights import nearest_tokens
-from gpt2np.view import joined_modules, joined_styles, script_json, web_files
+from gpt2np.view import _without_comments, joined_modules, joined_styles, script_json, web_files
 
 
 def content(page):
@@ -47,7 +47,13 @@ def test_joined_modules_come_once_each_after_their_imports():
 def test_joined_styles_have_every_rule():
     names = ("colors.css", "style.css", "machine.css")
     whole = "".join(web_files()[name].decode() for name in names)
-    assert joined_styles().count("{") == whole.count("{")
+    joined = joined_styles()
+    assert joined.count("{") == whole.count("{") and joined.count("/*") == joined.count("*/")
+
+
+def test_comments_go_and_code_behind_them_stays():
+    source = "/* a\n   b */\n:root {\n/** c */\n // d\n /** @type {e} */ (f).g = 1; // h\n}\n"
+    assert _without_comments(source) == ":root {\n/** @type {e} */ (f).g = 1; // h\n}\n"
 
 
 def test_no_text_of_the_sources_runs_over_lines():

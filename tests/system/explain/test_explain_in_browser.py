@@ -105,7 +105,8 @@ def test_the_draw_is_the_librarys(open_page, page, lm):
     [drawn] = lm.generate(PROMPT, max_new_tokens=1, temperature=1.0, top_k=0, seed=0).ids
     own = tab.locator(".machine-bars .own")
     assert own.get_attribute("data-id") == str(drawn)
-    assert lm.tokenizer.decode([drawn]).strip() in tab.inner_text(".machine-caption")
+    caption = tab.inner_text(".machine-caption")
+    assert lm.tokenizer.decode([drawn]).strip() in caption and "written" not in caption
 
 
 def test_a_score_is_multiplied_out_without_a_server(open_page, page, lm, traced):
@@ -156,6 +157,15 @@ def test_dark_and_light(open_page, page):
         for scheme in ("light", "dark")
     ]
     assert grounds == ["rgb(253, 252, 250)", "rgb(20, 23, 27)"]
+
+
+def test_no_part_says_that_it_can_be_switched_off(open_page, page):
+    tab = open_page(page)
+    box, said = tab.locator(".machine-canvas").bounding_box(), set()
+    for i in range(200):
+        tab.mouse.move(box["x"] + 0.15 * box["width"] + i, box["y"] + box["height"] - 40)
+        said.add(tab.inner_text(".machine-tip"))
+    assert any("→" in each for each in said) and not any("Press" in each for each in said)
 
 
 def test_paper_is_not_too_narrow(open_page, page):
