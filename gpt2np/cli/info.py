@@ -1,4 +1,4 @@
-"""Show a model's config, tensors, parameters, memory and license.
+"""Show a model's config, tensors, parameters and memory.
 
 The command reads config.json and the headers of the weight files. The exit code
 is 1 if the weights do not fit the config.
@@ -42,7 +42,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
-    from gpt2np.hub.model_files import read_license
     from gpt2np.runtime.kv_cache import cache_nbytes
 
     config = checkpoint.config
@@ -59,7 +58,6 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
     return {
         "model": source.name,
         "folder": str(source.path),
-        "license": read_license(source.path),
         "config": asdict(config),
         "files": sorted({tensor.path.name for tensor in checkpoint.tensors.values()}),
         "bytes": sum(tensor.nbytes for tensor in checkpoint.tensors.values()),

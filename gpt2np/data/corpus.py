@@ -32,7 +32,7 @@ _N_SNIFFED_BYTES = 8000  # a zero byte among these marks a binary file, as in gi
 
 _MAX_KINDS = 5  # suffixes in a message
 
-_ARRAY_SUFFIXES = (".bin", ".npy", ".npz", ".safetensors")
+_NO_TEXT = (".bin", ".json", ".ndjson", ".npy", ".npz", ".safetensors")
 
 # What is read from a folder; other files are read only if they are named.
 _TABLE_SUFFIXES = (".csv", ".tsv")
@@ -70,9 +70,8 @@ def find_files(
 
     Each path is a file, a glob pattern, or a folder, which is searched recursively. In folders,
     hidden files are skipped, and so are files of unknown suffixes: other than .txt, .jsonl, .csv,
-    .tsv and .parquet, and .gz after the first four. `notify` receives one message that counts the
-    files of unknown suffixes, and the notice of `plain_text_notice`. `outputs` are files or
-    folders.
+    .tsv and .parquet, and .gz after the first four. `notify` receives one message about
+    the files of unknown suffixes. `outputs` are files or folders.
 
     Raises:
         InvalidArgumentError: a path or pattern matches no file, a folder has no files, or only
@@ -90,28 +89,14 @@ def find_files(
     inputs = [p for p in files if excluded.isdisjoint([p, *p.parents])]
     skipped = [p for p in inputs if p not in named and kind_of(p) not in _FOLDER_SUFFIXES]
     if skipped:
-        counts = Counter(map(kind_of, skipped)).most_common()
-        kinds = ", ".join(f"{n:,} × {suffix}" for suffix, n in counts[:_MAX_KINDS])
-        kinds += ", …" if len(counts) > _MAX_KINDS else ""
+        kinds = ", ".join(sorted({*map(kind_of, skipped)})[:_MAX_KINDS])
         message = f"files of unknown kinds in folders: {kinds}; name files, or give patterns"
         if len(skipped) == len(inputs):
             raise InvalidArgumentError(f"only {message}")
         notify(f"skipped {message}, to read them as text")
     if files and not inputs:
         raise InvalidArgumentError("no file to read, apart from the output")
-    kept = sorted(files[p] for p in set(inputs).difference(skipped))
-    if notice := plain_text_notice(kept):
-        notify(notice)
-    return kept
-
-
-def plain_text_notice(files: Sequence[Path]) -> str | None:
-    """Return a notice of the files that are read as plain text despite a suffix of JSON."""
-    plain = [f for f in files if kind_of(f).removesuffix(".gz") in (".json", ".ndjson")]
-    if not plain:
-        return None
-    more = f" and {len(plain) - 1:,} more" if plain[1:] else ""
-    return f"read as plain text: {plain[0]}{more}; fields need the suffix .jsonl"
+    return sorted(files[p] for p in set(inputs).difference(skipped))
 
 
 def kind_of(file: Path) -> str:
@@ -132,8 +117,8 @@ def _expand(path: str) -> list[Path]:
             raise InvalidArgumentError(f"the folder {path} has no files to read")
         return files
     if Path(path).is_file():
-        if kind_of(Path(path)) in _ARRAY_SUFFIXES:
-            raise InvalidArgumentError(f"{path} holds arrays, not text; leave it out")
+        if kind_of(Path(path)).removesuffix(".gz") in _NO_TEXT:
+            raise InvalidArgumentError(f"{path} is no text; rows of JSON need the suffix .jsonl")
         return [Path(path)]
     if Path(path).exists():
         raise InvalidArgumentError(f"{path} is not a regular file; save the content to one")

@@ -61,11 +61,6 @@ class Cluster:
         os.environ.setdefault("RAY_worker_niceness", "0")
         try:
             ray.init(self.address, log_to_driver=False, logging_level="warning")
-        except UnicodeEncodeError as error:
-            raise GPT2NPError(
-                "Ray takes no path that is not UTF-8, neither on the command line nor as the "
-                "current folder; give the path of a link"
-            ) from error
         except (ValueError, ConnectionError, ray.exceptions.RayError) as error:
             reason = f"{error}".partition(". ")[0]  # Ray names a missing token only in its log
             raise GPT2NPError(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants, errors, get_token, snapshot_download
+from huggingface_hub import HfApi, constants, errors, snapshot_download
 from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
 from gpt2np.errors import ModelNotFoundError
@@ -120,10 +120,10 @@ def _incomplete(
     """Return the error for a repository whose `listing` of files lacks the `missing` files."""
     pickles = find_pickles(name for name in listing if "/" not in name)
     if WEIGHTS_FILE in missing and pickles:
-        advice = conversion_advice(model.repository, model.revision)
         return ModelNotFoundError(
             f"{model} on {constants.ENDPOINT} has no {WEIGHTS_FILE}, only {pickles[0]}, a pickle; "
-            f"gpt2np never downloads pickles, because they can run code; {advice}"
+            "gpt2np never downloads pickles, because they can run code; "
+            f"{conversion_advice(model.repository)}"
         )
     return ModelNotFoundError(
         f"{model} on {constants.ENDPOINT} has no {', '.join(missing)}, which gpt2np requires; "
@@ -157,23 +157,13 @@ def _translate(model: HubId, error: Exception, *, weights: bool) -> ModelNotFoun
             f"({disk_error.strerror}); set HF_HOME to a writable folder with enough free space"
         )
     elif answered:
-        message = _http_problem(model, answered)
+        message = _answer(model, answered)
     else:
-        problem = f"the download from {constants.ENDPOINT} failed ({_root_cause(error)})"
+        system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]
+        reason = " ".join(str([error, *system_errors][-1]).split())
+        problem = f"the download from {constants.ENDPOINT} failed ({reason})"
         message = _not_cached(model, weights, f"{problem}; try again; without a network,")
     return ModelNotFoundError(message)
-
-
-def _root_cause(error: BaseException) -> str:
-    """Return one line that describes the cause of an error.
-
-    The line is the message of the innermost OSError in the chain of causes or, without an OSError,
-    of the outermost error that has a message.
-    """
-    chain = list(_causes(error))
-    system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]
-    cause = (system_errors or [e for e in chain if str(e).strip()][:1] or [error])[-1]
-    return str(cause).strip().split("\n")[0] or type(cause).__name__
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -190,39 +180,14 @@ def _is_of_disk(error: OSError) -> bool:
     )
 
 
-def _http_problem(model: HubId, error: errors.HfHubHTTPError) -> str:
-    """Return the error message for an answer of the Hub with an HTTP status."""
-    hub, response = constants.ENDPOINT, error.response
-    details = response.headers.get("X-Error-Message") or response.headers.get("X-Error-Code")
-    reason = f"{response.status_code}: {details}" if details else f"{response.status_code}"
+def _answer(model: HubId, error: errors.HfHubHTTPError) -> str:
+    """Return the error message for an answer of the Hub with an HTTP status, in its words."""
+    text = " ".join(str(error).split())
     if isinstance(error, errors.GatedRepoError):
-        return (
-            f"{model} is gated: request access on {hub}/{model.repository}, and set HF_TOKEN to a "
-            "token of the account that has access"
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return (
-            f"{model.repository} on {hub} has no revision {model.revision!r}; expected a branch, "
-            f"tag or commit, see {hub}/{model.repository}/commits/main"
-        )
+        return f"{model} is gated; set HF_TOKEN to a token of an account with access: {text}"
     if isinstance(error, errors.RepositoryNotFoundError):
-        known = "the current token cannot read it: set HF_TOKEN to one that can"
-        advice = known if get_token() else "set HF_TOKEN to a token that can read it"
-        return (
-            f"there is no folder {model} and no model of that name on {hub}; check the name; if it "
-            f"is private, {advice}"
-        )
-    if response.status_code == 401:
-        return (
-            f"{hub} does not accept the token ({reason}); set HF_TOKEN to a valid one, see "
-            f"{hub}/settings/tokens, or unset it and log out with: hf auth logout"
-        )
-    if response.status_code == 403:
-        return (
-            f"{hub} denies access to {model} ({reason}); set HF_TOKEN to a token with permission "
-            "to read it"
-        )
-    return f"{hub} cannot serve {model} right now ({reason}); try again later"
+        return f"there is no folder {model}, and no model that HF_TOKEN may read: {text}"
+    return f"{constants.ENDPOINT} does not serve {model}: {text}"
 
 
 def _not_cached(model: HubId, weights: bool, problem: str) -> str:

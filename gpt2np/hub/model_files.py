@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -25,7 +24,6 @@ UNSUPPORTED_SUFFIXES = (".bin", ".ckpt", ".ggml", ".gguf", ".h5", ".onnx", ".pt"
 
 _MAX_FILENAME_BYTES = 255  # limit of every common file system; longer names raise an OSError
 _NOT_WEIGHTS = {"training_args.bin", "optimizer.pt", "scheduler.pt"}  # pickles of trainers
-_MAX_CARD_CHARACTERS = 1 << 16  # the front matter is short, and comes first
 
 
 VOCABULARY_FORMATS = (("tokenizer.json",), ("vocab.json", "merges.txt"))
@@ -130,29 +128,9 @@ def find_pickles(names: Iterable[str]) -> list[str]:
     return sorted(set(pickles) - _NOT_WEIGHTS)
 
 
-def conversion_advice(model: str, revision: str | None = None) -> str:
-    """Return advice on how to convert the pickled weights of a folder or Hub ID to safetensors."""
-    arguments = f"({model!r}, revision={revision!r})" if revision else f"({model!r})"
+def conversion_advice(model: str) -> str:
+    """Return advice on how to convert the pickled weights of a folder or Hub id to safetensors."""
     return (
-        "if you trust the model, convert it with transformers: "
-        f"AutoModelForCausalLM.from_pretrained{arguments}.save_pretrained('converted'); "
-        f"AutoTokenizer.from_pretrained{arguments}.save_pretrained('converted')"
+        "if you trust the model, convert it with transformers: AutoModelForCausalLM"
+        f".from_pretrained({model!r}).save_pretrained('converted'), and the same with AutoTokenizer"
     )
-
-
-def read_license(folder: Path) -> str | None:
-    """Return the license that a model's README.md states, such as "mit", or None."""
-    card = folder / CARD_FILE
-    if not card.is_file():
-        return None
-    try:
-        with card.open(encoding="utf-8-sig") as file:
-            text = file.read(_MAX_CARD_CHARACTERS)
-    except (OSError, ValueError):
-        return None
-    # Compiled only here: the module is imported at every start.
-    front_matter = re.match(r"(?s)---\n(.*?)\n---", text)
-    license_line = r"(?m)^(license|license_name):[ \t]*(\S.*?)[ \t]*$"
-    entries = re.findall(license_line, front_matter[1] if front_matter else "")
-    licenses = {key: value.strip("\"'") for key, value in entries}
-    return licenses.get("license_name") or licenses.get("license")

@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 
 import numpy as np
 import pytest
@@ -34,7 +33,7 @@ def test_of_the_bundled_model(bundled):
     result = info("bundled", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     content = json.loads(result.stdout)
-    assert content["license"] == "mit" and content["folder"] == str(bundled)
+    assert content["folder"] == str(bundled)
     stored = load_file(bundled / "model.safetensors")
     assert content["parameters"] == sum(array.size for array in stored.values()) == 5_918_720
     told = {tensor["name"]: tensor for tensor in content["tensors"]}
@@ -52,7 +51,6 @@ def test_of_the_bundled_model(bundled):
 def test_as_text(bundled):
     lines = info("bundled").stdout.splitlines()
     for line in (
-        "license     mit",
         "files       model.safetensors",
         "  float32_weights                 23,674,880",
         "parameters  5,918,720",
@@ -96,38 +94,11 @@ def test_what_does_not_fit_is_listed_in_full(folder):
     assert len(problems) == 21 and problems[0] == "n_layer is 3, but 2 blocks are stored"
 
 
-@pytest.mark.parametrize(
-    ("card", "license"),
-    [
-        ("---\nlicense: apache-2.0\n---\n# x", "apache-2.0"),
-        ("---\nlicense: other\nlicense_name: my-own\n---\n", "my-own"),
-        ("---\nlicense: 'mit'  \n---\n", "mit"),
-        ("---\nlicense:\n- mit\n---\n", None),
-        ("license: mit\n", None),
-        ("# no front matter", None),
-        ("---\nlanguage: en\n---\n", None),
-        ("\xff\xfe", None),
-        (None, None),
-    ],
-)
-def test_the_license_is_that_of_the_card(folder, card, license):
-    if card is not None:
-        (folder / "README.md").write_text(card, encoding="latin-1")
-    result = info(folder, "--json")
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["license"] == license
-
-
-def test_a_hostile_card_and_names_for_the_terminal(folder):
-    (folder / "README.md").write_text("---\nlicense: mit\x1b]0;x\x07\x1b[2J\n---\n")
+def test_hostile_names_for_the_terminal(folder):
     change_tensors(folder, lambda t: t.update({"evil\x1b[2J\nline": np.zeros(3, np.float32)}))
     result = info(folder)
     assert result.returncode == 1 and "evil\\x1b[2J\\nline" in result.stdout
-    assert "\x1b" not in result.stdout and "\x07" not in result.stdout
-    (folder / "README.md").write_text("---\n" + "a: b\n" * 200_000 + "license: mit\n---\n")
-    start = time.perf_counter()
-    assert json.loads(info(folder, "--json").stdout)["license"] is None
-    assert time.perf_counter() - start < 30
+    assert "\x1b" not in result.stdout
 
 
 def test_a_stored_head_that_is_tied_is_no_parameter(folder):

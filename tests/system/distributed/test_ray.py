@@ -94,18 +94,6 @@ def test_a_command(ray_folder, tmp_path):
     assert_equal_results(on_ray, plain)
 
 
-def test_a_path_that_is_not_utf8(monkeypatch):
-    """Ray sends the command line to the cluster as text of UTF-8."""
-
-    def fail(*arguments, **options):
-        "\udcff".encode()
-
-    monkeypatch.setattr(ray, "init", fail)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(GPT2NPError, match="Ray takes no path that is not UTF-8"):
-        Cluster("local").connect()
-
-
 def test_a_missing_token(monkeypatch):
     """Ray itself raises an AuthenticationError here, or tries for 20 s and does not say why."""
 

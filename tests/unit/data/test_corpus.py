@@ -72,26 +72,17 @@ class TestFindFiles:
         found = find_files([tmp_path], outputs, messages.append)
         assert found == sorted(tmp_path / name for name in known)
         (message,) = messages
-        assert "folders: 2 × .html, " in message and message.count(" × ") == 4
-        assert all(f"1 × {suffix}" in message for suffix in (".bin", ".tar.gz", ".parquet.gz"))
+        assert "folders: .bin, .html, .parquet.gz, .tar.gz; " in message
         assert tmp_path / "h.html" in find_files([tmp_path / "h.html", tmp_path])
         assert tmp_path / "h.html" in find_files([f"{tmp_path}/*.html"])
-        with pytest.raises(InvalidArgumentError, match=r"only files of unknown kinds .*1 × \.html"):
+        with pytest.raises(InvalidArgumentError, match=r"only files of unknown kinds .*\.html"):
             find_files([tmp_path / "d"], [tmp_path / "d/e.parquet"])
 
-    def test_other_suffixes_of_tables_are_told(self, tmp_path):
-        told = []
-        files = [
-            write(tmp_path / name, "x") for name in ("a.json", "b.ndjson.gz", "c.jsonl", "d.txt")
-        ]
-        assert find_files(files, notify=told.append) == files
-        [notice] = told
-        assert notice.startswith(f"read as plain text: {files[0]} and 1 more; ")
-
-    def test_arrays_are_refused(self, tmp_path):
-        (tmp_path / "x.npz").write_text("text")
-        with pytest.raises(InvalidArgumentError, match="holds arrays, not text"):
-            find_files([tmp_path / "x.npz"])
+    @pytest.mark.parametrize("name", ["x.npz", "x.json", "x.NDJSON.gz"])
+    def test_files_that_are_no_text_are_refused(self, tmp_path, name):
+        (tmp_path / name).write_text("text")
+        with pytest.raises(InvalidArgumentError, match="is no text; rows of JSON need"):
+            find_files([tmp_path / name])
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
     def test_a_pipe_is_refused(self, tmp_path):
