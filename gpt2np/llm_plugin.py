@@ -67,7 +67,7 @@ _PluginOptions = create_model("Options", __base__=llm.Options, **_option_fields(
 def register_models(register: Callable[[llm.Model], object]) -> None:
     """Register the bundled model, and the models that the user's aliases name."""
     aliases = llm.user_dir() / "aliases.json"
-    targets = json.loads(aliases.read_text()).values() if aliases.exists() else ()
+    targets = json.loads(aliases.read_text(encoding="utf-8")).values() if aliases.exists() else ()
     named = {target for target in targets if target.startswith(_PREFIX)}
     for model_id in sorted({f"{_PREFIX}bundled", *named}):
         register(GPT2NPModel(model_id.removeprefix(_PREFIX)))

@@ -152,7 +152,7 @@ def run_job(
             check_target(out, force=force)  # another program may have made it meanwhile
             with source.open("rb+") as file:
                 os.fsync(file.fileno())
-            (folder / _FINISHED).write_text(f"{source.stat().st_ino}")
+            (folder / _FINISHED).write_text(f"{source.stat().st_ino}", encoding="utf-8")
             source.replace(followed(out))
         (folder / _PROGRESS).unlink(missing_ok=True)
     return Outcome(result, saved.last.n_skipped, n_tokens)
@@ -167,7 +167,7 @@ def check_output(
     """
     folder = partial_folder(out)
     with suppress(OSError, GPT2NPError):  # there is no such file, or another job runs
-        if (folder / _FINISHED).read_text() == f"{out.stat().st_ino}":
+        if (folder / _FINISHED).read_text(encoding="utf-8") == f"{out.stat().st_ino}":
             with work_folder(out):
                 (folder / _PROGRESS).unlink(missing_ok=True)
     check_target(out, suffixes, force=force, inputs=inputs)

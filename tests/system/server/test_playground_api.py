@@ -46,7 +46,7 @@ class TestApi:
             ({"prompt": []}, "empty"),
             ({"prompt": [5] * 513}, "context"),
             ({"prompt": [4096]}, "4096"),
-            ({"prompt": "a", "tokens": [4096]}, "below 4096"),
+            ({"prompt": "a", "tokens": [4096]}, "vocabulary of 4096"),
             ({"prompt": "a", "n": 0}, "n: "),
             ({"prompt": "a", "points": ["nonsense"]}, "unknown hook point"),
             ({"prompt": [5] * 512, "points": ["*"]}, "limit"),
