@@ -1,7 +1,6 @@
 """Several processes compute the same bits as one, and leave nothing behind."""
 
 import gc
-import itertools
 import mmap
 import os
 import signal
@@ -11,7 +10,6 @@ import textwrap
 import threading
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +20,9 @@ from helpers.random_models import SHAPES, random_model
 from gpt2np import GPT2, InvalidArgumentError
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.kernels.matmul import SMALL_BATCH
-from gpt2np.kernels.threads import thread_count
 from gpt2np.model import gpt2, last_token_indices
 from gpt2np.runtime.context import Context
-from gpt2np.runtime.kv_cache import TILE, KVCache
+from gpt2np.runtime.kv_cache import TILE
 from gpt2np.runtime.process_group import ProcessGroup, create_workers
 from gpt2np.runtime.ranks import max_processes
 from gpt2np.runtime.worker_process import ForkedWorkers
@@ -143,12 +140,6 @@ def run_program(program, **variables):
 
 
 class TestSameBits:
-    def test_one_token_at_a_time(self, model, alone):
-        caches = [[model.new_cache()], [alone.new_cache()]]
-        for token in np.random.default_rng(0).integers(0, 1031, 70):
-            both((model, alone), [[token]], caches)
-        assert n_workers(model) == model.processes - 1
-
     @pytest.mark.parametrize("size", [2, 5, 16, 20])
     def test_batches(self, model, alone, size):
         rng = np.random.default_rng(size)
@@ -175,21 +166,6 @@ class TestSameBits:
             both(models, [rng.integers(0, 1031, n)], caches, logits_indices=[n - 1])
         assert pids(models[0])
         models[0].processes = 1
-
-    def test_sequences_that_lie_side_by_side_do_so_in_every_process(self):
-        model = small()
-        caches = [model.new_cache() for _ in range(4)]
-        model.forward([[5]] * 4, caches)
-        workers = model._group.workers
-        stores = [workers.store(workers.handle(cache.store)) for cache in caches]
-        there = [
-            KVCache.in_slot(store, cache.slot, cache.length)
-            for store, cache in zip(stores, caches, strict=True)
-        ]
-        for mine, theirs in zip(caches, there, strict=True):
-            assert (theirs.length, theirs.slot) == (mine.length, mine.slot)
-            np.testing.assert_array_equal(theirs.store.keys, mine.store.keys)
-        assert [b.is_adjacent(a) for a, b in itertools.pairwise(there)] == [True] * 3
 
     def test_drafts_prompts_and_rows(self, model, alone):
         rng = np.random.default_rng(2)
@@ -317,9 +293,8 @@ class TestWhenTheyCompute:
         model.forward([[1]])
         assert len(pids(model)) == 1
 
-    @pytest.mark.parametrize("shape", [(1, SMALL_BATCH + 1), (60, 900)], ids=["", "beyond a pipe"])
-    def test_long_first_pass_uses_all_processes(self, shape):
-        ids = np.random.default_rng(0).integers(100, 1031, shape)
+    def test_first_pass_whose_ids_exceed_a_pipe_uses_all_processes(self):
+        ids = np.random.default_rng(0).integers(100, 1031, (60, 900))
         models = [random_model(**SHAPES["small heads"] | {"n_layer": 1}) for _ in range(2)]
         with_processes(models[0], 2)
         found, expected = (m.forward(ids, logits_indices=last_token_indices(ids)) for m in models)
@@ -415,23 +390,6 @@ class TestVaryingRanks:
             same(model.forward([[5]]), expected)
         assert (model.processes, pids(model)) == (1, [])
 
-    def test_an_error_in_a_pass_of_one_rank(self, monkeypatch):
-        """The workers stay, as they did not take part."""
-        model, _ = self.scripted(2, 1, 2)
-        cache = model.new_cache()
-        expected = model.forward([[5]], [cache])
-        before = pids(model)
-
-        def stop(*_):
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-            context.setattr(Context, "by_rows", stop)
-            model.forward([[6]], [cache])
-        cache.truncate(0)
-        same(model.forward([[5]], [cache]), expected)
-        assert pids(model) == before
-
     def test_without_small_kernels_bits_do_not_depend_on_the_choice(self, monkeypatch):
         """Of more tokens, a rank's columns can differ from those of the whole product."""
         monkeypatch.setattr("gpt2np.kernels.matmul.small_kernels", lambda: False)
@@ -442,19 +400,6 @@ class TestVaryingRanks:
 
 
 class TestAuto:
-    def test_a_short_run_stays_in_one_process(self):
-        model = small()
-        model.processes = 1
-        model.processes = "auto"
-        if thread_count() == 1:
-            assert model.processes == 1
-            return
-        assert model.processes == "auto"
-        end = time.monotonic() + 0.2
-        while time.monotonic() < end:
-            model.forward([[5]])
-        assert pids(model) == []
-
     def test_a_long_run_tries_more(self, monkeypatch):
         monkeypatch.setattr("gpt2np.model.model.thread_count", lambda: 2)
         model, other = small(), small()
@@ -619,33 +564,6 @@ class TestFailures:
         same(model.forward([[5, 6]]), expected)
         assert model.processes == 2
 
-    def test_ctrl_c_twice_while_others_are_forked(self, monkeypatch):
-        """Those that are half made are not relied on."""
-        model = with_processes(small(), 3)
-        ids = np.random.default_rng(0).integers(0, 1031, 100)
-        add_worker, forked = ForkedWorkers._add_worker, []
-
-        def stop(*_):
-            raise KeyboardInterrupt
-
-        def fork_another(*arguments):
-            if forked:
-                monkeypatch.setattr(ForkedWorkers, "stop", stop)
-                raise KeyboardInterrupt
-            forked.append(add_worker(*arguments))
-
-        with monkeypatch.context():
-            monkeypatch.setattr(ForkedWorkers, "_add_worker", fork_another)
-            with pytest.raises(KeyboardInterrupt):
-                model.forward([ids], logits_indices=[0])
-        monkeypatch.undo()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            found = model.forward([ids], logits_indices=[0])
-        assert len(pids(model)) == 2
-        model.processes = 1
-        same(found, model.forward([ids], logits_indices=[0]))
-
     @pytest.mark.parametrize("stage", ["before", "after_in_parent"])
     def test_ctrl_c_within_a_fork(self, stage, monkeypatch):
         """Another thread receives the signal while the main thread's signals are blocked."""
@@ -706,22 +624,6 @@ class TestFailures:
         found.append(model.forward([[8]], [cache])[0])
         np.testing.assert_array_equal(found, expected[2:])
         assert is_running(*pids(model))
-
-    def test_the_number_is_set_while_another_thread_computes(self):
-        model = small()
-        expected = model.forward([[5]])
-
-        def work():
-            return all(np.array_equal(model.forward([[5]]), expected) for _ in range(60))
-
-        with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
-            warnings.simplefilter("error")
-            start = time.monotonic()
-            result = pool.submit(work)
-            while not result.done():
-                with_processes(model, 2)
-            assert result.result()
-        assert time.monotonic() - start < 30
 
     def test_many_caches_are_let_go_of_within_a_pass(self, monkeypatch):
         """As by the garbage collector, which comes when it likes."""
