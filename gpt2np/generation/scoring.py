@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -39,20 +39,13 @@ _MAX_TOKENS = 512  # tokens in one pass
 class Window(NamedTuple):
     """The token ids of a window, (n,). The scored ids are `ids[first:]`; `first` is at least 1.
 
-    n may exceed the model's context by one, because the model does not read the last id.
+    n may exceed the model's context by one, because the model does not read the last id. `position`
+    is the index of the first scored id among the ids of all texts.
     """
 
     ids: IntArray
     first: int
-
-
-class WindowScore(NamedTuple):
-    """The scores of a window's n ids from index `first` on. Every array is (n - first,)."""
-
-    logprobs: NDArray[np.float64]  # natural logarithms
-    best: IntArray  # the most likely id at each position; ties go to the lowest id
-    ranks: IntArray  # 1 + the number of more likely ids; empty without `details`
-    entropies: NDArray[np.float64]  # of the predicted distributions, in nats; likewise
+    position: int
 
 
 class ScoredText(NamedTuple):
@@ -239,32 +232,31 @@ def score_texts(
         InvalidArgumentError: a token id, context or stride is out of its range.
     """
     context, stride = check_window(model, context, stride)
+    inputs, windows, n_before = [], list[Window](), 0
     prefixes = [()] * len(texts) if prefixes is None else prefixes
-    inputs, spans_by_text = [], []
-    for ids, prefix in zip(texts, prefixes, strict=True):
-        parts = [part for part in (prefix, ids) if np.size(part)]
+    for text, prefix in zip(texts, prefixes, strict=True):
+        parts = [part for part in (prefix, text) if np.size(part)]
         checked = check_sequences(parts, model.config.vocab_size) if parts else []
-        inputs.append(np.concatenate([np.empty(0, np.int64), *checked]).astype(np.int64))
-        spans_by_text.append([*strided_spans(len(inputs[-1]), context, stride, len(prefix))])
-    windows = (
-        Window(ids[start:stop], first - start)
-        for ids, spans in zip(inputs, spans_by_text, strict=True)
-        for start, first, stop in spans
-    )
-    scores = score_windows(model, windows, hook=hook, details=details)
-    unscored = {"logprobs": np.nan, "best": -1}
+        ids = np.concatenate([np.empty(0, np.int64), *checked]).astype(np.int64)
+        for start, first, stop in strided_spans(len(ids), context, stride, len(prefix)):
+            windows.append(Window(ids[start:stop], first - start, n_before + first))
+        inputs.append(ids)
+        n_before += len(ids)
+    found = {"logprobs": np.full(n_before, np.nan), "best": np.full(n_before, -1)}
     if details:
-        unscored |= {"ranks": -1, "entropies": np.nan}
-    results = []
-    for ids, prefix, spans in zip(inputs, prefixes, spans_by_text, strict=True):
-        found: dict[str, Any] = {name: np.full(len(ids), value) for name, value in unscored.items()}
-        for (_, first, stop), score in zip(spans, scores, strict=False):
-            for name, array in found.items():
-                array[first:stop] = getattr(score, name)
-            on_progress(stop - first)
-        text = slice(len(prefix), None)
-        found = {name: array[text] for name, array in found.items()}
-        results.append(TextScore(ids[text], **found))
+        found |= {"ranks": np.full(n_before, -1), "entropies": np.full(n_before, np.nan)}
+    for batch in _batches(windows, 0 if hook else _MAX_TOKENS):
+        scored = [np.arange(w.position, w.position + len(w.ids) - w.first) for w in batch]
+        positions = np.concatenate(scored)
+        scores = _score_batch(model, batch, hook, details)
+        for array, values in zip(found.values(), scores, strict=False):
+            array[positions] = values
+        on_progress(len(positions))
+    results, stop = [], 0
+    for ids, prefix in zip(inputs, prefixes, strict=True):
+        start, stop = stop + len(prefix), stop + len(ids)
+        arrays: Any = {name: array[start:stop].copy() for name, array in found.items()}
+        results.append(TextScore(ids[len(prefix) :], **arrays))
     return results
 
 
@@ -282,41 +274,33 @@ def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[
     return context, stride
 
 
-def score_windows(
-    model: GPT2,
-    windows: Iterable[Window],
-    hook: Hook | None = None,
-    details: bool = False,
-) -> Iterator[WindowScore]:
-    """Yield the scores of each window, in order. Short windows share a forward pass.
-
-    `windows` is read lazily. With a `hook`, each window has a separate forward pass. `details` adds
-    ranks and entropies.
-    """
+def _batches(windows: Sequence[Window], max_tokens: int) -> Iterator[Sequence[Window]]:
+    """Divide windows into batches of at most `max_tokens` ids, or of one window."""
     batch: list[Window] = []
     for window in windows:
-        if batch and (hook or sum(len(w.ids) for w in [*batch, window]) > _MAX_TOKENS):
-            yield from _score_batch(model, batch, hook, details)
+        if batch and sum(len(w.ids) for w in [*batch, window]) > max_tokens:
+            yield batch
             batch = []
         batch.append(window)
     if batch:
-        yield from _score_batch(model, batch, hook, details)
+        yield batch
 
 
 def _score_batch(
-    model: GPT2,
-    windows: Sequence[Window],
-    hook: Hook | None,
-    details: bool,
-) -> Iterator[WindowScore]:
-    """Score windows as packed sequences, in forward passes of bounded size; with a hook, in one."""
+    model: GPT2, windows: Sequence[Window], hook: Hook | None, details: bool
+) -> list[NDArray[Any]]:
+    """Score windows as packed sequences, in forward passes of bounded size; with a hook, in one.
+
+    Returns the arrays of `_score_logits` for the scored ids of all windows.
+    """
     inputs = [window.ids[:-1] for window in windows]
     cuts = np.cumsum([0, *map(len, inputs)]).tolist()
-    rows_by_window = [
-        np.arange(cut + window.first - 1, cut + len(window.ids) - 1)
-        for cut, window in zip(cuts, windows, strict=False)
-    ]
-    rows = np.concatenate(rows_by_window)  # packed tokens that need logits
+    rows = np.concatenate(  # packed tokens that need logits
+        [
+            np.arange(cut + window.first - 1, cut + len(window.ids) - 1)
+            for cut, window in zip(cuts, windows, strict=False)
+        ]
+    )
     targets = np.concatenate([window.ids[window.first :] for window in windows])
     caches = [model.new_cache() for _ in windows]
     parts, n_scored = [], 0
@@ -331,10 +315,7 @@ def _score_batch(
             logits = model.forward(new, used, logits_indices=rows[n_scored:end] - start, hook=hook)
         parts.append(_score_logits(model, logits, targets[n_scored:end], details))
         n_scored = end
-    joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-    ends = np.cumsum([len(rows) for rows in rows_by_window])[:-1]
-    for arrays in zip(*(np.split(array, ends) for array in joined), strict=True):
-        yield WindowScore(*arrays)
+    return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
 
 def _passes(length: int, rows: IntArray) -> Iterator[tuple[int, int]]:
@@ -350,8 +331,14 @@ def _passes(length: int, rows: IntArray) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _score_logits(model: GPT2, logits: Array, targets: IntArray, details: bool) -> WindowScore:
-    """Compute WindowScore's fields from logits (R, V) and actual ids (R,). Overwrites logits."""
+def _score_logits(
+    model: GPT2, logits: Array, targets: IntArray, details: bool
+) -> tuple[NDArray[Any], ...]:
+    """Score actual ids (R,) with logits (R, V), which are overwritten.
+
+    Returns log probabilities and the most likely ids (R,); ties go to the lowest id. Then ranks and
+    entropies, (R,) with `details` and else empty; see `TextScore`.
+    """
     logprobs = np.empty(len(targets))
     best = np.empty(len(targets), np.int64)
     n_details = len(targets) if details else 0
@@ -379,4 +366,4 @@ def _score_logits(model: GPT2, logits: Array, targets: IntArray, details: bool) 
         parallel_for(score_rows, even_slices(len(targets), python_threads()), python_threads())
     if not np.isfinite(logprobs).all():
         raise logits_error(model)
-    return WindowScore(logprobs, best, ranks, entropies)
+    return logprobs, best, ranks, entropies

@@ -9,7 +9,7 @@ from helpers.references import load_reference, reference_logits, to_float64
 from gpt2np import LanguageModel
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation import scoring
-from gpt2np.generation.scoring import Window, score_texts, score_windows, strided_spans
+from gpt2np.generation.scoring import score_texts, strided_spans
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
 
@@ -115,17 +115,23 @@ class TestScoreText:
             score_texts(tiny_model, [ids])
 
 
+def score_windows(model, windows):
+    """Score ids[first:] of each window (ids, first)."""
+    texts, prefixes = zip(*((ids[first:], ids[:first]) for ids, first in windows), strict=True)
+    return score_texts(model, texts, prefixes)
+
+
 class TestScoreWindows:
     def test_alone_or_together(self, tiny_model):
         rng = np.random.default_rng(3)
-        windows = []
-        for n in rng.integers(2, 50, 60):
-            windows.append(Window(random_ids(n, seed=n), int(rng.integers(1, n))))
-        batched = list(score_windows(tiny_model, windows))
+        windows = [
+            (random_ids(n, seed=n), int(rng.integers(1, n))) for n in rng.integers(2, 50, 60)
+        ]
+        batched = score_windows(tiny_model, windows)
         assert len(batched) == 60
-        for window, score in zip(windows, batched, strict=True):
-            (alone,) = score_windows(tiny_model, [window])
-            assert len(score.logprobs) == len(window.ids) - window.first
+        for (ids, first), score in zip(windows, batched, strict=True):
+            (alone,) = score_windows(tiny_model, [(ids, first)])
+            assert len(score.logprobs) == len(ids) - first
             assert alone.best.tolist() == score.best.tolist()
             if small_kernels():
                 assert alone.logprobs.tolist() == score.logprobs.tolist()
@@ -142,10 +148,10 @@ class TestScoreWindows:
             return logits
 
         monkeypatch.setattr(GPT2, "forward", watched)
-        windows = [Window(random_ids(48, seed=i), 1) for i in range(40)]
-        windows += [Window(random_ids(48, seed=i), 47) for i in range(40)]
-        windows += [Window(random_ids(49), 20)]
-        assert len(list(score_windows(tiny_model, iter(windows)))) == 81
+        windows = [(random_ids(48, seed=i), 1) for i in range(40)]
+        windows += [(random_ids(48, seed=i), 47) for i in range(40)]
+        windows += [(random_ids(49), 20)]
+        assert len(score_windows(tiny_model, windows)) == 81
         assert sum(rows) == 40 * 47 + 40 + 29
         assert max(rows) == scoring._MAX_ROWS and max(tokens) <= scoring._MAX_TOKENS
         assert len(rows) < 30  # short windows share passes
@@ -155,7 +161,7 @@ class TestScoreWindows:
         weights["ln_f.bias"] = np.full_like(weights["ln_f.bias"], np.nan)
         damaged = GPT2(tiny_model.config, weights)
         with pytest.raises(CheckpointError, match="not numbers: NaN or"):
-            list(score_windows(damaged, [Window(random_ids(5), 1)]))
+            score_windows(damaged, [(random_ids(5), 1)])
 
 
 class TestLanguageModel:
