@@ -23,7 +23,7 @@ _MAX_STARTED = 1000  # groups of sequences in memory, while they wait for an ear
 def complete(
     model: GPT2, requests: Sequence[Request], progress: bool | None = None
 ) -> list[Completion]:
-    """Return the best completion of each request. `progress` is that of `generate_batch`.
+    """Return the best completion of each request. For `progress`, see `generate_batch`.
 
     Raises:
         BatchError: one of several requests has failed; `completions` holds the results of all.

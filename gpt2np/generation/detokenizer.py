@@ -27,7 +27,8 @@ class StopStrings:
     def __init__(self, stops: Sequence[str]) -> None:
         self._strings = tuple(stops)
         self._buffer = ""
-        self._n_passed_over = 0  # first characters of the buffer, in which no stop string may end
+        # A stop string that ends in these first characters of the buffer does not count.
+        self._n_passed_over = 0
         self.stop_text: str | None = None
 
     def push(self, piece: str, can_stop: bool = True) -> str:
@@ -70,8 +71,8 @@ class StreamingDetokenizer:
     Text that may be the beginning of a stop text is held back.
 
     Attributes:
-        pieces: the text of each token id that is not skipped, and of the end. A piece ends at a
-            character boundary, and may be empty.
+        pieces: one text for each id that is not skipped, and a last one for the text held back. A
+            piece ends at a character boundary, and may be empty.
     """
 
     def __init__(

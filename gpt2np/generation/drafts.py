@@ -36,7 +36,7 @@ _MAX_TRIES = 32  # drafts of a model
 
 
 class DraftSource:
-    """Starts the drafts of sequences.
+    """Makes a drafter for each new sequence.
 
     Attributes:
         draft: a draft model, an n-gram table, None for no draft tokens, or "auto".
@@ -49,7 +49,7 @@ class DraftSource:
         self.folder: Path | None = None
 
     def start(self) -> NgramDrafter | ModelDrafter | None:
-        """Return the draft of one sequence, if there is a source."""
+        """Return the drafter of one sequence, if there is a source."""
         draft = self.draft
         if isinstance(draft, GPT2):
             return ModelDrafter(self._model, draft)

@@ -1,9 +1,12 @@
 """Logits processors: functions from logits to logits. A forbidden token gets the logit -inf.
 
-The processors and their order are those of `transformers`. First, `process_logits` applies bias,
-penalties, bans and the constraint. Then `next_probabilities` in `sampling` applies temperature and
-filters (top-k, top-p, min-p, typical), which depend on the logits alone. Presence and frequency
-penalties, from OpenAI's API, follow the repetition penalty. No processor modifies its input array.
+The processors and their order are those of `transformers`:
+
+- `process_logits`: bias, repetition penalty, presence and frequency penalties (from OpenAI's API),
+  bans, constraint
+- `filter_logits`: temperature, top-k, top-p, min-p, typical; these depend on the logits alone
+
+No processor modifies its input array.
 
 Shape letters: V vocabulary, R rows of logits.
 """
@@ -59,7 +62,7 @@ def logits_error(model: GPT2) -> CheckpointError:
     return CheckpointError(f"the model's logits are not numbers: {cause}")
 
 
-_BANS = [
+_FORBIDDING = [
     *("bad_words", "no_repeat_ngram_size", "min_new_tokens", "ignore_eos"),
     *("choices", "regex", "json_schema"),
 ]
@@ -149,7 +152,7 @@ def process_logits(
             f"after {history.n_generated} tokens every token is ruled out; loosen what bans "
             "tokens: bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, the constraint "
             "(choices, regex, json_schema)",
-            param=next((name for name in _BANS if getattr(options, name)), None),
+            param=next((name for name in _FORBIDDING if getattr(options, name)), None),
         )
     return logits
 

@@ -99,7 +99,7 @@ class Request:
         ]
 
 
-class Model(Protocol):
+class AnyLanguageModel(Protocol):
     """What a request needs of a `LanguageModel`."""
 
     name: str
@@ -111,7 +111,9 @@ class Model(Protocol):
     draft_source: DraftSource
 
 
-def prepare_call(lm: Model, options: GenerationOptions | None, arguments: Any) -> Request:
+def prepare_call(
+    lm: AnyLanguageModel, options: GenerationOptions | None, arguments: Any
+) -> Request:
     """Resolve the keyword arguments of `LanguageModel.generate` to a request without a prompt.
 
     Raises:
@@ -141,7 +143,7 @@ def prepare_call(lm: Model, options: GenerationOptions | None, arguments: Any) -
     )
 
 
-def with_prompt(lm: Model, call: Request, prompt: Prompt, n_before: int = 0) -> Request:
+def with_prompt(lm: AnyLanguageModel, call: Request, prompt: Prompt, n_before: int = 0) -> Request:
     """Return the request for a prompt, which follows `n_before` continuations of the same call.
 
     Raises:
@@ -246,7 +248,7 @@ def _encode_bad_words(tokenizer: Tokenizer, options: GenerationOptions) -> Gener
 
 
 def _constraint(
-    lm: Model, options: GenerationOptions, constraint: Constraint | None
+    lm: AnyLanguageModel, options: GenerationOptions, constraint: Constraint | None
 ) -> Constraint | None:
     """Return the constraint of the options, or else the caller's."""
     given = {name: getattr(options, name) for name in TEXT_CONSTRAINTS}
@@ -267,16 +269,16 @@ def _constraint(
 
 
 def _within(
-    lm: Model, options: GenerationOptions, constraint: Constraint | None, n_prompt: int
+    lm: AnyLanguageModel, options: GenerationOptions, constraint: Constraint | None, n_prompt: int
 ) -> Constraint | None:
-    """Limit a constraint to the new tokens that a prompt of `n_prompt` tokens leaves room for."""
+    """Limit a constraint to as many new tokens as fit after a prompt of `n_prompt` tokens."""
     most = min(options.max_new_tokens, lm.model.config.n_positions + 1 - n_prompt)
     within: Callable[[int], Constraint] | None = getattr(constraint, "within", None)
     # A prompt that leaves no room is an error later.
     return within(most) if within and most > 0 else constraint
 
 
-def _read_prompt(lm: Model, prompt: Prompt, call: Request) -> tuple[str, list[int]]:
+def _read_prompt(lm: AnyLanguageModel, prompt: Prompt, call: Request) -> tuple[str, list[int]]:
     """Return the text and token ids of prefix + prompt."""
     prefix = call.prefix
     if prefix is not None:
@@ -291,7 +293,9 @@ def _read_prompt(lm: Model, prompt: Prompt, call: Request) -> tuple[str, list[in
     return (prefix.text + text, prefix.ids + ids) if prefix else (text, ids)
 
 
-def text_and_ids(lm: Model, prompt: Prompt, allowed_special: Any = None) -> tuple[str, list[int]]:
+def text_and_ids(
+    lm: AnyLanguageModel, prompt: Prompt, allowed_special: Any = None
+) -> tuple[str, list[int]]:
     """Return the text and token ids of a prompt."""
     if isinstance(prompt, str):
         longest, context = lm.tokenizer.vocabulary.max_token_characters, lm.model.config.n_positions
@@ -332,7 +336,7 @@ def encode_scored(
 
 
 def scoring_prefix(
-    lm: Model, ids: Sequence[int], given: list[int], from_end_of_text: bool | None
+    lm: AnyLanguageModel, ids: Sequence[int], given: list[int], from_end_of_text: bool | None
 ) -> list[int]:
     """Return the ids before a text to score; see `LanguageModel.score`."""
     if from_end_of_text is None:

@@ -170,7 +170,10 @@ class Scheduler:
         for sequence, ids, draft, predicts in zip(batch, inputs, drafts, is_last, strict=True):
             ids += draft
             n_tokens += len(ids)
-            n_rows.append(len(ids) if sequence.scores_prompt else 1 + len(draft) if predicts else 0)
+            if sequence.scores_prompt:
+                n_rows.append(len(ids))
+            else:
+                n_rows.append(1 + len(draft) if predicts else 0)
             logits_indices += range(n_tokens - n_rows[-1], n_tokens)
         # 3. One forward pass.
         logits = self._forward(batch, inputs, logits_indices)
@@ -185,7 +188,8 @@ class Scheduler:
                 start = stop - 1
             if predicts:
                 _accept(sequence, logits[start:stop], draft)
-        # 5. Prompts that begin as one of these copy its keys and values before it leaves.
+        # 5. A sequence left out of this pass waited for a shared prefix, which is now computed:
+        #    copy it before its owner leaves.
         for sequence in group if len(batch) < len(group) else ():
             _copy_shared_prefix(sequence, self.running)
         return n_left
@@ -316,7 +320,8 @@ def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> N
         sequence.error = error  # also if the sequence ended with the token its callback received
         return
     except BaseException:
-        sequence.finish_reason = None  # `step` ends the sequence, also if its callback raises last
+        # A callback may raise after the last token: `step` then ends the sequence as interrupted.
+        sequence.finish_reason = None
         raise
     if sequence.drafter:
         sequence.drafter.update(draft, sequence.ids[n_ids:])
@@ -325,9 +330,9 @@ def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> N
 def _copy_shared_prefix(sequence: RunningSequence, running: Iterable[RunningSequence]) -> bool:
     """Copy the keys and values with which a new prompt begins, if they are known.
 
-    They come from the request's prefix, or from the sequence before this one in `running` that
-    shares the most tokens. Returns False if that sequence will still compute more of these tokens:
-    then the new sequence should wait.
+    The source is the request's prefix or, of the earlier sequences in `running`, the one that
+    shares the most tokens. Returns False if the source has not computed them yet; the caller then
+    leaves the sequence out of this pass.
     """
     request = sequence.request
     if sequence.cache.length or len(request.ids) == 1 or request.callbacks.interventions:
@@ -347,7 +352,7 @@ def _copy_shared_prefix(sequence: RunningSequence, running: Iterable[RunningSequ
     elif n_shared >= _MIN_SHARED:
         if donor.cache.length < n_shared:
             return False
-        if top is not None:  # the last shared token predicts another one in the other prompt
+        if top is not None:  # the last shared token's logits score the first that differs
             n_shared -= 1
             sequence.prompt_logprobs = donor.prompt_logprobs[:n_shared]
         sequence.cache = _first_tokens(donor.cache, n_shared)

@@ -57,8 +57,8 @@ class TextStream(Iterator[str]):
     thread. To run streams in one batch without asyncio, do not iterate; instead, add each stream's
     `sequence` to a `gpt2np.generation.scheduler.Scheduler`.
 
-    An exception, such as Ctrl-C, ends a stream that is read, and the other streams of its prompt,
-    with the text so far. Any thread or task may cancel a stream, but for a stream in a Scheduler of
+    An exception while a stream is read, such as Ctrl-C, ends all streams of the prompt; they keep
+    the text so far. Any thread or task may cancel a stream, but for a stream in a Scheduler of
     another thread, call `stream.sequence.cancel`. Different threads may read different streams,
     even streams of the same prompt.
     """
