@@ -42,7 +42,6 @@ class Option:
         flags: names on the command line; by default, the name with hyphens.
         default_text: meaning of the default, for `--help`.
         json_name: name in OpenAI's or vLLM's protocol, where it differs.
-        is_model_default: whether a model's generation_config.json can set the default.
         name: the field's name.
         annotation: the field's annotation.
     """
@@ -60,7 +59,6 @@ class Option:
     flags: tuple[str, ...] = ()
     default_text: str = ""
     json_name: str = ""
-    is_model_default: bool = False
     name: str = ""
     annotation: Any = None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_performance_arguments, load_model
+from gpt2np.cli.parser import spelled
 from gpt2np.cli.text_input import text_argument
 from gpt2np.data.files import check_target, read_json_object
 from gpt2np.errors import InvalidArgumentError
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         report = check(reference, read_tested(args.tested), load_model(args), args.engine)
         is_rounding = report.is_rounding
         content = {"is_rounding": is_rounding, **asdict(report)}
-        lines = [*_wrong_arrays(report), str(report)]
+        lines = [*_wrong_arrays(report), spelled(report)]
     print(json.dumps(content) if args.json else "\n".join(lines))
     return 0 if is_rounding else 1
 

@@ -79,7 +79,8 @@ def spell(name: str, value: str = "") -> str:
         return phrase if phrase.split()[0] in options else ""
     if not flag or value in ("", "True"):
         return flag
-    return f"--no-{flag[2:]}" if value == "False" else f"{flag} {value}"
+    text = value.strip("'")
+    return f"--no-{flag[2:]}" if value == "False" else f"{flag} {text}"
 
 
 def spelled(message: object) -> str:

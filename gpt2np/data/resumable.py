@@ -144,7 +144,9 @@ def run_job(
                 stream.truncate(size)
             n_tokens = _append(job, saved, streams, folder / _PROGRESS, callbacks)
         if (changed := _changed_input(job, saved)) is not None:
-            raise GPT2NPError(f"{changed} has changed while it was read; run it again with --force")
+            raise GPT2NPError(
+                f"{changed} has changed while it was read; run it again with `force=True`"
+            )
         output = folder / f"{_OUTPUT}{out.suffix}"
         result = job.assemble(paths, output)
         source = output if output.exists() else paths[0]

@@ -9,11 +9,15 @@ from typing import Any
 from gpt2np.checkpoint.config import parse_eos_token_ids
 from gpt2np.data.files import read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError, short_repr
-from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.limits import limits
-from gpt2np.options import options_of
 
 GENERATION_CONFIG_FILE = "generation_config.json"
+
+_SUPPORTED = (  # keys that set the default of the option of this name
+    *("temperature", "num_beams", "early_stopping", "length_penalty", "repetition_penalty"),
+    *("no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "max_time", *FILTERS),
+)
 
 # Unsupported key of transformers → values that have no effect there.
 _UNSUPPORTED: dict[str, tuple[object, ...]] = {
@@ -49,18 +53,15 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     if not os.path.lexists(path):  # a broken link is an error
         return GenerationConfig()
     content = read_json_object(path, CheckpointError, max_bytes=limits().max_config_bytes)
-    known = options_of(GenerationOptions)
     ignored = [
         name
         for name, harmless in _UNSUPPORTED.items()
-        if name not in known and content.get(name) is not None and content[name] not in harmless
+        if name not in _SUPPORTED
+        and content.get(name) is not None
+        and content[name] not in harmless
     ]
     eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id"), str(path)))
-    options = {
-        name: content[name]
-        for name, option in known.items()
-        if option.is_model_default and content.get(name) is not None
-    }
+    options = {name: content[name] for name in _SUPPORTED if content.get(name) is not None}
     if content.get("do_sample") is False:
         options["temperature"] = 0.0
     if banned := _bad_words_ids(content, str(path), eos_token_ids):

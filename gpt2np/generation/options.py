@@ -167,8 +167,8 @@ def _json_schema(value: Any) -> str:
     return text
 
 
-_sampling = partial(option, group="Sampling", is_model_default=True)
-_beam_search = partial(option, group="Beam search", is_model_default=True)
+_sampling = partial(option, group="Sampling")
+_beam_search = partial(option, group="Beam search")
 _penalty = partial(option, group="Penalties")
 _stopping = partial(option, group="Stopping")
 _constraint = partial(option, group="Constraints")
@@ -194,35 +194,24 @@ class GenerationOptions:
         group="Prompt",
     )
 
-    temperature: float = _sampling(
-        0.8, "Sampling temperature; 0 selects the most likely token", low=0
-    )
+    temperature: float = _sampling(0.8, "Temperature; 0 selects the most likely token", low=0)
     top_k: int = _sampling(40, "Sample only from the N most likely tokens; 0 for all tokens", low=0)
     top_p: float = _sampling(
-        1.0,
-        "Sample from the fewest most likely tokens whose total probability is at least X",
-        above=0,
-        high=1,
+        1.0, "Sample from the most likely tokens with a total probability of X", above=0, high=1
     )
     min_p: float = _sampling(
-        0.0,
-        "Exclude tokens whose probability is below X times the probability of the most likely "
-        "token",
-        low=0,
-        high=1,
+        0.0, "Exclude tokens less than X times as likely as the most likely token", low=0, high=1
     )
     typical_p: float = _sampling(
         1.0,
-        "Sample from the fewest locally typical tokens whose total probability is at least X",
-        details="Tokens are ranked by how close their surprisal is to the entropy (Meister et al. "
-        "2022).",
+        "Sample from the most typical tokens with a total probability of X",
+        details="The surprisal of a typical token is close to the entropy (Meister et al. 2022).",
         above=0,
         high=1,
     )
     seed: int | None = _sampling(
         None,
         "Random seed; on one machine, the same seed and options give the same text",
-        is_model_default=False,
         default_text="random",
         low=0,
     )
@@ -236,8 +225,8 @@ class GenerationOptions:
     )
     length_penalty: float = _beam_search(
         1.0,
-        "Exponent X in a beam's score, which is log probability / (number of tokens)^X; a higher X "
-        "favors longer texts",
+        "Exponent X in a beam's score, log probability / (number of tokens)^X",
+        details="A higher exponent favors longer texts.",
         low=-100,
         high=100,
     )
@@ -254,30 +243,17 @@ class GenerationOptions:
         "Penalize tokens that the text already contains, with the prompt; 1 has no effect",
         details="Values above 1 discourage repetition. Positive logits are divided by X, and "
         "negative logits are multiplied by X (Keskar et al. 2019).",
-        is_model_default=True,
         low=0.001,
         high=1000,
     )
     presence_penalty: float = _penalty(
-        0.0,
-        "Subtract X from the logit of each token that the generated text contains",
-        details="The penalty is the same as in OpenAI's API.",
-        low=-2,
-        high=2,
+        0.0, "Subtract X from the logit of each generated token, as OpenAI does", low=-2, high=2
     )
     frequency_penalty: float = _penalty(
-        0.0,
-        "From the logit of each token, subtract X times the token's count in the generated text",
-        details="The penalty is the same as in OpenAI's API.",
-        low=-2,
-        high=2,
+        0.0, "Subtract X for each time that a token was generated, as OpenAI does", low=-2, high=2
     )
     no_repeat_ngram_size: int = _penalty(
-        0,
-        "Never generate a sequence of N tokens that the prompt or the generated text already "
-        "contains; 0 allows repeats",
-        is_model_default=True,
-        low=0,
+        0, "Never repeat N tokens of the prompt or the generated text; 0 allows repeats", low=0
     )
     logit_bias: tuple[tuple[int, float], ...] = _penalty(
         (),
@@ -289,8 +265,7 @@ class GenerationOptions:
     bad_words: tuple[str, ...] = _penalty(
         (),
         "Never generate the tokens of TEXT, or of TEXT after a space",
-        details="A longer word that contains TEXT can still appear if the word is split into "
-        "different tokens.",
+        details="A longer word that contains TEXT can still appear, if its tokens differ.",
         flags=("--bad-word",),
     )
     bad_words_ids: tuple[tuple[int, ...], ...] = _penalty(
@@ -305,7 +280,6 @@ class GenerationOptions:
         "Maximum number of tokens to generate",
         flags=("-n", "--max-new-tokens"),
         json_name="max_tokens",
-        is_model_default=True,
         low=1,
     )
     min_new_tokens: int = _stopping(
@@ -314,16 +288,13 @@ class GenerationOptions:
         details="Until then, the end-of-text token and stop ids are excluded, and stop texts do "
         "not count. Another limit, or a complete constraint, can still end the text earlier.",
         json_name="min_tokens",
-        is_model_default=True,
         low=0,
     )
     max_time: float | None = _stopping(
         None,
         "Stop after this many seconds and return the text so far",
-        details="The time is measured from the start of the call. A decode step in progress is "
-        "completed.",
+        details="The time is measured from the start of the call, and checked after each step.",
         default_text="no limit",
-        is_model_default=True,
         above=0,
     )
     ignore_eos: bool = _stopping(
@@ -348,8 +319,8 @@ class GenerationOptions:
     stop_regex: tuple[str, ...] = _stopping(
         (),
         "End the output before a match of this regular expression",
-        details="With a pattern such as `cat\\b`, later text can invalidate a match. Such a match "
-        "ends the output only when no later text can invalidate it.",
+        details="Later text can invalidate a match of a pattern such as `cat\\b`. Such a match "
+        "ends the output only when no later text can.",
         metavar="PATTERN",
         convert=_texts,
         noun=_ONE_OR_MORE,
@@ -392,15 +363,13 @@ class GenerationOptions:
     )
     logprobs: int | None = _output(
         None,
-        "Return the log probabilities of each generated token and of the N most likely tokens at "
-        "the same position",
+        "Return each generated token's log probability, and the N most likely tokens there",
         low=0,
         high=1000,
     )
     prompt_logprobs: int | None = _output(
         None,
-        "Return the log probabilities of each prompt token and of the N most likely tokens at the "
-        "same position",
+        "Return each prompt token's log probability, and the N most likely tokens there",
         low=0,
         high=1000,
     )

@@ -171,7 +171,7 @@ def _half_precision(reports: Sequence[Report]) -> str:
         if report.is_rounding and (ratio < _MAX_HALF_RATIO or report.dtype == "bfloat16"):
             return (
                 f"it looks like rounding to {report.dtype}; if the engine computes in "
-                f"{report.dtype}, give --dtype {report.dtype}, in Python dtype={report.dtype!r}"
+                f"{report.dtype}, give `dtype={report.dtype!r}`"
             )
     return ""
 

@@ -457,5 +457,5 @@ def test_check_products_in_half_precision_names_the_option(dtype: str, seed: int
     report = check(reference_of(ids), given, model)
     assert not report.is_rounding
     assert f"it looks like rounding to {dtype};" in str(report)
-    assert f"give --dtype {dtype}, in Python dtype='{dtype}'" in str(report)
+    assert f"give `dtype='{dtype}'`" in str(report)
     assert check(reference_of(ids), given, model, dtype).is_rounding
