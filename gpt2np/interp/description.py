@@ -22,7 +22,6 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import RandomGenerator, log_softmax, next_id, next_probabilities
-from gpt2np.interp.attribution import attribution
 from gpt2np.interp.lens import RESIDUALS, logit_lens, top_k
 from gpt2np.interp.trace import Trace, trace
 from gpt2np.interp.weights import nearest_tokens
@@ -37,12 +36,11 @@ from gpt2np.view import machine_page
 
 FORMAT, VERSION = "gpt2np.pass", 1
 
-PARTS = ("lens", "attention", "neurons", "attribution", "lines")
+PARTS = ("lens", "attention", "neurons", "lines")
 """The parts of a description that can be left out; "guesses", the lens of every line, is extra."""
 
 DESCRIBED_POINTS = (
     *RESIDUALS,
-    "blocks.*.attn.z",
     "blocks.*.attn.out",
     "blocks.*.mlp.out",
     "blocks.*.attn.pattern",
@@ -127,14 +125,13 @@ def describe_pass(
     result = {
         **_head(lm, traced),
         "tokens": followed,
-        **_next_tokens(logits[-1], followed, sampling, n),
+        "next": _next_tokens(logits[-1], followed, sampling, n),
         **draw,
     }
     parts: dict[str, Callable[[], Any]] = {
         "lens": lambda: _lens(names, softmax(logits), followed, n),
         "attention": lambda: array_json(_of_last_token(traced, "attn.pattern")),
         "neurons": lambda: describe_neurons(lm, _of_last_token(traced, "mlp.act"), _N_NEURONS),
-        "attribution": lambda: _attribution(lm, traced, followed),
         "lines": lambda: _lines(lm, traced, n_lines),
         "guesses": lambda: _guesses(lm, [traced[x][-n_lines:] for x in names], min(n, 9)),
     }
@@ -152,7 +149,6 @@ def _head(lm: LanguageModel, traced: Trace) -> Json:
         "model": model_label(lm),
         "shape": {name: getattr(config, name) for name in _SHAPE},
         "scales": [config.attention_scale(i) for i in range(config.n_layer)],
-        "epsilon": config.layer_norm_epsilon,
         "ids": traced.ids.tolist(),
     }
 
@@ -197,7 +193,7 @@ def _draw(logits: Array, sampling: GenerationOptions, seed: int, index: int) -> 
 
 def _next_tokens(
     logits: Array, followed: Sequence[int], sampling: GenerationOptions, n: int
-) -> Json:
+) -> list[Json]:
     """Return the likely next tokens with their probabilities before and after the filters.
 
     A draw adds up the probabilities in the order of the ids; `from` is the sum before the token,
@@ -207,23 +203,16 @@ def _next_tokens(
     before = np.cumsum(sampled) - sampled
     starts = np.cumsum(np.exp(logprobs)) - np.exp(logprobs)
     listed = dict.fromkeys([*top_k(logits, n).tolist(), *followed])
-    is_kept = sampled > 0
-    return {
-        "next": [
-            {
-                "id": i,
-                "logprob": float(logprobs[i]),
-                "sampled": float(sampled[i]),
-                "from": float(before[i]),
-                "start": float(starts[i]),
-            }
-            for i in listed
-        ],
-        "kept": {
-            "count": int(is_kept.sum()),
-            "probability": float(np.exp(logprobs[is_kept]).sum()),
-        },
-    }
+    return [
+        {
+            "id": i,
+            "logprob": float(logprobs[i]),
+            "sampled": float(sampled[i]),
+            "from": float(before[i]),
+            "start": float(starts[i]),
+        }
+        for i in listed
+    ]
 
 
 def _lens(
@@ -269,15 +258,6 @@ def describe_neurons(lm: LanguageModel, activations: Array, count: int) -> list[
         ]
         for block in blocks
     ]
-
-
-def _attribution(lm: LanguageModel, traced: Trace, followed: Sequence[int]) -> Json:
-    split = attribution(lm, traced, followed)
-    return {
-        "components": list(split.components),
-        "values": split.values.tolist(),
-        "logits": split.logits.tolist(),
-    }
 
 
 def _lines(lm: LanguageModel, traced: Trace, n_lines: int) -> Json:

@@ -517,8 +517,8 @@ class InspectRequest(_Filters, _ClosedRequest):
         max_length=10,
         description="Tokens to track in addition to the two most likely.",
     )
-    include: List[Literal["lens", "attention", "neurons", "attribution", "lines"]] = Field(
-        default=["lens", "attention", "neurons", "attribution", "lines"]
+    include: List[Literal["lens", "attention", "neurons", "lines"]] = Field(
+        default=["lens", "attention", "neurons", "lines"]
     )
     seed: int | None = Field(None, ge=0, lt=2**32, description="Seed of the draw to show.")
     n_drawn: int = Field(0, ge=0, le=100_000, description="Tokens drawn with the seed before.")

@@ -86,7 +86,7 @@ def test_it_is_json_with_the_text_of_every_token(lm):
         text = base64.b64decode(described["texts"][str(i)])
         assert text == lm.tokenizer.vocabulary.token_bytes[i]
     short = describe_pass(lm, record_pass(lm, [5]), include=[])
-    assert not {"lens", "lines", "attention", "neurons", "attribution"} & short.keys()
+    assert not {"lens", "lines", "attention", "neurons"} & short.keys()
 
 
 def test_numbers_beyond_float16_are_float32():
