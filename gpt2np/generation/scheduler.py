@@ -210,9 +210,10 @@ class Scheduler:
                 raise
             if isinstance(error, CheckpointError):
                 error = InvalidArgumentError(
-                    "the logits are not numbers with these interventions; use smaller factors",
-                    param="interventions",
+                    "the logits are not numbers with these interventions; use smaller factors"
                 )
+            if isinstance(error, InvalidArgumentError):
+                error.param = error.param or "interventions"
             batch[0].end("cancelled", error)  # the other sequences go on
             return None
         return logits

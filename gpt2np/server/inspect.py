@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from gpt2np.errors import InvalidArgumentError, check_argument, errors_about
 from gpt2np.explain import MAX_TOKENS, explain
-from gpt2np.interp import Target, direction, hook_points_nbytes, saliency, trace
+from gpt2np.interp import Target, hook_points_nbytes, saliency, trace
 from gpt2np.interp.description import array_json, describe_pass, describe_token, record_pass
 from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
@@ -21,7 +21,6 @@ from gpt2np.runtime.arguments import check_ids, check_prompt_length
 from gpt2np.runtime.hooked_context import Hook
 from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, run_on
 from gpt2np.server.protocol import (
-    DirectionRequest,
     ExplainRequest,
     InspectRequest,
     SaliencyRequest,
@@ -62,12 +61,6 @@ def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> Non
         """Attribute a token's log probability to the tokens before it (integrated gradients)."""
         engine = get_engine(body.model)
         return JSONResponse(await _run(request, engine, _saliency, body))
-
-    @app.post("/api/direction")
-    async def get_direction(request: Request, body: DirectionRequest) -> Response:
-        """Return the direction between two lists of texts, for `interventions`."""
-        engine = get_engine(body.model)
-        return JSONResponse(await _run(request, engine, _direction, body))
 
     @app.post("/api/explain", response_class=HTMLResponse)
     async def explain_text(request: Request, body: ExplainRequest) -> HTMLResponse:
@@ -189,11 +182,6 @@ def _saliency(lm: LanguageModel, body: SaliencyRequest, hook: Hook) -> Json:
     with errors_about("interventions"):
         found = saliency(lm, body.prompt, target, steps=body.steps, interventions=hooks)
     return {"values": found.values.tolist(), "value": found.value, "baseline": found.baseline}
-
-
-def _direction(lm: LanguageModel, body: DirectionRequest, hook: Hook) -> Json:
-    found = direction(lm, body.texts_a, body.texts_b, body.point, interventions=hook)
-    return {"point": found.point, "vector": array_json(found.vector.reshape(-1), np.float32)}
 
 
 def _explain(lm: LanguageModel, body: ExplainRequest, _: Hook) -> str:

@@ -26,9 +26,8 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, errors_about
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
 from gpt2np.generation.options import FILTERS, GenerationOptions
-from gpt2np.interp import Intervention, add, scale
+from gpt2np.interp import Intervention
 from gpt2np.kernels.array import Array
-from gpt2np.model.hook_points import hook_point_shape, select_hook_points
 from gpt2np.option_types import MAX_ENTRIES, AnyText, List, LogitBias, T, Text, TokenId
 from gpt2np.options import options_of
 
@@ -133,40 +132,28 @@ class ResponseFormat(_ClosedRequest):
 
 
 class EditRequest(_ClosedRequest):
-    """Multiply an activation by `factor`, or add `strength` times `vector` to it."""
+    """Multiply an activation by `factor`, then add `strength` times `vector` to it."""
 
     point: str = Field(
         pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
     )
-    heads: List[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, max_length=1000)
-    channels: List[Annotated[int, Field(ge=0)]] | None = Field(
+    positions: List[int] | None = Field(
+        None, min_length=1, max_length=1000, description="Positions of the prompt; all by default."
+    )
+    heads: List[int] | None = Field(None, min_length=1, max_length=1000)
+    channels: List[int] | None = Field(
         None, min_length=1, max_length=1000, description="Columns to edit, as neurons of `mlp.act`."
     )
-    factor: float = Field(0, ge=-1000, le=1000)
+    factor: float | None = Field(
+        None, ge=-1000, le=1000, description="By default 1 with a vector, or else 0."
+    )
     vector: List[Annotated[float, Field(ge=-1e6, le=1e6)]] | None = Field(
-        None,
-        min_length=1,
-        max_length=100_000,
-        description="Values to add, one per channel, instead of the multiplication.",
+        None, min_length=1, max_length=100_000, description="Values to add, one per channel."
     )
     strength: float = Field(1, ge=-1000, le=1000, description="Multiplies `vector`.")
 
-    @model_validator(mode="after")
-    def _check_meaning(self) -> EditRequest:
-        """Raise ValueError for a strength without a vector, or a factor together with a vector."""
-        unused = "strength" if self.vector is None else "factor"
-        if unused in self.model_fields_set:
-            has = "has no effect without" if self.vector is None else "cannot be combined with"
-            raise ValueError(f"{unused} {has} vector")
-        return self
 
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether the pass is the same without the edit."""
-        return self.factor == 1 if self.vector is None else self.strength == 0
-
-
-Edits = Annotated[list[EditRequest], Field(fail_fast=True, max_length=20)]
+Edits = Annotated[list[EditRequest], Field(fail_fast=True, max_length=100)]
 
 _ANY_OBJECT = {"type": "object"}
 _NO_ARGUMENTS = {"type": "object", "additionalProperties": False}
@@ -497,14 +484,6 @@ class DetokenizeRequest(_Request):
     tokens: List[TokenId]
 
 
-class InterventionRequest(EditRequest):
-    """Edit an activation in one pass, also at some positions only."""
-
-    positions: List[Annotated[int, Field(ge=-100_000, le=100_000)]] | None = Field(
-        None, min_length=1, max_length=1000, description="Positions to edit; all by default."
-    )
-
-
 class InspectRequest(_Filters, _ClosedRequest):
     """The body of POST /api/inspect: a text whose next token is inspected."""
 
@@ -526,7 +505,7 @@ class InspectRequest(_Filters, _ClosedRequest):
     n_rows: int | None = Field(
         None, ge=1, description="Return the rows of `points` for the last tokens only."
     )
-    interventions: List[InterventionRequest] = Field(default=[], max_length=100)
+    interventions: Edits = []
 
     def sampling_options(self) -> GenerationOptions:
         """Return the options that change the probabilities of the next token."""
@@ -542,16 +521,7 @@ class SaliencyRequest(_ClosedRequest):
     prompt: List[TokenId]
     token: TokenId
     steps: int = Field(8, ge=1, le=64, description="Gradients to average.")
-    interventions: List[InterventionRequest] = Field(default=[], max_length=100)
-
-
-class DirectionRequest(_ClosedRequest):
-    """The body of POST /api/direction: two lists of texts."""
-
-    model: AnyText | None = None
-    texts_a: List[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=50)
-    texts_b: List[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=50)
-    point: str = Field(pattern=r"^blocks\.\d+\.resid$", max_length=30)
+    interventions: Edits = []
 
 
 class TeachRequest(_ClosedRequest):
@@ -597,34 +567,16 @@ def _only(ids: list[int]) -> LogitsProcessor:
 
 
 def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervention]:
-    """Return the hooks for a request's interventions; edits that change nothing are left out.
+    """Return the hooks for a request's interventions.
 
     Raises:
-        InvalidArgumentError: a hook point, head or channel does not exist; a vector does not fit.
+        InvalidArgumentError: a hook point does not exist, or has no heads.
     """
-    with errors_about("interventions"):
-        hooks = [_hook(edit, config) for edit in edits if not edit.changes_nothing]
-        return [hook.for_layers(config.n_layer) for hook in hooks]  # once, not in each pass
+    with errors_about("interventions"):  # once for all layers, not in each pass
+        return [_hook(edit).for_layers(config.n_layer) for edit in edits]
 
 
-def _hook(edit: EditRequest, config: GPT2Config) -> Intervention:
-    positions = edit.positions if isinstance(edit, InterventionRequest) else None
-    names = select_hook_points(edit.point, config.n_layer)
-    if head := next((head for head in edit.heads or () if head >= config.n_head), None):
-        raise InvalidArgumentError(
-            f"{edit.point} has no head {head}; choose from 0 to {config.n_head - 1}"
-        )
-    for name in names:
-        size = hook_point_shape(name, config, 1)[-1]
-        if max(edit.channels or (), default=0) >= size:
-            raise InvalidArgumentError(f"{name} has only {size:,} channels")
-        if edit.vector is not None and len(edit.vector) not in (1, size):
-            raise InvalidArgumentError(
-                f"the vector of {len(edit.vector):,} numbers does not fit {name}, which has "
-                f"{size:,}"
-            )
-    part = {"positions": positions, "heads": edit.heads, "channels": edit.channels}
-    if edit.vector is None:
-        return scale(edit.point, edit.factor, **part)
-    vector = np.float32(edit.strength) * np.asarray(edit.vector, np.float32)
-    return add(edit.point, vector, **part)
+def _hook(edit: EditRequest) -> Intervention:
+    value = np.float32(edit.strength) * np.asarray(edit.vector or 0.0, np.float32)
+    factor = (0.0 if edit.vector is None else 1.0) if edit.factor is None else edit.factor
+    return Intervention((edit.point,), factor, value, edit.positions, edit.heads, edit.channels)

@@ -9,7 +9,7 @@ import pytest
 
 from gpt2np import trace
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.interp import Target, add, direction, saliency, zero_head
+from gpt2np.interp import Target, add, saliency, zero_head
 
 
 def array(described):
@@ -77,15 +77,6 @@ def test_saliency(client, lm):
         assert client.post("/api/saliency", json=body | {"prompt": prompt}).status_code == 400
 
 
-def test_direction(client, lm):
-    body = {"texts_a": ["happy", "glad"], "texts_b": ["sad"], "point": "blocks.3.resid"}
-    answer = client.post("/api/direction", json=body).json()
-    expected = direction(lm, body["texts_a"], body["texts_b"], body["point"])
-    np.testing.assert_array_equal(array(answer["vector"]), expected.vector)
-    body["point"] = "blocks.99.resid"
-    assert client.post("/api/direction", json=body).status_code == 400
-
-
 def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
     from starlette.exceptions import HTTPException
 
@@ -109,20 +100,15 @@ def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
     assert begun == ["third"]
 
 
-@pytest.mark.parametrize("name", ["saliency", "direction"])
-def test_passes_end_once_their_client_has_left(lm, name):
+def test_passes_end_once_their_client_has_left(lm):
     from starlette.exceptions import HTTPException
 
     from gpt2np.server.engine import LONG_WORK, Engine, Metrics, run_on
-    from gpt2np.server.inspect import _direction, _run, _saliency
+    from gpt2np.server.inspect import _run, _saliency
     from gpt2np.server.options import ServerOptions
-    from gpt2np.server.protocol import DirectionRequest, SaliencyRequest
+    from gpt2np.server.protocol import SaliencyRequest
 
-    texts = {"texts_a": ["a"] * 30, "texts_b": ["b"] * 30}
-    function, body = {
-        "saliency": (_saliency, SaliencyRequest(prompt=[5, 6, 7], token=8, steps=64)),
-        "direction": (_direction, DirectionRequest(**texts, point="blocks.0.resid")),
-    }[name]
+    body = SaliencyRequest(prompt=[5, 6, 7], token=8, steps=64)
     begun, has_left, passes = threading.Event(), threading.Event(), []
 
     class Client:
@@ -139,7 +125,7 @@ def test_passes_end_once_their_client_has_left(lm, name):
                     has_left.wait()
             return hook(name, array)
 
-        return function(lm, body, observe)
+        return _saliency(lm, body, observe)
 
     async def leave():
         engine = Engine(lm, Metrics(), ServerOptions())
@@ -149,7 +135,7 @@ def test_passes_end_once_their_client_has_left(lm, name):
         await run_on(LONG_WORK, lambda: None)
 
     asyncio.run(leave())
-    assert len(passes) == 2  # of 66 or 60
+    assert len(passes) == 2  # of 66
 
 
 def test_a_vector_is_added_at_its_positions(lm):

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gpt2np.interp import direction, scale, zero_head
+from gpt2np.interp import add, direction, scale, zero_head
 
 PROMPT = "The little girl went to the"
 POINT = "blocks.3.resid"
@@ -67,9 +67,12 @@ def test_a_prompt_of_several_chunks(complete, lm, steering):
 
 
 def test_several_interventions(complete, lm, steering):
-    off = {"point": "blocks.1.mlp.out", "factor": 0.5}
+    half = {"point": "blocks.1.mlp.out", "factor": 0.5}
     hooks = [scale("blocks.1.mlp.out", 0.5), steering.add(2)]
-    assert_same(complete(off, edit(steering, 2)), generated(lm, hooks))
+    assert_same(complete(half, edit(steering, 2)), generated(lm, hooks))
+    hooks = [scale(POINT, 0.5, positions=[1]), add(POINT, steering.vector, positions=[1])]
+    both = edit(steering, 1) | {"factor": 0.5, "positions": [1]}
+    assert_same(complete(both), generated(lm, hooks))
 
 
 @pytest.mark.parametrize("change", [{"strength": 0}, {"vector": [0.0] * 256}, {"vector": [0.0]}])
@@ -96,10 +99,9 @@ def test_samples_and_streams(complete, server, lm, steering):
         ({"interventions": [{"point": POINT, "vector": [1.0, 2.0]}]}, "does not fit"),
         ({"interventions": [{"point": "blocks.1.attn.z", "heads": [50]}]}, "no head 50"),
         ({"interventions": [{"point": POINT, "heads": [0]}]}, "has no heads"),
-        ({"interventions": [{"point": POINT}] * 21}, "interventions"),
-        ({"interventions": [{"point": POINT, "strength": 2}]}, "no effect without vector"),
-        ({"interventions": [{"point": POINT, "factor": 2, "vector": [1.0]}]}, "combined with"),
-        ({"interventions": [{"point": POINT, "positions": [0]}]}, "positions"),
+        ({"interventions": [{"point": POINT}] * 101}, "interventions"),
+        ({"interventions": [{"point": POINT, "strenght": 2}]}, "strenght"),
+        ({"interventions": [{"point": POINT, "positions": [99]}]}, "has no position 99"),
         ({"interventions": [{"point": "logits"}]}, "point"),
         ({"interventions": [{"point": POINT}], "prompt_logprobs": 1}, "prompt_logprobs"),
         ({"interventions": [{"point": POINT, "strength": 1001, "vector": [1.0]}]}, "strength"),
