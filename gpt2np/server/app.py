@@ -48,7 +48,6 @@ from gpt2np.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
-    FieldError,
     GenerationRequest,
     StopTeachingRequest,
     TeachRequest,
@@ -185,6 +184,7 @@ async def _answer(
     The request ends early when the client disconnects. A header names unknown fields.
     """
     body = reply.request
+    body.check_supported()
 
     async def begin() -> Response:
         running = await start_request(engine, body, prompts)
@@ -205,13 +205,10 @@ def _naming_fields(body: GenerationRequest) -> Iterator[None]:
     """Let errors of the library name the fields that the client has sent."""
     try:
         yield
-    except FieldError:
-        raise
     except InvalidArgumentError as error:
         raise body.named(error) from error
     except ContextLengthError as error:
-        message = f"{error}, or set truncate_prompt_tokens, which keeps its last tokens"
-        message = message.replace("the model's maximum", "this model's maximum")  # as litellm reads
+        message = str(error).replace("the model's maximum", "this model's maximum")  # for litellm
         param = body.field_names().get("prompt", "prompt")
         raise ContextLengthError(message, param=param) from error
 
@@ -284,8 +281,6 @@ def _add_tokenizer(app: FastAPI, server: Server) -> None:
             text = body.prompt or ""
             ids = await run_on(LONG_WORK, lm.tokenizer.encode, text, allowed_special="all")
         answer = {"tokens": ids, "count": len(ids), "max_model_len": lm.model.config.n_positions}
-        if body.return_token_strs:
-            answer["token_strs"] = await run_on(LONG_WORK, lm.tokenizer.token_texts, ids)
         return _naming_ignored(body, JSONResponse(answer))
 
     @app.post("/detokenize")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
@@ -16,7 +17,7 @@ from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, RunningRequest,
 from gpt2np.server.protocol import GenerationRequest, hooks_of
 from gpt2np.server.replies import DONE, AnyReply, event, json_bytes, without_new_text
 
-_MAX_RESPONSE_LOGPROBS = 2_000_000  # in all choices together
+_MAX_LOGPROBS = 2_000_000  # in all choices together, if they fill the context
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
 
 
@@ -34,62 +35,36 @@ async def start_request(
     """
     arguments, config = request.arguments(), engine.lm.model.config
     n_sequences = len(prompts) * (request.n or 1)
-    _check_logprobs(arguments, n_sequences, config.n_positions)
+    options: Any = arguments
+    per_token = max(1 + options.get(name, -1) for name in ("logprobs", "prompt_logprobs"))
+    if n_sequences * config.n_positions * per_token > _MAX_LOGPROBS:
+        message = f"logprobs and n ask for more than {_MAX_LOGPROBS:,} log probabilities"
+        raise InvalidArgumentError(f"{message}; send several requests", param="logprobs")
     if hooks := hooks_of(request.interventions or (), config):
         arguments["interventions"] = hooks
     running = engine.start(n_sequences)
     try:
-        check_ids("allowed_token_ids", request.allowed_token_ids or (), config.vocab_size)
         for prompt in prompts:
             if callable(prompt):
                 prompt = await run_on(LONG_WORK, prompt)
             has_constraint = any(arguments.get(name) for name in TEXT_CONSTRAINTS)
             thread = LONG_WORK if has_constraint else PREPARATION  # compiling may take a second
-            await run_on(thread, _add_prompt, running, request, arguments, prompt)
+            await run_on(thread, _add_prompt, running, arguments, prompt)
     except BaseException:
         engine.end(running)
         raise
     return running
 
 
-def _n_copies(request: GenerationRequest, arguments: GenerateArguments) -> int:
-    """Return how often each prompt is continued; above 1 for `n` greedy continuations."""
-    return (request.n or 1) // arguments.get("num_return_sequences", 1)
-
-
-def _add_prompt(
-    running: RunningRequest,
-    request: GenerationRequest,
-    arguments: GenerateArguments,
-    prompt: Prompt,
-) -> None:
+def _add_prompt(running: RunningRequest, arguments: GenerateArguments, prompt: Prompt) -> None:
     """Resolve a prompt's request, and create its sequences."""
     lm = running.engine.lm
-    if n_last := request.truncate_prompt_tokens:
-        ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
-        prompt = ids[-n_last:]
     if not isinstance(prompt, str):
         check_ids("prompt", prompt, lm.model.config.vocab_size)
     resolved = lm.request(prompt, _DEFAULTS, **arguments)
-    running.prompts.append(resolved)
-    for _ in range(_n_copies(request, arguments)):
-        copy = replace(resolved, index=len(running.all_sequences))
-        running.sequences.append(start_sequences(lm.model, copy))
-
-
-def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions: int) -> None:
-    """Check how many log probabilities a request can get."""
-    n_new_top, n_prompt_top = arguments.get("logprobs"), arguments.get("prompt_logprobs")
-    n_new = min(arguments.get("max_new_tokens", n_positions), n_positions)
-    n_numbers = 0 if n_new_top is None else n_sequences * n_new * (n_new_top + 1)
-    if n_prompt_top is not None:
-        n_numbers += n_sequences * n_positions * (n_prompt_top + 1)
-    if n_numbers > _MAX_RESPONSE_LOGPROBS:
-        raise InvalidArgumentError(
-            f"logprobs and n ask for up to {n_numbers:,} log probabilities, more than "
-            f"{_MAX_RESPONSE_LOGPROBS:,}; send several requests",
-            param="logprobs",
-        )
+    numbered = replace(resolved, index=len(running.all_sequences))
+    running.prompts.append(numbered)
+    running.sequences.append(start_sequences(lm.model, numbered))
 
 
 async def respond(running: RunningRequest, reply: AnyReply) -> bytes:

@@ -24,40 +24,25 @@ from pydantic import (
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, errors_about
-from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
+from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.interp import Intervention
-from gpt2np.kernels.array import Array
 from gpt2np.option_types import MAX_ENTRIES, AnyText, List, LogitBias, T, Text, TokenId
 from gpt2np.options import options_of
 
-REFUSED = {
-    "guided_regex": "use structured_outputs.regex",
-    "guided_choice": "use structured_outputs.choice",
-    "guided_json": "use structured_outputs.json",
-    "guided_grammar": "use structured_outputs",
-    "grammar": "use structured_outputs",
-    "regex": "use structured_outputs.regex",
-    "json_schema": "use response_format or structured_outputs.json",
-    "continue_final_message": "use /v1/completions",
-    "chat_template": "the model's own template is used",
-    "functions": "",
-    "prompt_embeds": "send text or token ids",
-    "use_beam_search": "call generate with num_beams",
-    "num_beams": "call generate with num_beams",
-    "no_repeat_ngram_size": "use repetition_penalty",
-    "repeat_penalty": "use repetition_penalty",
-    "max_new_tokens": "use max_tokens",
-    "stop_regex": "use stop",
-}
-"""Fields that would change the text, with advice. A false or empty value changes nothing."""
+REFUSED = dict.fromkeys(("best_of", "num_beams", "repeat_penalty"), 1) | dict.fromkeys(
+    (
+        *("allowed_token_ids", "chat_template", "continue_final_message", "functions", "grammar"),
+        *("guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex"),
+        *("include_stop_str_in_output", "max_new_tokens", "no_repeat_ngram_size", "prompt_embeds"),
+        *("stop_regex", "suffix", "truncate_prompt_tokens", "use_beam_search"),
+    ),
+    0,
+)
+"""Fields that would change the text, with a value that does not; nor does an empty value."""
 
 _MAX_OPTION_ENTRIES = 1000  # of a list of texts or ids, which takes time in each decode step
 _MAX_OPTION_CHARACTERS = 50_000
-
-
-class FieldError(InvalidArgumentError):
-    """A field of a request is wrong, or asks for something that gpt2np lacks; `param` names it."""
 
 
 def _check_n_prompts(value: object) -> object:
@@ -71,12 +56,6 @@ def _check_characters(texts: str | list[str]) -> str | list[str]:
     if sum(map(len, texts)) > _MAX_OPTION_CHARACTERS:
         raise ValueError(f"more than {_MAX_OPTION_CHARACTERS:,} characters")
     return texts
-
-
-def _check_n_biases(biases: dict[str, float]) -> dict[str, float]:
-    if len(biases) > _MAX_OPTION_ENTRIES:
-        raise ValueError(f"more than {_MAX_OPTION_ENTRIES:,} entries")
-    return biases
 
 
 Entries = Annotated[list[T], Field(fail_fast=True, max_length=_MAX_OPTION_ENTRIES)]
@@ -106,7 +85,6 @@ class StreamOptions(_Request):
     """What a stream contains besides the text."""
 
     include_usage: bool | None = False
-    continuous_usage_stats: Literal[False] | None = False
 
 
 class StructuredOutputs(_ClosedRequest):
@@ -115,7 +93,6 @@ class StructuredOutputs(_ClosedRequest):
     regex: Annotated[Text, Field(max_length=_MAX_OPTION_CHARACTERS)] | None = None
     choice: Texts | None = Field(None, min_length=1)
     json_schema: dict[str, Any] | Json[dict[str, Any]] | None = Field(None, alias="json")
-    json_object: bool | None = None
 
 
 class NamedSchema(_Request):
@@ -190,24 +167,20 @@ class GenerationRequest(_Filters):
 
     model: AnyText | None = None
     n: int | None = None
-    best_of: int | None = None
     seed: Annotated[int, Field(ge=-1 << 63, lt=1 << 63)] | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: Annotated[LogitBias, AfterValidator(_check_n_biases)] | None = None
+    logit_bias: LogitBias | None = Field(None, max_length=_MAX_OPTION_ENTRIES)
     bad_words: Texts | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     stop: Annotated[AnyText, AfterValidator(_check_characters)] | Texts | None = None
     stop_token_ids: Ids | None = None
     token_healing: bool | None = None
-    allowed_token_ids: List[TokenId] | None = Field(None, min_length=1)
     structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
-    truncate_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
     skip_special_tokens: Literal[True] | None = True
-    include_stop_str_in_output: Literal[False] | None = False
     return_token_ids: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -221,14 +194,12 @@ class GenerationRequest(_Filters):
         return _header_names(name for name in self.model_extra or () if name not in REFUSED)
 
     def check_supported(self) -> None:
-        """Raise FieldError for a field that asks for something that gpt2np lacks."""
-        for name, advice in REFUSED.items():
-            if (self.model_extra or {}).get(name):
-                raise unsupported(name, f"is not supported; {advice}".removesuffix("; "))
+        """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
+        for name, value in (self.model_extra or {}).items():
+            if name in REFUSED and value and value != REFUSED[name]:
+                raise unsupported(name, "is not supported")
         if self.stream_options and not self.stream:
             raise unsupported("stream_options", "is not supported without stream")
-        if (self.best_of or 1) > (self.n or 1):
-            raise unsupported("best_of", "above n is not supported; use n and logprobs")
 
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Return the JSON Schemas that the text must have, by the field that has the schema."""
@@ -236,8 +207,6 @@ class GenerationRequest(_Filters):
         given = {}
         if outputs and outputs.json_schema is not None:
             given["structured_outputs.json"] = outputs.json_schema
-        if outputs and outputs.json_object:
-            given["structured_outputs.json_object"] = _ANY_OBJECT
         if form and form.type == "json_object":
             given["response_format"] = _ANY_OBJECT
         if form and form.type == "json_schema":
@@ -250,18 +219,19 @@ class GenerationRequest(_Filters):
         """Return the field of each option, as far as it has another name."""
         return JSON_NAMES | dict.fromkeys(("json_schema",), next(iter(self.schemas()), ""))
 
-    def named(self, error: GPT2NPError) -> FieldError:
+    def named(self, error: GPT2NPError) -> InvalidArgumentError:
         """Return an error of an option as an error of the field that the client has sent."""
         names = self.field_names()
 
         def spell(name: str, value: str) -> str:
             return f"{names[name]}{value and '='}{value}" if names.get(name) else ""
 
-        return FieldError(error.renamed(spell), param=names.get(error.param or "") or error.param)
+        return InvalidArgumentError(
+            error.renamed(spell), param=names.get(error.param or "") or error.param
+        )
 
     def arguments(self) -> GenerateArguments:
         """Return the arguments of `generate` for the fields that both requests have."""
-        self.check_supported()
         outputs, schemas = self.structured_outputs, self.schemas()
         if len(schemas) > 1:
             raise unsupported(next(reversed(schemas)), "contradicts another schema; give one")
@@ -280,11 +250,8 @@ class GenerationRequest(_Filters):
         }
         arguments: Any = {name: value for name, value in given.items() if value is not None}
         if self.temperature == 0:
-            # Greedy copies are all the same; as in vLLM, the filters have no effect.
-            for name in ("num_return_sequences", *FILTERS):
+            for name in FILTERS:  # as in vLLM, they have no effect
                 arguments.pop(name, None)
-        if self.allowed_token_ids is not None:
-            arguments["logits_processor"] = [_only(self.allowed_token_ids)]
         return cast(GenerateArguments, arguments)
 
 
@@ -306,11 +273,9 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = False
     logprobs: NTop | None = None
     prompt_logprobs: NTop | None = None
-    return_tokens_as_token_ids: bool | None = False
-    suffix: Literal[""] | None = None
 
     def check_supported(self) -> None:
-        """Raise FieldError for a field that asks for something that gpt2np lacks."""
+        """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
         super().check_supported()
         if self.prompt_logprobs is not None and self.stream:
             raise unsupported("prompt_logprobs", "is not supported with stream")
@@ -405,7 +370,7 @@ class ChatCompletionRequest(GenerationRequest):
         return _header_names([*super().unknown_fields, *names])
 
     def check_supported(self) -> None:
-        """Raise FieldError for a field that asks for something that gpt2np lacks."""
+        """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
         super().check_supported()
         if self.top_logprobs and not self.logprobs:
             raise unsupported("top_logprobs", "is not supported without logprobs")
@@ -461,7 +426,6 @@ class TokenizeRequest(_Request):
     prompt: AnyText | None = None
     messages: List[ChatMessage] | None = None
     add_generation_prompt: bool | None = True
-    return_token_strs: bool | None = False
 
     @property
     def unknown_fields(self) -> list[str]:
@@ -469,7 +433,7 @@ class TokenizeRequest(_Request):
         return _header_names(self.model_extra or ())
 
     def check_supported(self) -> None:
-        """Raise FieldError for a field that would change the ids."""
+        """Raise InvalidArgumentError for a field that would change the ids."""
         for name in ("continue_final_message", "tools", "chat_template"):
             if (self.model_extra or {}).get(name):
                 raise unsupported(name, "is not supported")
@@ -544,26 +508,14 @@ class ExplainRequest(_ClosedRequest):
     prompt: AnyText | List[TokenId] = Field(description="A text or token ids.")
 
 
-def unsupported(field: str, problem: str) -> FieldError:
+def unsupported(field: str, problem: str) -> InvalidArgumentError:
     """Return the error of a request's field."""
-    return FieldError(f"{field} {problem}", param=field)
+    return InvalidArgumentError(f"{field} {problem}", param=field)
 
 
 def _header_names(names: Iterable[str]) -> list[str]:
     """Return the names that a response header may hold, at most 20."""
     return [name for name in names if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
-
-
-def _only(ids: list[int]) -> LogitsProcessor:
-    """Return a logits processor that forbids every other id."""
-    indices = np.unique(ids)
-
-    def allowed_token_ids(_: list[int], logits: Array) -> Array:
-        allowed = np.full_like(logits, -np.inf)
-        allowed[indices] = logits[indices]
-        return allowed
-
-    return allowed_token_ids
 
 
 def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervention]:
