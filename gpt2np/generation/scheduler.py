@@ -20,6 +20,7 @@ from gpt2np.runtime.kv_cache import cache_nbytes
 
 _MIN_SHARED = 16  # tokens; copying fewer keys and values saves no time
 _SCORED_CHUNK = 64  # rows of logits of prompts in a pass; bounds their memory
+_OWN_SECONDS = 0.1  # of a step, for masks and interventions that take more than a tenth of it
 
 
 def drive(
@@ -70,7 +71,8 @@ class Scheduler:
 
         A decode step computes at most `prefill_chunk` tokens of prompts (default: no limit), or
         half as many while a sequence generates. Thus a long prompt delays the running sequences by
-        at most half a chunk.
+        at most half a chunk. For the same reason, sequences whose masks or interventions take long
+        then take turns.
         """
         check_argument(isinstance(model, GPT2), "model", model, "a GPT2, such as lm.model")
         self.running: list[RunningSequence] = []
@@ -144,15 +146,29 @@ class Scheduler:
         n_left = self._prefill_chunk
         if n_left < sys.maxsize and any(sequence.n_pending == 1 for sequence in self.running):
             n_left = max(1, n_left // 2)
-        together = [s for s in self.running if not s.request.callbacks.interventions]
+        group = self.running if self._prefill_chunk == sys.maxsize else self._in_turns()
+        together = [s for s in group if not s.request.callbacks.interventions]
         n_left = self._run(together, n_left)
         # 4. A pass for each sequence with interventions.
-        for sequence in self.running if len(together) < len(self.running) else ():
+        for sequence in group if len(together) < len(group) else ():
             if sequence.request.callbacks.interventions:
+                start = time.perf_counter()
                 n_left = self._run([sequence], n_left)
+                sequence.own_seconds = time.perf_counter() - start
         # 5. Sequences whose text has ended leave.
         self._end_cancelled()
         return [*finished, *self._remove_finished()]
+
+    def _in_turns(self) -> list[RunningSequence]:
+        """Return the running sequences, and of those that took long alone as many as a step may."""
+        slow = [s for s in self.running if s.own_seconds > _OWN_SECONDS / 10]
+        slow.sort(key=lambda s: s.started + s.seconds)  # the one that waits longest first
+        total, later = 0.0, set[int]()
+        for sequence in slow:
+            if total >= _OWN_SECONDS:
+                later.add(id(sequence))
+            total += sequence.own_seconds
+        return [sequence for sequence in self.running if id(sequence) not in later]
 
     def _run(self, group: Sequence[RunningSequence], n_left: int) -> int:
         """Run a pass with at most `n_left` tokens of prompts; return how many are left."""
@@ -313,7 +329,7 @@ def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
 
 
 def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> None:
-    n_ids = len(sequence.ids)
+    n_ids, start = len(sequence.ids), time.perf_counter()
     try:
         sequence.accept(logits, draft)
     except Exception as error:  # this sequence's options or callbacks; the other sequences go on
@@ -324,6 +340,7 @@ def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> N
         # A callback may raise after the last token: `step` then ends the sequence as interrupted.
         sequence.finish_reason = None
         raise
+    sequence.own_seconds = time.perf_counter() - start
     if sequence.drafter:
         sequence.drafter.update(draft, sequence.ids[n_ids:])
 

@@ -1,5 +1,8 @@
 """Prompts computed in chunks, and shared starts of prompts computed once: same results."""
 
+import time
+
+import numpy as np
 import pytest
 from helpers.equal_results import assert_equal_results
 
@@ -70,3 +73,35 @@ def test_a_donor_may_end_first(lm):
     while scheduler.busy:
         scheduler.step()
     assert second.completion == expected
+
+
+def test_slow_masks_take_turns_and_change_no_text(lm):
+    """In a step beside others, they take a tenth of a second, and one mask more."""
+    calls = []
+
+    class SlowMask:
+        complete = False
+
+        def allowed(self):
+            calls.append(self)
+            time.sleep(0.04)
+            return np.ones(lm.model.config.vocab_size, bool)
+
+        def advance(self, token_id):
+            return self
+
+    options = {"max_new_tokens": 6, "ignore_eos": True}
+    texts = [lm.stream("The fox", seed=i, constraint=SlowMask(), **options) for i in range(8)]
+    slow = [text.sequence for text in texts]
+    quick = lm.stream("A king", seed=1, max_new_tokens=40).sequence
+    scheduler = Scheduler(lm.model, prefill_chunk=256)
+    for sequence in (*slow, quick):
+        scheduler.add(sequence)
+    scheduler.step()  # nothing is known about the masks yet
+    while scheduler.busy:
+        n_calls, n_ids = len(calls), len(quick.ids)
+        scheduler.step()
+        assert len(calls) - n_calls <= 3
+        assert len(quick.ids) > n_ids or quick.finish_reason
+    for i, sequence in enumerate(slow):
+        assert sequence.ids == lm.generate("The fox", seed=i, **options).ids
