@@ -30,36 +30,12 @@ function svgElement(name, attributes) {
   return made;
 }
 
-const NAMES = { from: "from", temperature: "temperature", top_k: "top-k", top_p: "top-p" };
-
-/**
- * How the end of a text was written: its seed, the token it begins at, and its settings; null for a
- * text that came from a link.
- */
-function factsOf(leaf, nGiven) {
-  const nodes = pathTo(leaf);
-  const at = nodes.findLastIndex((node) => node.draw);
-  if (at < 0) return null;
-  const {
-    draw: [seed, nDrawn],
-    how,
-  } = nodes[at];
-  return { ...how, seed, from: nGiven + at - nDrawn, off: nodes[at].off };
-}
-
-/**
- * A text's seed and the settings in which the texts differ; of texts with one seed, also where they
- * begin.
- */
-function nameOf(facts, all) {
-  const differs = (name) =>
-    all.some((each) => each[name] !== facts[name] && (name !== "from" || each.seed === facts.seed));
-  const named = Object.keys(NAMES).filter(differs);
-  return [
-    `seed ${facts.seed}`,
-    ...named.map((name) => `${NAMES[name]} ${facts[name]}`),
-    ...(facts.off ? facts.off.split(" ").map((part) => `without ${partName(part)}`) : []),
-  ].join(", ");
+/** A text's seed, and what was off; "" for a text from a link. */
+function nameOf(leaf) {
+  const node = pathTo(leaf).findLast(({ draw }) => draw);
+  if (!node) return "";
+  const without = node.off ? node.off.split(" ").map((part) => `without ${partName(part)}`) : [];
+  return [`seed ${node.draw[0]}`, ...without].join(", ");
 }
 
 const cut = (text, n, fromEnd) =>
@@ -103,7 +79,8 @@ function partElement(part, isOwn) {
   return element("bdi", { class: isOwn ? "own" : "shared", title: text.slice(0, 400) }, name);
 }
 
-function rowElement({ parts, leaf }, name) {
+function rowElement({ parts, leaf }) {
+  const name = nameOf(leaf);
   const nodes = pathTo(leaf);
   const own = parts.at(-1);
   const before = nodes.slice(0, nodes.length - own.nodes.length).slice(-4);
@@ -130,11 +107,7 @@ export function renderBranches() {
   rows = rowsOf(state.tree.root);
   const list = $("branch-list");
   if (rows.length < 2) return [list, picture].forEach((each) => each.replaceChildren());
-  const facts = rows.map(({ leaf }) => factsOf(leaf, state.tree.ids.length));
-  const known = facts.filter(Boolean);
-  list.replaceChildren(
-    ...rows.map((row, i) => rowElement(row, facts[i] ? nameOf(facts[i], known) : "")),
-  );
+  list.replaceChildren(...rows.map(rowElement));
   lay();
 }
 
@@ -229,14 +202,13 @@ async function writeBranches() {
   const ends = Array(n).fill(start);
   const lengths = ends.map(() => 0);
   const body = { model: state.model.id, prompt: idsOf(start), max_tokens, seed, n };
-  const how = sampling();
-  const fields = { ...body, ...how, ...changes() };
+  const fields = { ...body, ...sampling(), ...changes() };
   try {
     for await (const { choices } of streamCompletion(fields, controller.signal)) {
       const i = choices[0].index;
       for (const token of readTokens(choices[0])) {
         const draw = [seed + i, lengths[i]++];
-        ends[i] = state.tree.add(ends[i], { ...token, draw, how, off: offKey() });
+        ends[i] = state.tree.add(ends[i], { ...token, draw, off: offKey() });
       }
     }
     setStatus(`${n} texts from the same point, with the seeds ${seed} to ${seed + n - 1}.`);

@@ -72,10 +72,5 @@ export function createDraw() {
     marker.style.transform = `translateY(${((fallen - 1) * FALL).toFixed(1)}px)`;
   }
 
-  /** Mark the part of a token of the list beside it; null: of none. */
-  function mark(id) {
-    for (const part of parts.values()) part.classList.toggle("marked", part.dataset.id === id);
-  }
-
-  return { root, show, render, mark };
+  return { root, show, render };
 }

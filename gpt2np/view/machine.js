@@ -467,10 +467,6 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     choose(line);
     zoom.open({ kind: "token", id: pass.lineIds[line] });
   }
-  for (const kind of ["pointerover", "focusin"])
-    bars.addEventListener(kind, ({ target }) => draw.mark(target.closest("li")?.dataset.id));
-  for (const kind of ["pointerleave", "focusout"])
-    bars.addEventListener(kind, () => draw.mark(null));
   labels.addEventListener("focusin", (event) => choose(lineOf(event)));
   labels.addEventListener("click", (event) => openToken(lineOf(event)));
   labels.addEventListener("keydown", (event) => {

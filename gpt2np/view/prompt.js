@@ -2,7 +2,6 @@
 
 import { loadModel } from "./api.js";
 import { renderBranches } from "./branches.js";
-import { EXAMPLES } from "./examples.js";
 import { save } from "./share.js";
 import { encode, isTreeOfPrompt, state } from "./state.js";
 import {
@@ -124,13 +123,11 @@ export function startPrompt() {
     $("write-form").requestSubmit();
   });
   $("edit").addEventListener("click", editPrompt);
-  $("examples").append(
-    ...EXAMPLES.map(({ prompt }, i) => element("option", { value: i, label: prompt })),
-  );
   $("examples").addEventListener("change", () => {
-    const example = EXAMPLES[$("examples").value];
-    $("examples").value = "";
-    if (example) setPrompt(example.prompt);
+    const { selectedIndex, selectedOptions } = $("examples");
+    const prompt = selectedOptions[0].label;
+    $("examples").selectedIndex = 0;
+    if (selectedIndex) setPrompt(prompt);
   });
   $("model").addEventListener("change", async () => {
     await stop();

@@ -147,26 +147,7 @@ function tipAt(pass, place, layer, line, x) {
       CELLS,
     ).says;
   }
-  if (layer >= pass.n_layer)
-    return [
-      `${pass.vocab_size.toLocaleString("en")} logits, one for each token; highest: `,
-      `“${withSpaces(pass.nextText(pass.next[0].id))}”, probability `,
-      shareElement(Math.exp(pass.next[0].logprob)),
-    ];
-  const [{ neuron, activation }] = pass.neurons(layer, line);
-  if (x > place.left(layer) + 0.4 * place.block)
-    return [
-      `MLP of block ${layer}: neuron ${neuron} writes most into the line of ${own}, activation `,
-      numberElement(activation),
-    ];
-  const look = pass.strongestLook(layer, line);
-  return look
-    ? [
-        `attention of block ${layer}: ${own} takes most from ${chipText(pass, look.key)} `,
-        `(head ${look.head}), `,
-        shareElement(look.weight),
-      ]
-    : [`attention of block ${layer}: no token is before ${own} in the picture`];
+  return layer < pass.n_layer ? [`Block ${layer}. Press: go into it.`] : null;
 }
 
 /** A block: the pattern of each head, the sums on the token's line, all neurons. */

@@ -270,9 +270,8 @@ function readAhead(chunks) {
 
 /** Add a token to the text that is shown. */
 function writeToken(token, draw) {
-  const how = sampling();
   state.current = state.tree.add(state.current, {
-    ...{ ...token, how, off: offKey(), draw: [draw.seed, draw.n_drawn] },
+    ...{ ...token, off: offKey(), draw: [draw.seed, draw.n_drawn] },
   });
   state.pinned = allIds().length - 1;
   renderStory();
@@ -391,7 +390,7 @@ export async function choose(index, { id, logprob }) {
   if (state.running) return;
   const path = pathTo(state.current);
   const parent = path[index - state.tree.ids.length - 1] ?? state.tree.root;
-  const node = state.tree.add(parent, { id, logprob, how: sampling(), off: offKey() });
+  const node = state.tree.add(parent, { id, logprob, off: offKey() });
   Object.assign(state, { current: node, pinned: index, intact: null });
   renderStory();
   if (isEnd(id)) setStatus("The text ends here: you picked the end-of-text token.");

@@ -25,7 +25,7 @@ def test_the_lesson_of_the_guide(open_tab, tmp_path):
     set_inputs(tab, {"temperature": 0})
     write(tab)
     set_inputs(tab, {"temperature": 0.8})
-    tab.select_option("#examples", "1")
+    tab.select_option("#examples", index=2)
     write(tab)
     switch(tab, "5,2")
     tab.mouse.move(0, 0)

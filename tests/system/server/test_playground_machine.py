@@ -211,24 +211,31 @@ class TestWords:
 
     def test_the_examples_show_what_they_say(self, open_tab, lm):
         tab = open_tab(reduced_motion="reduce")
-        examples = tab.evaluate('import("./playground/examples.js").then(m => m.EXAMPLES)')
-        assert len(examples) == 5
-        for example in examples:
-            layer, head = example["layer"], example["head"]
-            traced = trace(lm, example["prompt"])
+        prompts = tab.eval_on_selector_all(
+            "#examples option", "all => all.slice(1).map(o => o.label)"
+        )
+        heads = [(0, 1), (5, 2), (3, 2), (3, 2), (5, 2)]  # one that matters for each
+        says = [
+            (" time", "Once"),
+            (" Gre", " Gre"),
+            (" fox", " wolf"),
+            (" cat", " cat"),
+            (" m", " m"),
+        ]
+        for prompt, (layer, head), words in zip(prompts, heads, says, strict=True):
+            traced = trace(lm, prompt)
             before = softmax(traced["logits"][-1])
             token = int(before.argmax())
-            assert lm.tokenizer.decode([token]) == example["next"]
             key = int(traced[f"blocks.{layer}.attn.pattern"][head, -1].argmax())
-            assert lm.tokenizer.decode([int(traced.ids[key])]) == example["looksAt"]
-            off = trace(lm, example["prompt"], "logits", interventions=zero_head(layer, head))
+            assert tuple(lm.tokenizer.decode([i]) for i in (token, int(traced.ids[key]))) == words
+            off = trace(lm, prompt, "logits", interventions=zero_head(layer, head))
             after = softmax(off["logits"][-1])
             assert after[token] < before[token] / 5
-            if example["prompt"].startswith("Hans"):  # the figures of the guide's lesson
+            if prompt.startswith("Hans"):  # the figures of the guide's lesson
                 assert before[token] == pytest.approx(0.58, abs=0.005) and after[token] < 0.01
-        tab.select_option("#examples", "1")
+        tab.select_option("#examples", index=2)
         tab.wait_for_selector("#machine:not([aria-busy]) [data-line]:has-text('Gre')")
-        assert tab.input_value("#prompt") == examples[1]["prompt"]
+        assert tab.input_value("#prompt") == prompts[1]
 
     def test_the_end_of_a_text_has_one_name(self, open_tab):
         tab = open_tab(reduced_motion="reduce")
