@@ -306,8 +306,8 @@ class GPT2:
         is_alone = group is None or group.tuner is not None  # no worker is forked in the first pass
         self.weights.prepare(is_short=is_alone and n_tokens <= SMALL_BATCH)
         try:
+            reserve(caches, list(map(len, new)))
             if group and hook is None and len(indices) <= SMALL_BATCH:
-                reserve(caches, list(map(len, new)), group.allocate)
                 logits = group.run(new, caches, indices)
                 if logits is not None:
                     return logits

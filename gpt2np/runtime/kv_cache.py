@@ -180,9 +180,9 @@ class KVStore:
         """The number of tokens that each slot can hold."""
         return len(self.keys) * TILE
 
-    def new_store(self, slots: int, tiles: int, allocate: Allocator | None = None) -> KVStore:
-        """Return an empty store for the same model, by default from the same allocator."""
-        return KVStore(self.config, self.keys.dtype, slots, tiles, allocate or self._allocate)
+    def new_store(self, slots: int, tiles: int) -> KVStore:
+        """Return an empty store for the same model from the same allocator."""
+        return KVStore(self.config, self.keys.dtype, slots, tiles, self._allocate)
 
     def make_private(self) -> None:
         """Copy the keys and values to memory that this process does not share."""
@@ -287,9 +287,7 @@ def kv_writes(
     return writes
 
 
-def reserve(
-    caches: Sequence[KVCache], counts: Sequence[int], allocate: Allocator | None = None
-) -> None:
+def reserve(caches: Sequence[KVCache], counts: Sequence[int]) -> None:
     """Ensure that each cache has capacity for new tokens; `counts` has their number per cache.
 
     If possible, caches without capacity move to the store of a cache with capacity. Otherwise, all
@@ -303,7 +301,7 @@ def reserve(
         if not any(store.move_in(lacking, max(lengths)) for store in stores.values()):
             for start in range(0, len(caches), MAX_SLOTS):
                 group = slice(start, start + MAX_SLOTS)
-                _move_to_new_store(caches[group], max(lengths[group]), allocate)
+                _move_to_new_store(caches[group], max(lengths[group]))
     for cache, n in zip(caches, lengths, strict=True):
         store, slot = cache.place
         store.reserve_slot(slot, n)
@@ -315,11 +313,11 @@ def roll_back(caches: Sequence[KVCache], lengths: Sequence[int]) -> None:
         cache.truncate(length)
 
 
-def _move_to_new_store(caches: Sequence[KVCache], length: int, allocate: Allocator | None) -> None:
+def _move_to_new_store(caches: Sequence[KVCache], length: int) -> None:
     store = caches[0].store
     tiles = _tiles(max(length, min(2 * length, store.config.n_positions)))
     slots = 1 << (len(caches) - 1).bit_length()  # a power of 2, so that more sequences can join
-    store.new_store(slots, tiles, allocate).move_in(caches)
+    store.new_store(slots, tiles).move_in(caches)
 
 
 def _tiles(tokens: int) -> int:

@@ -15,7 +15,7 @@ from gpt2np.kernels.matmul import MIN_SHARED_WORK, SMALL_BATCH
 from gpt2np.runtime.batch import PREFILL_CHUNK, Batch, make_batches
 from gpt2np.runtime.context import BatchContext, Context
 from gpt2np.runtime.hooked_context import Hook, Hooked, HookedContext
-from gpt2np.runtime.kv_cache import KVCache, reserve
+from gpt2np.runtime.kv_cache import KVCache
 from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelContext
 
 
@@ -46,12 +46,12 @@ class ModelRunner:
     ) -> Array:
         """Run the new tokens of `sequences`; return the logits (R, V) of tokens `logits_indices`.
 
-        The caches get the tokens' keys and values. The arguments must be valid. With `rank`, this
+        The caches get the tokens' keys and values, and must have capacity for them. The arguments
+        must be valid. With `rank`, this
         process computes only this rank's share of the pass. The logits are then in shared memory,
         which the next pass overwrites.
         """
         counts = list(map(len, sequences))
-        reserve(caches, counts)
         with single_threaded_blas():
             if hook is not None:
                 [batch] = make_batches(sequences, caches, logits_indices, 1, whole_sequences=True)

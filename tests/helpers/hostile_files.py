@@ -300,14 +300,7 @@ HAND_MADE: dict[str, Hostile] = {
     ),
     "pickle with a nasty name": Hostile(pickled(f"{NASTY}.bin"), r"evil\\x1b.*, a pickle"),
     "pickle renamed": Hostile(raw(PICKLE), DAMAGED),
-    "header length 2^63": Hostile(raw(assemble(b"{}", size=1 << 63)), "9,223,372,036,854,775,808"),
-    "header of 100 MB": Hostile(
-        lambda folder: (
-            raw(assemble(b"{}", size=100_000_000))(folder),
-            os.truncate(folder / WEIGHTS, 8 + 100_000_000),
-        ),
-        "claims 100,000,000 bytes",
-    ),
+    "header length 2^63": Hostile(raw(assemble(b"{}", size=1 << 63)), DAMAGED),
     "header empty": Hostile(raw(assemble(b"{}")), "only 0 tensors"),
     "header not UTF-8": Hostile(header_text(lambda text: b'{"\xff":1,' + text[1:]), DAMAGED),
     "header nested deeply": Hostile(raw(assemble(b"[" * 200_000)), DAMAGED),
