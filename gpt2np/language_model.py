@@ -227,8 +227,8 @@ class LanguageModel:
         In a text, special tokens such as `<|endoftext|>` are plain characters, with a warning.
         `allowed_special`, a set of them or "all", encodes them as single tokens; with (), they are
         plain characters without a warning. An empty prompt becomes the end-of-text id, which starts
-        a new text. Returns the first continuation; with `num_beams`, the best one.
-        With `num_return_sequences`, the result's `alternatives` has the other continuations.
+        a new text. Returns the first continuation; with `num_beams`, the best one. With
+        `num_return_sequences`, the result's `alternatives` has the other continuations.
 
         Raises:
             ContextLengthError: the prompt is longer than the model's context.

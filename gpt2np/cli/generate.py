@@ -16,8 +16,7 @@ from gpt2np.cli.generation_options import add_generation_arguments, generation_o
 from gpt2np.cli.model_options import add_model_arguments, load_model, resolve_before_loading
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_arguments, add_special_argument, read_prompt
-from gpt2np.errors import InvalidArgumentError, counted
-from gpt2np.generation.complete import join_continuations
+from gpt2np.errors import GenerationInterrupted, InvalidArgumentError, counted
 from gpt2np.generation.completion import Completion, prompt_notice
 from gpt2np.generation.completion_json import completion_as_json
 from gpt2np.generation.options import GenerationOptions
@@ -50,47 +49,40 @@ def run(args: argparse.Namespace) -> int:
     if notice := prompt_notice(prompt, resolved):
         warnings.warn(notice, stacklevel=2)
     exit_code = 0
-    if resolved.num_beams > 1:
-        completion = lm.generate(prompt, resolved, allowed_special=allowed)
-        _print_completions(completion, lm, args)
+    if resolved.num_return_sequences == resolved.num_beams == 1 and not args.json:
+        stream = lm.stream(prompt, resolved, allowed_special=allowed)
+        _print_seeds(stream.completion)
+        exit_code = _write_stream(stream, "" if args.no_echo else prompt)
+        completion = stream.completion
     else:
-        streams = lm.streams(prompt, resolved, allowed_special=allowed)
-        completion, exit_code = _run_streams(streams, lm, resolved, args)
+        try:
+            completion = lm.generate(prompt, resolved, allowed_special=allowed)
+        except GenerationInterrupted as interruption:
+            completion, exit_code = interruption.completions[0], 130
+        _print_seeds(completion)
+        _print_completions(completion, lm, args)
     print_stderr(_summary(completion, lm.model.config.n_positions, resolved))
     return exit_code
 
 
-def _run_streams(
-    streams: list[TextStream],
-    lm: LanguageModel,
-    options: GenerationOptions,
-    args: argparse.Namespace,
-) -> tuple[Completion, int]:
-    """Generate and print texts, even after Ctrl-C; return the best text and the exit code."""
-    is_live, exit_code = len(streams) == 1 and not args.json, 0
-    _print_seeds([stream.completion for stream in streams], options)
+def _write_stream(stream: TextStream, before: str) -> int:
+    """Write a text while the model generates it, also after Ctrl-C; return the exit code."""
+    exit_code = 0
+    print(before, end="", flush=True)
     try:
-        if is_live:
-            print("" if args.no_echo else streams[0].completion.prompt, end="", flush=True)
-        for stream in streams:
-            for piece in stream:
-                print(piece if is_live else "", end="", flush=True)
+        for piece in stream:
+            print(piece, end="", flush=True)
     except KeyboardInterrupt:
         exit_code = 130
-        rest = "".join([stream.cancel() for stream in streams])
-        print(rest if is_live else "", end="", flush=True)
-    completion = join_continuations([stream.sequence for stream in streams])
-    if is_live:
-        print(flush=True)
-    else:
-        _print_completions(completion, lm, args)
-    return completion, exit_code
+        print(stream.cancel(), end="", flush=True)
+    print(flush=True)
+    return exit_code
 
 
-def _print_seeds(completions: list[Completion], options: GenerationOptions) -> None:
-    if options.temperature:
-        seeds = ", ".join(f"{completion.seed}" for completion in completions)
-        print_stderr(f"{'seeds' if completions[1:] else 'seed'}: {seeds}")
+def _print_seeds(best: Completion) -> None:
+    if best.options.temperature:
+        seeds = [f"{completion.seed}" for completion in (best, *best.alternatives)]
+        print_stderr(f"{'seeds' if seeds[1:] else 'seed'}: {', '.join(seeds)}")
 
 
 def _print_completions(best: Completion, lm: LanguageModel, args: argparse.Namespace) -> None:

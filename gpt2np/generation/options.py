@@ -114,7 +114,7 @@ def _biases(value: Any) -> Any:
         raise ValueError(value)
     biases = {_token_id(key): float(bias) for key, bias in pairs if is_number(bias)}
     if len(biases) < len(pairs) or max(map(abs, biases.values()), default=0) > _MAX_BIAS:
-        raise ValueError("an id stands there twice, or a bias is out of range")
+        raise ValueError("an id is given twice, or a bias is out of range")
     return tuple(biases.items())
 
 
