@@ -154,8 +154,8 @@ def check(
         return verdict(dtype)
     dtype = _recognized([x for arrays in given.values() for x in arrays.values()])
     report = verdict(dtype)
-    n_wrong = sum(not p.is_rounding for p in report.points)
-    if report.mistake or dtype not in _WIDE or 2 * n_wrong <= len(report.points):
+    are_wrong = [not p.is_rounding for p in report.points if p.error]  # a lone token's pattern is 1
+    if report.mistake or dtype not in _WIDE or 2 * sum(are_wrong) <= len(are_wrong):
         return report
     half = _half_precision([verdict(name) for name in ("float16", "bfloat16")])
     return replace(report, pattern="; ".join(filter(None, (half, report.pattern))) or None)
