@@ -16,15 +16,13 @@ import os
 import random
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 
-from common import DATA, VOCABULARY, environment, in_new_process
+from common import DATA, VOCABULARY, in_new_process
 
 FILES = (VOCABULARY / "vocab.json", VOCABULARY / "merges.txt")
-START = f"from gpt2np import Tokenizer; Tokenizer.load({str(VOCABULARY)!r}).encode('GPT2 was it')"
 Encode = Callable[[str], list[int]]
 
 
@@ -73,43 +71,15 @@ def stories(start: float, megabytes: float) -> str:
     return text[int(start * 1e6) : int((start + megabytes) * 1e6)]
 
 
-def hard_inputs() -> dict[str, str]:
-    """Return inputs that are slow for some tokenizers."""
-    rng = random.Random(0)
-    base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-    emoji = ["😀", "👍🏽", "👩‍👩‍👧", "🇩🇪", "❤️", "🤖", "🏳️‍🌈", "①"]
-    rows = [
-        {"id": n, "name": f"user{n % 97}", "on": n % 3 == 0, "x": n * 0.37} for n in range(20_000)
-    ]
-    letters = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=200_000))
-    random_base64 = "".join(rng.choices(base64, k=1_000_000))
-    mixed_emoji = "".join(rng.choices(emoji, k=90_000))
-    return {
-        "1 MB of one letter": "a" * 1_000_000,
-        "200 kB of random letters": letters,
-        "1 MB of spaces": " " * 1_000_000,
-        '1 MB of "^"': "^" * 1_000_000,
-        "1 MB of base64": random_base64,
-        "1 MB of one JSON line": json.dumps(rows, separators=(",", ":"))[:1_000_000],
-        "1 MB of mixed emoji": mixed_emoji.encode()[:1_000_000].decode("utf-8", "ignore"),
-    }
-
-
-def measure(engine: str, task: str) -> dict[str, float | str]:
+def measure(engine: str, task: str) -> dict[str, float]:
     """Measure seconds, characters and peak memory (MiB) of a task, in a new process."""
     encode = ENGINES[engine]()
-    if task in (hard := hard_inputs()):
-        text = hard[task]
-    else:
-        kind, start, megabytes = task.split()
-        text = stories(float(start), float(megabytes))
-        if kind == "warm":
-            encode(stories(10, 20))
+    kind, start, megabytes = task.split()
+    text = stories(float(start), float(megabytes))
+    if kind == "warm":
+        encode(stories(10, 20))
     before = time.process_time()
-    try:
-        encode(text)
-    except ValueError as error:
-        return {"error": str(error)}
+    encode(text)
     seconds = time.process_time() - before
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"seconds": seconds, "characters": len(text), "peak": peak}
@@ -143,41 +113,9 @@ def print_speeds(rounds: int) -> None:
         print(f"  {kind} {megabytes:>2} MB: {', '.join(cells)}; {', '.join(ratios)}")
 
 
-def print_hard_inputs(rounds: int) -> None:
-    """Print seconds on hard inputs."""
-    print(f"hard inputs, seconds, median of {rounds} rounds")
-    print(f"  {'':26}" + "".join(f"{engine:>12}" for engine in ENGINES))
-    for task in hard_inputs():
-        row = f"  {task:26}"
-        for results in measure_in_turns(list(ENGINES), task, rounds).values():
-            failed = any("error" in result for result in results)
-            seconds = [result["seconds"] for result in results if "error" not in result]
-            row += f"{'refuses' if failed else f'{statistics.median(seconds):.3f}':>12}"
-        print(row, flush=True)
-
-
-def print_start(rounds: int) -> None:
-    """Print the time that loading GPT-2's vocabulary and encoding a prompt add to a start."""
-    seconds: dict[str, list[float]] = {"pass": [], START: []}
-    for _ in range(rounds):
-        for code, times in seconds.items():
-            before = time.perf_counter()
-            subprocess.run([sys.executable, "-c", code], check=True, env=environment())
-            times.append(time.perf_counter() - before)
-    bare, full = (statistics.median(times) * 1000 for times in seconds.values())
-    print(
-        f"start: Python {bare:.0f} ms; with GPT-2's vocabulary and a first prompt {full:.0f} ms: "
-        f"{full - bare:.0f} ms more (median of {rounds} rounds)"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5, help="rounds (default: 5)")
-    choices = ("start", "stories", "hard")
-    parser.add_argument(
-        "--only", choices=choices, help="measure only the start, stories or hard inputs"
-    )
     parser.add_argument("--measure", nargs=2, metavar=("ENGINE", "TASK"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
@@ -185,12 +123,7 @@ def main() -> None:
         return
     if not FILES[0].is_file():
         sys.exit(f"{FILES[0]} does not exist; set GPT2NP_TEST_DATA to the folder of the test data")
-    if args.only in (None, "start"):
-        print_start(4 * args.rounds)
-    if args.only in (None, "stories"):
-        print_speeds(args.rounds)
-    if args.only in (None, "hard"):
-        print_hard_inputs(args.rounds)
+    print_speeds(args.rounds)
 
 
 if __name__ == "__main__":

@@ -99,27 +99,3 @@ def test_int8_measures_both_forms():
         if "memory" in arguments:
             float32, int8 = (float(row.split("|")[3]) for row in (one, other))
             assert int8 < 0.3 * float32
-
-
-def test_tokenizer_measures_the_checkout_that_it_is_in(tmp_path, data):
-    """Child processes find the package and the data without any variable."""
-    for folder in ("gpt2np", "benchmarks"):
-        ignored = shutil.ignore_patterns("*.pyc")
-        shutil.copytree(CHECKOUT / folder, tmp_path / "checkout" / folder, ignore=ignored)
-    with (tmp_path / "checkout" / "gpt2np" / "__init__.py").open("a", encoding="utf-8") as package:
-        package.write("\n__import__('sys').stderr.write('copied package\\n')\n")
-    (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / "data").symlink_to(data)
-    program = tmp_path / "checkout" / "benchmarks" / "tokenizer.py"
-    command = [sys.executable, str(program), "--only", "start", "--rounds", "1"]
-    variables = os.environ.keys() - {"GPT2NP_TEST_DATA", "PYTHONPATH"}
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        encoding="utf-8",
-        cwd=tmp_path,
-        env={name: os.environ[name] for name in variables},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("start: Python ")
-    assert done.stderr.count("copied package") == 4
