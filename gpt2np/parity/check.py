@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,29 +149,34 @@ def check(
         raise InvalidArgumentError("the tested engine has no arrays; give at least logits")
     is_known = dtype is None or dtype in DTYPES
     check_argument(is_known, "dtype", dtype, f"one of {', '.join(DTYPES)}, or None")
-    verdict = partial(_check, reference, given, model.config, weights)
-    if dtype is not None:
-        return verdict(dtype)
-    dtype = _recognized([x for arrays in given.values() for x in arrays.values()])
-    report = verdict(dtype)
+    numbers = [x for arrays in given.values() for x in arrays.values()]
+    checks = {
+        prompt: _PromptCheck(
+            weights, model.config, ids, given[prompt], dtype or _recognized(numbers)
+        )
+        for prompt, ids in reference.ids.items()
+        if prompt in given
+    }
+    report = _verdict(reference, checks)
     are_wrong = [not p.is_rounding for p in report.points if p.error]  # a lone token's pattern is 1
-    if report.mistake or dtype not in _WIDE or 2 * sum(are_wrong) <= len(are_wrong):
-        return report
-    half = _half_precision([verdict(name) for name in ("float16", "bfloat16")])
-    return replace(report, pattern="; ".join(filter(None, (half, report.pattern))) or None)
+    is_float32 = dtype is None and report.dtype in _WIDE
+    if is_float32 and not report.mistake and 2 * sum(are_wrong) > len(are_wrong):
+        patterns = (_half_precision(reference, checks), report.pattern)
+        return replace(report, pattern="; ".join(filter(None, patterns)) or None)
+    return report
 
 
-def _half_precision(reports: Sequence[Report]) -> str:
+def _half_precision(reference: Reference, checks: Mapping[str, _PromptCheck]) -> str:
     """Return the advice to an engine that multiplies in half precision, as under autocast.
 
     Only some of its arrays are rounded, so the numbers do not tell the dtype.
     """
-    for report in reports:
-        ratio = max(p.ratio for p in report.points)
-        if report.is_rounding and (ratio < _MAX_HALF_RATIO or report.dtype == "bfloat16"):
+    for dtype, limit in (("float16", _MAX_HALF_RATIO), ("bfloat16", 1)):
+        points = _points(reference, {p: replace(c, dtype=dtype) for p, c in checks.items()})
+        if max(point.ratio for point in points) <= limit:
             return (
-                f"it looks like rounding to {report.dtype}; if the engine computes in "
-                f"{report.dtype}, give `dtype={report.dtype!r}`"
+                f"it looks like rounding to {dtype}; if the engine computes in {dtype}, give "
+                f"`dtype={dtype!r}`"
             )
     return ""
 
@@ -203,39 +208,34 @@ def _check_model(reference: Reference, config: GPT2Config, weights: Mapping[str,
         )
 
 
-def _check(
-    reference: Reference,
-    given: Mapping[str, Mapping[str, Array]],
-    config: GPT2Config,
-    weights: Mapping[str, Array],
-    dtype: str,
-    expected: Mistake | None = None,
-) -> Report:
-    """Return the verdict on an engine that computes a step differently on purpose, or none."""
-    checks = {
-        prompt: _PromptCheck(weights, config, ids, given[prompt], dtype, expected)
-        for prompt, ids in reference.ids.items()
-        if prompt in given
-    }
-    order = {name: i for i, name in enumerate(hook_point_names(config.n_layer))}
-    reports = (p for prompt in checks for p in checks[prompt].reports(prompt, reference))
-    points = tuple(sorted(reports, key=lambda p: order[p.point]))
+def _points(reference: Reference, checks: Mapping[str, _PromptCheck]) -> tuple[PointReport, ...]:
+    """Return the result for each array, in the order of the pass."""
+    reports = [report for prompt, c in checks.items() for report in c.reports(prompt, reference)]
+    order = hook_point_names(next(iter(checks.values())).config.n_layer)
+    return tuple(sorted(reports, key=lambda report: order.index(report.point)))
+
+
+def _verdict(reference: Reference, checks: Mapping[str, _PromptCheck]) -> Report:
+    """Return the verdict on an engine, from the checks of its prompts."""
+    points = _points(reference, checks)
     first = next((p for p in points if not p.is_rounding), None)
     prompt = first.prompt if first else max(checks, key=lambda name: checks[name].weight)
-    found = checks[prompt].explanations([p for p in points if p.prompt == prompt])
-    found.sort(key=lambda e: (order[e[0].point], e[2]))
+    checked = checks[prompt]
+    found = checked.explanations([p for p in points if p.prompt == prompt])
+    found.sort(key=lambda e: (points.index(e[0]), e[2]))
     mistakes = {p.point: m.name for p, m, _ in reversed(found)}
-    name = expected.name if expected else None
-    report = Report(dtype, points, first, expected_difference=name, mistakes=mistakes)
-    if found and (first is None or order[found[0][0].point] <= order[first.point]):
+    expected = checked.expected.name if checked.expected else None
+    report = Report(checked.dtype, points, first, expected_difference=expected, mistakes=mistakes)
+    if found and (first is None or points.index(found[0][0]) <= points.index(first)):
         point, mistake, error = found[0]
         if mistake.is_expected:
-            return _check(reference, given, config, weights, dtype, mistake)
+            changed = {name: replace(c, expected=mistake) for name, c in checks.items()}
+            return _verdict(reference, changed)
         return replace(report, first=point, mistake=mistake.name, explained_error=error)
     if first is None:
         return report
-    right = checks[prompt].right[first.point]
-    pattern = _pattern(given[prompt][first.point], right, first.tolerance, dtype)
+    array, right = checked.given[first.point], checked.right[first.point]
+    pattern = _pattern(array, right, first.tolerance, checked.dtype)
     return replace(report, pattern=pattern or None)
 
 

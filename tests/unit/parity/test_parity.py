@@ -260,7 +260,7 @@ def test_sums_in_a_plain_loop_are_rounding() -> None:
         y = np.repeat(model.weights[f"{layer}.bias"][None], len(ids), 0)
         for i, row in enumerate(weight):
             y += arrays[given][:, i : i + 1] * row
-            report = check(reference_of(ids), {given: arrays[given], name: y}, model)
+        report = check(reference_of(ids), {given: arrays[given], name: y}, model)
         assert report.is_rounding, str(report)
 
 
