@@ -26,11 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("ids", nargs="*", metavar="ID", help="Token id to decode, or '-' to read standard input")
     add("--file", type=Path, metavar="FILE", help="Read the ids from FILE")
     add_vocabulary_argument(parser)
-    skip = "Leave out special tokens such as <|endoftext|>"
-    add("--skip-special-tokens", action="store_true", help=skip)
-    output = parser.add_argument_group("Output")
-    as_json = "Print one JSON object per text: ids, tokens and text"
-    output.add_argument("--json", action="store_true", help=as_json)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,13 +41,9 @@ def run(args: argparse.Namespace) -> int:
                 f"no token has the id {token_id}; the ids of this vocabulary are 0 to "
                 f"{tokenizer.vocab_size - 1}; choose the model of the ids"
             )
-    texts = [
-        tokenizer.decode(ids, skip_special_tokens=args.skip_special_tokens) for ids in sequences
-    ]
     print_stderr(description)
-    for ids, text in zip(sequences, texts, strict=True):
-        content = {"ids": ids, "tokens": tokenizer.token_texts(ids), "text": text}
-        print(json.dumps(content, ensure_ascii=False) if args.json else text)
+    for ids in sequences:
+        print(tokenizer.decode(ids))
     return 0
 
 

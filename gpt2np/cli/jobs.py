@@ -145,11 +145,6 @@ def exit_on_interrupt(folder: Path) -> Iterator[None]:
         sys.exit(130)
 
 
-def print_skipped(problem: object) -> None:
-    """Report a file or document that is skipped."""
-    print_stderr(f"skipped: {spelled(problem)}")
-
-
 def report_rows(out: Path | None, written: tuple[int, str], skipped: tuple[int, str]) -> int:
     """Print how many rows are in `out` and how many were skipped; return the exit code.
 

@@ -11,12 +11,12 @@ and transformers read. A report shows how well it compresses the text.
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
-from gpt2np.cli.jobs import add_files_argument, corpus_files, print_skipped
+from gpt2np.cli.jobs import add_files_argument, corpus_files
 from gpt2np.cli.output import print_stderr
 from gpt2np.data.options import DatasetOptions
 from gpt2np.errors import InvalidArgumentError
@@ -33,8 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser, TrainingOptions, [n for n in options_of(TrainingOptions) if n != "vocab_size"]
     )
     add_option(parser, DatasetOptions, "field", default=DatasetOptions.field)
-    skip = "If a part of a file cannot be read, skip the rest of the file"
-    parser.add_argument("--skip-errors", action="store_true", help=skip)
     output = parser.add_argument_group("Output").add_argument
     output("--out", type=Path, required=True, metavar="FOLDER", help="Folder for the vocabulary")
     output("--force", action="store_true", help="Replace a vocabulary in the folder of --out")
@@ -59,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     # Without the output: a second run must not train on the vocabulary of the first run.
     files = corpus_files(args.files, written, args.field)
     separators = (END_OF_TEXT, *options.special_tokens)
-    on_skip: Callable[[object], object] | None = print_skipped if args.skip_errors else None
-    texts = _with_bar(read_corpus_texts(files, args.field, separators, on_skip))
+    texts = _with_bar(read_corpus_texts(files, args.field, separators))
     with progress_bar(options.vocab_size, "learning", "token") as bar:
         trained = train(texts, options, lambda n_tokens, _: bar.update(n_tokens - bar.n))
     if not trained.piece_counts:

@@ -135,28 +135,19 @@ def read_corpus_texts(
     files: Iterable[Path],
     field: str = "text",
     separators: Sequence[str] = (END_OF_TEXT,),
-    on_skip: Callable[[UnreadableFileError], object] | None = None,
 ) -> Iterator[str]:
     """Yield the documents of `files` that are not empty, split at separators.
 
-    If a file can't be read, `on_skip` is called with the error, and reading continues with the next
-    file. The documents before the error have then already been yielded.
-
     Raises:
-        UnreadableFileError: there is no `on_skip`, and a file can't be read: for example, it is not
-            UTF-8, a .gz file is damaged, or a .jsonl line lacks the field.
+        UnreadableFileError: a file can't be read: for example, it is not UTF-8, a .gz file is
+            damaged, or a .jsonl line lacks the field.
     """
     pattern = any_literal(frozenset(separators))
     for file in files:
         for document in read_documents(file, field, separators, all_columns=False):
-            if document.problem is None:
-                yield from filter(None, pattern.split(document.text))
-                continue
-            error = UnreadableFileError(document.problem)
-            if on_skip is None:
-                raise error
-            on_skip(error)
-            break
+            if document.problem is not None:
+                raise UnreadableFileError(document.problem)
+            yield from filter(None, pattern.split(document.text))
 
 
 def read_documents(

@@ -51,15 +51,6 @@ def test_json_of_other_commands(tokenized):
     assert decode(stdin=json.dumps(generated)) == generated["text"] + "\n"
 
 
-def test_json_has_ids_tokens_and_text(tokenized):
-    for line, text in zip(tokenized.splitlines(), TEXTS, strict=True):
-        content = json.loads(decode("--json", stdin=line))
-        assert content["text"] == text
-        assert (content["ids"], content["tokens"]) == tuple(
-            json.loads(line)[name] for name in ("ids", "tokens")
-        )
-
-
 def test_an_id_beyond_the_vocabulary_is_an_error():
     result = run("decode", "5", "4096")
     assert result.returncode == 2 and not result.stdout
@@ -71,7 +62,6 @@ def test_special_tokens():
         "ids"
     ]
     assert decode("5", str(eot)) == "&<|endoftext|>\n"
-    assert decode("5", str(eot), "--skip-special-tokens") == "&\n"
 
 
 class TestTokenizerOption:

@@ -135,16 +135,12 @@ class TestInput:
         vocab = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
         assert (vocab["<stop>"], vocab["<pad>"], vocab["ab"]) == (0, 1, 258)
 
-    def test_skip_errors(self, corpus):
+    def test_a_file_that_cannot_be_read(self, corpus):
         (corpus.parent / "bad.txt").write_bytes(b"\xff")
         arguments = [corpus.parent / "*.txt", "--vocab-size", 300, "--out", corpus.parent / "out"]
         refused = run(*arguments)
         assert (refused.returncode, refused.stdout) == (2, "")
         assert "bad.txt, document 1 is not UTF-8 text: byte 0xff at offset 0" in refused.stderr
-        result = run(*arguments, "--skip-errors")
-        assert result.returncode == 0
-        assert result.stderr.splitlines()[0].startswith("skipped: ")
-        assert result.stderr.count("bad.txt") == 1
 
     @pytest.mark.permissions
     def test_folder_that_cannot_be_written(self, corpus, tmp_path):
