@@ -307,12 +307,11 @@ def _sort_by_slot(
     KV stores are ordered by their first appearance, so that every run gives bit-identical results.
     """
     store_order: dict[int, int] = {}
-    for i, (sequence, _) in enumerate(selected):
-        store_order.setdefault(id(sequence.cache.store), i)
+    for sequence, _ in selected:
+        store_order.setdefault(id(sequence.cache.store), len(store_order))
     caches = [sequence.cache for sequence, _ in selected]
     keys = [(store_order[id(cache.store)], cache.slot) for cache in caches]
-    order = sorted(range(len(selected)), key=keys.__getitem__)
-    return [selected[i] for i in order]
+    return [selected[i] for i in sorted(range(len(selected)), key=keys.__getitem__)]
 
 
 def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
