@@ -30,8 +30,6 @@ _READ_SIZE = 1 << 20  # bytes to read at once
 
 _N_SNIFFED_BYTES = 8000  # a zero byte among these marks a binary file, as in git
 
-_MAX_KINDS = 5  # suffixes in a message
-
 _NO_TEXT = (".bin", ".json", ".ndjson", ".npy", ".npz", ".safetensors")
 
 # What is read from a folder; other files are read only if they are named.
@@ -70,8 +68,8 @@ def find_files(
 
     Each path is a file, a glob pattern, or a folder, which is searched recursively. In folders,
     hidden files are skipped, and so are files of unknown suffixes: other than .txt, .jsonl, .csv,
-    .tsv and .parquet, and .gz after the first four. `notify` receives one message about
-    the files of unknown suffixes. `outputs` are files or folders.
+    .tsv and .parquet, and .gz after the first four. `notify` receives one message about the files
+    of unknown suffixes. `outputs` are files or folders.
 
     Raises:
         InvalidArgumentError: a path or pattern matches no file, a folder has no files, or only
@@ -89,7 +87,7 @@ def find_files(
     inputs = [p for p in files if excluded.isdisjoint([p, *p.parents])]
     skipped = [p for p in inputs if p not in named and kind_of(p) not in _FOLDER_SUFFIXES]
     if skipped:
-        kinds = ", ".join(sorted({*map(kind_of, skipped)})[:_MAX_KINDS])
+        kinds = ", ".join(sorted({*map(kind_of, skipped)}))
         message = f"files of unknown kinds in folders: {kinds}; name files, or give patterns"
         if len(skipped) == len(inputs):
             raise InvalidArgumentError(f"only {message}")

@@ -71,7 +71,7 @@ def too_slow(name: str, patterns: str, n_characters: int) -> InvalidArgumentErro
     return InvalidArgumentError(
         f"a search for {name} took more than {search_seconds(n_characters):.2g} s or all memory in "
         f"a text of {n_characters:,} characters: {patterns}; avoid nested repetition, as in (a+)+",
-        param=_param(name),
+        param=name if name.isidentifier() else None,
     )
 
 
@@ -85,8 +85,5 @@ def _counts(pattern: str) -> list[int]:
 
 
 def _invalid(name: str, pattern: str, problem: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{name} {short_repr(pattern)} {problem}", param=_param(name))
-
-
-def _param(name: str) -> str | None:
-    return name if name.isidentifier() else None  # else words, such as "the pattern"
+    param = name if name.isidentifier() else None  # else words, such as "the pattern"
+    return InvalidArgumentError(f"{name} {short_repr(pattern)} {problem}", param=param)

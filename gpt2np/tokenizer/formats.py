@@ -187,33 +187,25 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     two names are removed. Existing `special_tokens_map.json` and `added_tokens.json` are always
     removed.
 
-    Raises WriteError if the folder can't be created or written to. A new folder is then removed.
+    Raises WriteError if the folder can't be created or written to.
     """
     import json
 
     from gpt2np.tokenizer.special_tokens import CONFIG_FILE, FILE_NAMES
     from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
 
-    is_new = not folder.exists()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    try:
-        write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
-        obsolete: tuple[str, ...] = FILE_NAMES
-        if can_write_gpt2_files(vocabulary):
-            write_gpt2_files(vocabulary, folder)
-        else:
-            obsolete += GPT2_FILES[0]  # of another vocabulary
-        for name in obsolete:
-            (folder / name).unlink(missing_ok=True)
-        config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
-        atomic_write_text(folder / CONFIG_FILE, config + "\n")
-    except BaseException:
-        if is_new:
-            import shutil  # slow to import
-
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+    write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
+    obsolete: tuple[str, ...] = FILE_NAMES
+    if can_write_gpt2_files(vocabulary):
+        write_gpt2_files(vocabulary, folder)
+    else:
+        obsolete += GPT2_FILES[0]  # of another vocabulary
+    for name in obsolete:
+        (folder / name).unlink(missing_ok=True)
+    config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
+    atomic_write_text(folder / CONFIG_FILE, config + "\n")
 
 
 def _tokenizer_config(vocabulary: Vocabulary) -> dict[str, object]:

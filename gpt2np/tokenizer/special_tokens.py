@@ -207,7 +207,7 @@ def _parse_flag(entries: Mapping[str, Any], key: str, path: Path) -> bool:
 
 def _parse_names(entries: Mapping[str, Any], path: Path) -> dict[str, AddedToken]:
     """Parse keys like "eos_token"; null gives an empty token."""
-    return {key: _parse_token(entries[key] or "", path, key) for key in _NAMES if key in entries}
+    return {key: parse_token(entries[key] or "", path, key) for key in _NAMES if key in entries}
 
 
 def _parse_extra(
@@ -223,7 +223,7 @@ def _parse_extra(
     for path, key, value in given:
         if not isinstance(value, list) or value != given[0][2]:
             raise TokenizerError(f"{path}: {key} must be one list in all files, not {value!r:.60}")
-    return tuple(_parse_token(entry, path, key) for path, key, value in given for entry in value)
+    return tuple(parse_token(entry, path, key) for path, key, value in given for entry in value)
 
 
 def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
@@ -234,15 +234,15 @@ def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
     for key, entry in entries.items():
         if not (key.isascii() and key.isdecimal() and len(key) < 12 and isinstance(entry, dict)):
             raise TokenizerError(f"{path}: {_DECODER} has no id and token in {key!r:.60}")
-        tokens.append(replace(_parse_token(entry, path, _DECODER), id=int(key)))
+        tokens.append(replace(parse_token(entry, path, _DECODER), id=int(key)))
     if len({token.content for token in tokens}) < len(tokens):
         raise TokenizerError(f"{path} gives one added token two ids")
     check_vocabulary({token.content: token.id for token in tokens}, path)
     return tuple(sorted(tokens, key=lambda token: token.id))
 
 
-def _parse_token(entry: Any, path: Path, key: str) -> AddedToken:
-    """Create a token from the text of a special token, or from a JSON object."""
+def parse_token(entry: Any, path: Path, key: str) -> AddedToken:
+    """Create a token, without its id, from a special token's text or from a JSON object."""
     if isinstance(entry, str):
         entry = {"content": entry}
     if not isinstance(entry, dict) or not isinstance(content := entry.get("content"), str):
@@ -251,7 +251,8 @@ def _parse_token(entry: Any, path: Path, key: str) -> AddedToken:
     for flag in _STRIPS:
         if _parse_flag(entry, flag, path):
             raise TokenizerError(f"{path}: gpt2np does not support {flag} of {content!r:.60}")
-    special = key != _DECODER or _parse_flag(entry, "special", path)
+    has_flags = key.startswith("added_tokens")
+    special = not has_flags or _parse_flag(entry, "special", path)
     return AddedToken(
         content,
         _NO_ID,

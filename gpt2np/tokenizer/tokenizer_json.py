@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from gpt2np.tokenizer.pre_tokenizer import (
     PATTERNS,
     QWEN2_PATTERN,
 )
-from gpt2np.tokenizer.special_tokens import CONFIG_FILE, TokenizerConfig
+from gpt2np.tokenizer.special_tokens import CONFIG_FILE, TokenizerConfig, parse_token
 from gpt2np.tokenizer.vocabulary import (
     CHAR_TO_BYTE,
     SPACE_PLACEHOLDER,
@@ -42,8 +43,6 @@ _UNSUPPORTED_OPTIONS = (
     "byte_fallback",
     "ignore_merges",
 )
-_FLAGS = ("special", "single_word", "normalized")
-_STRIPS = ("lstrip", "rstrip")
 _BYTE_LEVEL = {
     "type": "ByteLevel",
     "add_prefix_space": False,
@@ -167,18 +166,11 @@ def _parse_pre_tokenizer(step: dict[str, Any] | None, path: Path) -> tuple[str |
 
 
 def _parse_split(step: dict[str, Any], path: Path) -> str:
-    kind: str
-    pattern: str
-    ((kind, pattern),) = step["pattern"].items()
-    if kind != "Regex":
-        raise _unsupported(path, f"a pattern of the kind {kind!r}")
+    pattern = step["pattern"].get("Regex")
     pattern = GPT2_PATTERN if pattern == HF_GPT2_PATTERN else pattern
-    if pattern not in PATTERNS.values():
-        raise _unsupported(path, f"the pattern {short_repr(pattern)}, only GPT-2's and Qwen's")
-    if step["behavior"] != "Isolated" or step.get("invert"):
-        invert = bool(step.get("invert"))
-        raise _unsupported(path, f"Split with behavior {step['behavior']!r} and invert = {invert}")
-    return pattern
+    if pattern not in PATTERNS.values() or step["behavior"] != "Isolated" or step.get("invert"):
+        raise _unsupported(path, f"{short_repr(step)}; only GPT-2's and Qwen's patterns, isolated,")
+    return str(pattern)
 
 
 def _check_decoder(decoder: dict[str, Any] | None, byte_level: bool, path: Path) -> None:
@@ -189,29 +181,15 @@ def _check_decoder(decoder: dict[str, Any] | None, byte_level: bool, path: Path)
 
 def _check_post_processor(step: dict[str, Any] | None, path: Path) -> None:
     """Raise TokenizerError for a post-processor that adds tokens or is of an unknown type."""
-    types = ("ByteLevel", "TemplateProcessing")
-    for inner in _steps(step, "post-processor", types, path):
-        for item in inner["single"] if inner["type"] == "TemplateProcessing" else ():
-            if "SpecialToken" in item:
-                raise TokenizerError(
-                    f"{path} has a post-processor that adds {item['SpecialToken']['id']} to every "
-                    "text; remove it from the file, and add the id yourself"
-                )
+    for inner in _steps(step, "post-processor", ("ByteLevel", "TemplateProcessing"), path):
+        if any("SpecialToken" in item for item in inner.get("single", ())):
+            raise _unsupported(path, "a post-processor that adds tokens to every text")
 
 
 def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[AddedToken, ...]:
     """Parse `added_tokens`, in the order of the file, in which transformers adds them."""
-    for entry in entries:
-        if not entry["content"] or type(entry["id"]) is not int or entry["id"] < 0:
-            raise TokenizerError(f"{path} is damaged: the added token {entry}")
-        if any(map(entry.get, _STRIPS)):
-            raise _unsupported(path, f"lstrip and rstrip of {entry['content']!r:.60}")
-    tokens = [
-        AddedToken(
-            entry["content"], entry["id"], **{flag: bool(entry.get(flag)) for flag in _FLAGS}
-        )
-        for entry in entries
-    ]
+    parsed = ((entry["id"], parse_token(entry, path, "added_tokens")) for entry in entries)
+    tokens = [replace(token, id=token_id) for token_id, token in parsed]
     check_vocabulary({token.content: token.id for token in tokens}, path)
     return tuple(tokens)
 
@@ -278,9 +256,7 @@ def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {"id": token.id, "content": token.content}
-            | {flag: getattr(token, flag, False) for flag in (*_FLAGS, *_STRIPS)}
-            for token in vocabulary.added_tokens
+            {**asdict(token), "lstrip": False, "rstrip": False} for token in vocabulary.added_tokens
         ],
         "normalizer": {"type": "NFC"} if vocabulary.nfc else None,
         "pre_tokenizer": _pre_tokenizer_json(vocabulary),

@@ -209,9 +209,8 @@ def check_vocabulary(ids: dict[str, int], file: Path) -> None:
 
 def check_bytes(ids: dict[str, int], file: Path) -> None:
     """Raise a TokenizerError that names `file` if `ids` lacks a token for one of the 256 bytes."""
-    missing = [character for character in CHAR_TO_BYTE if character not in ids]
-    if missing:
+    if missing := sorted(CHAR_TO_BYTE.keys() - ids.keys()):
         raise TokenizerError(
             f"{file} is not a byte-level vocabulary: {len(missing)} of the 256 single-byte tokens "
-            f"are missing, such as {missing[0]!r} (byte 0x{CHAR_TO_BYTE[missing[0]]:02x})"
+            f"are missing, such as {missing[0]!r}"
         )

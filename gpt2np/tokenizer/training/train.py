@@ -57,9 +57,7 @@ class TrainedVocabulary:
         made = {merge.replace(" ", "") for merge in merges}
         ids = {_spell(token): token_id for token_id, token in enumerate(self.tokens)}
         for token in map(_spell, self.special_ids):
-            if (
-                token not in made and len(token) > 1
-            ):  # a character also occurs beside special tokens
+            if token not in made and len(token) > 1:  # a character also occurs in other texts
                 del ids[token]
         return Vocabulary(
             ids,

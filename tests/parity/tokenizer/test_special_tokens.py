@@ -247,7 +247,7 @@ ONE_FILE = {
 # Why a kind of ONE_FILE is refused: always, or read as a GPT2Tokenizer.
 ONE_FILE_REFUSED = {
     "a role that is new": "has no id",
-    "a strip": "does not support lstrip and rstrip of",
+    "a strip": "does not support lstrip of",
     "a space in front": "does not support add_prefix_space",
     "a space in front, says the config": "does not support add_prefix_space",
     "tokens in front": "does not support add_bos_token",
