@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any, BinaryIO
 
-
 STDIN_PREFIX = "gpt2np-stdin-"
 """Prefix of the name of a temporary folder that holds a copy of standard input."""
 
