@@ -6,12 +6,19 @@ The formats are Hugging Face's `tokenizer.json` (module `tokenizer_json`) and GP
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from itertools import filterfalse
 from pathlib import Path
 from zlib import crc32
 
-from gpt2np.data.files import atomic_write_text, read_bytes, read_json_object, reading, writing
+from gpt2np.data.files import (
+    atomic_folder,
+    atomic_write_text,
+    read_bytes,
+    read_json_object,
+    reading,
+)
 from gpt2np.errors import TokenizerError, short_repr
 from gpt2np.limits import MAX_VOCABULARY_BYTES
 from gpt2np.tokenizer.vocabulary import (
@@ -183,9 +190,7 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     """Write `vocabulary` in the formats of `tokenizers`, `transformers` and gpt2np.
 
     The files are `tokenizer.json` and `tokenizer_config.json`. If GPT-2's format can express the
-    vocabulary, `vocab.json` and `merges.txt` are also written. Otherwise, existing files of these
-    two names are removed. Existing `special_tokens_map.json` and `added_tokens.json` are always
-    removed.
+    vocabulary, `vocab.json` and `merges.txt` are also written. Older vocabulary files are removed.
 
     Raises WriteError if the folder can't be created or written to.
     """
@@ -194,18 +199,14 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     from gpt2np.tokenizer.special_tokens import CONFIG_FILE, FILE_NAMES
     from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
 
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
-    obsolete: tuple[str, ...] = FILE_NAMES
-    if can_write_gpt2_files(vocabulary):
-        write_gpt2_files(vocabulary, folder)
-    else:
-        obsolete += GPT2_FILES[0]  # of another vocabulary
-    for name in obsolete:
-        (folder / name).unlink(missing_ok=True)
-    config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
-    atomic_write_text(folder / CONFIG_FILE, config + "\n")
+    with nullcontext(folder) if folder.exists() else atomic_folder(folder) as target:
+        write_tokenizer_json(vocabulary, target / TOKENIZER_JSON)
+        for name in (*FILE_NAMES, *GPT2_FILES[0]):
+            (target / name).unlink(missing_ok=True)
+        if can_write_gpt2_files(vocabulary):
+            write_gpt2_files(vocabulary, target)
+        config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
+        atomic_write_text(target / CONFIG_FILE, config + "\n")
 
 
 def _tokenizer_config(vocabulary: Vocabulary) -> dict[str, object]:
