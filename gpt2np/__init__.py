@@ -27,7 +27,6 @@ from importlib import import_module
 TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
     from gpt2np.checkpoint.config import GPT2Config as GPT2Config
-    from gpt2np.errors import BatchError as BatchError
     from gpt2np.errors import CheckpointError as CheckpointError
     from gpt2np.errors import ContextLengthError as ContextLengthError
     from gpt2np.errors import GenerationInterrupted as GenerationInterrupted
@@ -51,7 +50,7 @@ __version__ = "0.2.0"
 
 _NAMES = {
     "checkpoint.config": "GPT2Config",
-    "errors": "BatchError CheckpointError ContextLengthError GPT2NPError GenerationInterrupted "
+    "errors": "CheckpointError ContextLengthError GPT2NPError GenerationInterrupted "
     "InvalidArgumentError ModelNotFoundError TokenizerError",
     "generation.completion": "Completion",
     "generation.options": "GenerationOptions",

@@ -6,7 +6,6 @@
     ├── TokenizerError         a vocabulary's files are damaged or inconsistent
     ├── ContextLengthError     a text is longer than the model's context
     └── InvalidArgumentError   an argument is out of its range (also a ValueError)
-        └── BatchError         bans or a constraint exclude every next token of a prompt
 
     KeyboardInterrupt
     └── GenerationInterrupted  Ctrl-C or a notebook's stop button ended a generation
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "BatchError",
     "CheckpointError",
     "ContextLengthError",
     "GPT2NPError",
@@ -197,22 +195,6 @@ class ContextLengthError(GPT2NPError):
 
 class InvalidArgumentError(GPT2NPError, ValueError):
     """An argument is out of its range, or several contradict each other."""
-
-
-class BatchError(InvalidArgumentError):
-    """Bans or a constraint exclude every next token of a prompt in a batch.
-
-    Attributes:
-        completions: the `Completion` of every prompt, in order. A failed prompt has the finish
-            reason "cancelled".
-    """
-
-    def __init__(self, message: str, completions: list[Any]) -> None:
-        super().__init__(message)
-        self.completions = completions
-
-    def __reduce__(self) -> tuple[Any, ...]:  # for pools of processes
-        return type(self), (*self.args, self.completions)
 
 
 class GenerationInterrupted(KeyboardInterrupt):

@@ -259,8 +259,6 @@ class LanguageModel:
         appears for several prompts at a terminal or in Jupyter.
 
         Raises:
-            BatchError: with several prompts, the options of a prompt forbid every next token.
-                `completions` holds the results of all prompts.
             GenerationInterrupted: Ctrl-C; `completions` holds the text of each prompt so far.
         """
         is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes, Mapping))

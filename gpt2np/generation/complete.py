@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from gpt2np.errors import BatchError, GenerationInterrupted, errors_at
+from gpt2np.errors import GenerationInterrupted, errors_at
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler, drive
@@ -26,22 +26,25 @@ def complete(
     """Return the best completion of each request. For `progress`, see `generate_batch`.
 
     Raises:
-        BatchError: one of several requests has failed; `completions` holds the results of all.
         GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all requests.
     """
     results: list[Result] = []
+    n = len(requests)
+    places = [f"prompt {i} of {n}: " if n > 1 else "" for i in range(1, n + 1)]
     try:
-        for i, request in enumerate(requests, 1):
-            with errors_at(f"prompt {i} of {len(requests)}: " if len(requests) > 1 else ""):
+        for place, request in zip(places, requests, strict=True):
+            with errors_at(place):
                 results.append(start(model, request))
         sequences = _sequences(results)
-        progress = False if progress is None and len(requests) == 1 else progress
+        progress = False if progress is None and n == 1 else progress
         with progress_bar(len(sequences), "generating", "text", progress) as bar:
             for ended in run_groups(model, ([sequence] for sequence in sequences)):
                 bar.update(len(ended))
-        for sequence in sequences:
-            if sequence.error:
-                raise sequence.error
+        for place, result in zip(places, results, strict=True):
+            for sequence in _sequences([result]):
+                if sequence.error:
+                    with errors_at(place):
+                        raise sequence.error
     except KeyboardInterrupt:
         results += [
             Completion.of(request, text="", ids=[], finish_reason="cancelled", seconds=0.0)
@@ -50,13 +53,6 @@ def complete(
         for sequence in _sequences(results):
             sequence.end("cancelled")
         raise GenerationInterrupted(_completions(results)) from None
-    except Exception as error:
-        failed = [any(s.error for s in _sequences([result])) for result in results]
-        if len(requests) == 1 or not any(failed):
-            raise
-        raise BatchError(
-            f"prompt {1 + failed.index(True)} of {len(requests)}: {error}", _completions(results)
-        ) from error
     return _completions(results)
 
 
