@@ -18,7 +18,6 @@ from transformers import (
 from gpt2np import GenerationOptions, InvalidArgumentError
 from gpt2np.generation.logits_processors import (
     TokenHistory,
-    presence_and_frequency_penalty,
     process_logits,
 )
 
@@ -144,13 +143,6 @@ def test_presence_and_frequency(cases):
         options = {"presence_penalty": presence, "frequency_penalty": frequency}
         result = ours(logits, prompt, generated, **options)
         np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-5)
-
-
-def test_presence_and_frequency_by_hand():
-    result = presence_and_frequency_penalty(
-        np.zeros(4, np.float32), np.array([0, 1, 3, 0]), 0.5, 0.25
-    )
-    assert result.tolist() == [0, -0.75, -1.25, 0]
 
 
 def test_all_in_order(cases):

@@ -89,7 +89,8 @@ def test_a_constraint_of_a_class_of_ones_own(lm, vowels, options):
     assert result == expected and result.finish_reason == "stop"
     batch = lm.generate_batch(["It was", "The"], constraint=vowels, **options)
     assert_equal_results(batch[0], expected)
-    assert asyncio.run(lm.agenerate("It was", constraint=vowels, **options)) == expected
+    if "num_beams" not in options:
+        assert asyncio.run(lm.agenerate("It was", constraint=vowels, **options)) == expected
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,3 @@ def test_beams_return_the_best_text_so_far(whole, clock):
     assert completion.finish_reason == "time" and same.finish_reason == "length"
     assert completion.ids == same.ids and completion.text == same.text
     assert completion.alternatives[0].ids == same.alternatives[0].ids
-
-
-def test_a_text_that_ends_in_time_is_unchanged(whole):
-    lm, [expected, *_] = whole
-    assert lm.generate(PROMPTS[0], seed=0, max_new_tokens=30, max_time=1000) == expected

@@ -71,16 +71,11 @@ def p_value(setting, draws, seed):
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
+@pytest.mark.parametrize("draws", [10_000, pytest.param(200_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_chi_square_of_ten_thousand_draws(setting):
-    assert p_value(SETTINGS[setting], 10_000, seed=1) > 1e-3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_chi_square_of_two_hundred_thousand_draws(setting, show):
-    p = p_value(SETTINGS[setting], 200_000, seed=2)
-    show("chi-square test of 200,000 draws", f"{setting}: p = {p:.3f}")
+def test_draws_follow_the_distribution_by_chi_square(setting, draws, show):
+    p = p_value(SETTINGS[setting], draws, seed=1)
+    show("chi-square test of the filters", f"{setting}, {draws:,} draws: p = {p:.3f}")
     assert p > 1e-3
 
 

@@ -239,7 +239,7 @@ def table_of(entries, vocab_size=100):
     )
 
 
-class TestNgramDraft:
+class TestNgramDrafter:
     def propose(self, ids, length=4, table=None):
         return NgramDrafter(lambda: table).propose(ids, [], length)[0]
 
