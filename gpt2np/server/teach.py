@@ -22,7 +22,8 @@ from gpt2np.training.teach import N_STEPS, read_weights, request_bytes
 
 _MAX_TOKENS = 512  # of a page
 _MAX_WEIGHTS = 20_000_000  # a training takes 16 bytes for each, and up to 0.3 GB for the page
-_MAX_SECONDS = 300.0
+_MAX_SECONDS = 300.0  # then the step that runs is the last
+_GRACE = 60.0  # seconds for this step
 _MAX_TAUGHT = 8  # models at a time
 _MAX_RUNNING = 4  # sequences of a taught model
 _PROGRAM = """
@@ -120,7 +121,9 @@ async def _train(
         sys.executable, *arguments, stdin=pipe, stdout=pipe
     )
     assert process.stdin and process.stdout
-    timer = asyncio.get_running_loop().call_later(_MAX_SECONDS, process.kill)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _MAX_SECONDS
+    timer = loop.call_at(deadline + _GRACE, process.kill)
     step = 0
     try:
         process.stdin.write(f"{len(request)}\n".encode() + request)
@@ -130,14 +133,14 @@ async def _train(
                 data = await process.stdout.readexactly(message.pop("n_bytes"))
                 step = message["step"]
                 yield message, data
-                if is_stopped():
+                if is_stopped() or loop.time() > deadline:
                     process.stdin.close()
                 else:
                     process.stdin.write(b"\n")
         if await process.wait():
             raise GPT2NPError(
-                f"the training ended after {step} of {N_STEPS} steps: it took more than "
-                f"{_MAX_SECONDS:g} seconds, or memory ran out"
+                f"the training ended after {step} of {N_STEPS} steps: one step took more than "
+                f"{_GRACE:g} seconds, or memory ran out"
             )
     finally:
         timer.cancel()

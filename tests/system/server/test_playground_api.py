@@ -64,7 +64,7 @@ class TestApi:
                 },
                 "1,024 channels",
             ),
-            ({"prompt": "a", "top_p": 0}, "top_p"),
+            ({"prompt": "a", "top_p": 2}, "top_p"),
             ({"prompt": "a", "model": "gpt5"}, "gpt5"),
         ],
     )

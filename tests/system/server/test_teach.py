@@ -9,7 +9,7 @@ import signal
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -46,10 +46,18 @@ def write(client, model="bundled"):
     return response.status_code, response.json().get("choices", [{}])[0].get("text")
 
 
-def processes(pid):
-    """The processes that a process has started."""
+def trainings(pid):
+    """The trainings that a process has started; it may also have forked workers of the model."""
     children = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for child in " ".join(path.read_text() for path in children).split()]
+    pids = [int(child) for child in " ".join(path.read_text() for path in children).split()]
+    return [child for child in pids if "teach_stdin" in command(child)]
+
+
+def command(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def is_alive(pid):
@@ -91,7 +99,7 @@ def test_a_page_is_learned_beside_the_old_model_and_forgotten(server, client):
         assert losses[0] > 2.5 and max(losses[-5:]) < 0.2
         assert write(client, first["model"]) == (200, MEMORIZED)
         assert write(client) == before
-        assert not processes(server.process.pid)
+        assert not trainings(server.process.pid)
         names = [model["id"] for model in client.get("/v1/models").json()["data"]]
         assert names == ["bundled"]  # the page is its client's own
     wait_until(lambda: write(client, first["model"])[0] == 404)
@@ -106,15 +114,28 @@ def test_a_stopped_training_keeps_what_it_has_learned(server, client):
         *_, last = iter(events.__next__, {"is_done": True})
         assert last["is_ready"] and last["step"] < 5
         assert write(client, name)[0] == 200
-        assert not processes(server.process.pid)
+        assert not trainings(server.process.pid)
+
+
+def test_at_the_time_limit_the_model_keeps_what_it_has_learned(lm, monkeypatch):
+    monkeypatch.setattr(teach, "_MAX_SECONDS", 0)
+    engine = Engine(lm, Metrics(), ServerOptions())
+
+    async def events():
+        stream = teach.teach_page(teach.Taught(), engine, PAGE, lambda: False)
+        async with aclosing(stream):
+            return [json.loads((await anext(stream))[6:]) for _ in range(4)]
+
+    _, *steps, done = asyncio.run(events())
+    assert [step["is_ready"] for step in steps] == [False, True] and done["is_done"]
 
 
 def test_a_client_that_closes_in_the_middle_ends_the_process(server, client):
     with teaching(client) as events:
         name = next(events)["model"]
         assert next(events)["step"] == 0
-        assert len(processes(server.process.pid)) == 1
-    wait_until(lambda: not processes(server.process.pid))
+        assert len(trainings(server.process.pid)) == 1
+    wait_until(lambda: not trainings(server.process.pid))
     assert write(client, name)[0] == 404
 
 
@@ -170,11 +191,12 @@ def test_a_taught_model_keeps_the_options_and_its_memory_is_freed(options):
         taught.lm.model.weights["wpe.weight"], 2 * lm.model.weights["wpe.weight"]
     )
     taught.lm.generate("Once", max_new_tokens=2)
-    model = weakref.ref(taught.lm.model)
+    model, workers = weakref.ref(taught.lm.model), taught.lm.model.worker_pids
     gc.disable()
     try:
         del taught
         assert model() is None
+        wait_until(lambda: not any(map(is_alive, workers)))
     finally:
         gc.enable()
 
@@ -231,7 +253,7 @@ def test_a_server_that_ends_leaves_no_process(tmp_path, kind):
         teaching(client) as events,
     ):
         next(events), next(events)
-        (child,) = processes(server.process.pid)
+        (child,) = trainings(server.process.pid)
         os.kill(server.process.pid, kind)
         server.process.wait(20)
         wait_until(lambda: not is_alive(child))
@@ -240,12 +262,8 @@ def test_a_server_that_ends_leaves_no_process(tmp_path, kind):
 
 class TestPage:
     @pytest.fixture
-    def tab(self, browser, server):
-        tab = browser.new_context(viewport={"width": 1280, "height": 720}).new_page()
-        tab.goto(server.url)
-        tab.locator("html[data-ready=true]").wait_for()
-        yield tab
-        tab.context.close()
+    def tab(self, open_tab):
+        return open_tab(height=720, expected=["400 (Bad Request)"])
 
     @pytest.mark.parametrize(
         ("text", "page", "found"),
