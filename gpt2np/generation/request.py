@@ -302,7 +302,7 @@ def text_and_ids(
         if len(prompt) > context * longest:  # encoding takes long
             raise ContextLengthError(
                 f"the prompt has {len(prompt):,} characters, at least {len(prompt) // longest:,} "
-                f"tokens, and the model's maximum context length is {context} tokens; shorten it"
+                f"tokens, and this model's maximum context length is {context} tokens; shorten it"
             )
         return prompt, encode_prompt(lm.tokenizer, prompt, lm.bos_token_id, allowed_special)
     items = as_list(prompt)

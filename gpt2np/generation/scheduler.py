@@ -272,7 +272,7 @@ class Scheduler:
     def _end_cancelled(self) -> None:
         for sequence in (*self.running, *self.waiting):
             if sequence.is_cancelled:
-                sequence.end("cancelled", sequence.cancel_error)
+                sequence.end("cancelled")
 
     def _remove_finished(self) -> list[RunningSequence]:
         """Remove and return the sequences that have ended."""

@@ -67,7 +67,6 @@ class RunningSequence:
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     is_cancelled: bool = False
-    cancel_error: Exception | None = None
 
     def __post_init__(self) -> None:
         self.history = TokenHistory(self.request.ids, self.ids)
@@ -221,14 +220,12 @@ class RunningSequence:
         is_full = self.length >= self.n_positions
         return "length" if is_full or len(self.ids) + 1 == options.max_new_tokens else None
 
-    def cancel(self, error: Exception | None = None) -> None:
-        """Ask the scheduler to end the sequence before the next step, with `error` if given.
+    def cancel(self) -> None:
+        """Ask the scheduler to end the sequence before the next step.
 
-        Any thread may call this, whereas `end` must not run during a step. Later calls have no
-        effect.
+        Any thread may call this, whereas `end` must not run during a step.
         """
-        if not self.is_cancelled:
-            self.cancel_error, self.is_cancelled = error, True
+        self.is_cancelled = True
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
         """End the sequence. Does nothing if the sequence has already ended."""
@@ -285,7 +282,7 @@ def start_sequence(model: GPT2, request: Request) -> RunningSequence:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
     if len(prompt) > config.n_positions:
         raise ContextLengthError(
-            f"the prompt has {len(prompt)} tokens, and the model's maximum context length is "
+            f"the prompt has {len(prompt)} tokens, and this model's maximum context length is "
             f"{config.n_positions} tokens; shorten it to at most {config.n_positions} tokens"
         )
     biased = [i for i, _ in options.logit_bias]

@@ -67,7 +67,7 @@ def check_prompt_length(n_tokens: int, config: GPT2Config) -> None:
     """Raise ContextLengthError if a prompt has more tokens than the model's context."""
     if n_tokens > config.n_positions:
         raise ContextLengthError(
-            f"the prompt has {n_tokens:,} tokens, and the model's maximum context length is "
+            f"the prompt has {n_tokens:,} tokens, and this model's maximum context length is "
             f"{config.n_positions} tokens; shorten the prompt"
         )
 

@@ -49,6 +49,7 @@ from gpt2np.server.protocol import (
     CompletionRequest,
     DetokenizeRequest,
     GenerationRequest,
+    OpenRequest,
     StopTeachingRequest,
     TeachRequest,
     TokenizeRequest,
@@ -205,15 +206,11 @@ def _naming_fields(body: GenerationRequest) -> Iterator[None]:
     """Let errors of the library name the fields that the client has sent."""
     try:
         yield
-    except InvalidArgumentError as error:
+    except (InvalidArgumentError, ContextLengthError) as error:
         raise body.named(error) from error
-    except ContextLengthError as error:
-        message = str(error).replace("the model's maximum", "this model's maximum")  # for litellm
-        param = body.field_names().get("prompt", "prompt")
-        raise ContextLengthError(message, param=param) from error
 
 
-def _naming_ignored(body: GenerationRequest | TokenizeRequest, response: Response) -> Response:
+def _naming_ignored(body: OpenRequest, response: Response) -> Response:
     if body.unknown_fields:
         response.headers["X-Ignored-Fields"] = ", ".join(body.unknown_fields)
     return response

@@ -72,9 +72,6 @@ class Guard:
         if not _is_open(path) and not self._has_key(headers):
             message = "missing or wrong API key; send Authorization: Bearer KEY"
             return _error(401, message, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
-        if "transfer-encoding" in headers and "content-length" in headers:
-            # Proxies may see another end.
-            return _error(400, "send either Transfer-Encoding or Content-Length")
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method == "POST" and kind != "application/json":  # a page from elsewhere can't send this
             return _error(415, "send the body as JSON, with Content-Type: application/json")

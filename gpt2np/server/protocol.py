@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, errors_about
+from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError, errors_about
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.interp import Intervention
@@ -66,6 +66,23 @@ NTop = Annotated[int, Field(ge=0, le=20)]
 
 class _Request(BaseModel):
     model_config = ConfigDict(allow_inf_nan=False)
+
+
+class OpenRequest(_Request):
+    """A request whose unknown fields are ignored, and named in a header of the response."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def unknown_fields(self) -> list[str]:
+        """The names of fields that have no meaning here, as far as a header may hold them."""
+        return _header_names(name for name in self.model_extra or () if name not in REFUSED)
+
+    def check_supported(self) -> None:
+        """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
+        for name, value in (self.model_extra or {}).items():
+            if name in REFUSED and value and value != REFUSED[name]:
+                raise unsupported(name, "is not supported")
 
 
 class _ClosedRequest(_Request):
@@ -160,10 +177,8 @@ class _Filters(_Request):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class GenerationRequest(_Filters):
+class GenerationRequest(_Filters, OpenRequest):
     """The fields that completions and chat completions have in common; see `GenerationOptions`."""
-
-    model_config = ConfigDict(extra="allow")
 
     model: AnyText | None = None
     n: int | None = None
@@ -188,16 +203,9 @@ class GenerationRequest(_Filters):
         None, description="Edits of activations in each pass, as in steering."
     )
 
-    @property
-    def unknown_fields(self) -> list[str]:
-        """The names of fields that have no meaning here, as far as a header may hold them."""
-        return _header_names(name for name in self.model_extra or () if name not in REFUSED)
-
     def check_supported(self) -> None:
         """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
-        for name, value in (self.model_extra or {}).items():
-            if name in REFUSED and value and value != REFUSED[name]:
-                raise unsupported(name, "is not supported")
+        super().check_supported()
         if self.stream_options and not self.stream:
             raise unsupported("stream_options", "is not supported without stream")
 
@@ -219,16 +227,17 @@ class GenerationRequest(_Filters):
         """Return the field of each option, as far as it has another name."""
         return JSON_NAMES | dict.fromkeys(("json_schema",), next(iter(self.schemas()), ""))
 
-    def named(self, error: GPT2NPError) -> InvalidArgumentError:
+    def named(self, error: GPT2NPError) -> GPT2NPError:
         """Return an error of an option as an error of the field that the client has sent."""
         names = self.field_names()
 
         def spell(name: str, value: str) -> str:
             return f"{names[name]}{value and '='}{value}" if names.get(name) else ""
 
-        return InvalidArgumentError(
-            error.renamed(spell), param=names.get(error.param or "") or error.param
-        )
+        is_long = isinstance(error, ContextLengthError)
+        kind = ContextLengthError if is_long else InvalidArgumentError
+        param = "prompt" if is_long else error.param or ""
+        return kind(error.renamed(spell), param=names.get(param, param) or None)
 
     def arguments(self) -> GenerateArguments:
         """Return the arguments of `generate` for the fields that both requests have."""
@@ -417,26 +426,19 @@ class ChatCompletionRequest(GenerationRequest):
         return arguments
 
 
-class TokenizeRequest(_Request):
+class TokenizeRequest(OpenRequest):
     """The body of POST /tokenize: a prompt or messages."""
-
-    model_config = ConfigDict(extra="allow")
 
     model: AnyText | None = None
     prompt: AnyText | None = None
     messages: List[ChatMessage] | None = None
     add_generation_prompt: bool | None = True
 
-    @property
-    def unknown_fields(self) -> list[str]:
-        """The names of fields that have no meaning here, as far as a header may hold them."""
-        return _header_names(self.model_extra or ())
-
     def check_supported(self) -> None:
         """Raise InvalidArgumentError for a field that would change the ids."""
-        for name in ("continue_final_message", "tools", "chat_template"):
-            if (self.model_extra or {}).get(name):
-                raise unsupported(name, "is not supported")
+        super().check_supported()
+        if (self.model_extra or {}).get("tools"):
+            raise unsupported("tools", "is not supported")
         if self.prompt is None and self.messages is None:
             raise unsupported("prompt", "is missing")
 

@@ -57,7 +57,7 @@ generate --file none | 1 | cannot access none: No such file
 generate --file {N} | 1 | : File name too long
 generate --file utf16.txt | 2 | utf16.txt is UTF-16 text, not UTF-8; convert
 generate --file latin1.txt | 2 | latin1.txt is not UTF-8 text: byte 0xff at offset 1
-generate --file long.txt | 2 | tokens, and the model's maximum context length is 512 tokens
+generate --file long.txt | 2 | tokens, and this model's maximum context length is 512 tokens
 generate x --model ./none | 1 | no folder ./none
 generate x --model {L} | 1 | x…x
 generate x --model '' | 2 | --model is ''; it must be a non-empty text

@@ -104,14 +104,6 @@ class TestBodies:
             rest = b"".join(iter(lambda: connection.recv(1 << 16), b""))
             assert (answer + rest).endswith(b"}")
 
-    def test_two_lengths_close_the_connection(self, server):
-        head = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        body = b'f\r\n{"prompt": "a"}\r\n0\r\n\r\n'
-        head += b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n"
-        answer = answer_to(server, head + body)
-        assert answer.startswith(b"HTTP/1.1 400")
-        assert b"connection: close" in answer.lower()
-
     def test_the_description_has_the_fields(self, client):
         description = client.get("/openapi.json").json()
         body = description["paths"][COMPLETIONS]["post"]["requestBody"]
