@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_option(parser, DatasetOptions, "field", default=DatasetOptions.field)
     output = parser.add_argument_group("Output").add_argument
-    output("--out", type=Path, required=True, metavar="FOLDER", help="Folder for the vocabulary")
+    out = "Folder for the vocabulary"
+    output("--out", type=_folder, required=True, metavar="FOLDER", help=out)
     output("--force", action="store_true", help="Replace a vocabulary in the folder of --out")
     output("--json", action="store_true", help="Print the report as one JSON object")
 
@@ -71,6 +72,11 @@ def run(args: argparse.Namespace) -> int:
     report = report_training(trained)
     print(json.dumps(report.to_json(), ensure_ascii=False) if args.json else report.to_text())
     return 0
+
+
+def _folder(text: str) -> Path:
+    """Return a path without `..`, which is no name for a new folder."""
+    return Path(os.path.normpath(text))
 
 
 def _with_bar(texts: Iterable[str]) -> Iterator[str]:
