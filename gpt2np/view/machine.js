@@ -3,7 +3,7 @@
 import { FALLEN, createDraw } from "./draw.js";
 import { chipOf, lineChipOf, nextChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
-import { modelAt, modelTables } from "./scenes.js";
+import { modelAt, modelTables, setLetters } from "./scenes.js";
 import { drawStage, headColor, layOut, paintStrips, phasesOf, secondsOf } from "./stage.js";
 import { button, clamp, dataElement, element, percent, rovingFocus, withSpaces } from "./view.js";
 import { phaseName, sentence, stopsOf } from "./words.js";
@@ -264,7 +264,8 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
       range.setAttribute("aria-valuetext", phaseName(phase));
       renderAnswer(phase.kind);
       KEY.forEach(([from], i) => {
-        /** @type {any} */ (key.children[i]).hidden = from >= moment;
+        const isShown = from < moment || (zoom.isInside && !from); // numbers are inside, too
+        /** @type {any} */ (key.children[i]).hidden = !isShown;
       });
       for (const each of blocks.children)
         each.classList.toggle("now", Number(each.dataset.layer) === phase.layer);
@@ -511,7 +512,9 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     canvas.width = Math.round(width * scale);
     canvas.height = Math.round(height * scale);
     const size = parseFloat(getComputedStyle(labels).fontSize);
-    const bar = BAR_HEIGHT * parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    setLetters(rem / 16);
+    const bar = BAR_HEIGHT * rem;
     const room = bars.clientHeight || MOST_BARS * bar;
     const count = Math.max(3, Math.min(MOST_BARS, Math.floor(room / bar)));
     place = { ...layOut(pass, width, height, bottom, (24 / 17) * size), bars: count };

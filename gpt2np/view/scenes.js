@@ -22,7 +22,11 @@ import {
   withSpaces,
 } from "./view.js";
 
-const LABEL = 15; // pixels of a line of small text
+let [LABEL, ROW] = [15, 23]; // pixels of a line of small text, and of a row of names
+/** Fit the lines to letters that are `size` times as large. */
+export function setLetters(size) {
+  [LABEL, ROW] = [15 * size, 23 * size];
+}
 const SIGN = 14; // pixels of a sign before a name
 const numberElement = (value) => dataElement(value, shownNumber(value));
 const largest = (...arrays) =>
@@ -475,8 +479,6 @@ export function scoreScene({ layer, head, key: wanted }, context) {
     },
   );
 }
-
-const ROW = 23; // pixels of a row of names
 
 /** A token: its embedding, the tokens with the nearest embeddings, the merges of its letters. */
 export function tokenScene({ id }, { colors, width, height, data }) {
