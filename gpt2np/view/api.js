@@ -79,9 +79,8 @@ export function streamCompletion(body, signal) {
       {
         ...body,
         stream: true,
-        logprobs: 10,
+        logprobs: 0,
         return_token_ids: true,
-        return_tokens_as_token_ids: true,
       },
       signal,
     ),
@@ -115,20 +114,9 @@ export async function* readEvents(asked) {
   }
 }
 
-/** Tokens of a choice or chunk: id and log probability, also of the likeliest ten. */
-export function readTokens(choice) {
-  const number = (name) => Number(name.slice("token_id:".length));
-  const { tokens, token_logprobs: own, top_logprobs: top } = choice.logprobs;
-  return tokens.map((name, i) => ({
-    id: number(name),
-    logprob: own[i],
-    top:
-      top[i] &&
-      Object.entries(top[i])
-        .map(([other, logprob]) => ({ id: number(other), logprob }))
-        .sort((a, b) => b.logprob - a.logprob),
-  }));
-}
+/** The tokens of a chunk's choice: id and log probability. */
+export const readTokens = ({ token_ids, logprobs }) =>
+  token_ids.map((id, i) => ({ id, logprob: logprobs.token_logprobs[i] }));
 
 const models = new Map();
 

@@ -169,14 +169,11 @@ export async function loadNumbers() {
   const n = state.model.n_positions; // a text may have one more token: the last one drawn
   if (path.some((node) => isOpen(node) && !node.off)) {
     const ids = allIds().slice(0, n);
-    const more = { echo: true, max_tokens: 0, logprobs: 1, return_tokens_as_token_ids: true };
-    const answer = await postJson("v1/completions", {
-      model: state.model.id,
-      prompt: ids,
-      ...more,
-    });
-    const tokens = readTokens(answer.choices[0]).slice(state.tree.ids.length);
-    path.forEach((node, i) => isOpen(node) && !node.off && Object.assign(node, tokens[i]));
+    const more = { echo: true, max_tokens: 0, logprobs: 0 };
+    const body = { model: state.model.id, prompt: ids, ...more };
+    const { choices } = await postJson("v1/completions", body);
+    const logprobs = choices[0].logprobs.token_logprobs.slice(state.tree.ids.length);
+    path.forEach((node, i) => isOpen(node) && !node.off && (node.logprob = logprobs[i]));
   }
   for (const node of path.filter(isOpen)) {
     const off = new Set(node.off ? node.off.split(" ") : []);

@@ -151,7 +151,7 @@ function tipAt(pass, place, layer, line, x) {
       CELLS,
     ).says;
   }
-  return layer < pass.n_layer ? [`Block ${layer}. Press: go into it.`] : null;
+  return layer < pass.n_layer ? [`Go into block ${layer}.`] : null;
 }
 
 /** A block: the pattern of each head, the sums on the token's line, all neurons. */
