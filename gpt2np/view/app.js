@@ -78,7 +78,7 @@ for (const name of ["off", "teach", "more"]) {
   });
 }
 
-const taught = createTeach($("teach"), {
+const lesson = createTeach($("teach"), {
   model: () => state.model.id,
   request: () => ({ ...readSettings(), prompt: $("prompt").value }),
   onModel: useWeights,
@@ -88,7 +88,8 @@ const taught = createTeach($("teach"), {
     $("generate").click();
   },
 });
-$("write").after(taught);
+$("write").after(lesson.notice);
+$("model").addEventListener("change", lesson.forget);
 
 // ---- start
 

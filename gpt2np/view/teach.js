@@ -65,10 +65,11 @@ function createCurve() {
 }
 
 /**
- * Build the form in `root`; return a line that says that the model is the taught one. `model()` is
- * the name of the model to teach, `request()` the fields of a completion that is written before and
- * after. `onModel(name)` is called with the taught model, and with the first one when the page is
- * forgotten; `onWatch()`, when the taught model is to write.
+ * Build the form in `root`; return a line that says that the model is the taught one, and a function
+ * that ends the lesson and forgets the page. `model()` is the name of the model to teach,
+ * `request()` the fields of a completion that is written before and after. `onModel(name)` is called
+ * with the taught model, and with the first one when the page is forgotten; `onWatch()`, when the
+ * taught model is to write.
  */
 export function createTeach(root, { model, request, onModel, onWatch }) {
   let controller = new AbortController(); // ends the connection
@@ -244,5 +245,5 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
     await lesson;
   });
   enter("");
-  return notice;
+  return { notice, forget: () => controller.abort() };
 }

@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import time
 import weakref
@@ -336,3 +337,20 @@ class TestPage:
         tab.locator(".teach-says.wrong", has_text="the page is too short").wait_for()
         assert focused(tab, "id") == "teach-text"
         assert tab.is_hidden(".taught") and not tab.locator("#teach dt").count()
+
+    def test_another_model_forgets_the_page(self, open_tab, bundled, tmp_path):
+        other = shutil.copytree(bundled, tmp_path / "other")
+        with running_server(tmp_path, "--model", "bundled", "--model", str(other)) as server:
+            tab = open_tab(url=server.url)
+            tab.click("#teach-button")
+            tab.fill("#teach-text", "A fox ran.")
+            press(tab, "Teach")
+            tab.locator("#teach figcaption", has_text="Loss").wait_for()
+            press(tab, "Stop and keep")
+            tab.locator(".taught").wait_for(state="visible")
+            tab.select_option("#model", str(other))
+            tab.locator(".taught").wait_for(state="hidden")
+            with tab.expect_request("**/v1/completions") as asked:
+                tab.click("#generate")
+            assert asked.value.post_data_json["model"] == str(other)
+            tab.close()
