@@ -28,7 +28,8 @@ def mark_literal_blocks(
 ) -> None:
     """Put `::` before each indented paragraph outside of sections."""
     if what == "module":
-        lines[:] = [*lines[:1], "", "::", "", *(f"    {line}" for line in lines[1:])]
+        if any(lines[1:]):
+            lines[:] = [*lines[:1], "", "::", "", *(f"    {line}" for line in lines[1:])]
         return
     result: list[str] = []
     in_section = in_literal = False
