@@ -407,7 +407,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "model, token, words",
         [
-            (GPT2, "hf_invalid", ["does not serve", "401 Unauthorized", "Invalid"]),
+            (GPT2, "hf_invalid", ["does not serve", "401", "Unauthorized", "Invalid"]),
             ("some/gated", None, ["is gated; set HF_TOKEN to a token", "gated repo"]),
             (
                 "some/forbidden",
