@@ -282,6 +282,7 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = False
     logprobs: NTop | None = None
     prompt_logprobs: NTop | None = None
+    return_tokens_as_token_ids: bool | None = False
 
     def check_supported(self) -> None:
         """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
