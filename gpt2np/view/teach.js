@@ -74,7 +74,7 @@ function createCurve() {
 export function createTeach(root, { model, request, onModel, onWatch }) {
   let controller = new AbortController(); // ends the connection
   let lesson = Promise.resolve(); // from the press of Teach until the page is forgotten
-  let name = ""; // of the taught model
+  let [base, name] = ["", ""]; // of the model that is taught, and of the taught model
   const text = element("textarea", {
     ...{ id: "teach-text", rows: 7, dir: "auto", spellcheck: "false", maxlength: 20_000 },
     required: true,
@@ -125,6 +125,7 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
   }
 
   async function forgetAndFocus(next) {
+    await onModel(base); // before the server forgets the model that the page asks for
     controller.abort();
     await lesson;
     next.focus();
@@ -178,7 +179,8 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
 
   /** Teach the page; ends when the model has forgotten it. */
   async function teach(page, signal) {
-    const [base, body, losses] = [model(), request(), /** @type {number[]} */ ([])];
+    const [body, losses] = [request(), /** @type {number[]} */ ([])];
+    base = model();
     const before = await write("Before", base, body, page);
     let [after, lastStep, facts] = [before, 0, /** @type {any} */ ({})];
     try {
