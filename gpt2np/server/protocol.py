@@ -30,7 +30,8 @@ from gpt2np.interp import Intervention
 from gpt2np.option_types import MAX_ENTRIES, AnyText, List, LogitBias, T, Text, TokenId
 from gpt2np.options import options_of
 
-REFUSED = dict.fromkeys(("best_of", "num_beams", "repeat_penalty"), 1) | dict.fromkeys(
+_REFUSED_UNLESS_1 = ("best_of", "num_beams", "repeat_penalty", "typical_p")
+REFUSED = dict.fromkeys(_REFUSED_UNLESS_1, 1) | dict.fromkeys(
     (
         *("allowed_token_ids", "chat_template", "continue_final_message", "functions", "grammar"),
         *("guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex"),
@@ -165,11 +166,10 @@ class _Filters(_Request):
     top_k: int | None = Field(None, ge=-1, description="0 or -1 for all tokens.")
     top_p: float | None = Field(None, description="0 for the most likely token.")
     min_p: float | None = None
-    typical_p: float | None = None
 
     def filters(self) -> dict[str, float]:
         """Return the options of the filters that the request has."""
-        given = {name: getattr(self, name) for name in FILTERS}
+        given = {name: getattr(self, name) for name in FILTERS if name not in REFUSED}
         if self.top_k == -1:
             given["top_k"] = 0
         if self.top_p == 0:

@@ -63,11 +63,11 @@ def test_the_server_offers_or_refuses_each_sampling_option():
     assert names <= {*protocol.GenerationRequest.model_fields, *protocol.REFUSED}
 
 
-def test_the_playground_and_the_completions_take_each_filter():
+def test_the_playground_and_the_completions_take_or_refuse_each_filter():
     protocol = pytest.importorskip("gpt2np.server.protocol")
-    sampling = {name for name, o in OPTIONS.items() if o.group == "Sampling"} - {"seed"}
-    assert sampling <= set(protocol.InspectRequest.model_fields)
-    assert set(FILTERS) <= set(protocol.GenerationRequest.model_fields)
+    sampling = {name for name, o in OPTIONS.items() if o.group == "Sampling"}
+    assert sampling - {"seed", "typical_p"} <= set(protocol.InspectRequest.model_fields)
+    assert set(FILTERS) <= {*protocol.GenerationRequest.model_fields, *protocol.REFUSED}
     neutral = protocol.InspectRequest(prompt="a").sampling_options()
     assert neutral == GenerationOptions(temperature=1, top_k=0)
 

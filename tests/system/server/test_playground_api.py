@@ -62,9 +62,10 @@ class TestApi:
                     "prompt": "a",
                     "interventions": [{"point": "blocks.1.mlp.act", "channels": [1024]}],
                 },
-                "1,024 channels",
+                "no channel 1024",
             ),
             ({"prompt": "a", "top_p": 2}, "top_p"),
+            ({"prompt": "a", "typical_p": 0.9}, "typical_p"),
             ({"prompt": "a", "model": "gpt5"}, "gpt5"),
         ],
     )
