@@ -37,8 +37,7 @@ SUFFIXES = (".npz", ".npy", ".bin")
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal arrays make equal files
 
 LENGTH_DTYPE = np.dtype([("ids", "<u4"), ("characters", "<u4")])
-"""Record of a document: number of token ids with the <|endoftext|> at its end, and number of
-characters. The records determine the arrays of an .npz file."""
+"""Record of a document: number of token ids with the last <|endoftext|>, number of characters."""
 
 BATCH_SIZE = 1 << 20  # characters
 
@@ -88,24 +87,20 @@ def encode_dataset(
         raise InvalidArgumentError(
             f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"
         )
-    names = [file_name(file) for file in files]
+    names = [*map(file_name, files)]
     make_encoder = partial(partial, encode_batch, tokenizer, options.special, names)
     map_items = map_items or partial(map_in_order, processes=options.processes)
-
-    def read(file: Path) -> Iterator[tuple[str, int, int]]:
-        for text in read_corpus_texts([file], options.field):
-            yield text, len(text), len(text.encode())
+    read = partial(_read_texts, field=options.field)
 
     def run(start: Position) -> Iterator[tuple[DocumentBatch[str], Results]]:
-        size, skip_errors = BATCH_SIZE, options.skip_errors
-        items = read_batches(files, read, size, skip_errors=skip_errors, start=start)
+        items = read_batches(files, read, BATCH_SIZE, skip_errors=options.skip_errors, start=start)
         return map_items(make_encoder, items)
 
     dtype = tokenizer.encode_to_numpy("").dtype
-    settings = {name: getattr(options, name) for name in ("field", "special")}
+    vocabulary = [tokenizer.fingerprint, tokenizer.eos_token_id]
     job = corpus_job(
         files,
-        {**settings, "the vocabulary": [tokenizer.fingerprint, tokenizer.eos_token_id]},
+        {"field": options.field, "special": options.special, "the vocabulary": vocabulary},
         run,
         partial(_assemble, dtype=dtype, combine=options.combine),
         n_streams=2,
@@ -114,6 +109,11 @@ def encode_dataset(
     if not documents:
         raise InvalidArgumentError("the files have no text; nothing can be encoded")
     return Dataset(out, documents, n_ids, dtype.name)
+
+
+def _read_texts(file: Path, field: str) -> Iterator[tuple[str, int, int]]:
+    for text in read_corpus_texts([file], field):
+        yield text, len(text), len(text.encode())
 
 
 def _assemble(
