@@ -233,14 +233,15 @@ def test_killed_at_ten_random_moments(command, victims, data, tmp_path):
         text = stories[i * 1_500_000 :][:n_characters]
         (tmp_path / f"{i:02}.txt").write_text(text.replace("\n\n", "\n<|endoftext|>\n"))
     (tmp_path / "p.jsonl").write_text("".join(f'"The king {i}"\n' for i in range(800)))
-    files, out = [str(tmp_path / f"{i:02}.txt") for i in range(20)], tmp_path / "o.parquet"
+    files = [str(tmp_path / f"{i:02}.txt") for i in range(20)]
+    out = tmp_path / ("o.npz" if command == "encode" else "o.parquet")
     arguments = {
         "score": ["score", *files, "--out"],
         "encode": ["encode", *files],
         "batch": ["batch", f"{tmp_path / 'p.jsonl'}", "--seed", "1", "--out"],
     }[command]
     base = [sys.executable, "-m", "gpt2np", *arguments]
-    whole = tmp_path / "whole.parquet"
+    whole = out.with_name(f"whole{out.suffix}")
     subprocess.run([*base, str(whole), "--model", "bundled"], check=True)
     rng, kills, process, nodes = random.Random(4), 0, None, start_nodes()
     try:
