@@ -8,10 +8,9 @@ from typing import Annotated, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import JSONResponse, Response
 
 from gpt2np.errors import InvalidArgumentError, check_argument, errors_about
-from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import Target, hook_points_nbytes, saliency, trace
 from gpt2np.interp.description import array_json, describe_pass, describe_token, record_pass
 from gpt2np.kernels.array import Array
@@ -21,7 +20,6 @@ from gpt2np.runtime.arguments import check_ids, check_prompt_length
 from gpt2np.runtime.hooked_context import Hook
 from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, run_on
 from gpt2np.server.protocol import (
-    ExplainRequest,
     InspectRequest,
     SaliencyRequest,
     hooks_of,
@@ -61,12 +59,6 @@ def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> Non
         """Attribute a token's log probability to the tokens before it (integrated gradients)."""
         engine = get_engine(body.model)
         return JSONResponse(await _run(request, engine, _saliency, body))
-
-    @app.post("/api/explain", response_class=HTMLResponse)
-    async def explain_text(request: Request, body: ExplainRequest) -> HTMLResponse:
-        """Return the page of `gpt2np explain` for a text."""
-        engine = get_engine(body.model)
-        return HTMLResponse(await _run(request, engine, _explain, body))
 
 
 async def _run(
@@ -184,12 +176,6 @@ def _saliency(lm: LanguageModel, body: SaliencyRequest, hook: Hook) -> Json:
     return {"values": found.values.tolist(), "value": found.value, "baseline": found.baseline}
 
 
-def _explain(lm: LanguageModel, body: ExplainRequest, _: Hook) -> str:
-    """Return the page; `explain` takes no hook, so the call runs to its end."""
-    with errors_about("prompt"):
-        return explain(lm, body.prompt).html
-
-
 def _describe(lm: LanguageModel) -> Json:
     config, table = lm.model.config, lm.tokenizer.vocabulary.token_bytes
     tokens = token_bytes(range(config.vocab_size), table)
@@ -201,7 +187,6 @@ def _describe(lm: LanguageModel) -> Json:
         "n_head": config.n_head,
         "n_inner": config.n_inner,
         "vocab_size": config.vocab_size,
-        "max_explained_tokens": min(MAX_TOKENS, config.n_positions),
         "empty_prompt_ids": lm.encode_prompt(""),
         "eos_token_ids": list(config.eos_token_ids),
         "tokens": [base64.b64encode(token).decode("ascii") for token in tokens],

@@ -6,14 +6,20 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from gpt2np.view import MEDIA_TYPES, content_hash, joined_modules, joined_styles, web_files
+from gpt2np.view import MEDIA_TYPES, web_files
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; img-src data:; "
+    "style-src-elem 'self'; style-src-attr 'unsafe-inline'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
 
 
 def add_playground(app: FastAPI) -> None:
     """Add the playground's page and the files that it loads."""
     contents = web_files()
     headers = {
-        "Content-Security-Policy": _content_security_policy(),
+        "Content-Security-Policy": _POLICY,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
@@ -29,16 +35,3 @@ def add_playground(app: FastAPI) -> None:
             raise HTTPException(404, f"there is no /playground/{name[:60]}")
         media_type = MEDIA_TYPES[name.rpartition(".")[2]]
         return Response(contents[name], media_type=media_type, headers=headers)
-
-
-def _content_security_policy() -> str:
-    """Allow the server's own files, and what is inline in the page of `gpt2np explain`.
-
-    The playground opens the explain page as a blob, which inherits this policy.
-    """
-    script_hash, style_hash = content_hash(joined_modules()), content_hash(joined_styles())
-    return (
-        f"default-src 'none'; script-src 'self' '{script_hash}'; connect-src 'self'; "
-        f"img-src data:; style-src-elem 'self' '{style_hash}'; style-src-attr 'unsafe-inline'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )

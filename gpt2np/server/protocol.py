@@ -504,13 +504,6 @@ class StopTeachingRequest(_ClosedRequest):
     model: AnyText
 
 
-class ExplainRequest(_ClosedRequest):
-    """The body of POST /api/explain."""
-
-    model: AnyText | None = None
-    prompt: AnyText | List[TokenId] = Field(description="A text or token ids.")
-
-
 def unsupported(field: str, problem: str) -> InvalidArgumentError:
     """Return the error of a request's field."""
     return InvalidArgumentError(f"{field} {problem}", param=field)

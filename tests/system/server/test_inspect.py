@@ -46,7 +46,6 @@ OFF = {"interventions": [{"point": "blocks.0.resid", "positions": [99], "factor"
         ("saliency", {"prompt": [1, 2], "token": 99999}, "token"),
         ("saliency", {"prompt": [99999], "token": 1}, "prompt"),
         ("saliency", {"prompt": [1, 2], "token": 1, **OFF}, "interventions"),
-        ("explain", {"prompt": [99999]}, "prompt"),
     ],
 )
 def test_a_wrong_value_names_its_field(client, path, body, param):

@@ -1,8 +1,6 @@
 """The requests of the playground."""
 
 import base64
-import json
-import re
 
 import numpy as np
 import pytest
@@ -73,19 +71,6 @@ class TestApi:
         response = client.post("/api/inspect", json=body)
         assert response.status_code in (400, 404)
         assert words in response.json()["error"]["message"]
-
-    def test_explain(self, client, lm):
-        response = client.post("/api/explain", json={"prompt": PROMPT})
-        assert response.status_code == 200
-        content = json.loads(re.search(r'id="data">(.*?)</script>', response.text)[1])
-        assert content["pass"]["ids"] == lm.encode_prompt(PROMPT)
-        assert client.post("/api/explain", json={"prompt": "a " * 99}).status_code == 400
-
-    def test_explain_keeps_ids_that_the_text_does_not_give(self, client, lm):
-        ids = [lm.tokenizer.encode(letter)[0] for letter in "the"]
-        response = client.post("/api/explain", json={"prompt": ids})
-        assert f'"ids":{json.dumps(ids, separators=(",", ":"))}' in response.text
-        assert lm.encode_prompt("the") != ids
 
     def test_a_token_has_its_neighbors_and_its_merges(self, client, lm):
         [fox] = lm.tokenizer.encode(" fox")
