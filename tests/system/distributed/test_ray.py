@@ -133,7 +133,7 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
         ),
         "g.jsonl": (
             partial(continue_file, lm, prompts, options=options),
-            lambda cluster: {"run": continue_on_ray(SOURCE, prompts, options, cluster)},
+            lambda cluster: {"run": continue_on_ray(SOURCE, prompts, options, None, cluster)},
         ),
     }
     for name, (job, on_ray) in jobs.items():
