@@ -2,12 +2,10 @@
 
 import gc
 import sys
-import warnings
 
 
 def main() -> int:
     """Run the command that sys.argv names and return the exit code."""
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         from gpt2np.interrupts import held_signals
 
