@@ -435,9 +435,7 @@ class LanguageModel:
 
 def language_model_fingerprint(lm: LanguageModel) -> str:
     """Return a digest of the contents of a model and its vocabulary."""
-    from gpt2np.model.fingerprint import model_fingerprint
-
-    return model_fingerprint(lm.model) + lm.tokenizer.fingerprint
+    return lm.model.fingerprint + lm.tokenizer.fingerprint
 
 
 def model_settings(lm: LanguageModel) -> dict[str, Any]:

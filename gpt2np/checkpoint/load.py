@@ -55,12 +55,6 @@ class Checkpoint:
         tied = {LM_HEAD} if self.config.tie_word_embeddings else set()
         return sum(tensor.size for name, tensor in self.tensors.items() if name not in tied)
 
-    def sorted_tensors(self) -> dict[str, TensorInfo]:
-        """Return the tensors in the order of the forward pass; unexpected tensors come last."""
-        rank = {name: index for index, name in enumerate(self.expected_shapes)}
-        names = sorted(self.tensors, key=lambda name: rank.get(name, len(rank)))
-        return {name: self.tensors[name] for name in names}
-
     def find_problems(self) -> list[str]:
         """Return a message for each missing or unexpected tensor and each wrong shape or dtype."""
         expected_shapes = self.expected_shapes
@@ -161,9 +155,8 @@ def _read_headers(folder: Path) -> dict[str, TensorInfo]:
 def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[str, Any]:
     """Return the weights by GPT-2's names, in the order of the forward pass.
 
-    Weights stored in `dtype` are views of the memory-mapped file, other
-    weights a `StoredArray`. `lm_head.weight` is included only if it is stored and differs from
-    `wte.weight`.
+    Weights stored in `dtype` are views of the memory-mapped file, other weights a `StoredArray`.
+    `lm_head.weight` is included only if it is stored and differs from `wte.weight`.
 
     Raises CheckpointError if the tensors do not match the config, or cannot be read.
     """

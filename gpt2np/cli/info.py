@@ -53,7 +53,7 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
             "bytes": tensor.nbytes,
             "file": tensor.path.name,
         }
-        for name, tensor in checkpoint.sorted_tensors().items()
+        for name, tensor in checkpoint.tensors.items()
     ]
     return {
         "model": source.name,

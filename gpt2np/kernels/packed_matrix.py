@@ -165,7 +165,7 @@ class PackedMatrix:
         matrix = blocks.swapaxes(1, 2).reshape(groups * k, n_panels * m)
         return matrix[: self.shape[0], : self.shape[1]].copy()
 
-    def gather_columns(self, indices: IntArray) -> Array:
+    def __getitem__(self, indices: IntArray) -> Array:
         """Return the columns at n indices, as the rows of an array (n, in)."""
         p, j = np.divmod(indices, self.panel_shape[1])
         columns: Array = self.data[:, p, :, j]  # (n, I, k)
@@ -197,7 +197,7 @@ class UnpackedMatrix(PackedMatrix):
     def unpack(self) -> Array:
         return self.data.copy()
 
-    def gather_columns(self, indices: IntArray) -> Array:
+    def __getitem__(self, indices: IntArray) -> Array:
         columns: Array = self.data.T[indices]
         return columns
 

@@ -189,6 +189,17 @@ class GPT2:
         """The dtype in which the matrices are stored; None if it is `dtype`."""
         return "int8" if self.weights.is_quantized else None
 
+    @property
+    def fingerprint(self) -> str:
+        """A SHA-256 digest of the config, the dtypes and all weights."""
+        import hashlib  # most programs need none
+
+        digest = hashlib.sha256(f"{self.config} {self.dtype}{' exact' * self.exact}".encode())
+        for name, array in sorted(self.weights.items()):
+            digest.update(f"{name} {array.shape} {array.dtype}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
     def new_cache(self) -> KVCache:
         """Return an empty KV cache for one sequence."""
         group = self._group

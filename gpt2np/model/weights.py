@@ -44,17 +44,6 @@ L = TypeVar("L")  # the weights of a linear layer
 
 
 @dataclass(frozen=True)
-class TokenEmbedding:
-    """The token embeddings (V, C); indexing by token ids reads columns of the unembedding."""
-
-    matrix: PackedMatrix
-
-    def __getitem__(self, token_ids: IntArray) -> Array:
-        """Return the embeddings (N, C) of token ids (N,)."""
-        return self.matrix.gather_columns(token_ids)
-
-
-@dataclass(frozen=True)
 class BlockWeights(Generic[L]):
     """The weights of one transformer block, and its settings from the config.
 
@@ -80,14 +69,14 @@ class ModelWeights(Generic[L]):
     """The weights in the structure of the forward pass.
 
     Attributes:
-        wte: (V, C), the token embeddings.
+        wte: (V, C), the token embeddings, or the unembedding (C, V) that gives them by index.
         wpe: (n_positions, C), the position embeddings.
         blocks: the weights of each block.
         ln_f: the final layer norm.
         lm_head: the unembedding (C, V).
     """
 
-    wte: Array | TokenEmbedding
+    wte: Array | PackedMatrix
     wpe: Array
     blocks: Sequence[BlockWeights[L]]
     ln_f: Callable[[Array], Array]
@@ -250,7 +239,7 @@ class Weights(Mapping[str, Array]):
 
         norm = partial(_layer_norm, config, self._arrays)
         return ModelWeights(
-            TokenEmbedding(matrices[WTE]),
+            matrices[WTE],
             self._arrays["wpe.weight"],
             list(arrange_blocks(config, norm, linear)),
             norm("ln_f"),
@@ -273,7 +262,7 @@ class Weights(Mapping[str, Array]):
         Returns (n, C).
         """
         if name in self._matrices:
-            return self._matrices[name].gather_columns(indices)
+            return self._matrices[name][indices]
         return self._arrays[name][indices]
 
     def __getitem__(self, name: str) -> Array:

@@ -23,7 +23,6 @@ from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray, raise_mmap_threshold
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.model.backward import gpt2_backward
-from gpt2np.model.fingerprint import model_fingerprint
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.model import GPT2
 from gpt2np.model.plain import arrange_arrays
@@ -91,7 +90,7 @@ class Trainer:
         fingerprints = {
             "the corpus": [file_stamp(file) for file in files],
             "the vocabulary": tokenizer.fingerprint,
-            "the model": model_fingerprint(model) if model else "",
+            "the model": model.fingerprint if model else "",
         }
         has_work = self._state_file.exists()
         begin_task(folder, asdict(options) | fingerprints, has_work=has_work, force=force)

@@ -69,7 +69,7 @@ def test_panels_of_int8_unpack_to_the_rounded_matrix(panel_shape):
     np.testing.assert_array_equal(packed.unpack(), rounded)
     assert packed.unpack().dtype == np.float32
     columns = np.array([32, 0, 3, 5])
-    np.testing.assert_array_equal(packed.gather_columns(columns), rounded.T[columns])
+    np.testing.assert_array_equal(packed[columns], rounded.T[columns])
     part = packed.column_range(m, 33) if m < 33 else packed.column_range(0, 33)
     start = 33 - part.shape[1]
     np.testing.assert_array_equal(part.unpack(), rounded[:, start:])

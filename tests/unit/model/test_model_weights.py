@@ -146,7 +146,7 @@ def test_zeros_pad_the_panels(panel_shape):
     assert np.count_nonzero(buffer) == matrix.size and not np.isnan(buffer).any()
     np.testing.assert_array_equal(packed.unpack(), matrix)
     columns = np.array([32, 0, 5])
-    np.testing.assert_array_equal(packed.gather_columns(columns), matrix.T[columns])
+    np.testing.assert_array_equal(packed[columns], matrix.T[columns])
 
 
 def test_a_model_of_arrays_is_pickled_as_a_whole(bundled):
