@@ -201,10 +201,10 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
 
     with nullcontext(folder) if folder.exists() else atomic_folder(folder) as target:
         write_tokenizer_json(vocabulary, target / TOKENIZER_JSON)
-        for name in (*FILE_NAMES, *GPT2_FILES[0]):
-            (target / name).unlink(missing_ok=True)
-        if can_write_gpt2_files(vocabulary):
+        if has_gpt2_files := can_write_gpt2_files(vocabulary):
             write_gpt2_files(vocabulary, target)
+        for name in FILE_NAMES if has_gpt2_files else (*FILE_NAMES, *GPT2_FILES[0]):
+            (target / name).unlink(missing_ok=True)
         config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
         atomic_write_text(target / CONFIG_FILE, config + "\n")
 
