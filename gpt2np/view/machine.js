@@ -335,7 +335,9 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     const listed = [...new Set([...first, ...(rows ?? [])])]
       .slice(0, place.bars)
       .sort((a, b) => b.p - a.p);
-    const most = Math.max(...listed.map(({ p }) => p), LEAST_BAR);
+    const drawn = isFinal && !shown.was ? pass.next.map(({ sampled }) => sampled ?? 0) : [];
+    const all = [...listed.flatMap(({ p, before }) => [p, before ?? 0]), ...drawn];
+    const most = Math.max(...all, LEAST_BAR); // one scale before and after the draw
     const nameOf = (id) => {
       if (!isFinal) return isNext ? nextChipOf(pass, id) : chipOf(pass, id);
       const word = withSpaces(pass.nextText(id));

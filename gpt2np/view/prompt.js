@@ -60,6 +60,7 @@ function editPrompt() {
   for (const id of ["story", "intact", "intact-name", "story-name", "retry", "edit"])
     $(id).hidden = true;
   $("generate").textContent = "Write ▷";
+  setStatus("");
   $("prompt").hidden = false;
   $("prompt").focus();
   $("prompt").select();

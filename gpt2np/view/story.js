@@ -119,13 +119,15 @@ export function differences(ids, others) {
 const keyOf = ({ id, logprob, isGiven, isChanged, text, isLast }) =>
   `${id} ${logprob} ${isGiven} ${isChanged} ${text} ${text === "·" && isLast}`;
 
+const allOn = element("button", { type: "button" }, "All parts on");
+
 const offNames = () => [...state.off].map(partName).join(", ");
 
 export function renderStory() {
   const isShown = isTreeOfPrompt() && Boolean(state.tree);
   $("story").hidden = !isShown;
-  for (const id of ["intact", "intact-name", "story-name"])
-    $(id).hidden = !isShown || !state.intact;
+  for (const id of ["intact", "intact-name"]) $(id).hidden = !isShown || !state.intact;
+  $("story-name").hidden = !isShown || !state.off.size;
   if (!isShown) return;
   const [ids, intact] = [allIds(), state.intact && idsOf(state.intact)];
   const isDone = state.intact && !state.running;
@@ -139,8 +141,11 @@ export function renderStory() {
       const text = node.text === "·" && !node.isLast ? "" : visible(node.text);
       return element("span", { class: node.isChanged ? "changed" : "" }, text);
     });
+  }
+  if (state.off.size) {
     const marks = element("span", { class: "changed" }, "marked: it differs");
-    $("story-name").replaceChildren(`Without ${offNames()} · `, isDone ? marks : "writing…");
+    const says = isDone ? [" · ", marks] : state.running ? [" · writing…"] : [];
+    $("story-name").replaceChildren(`Without ${offNames()}`, ...says, allOn);
   }
   markPinned();
   save();
@@ -311,7 +316,7 @@ function sayWritten(n, reason) {
   const isFull = allIds().length > state.model.n_positions - 1;
   const why =
     reason === "stop" ? " The model ended the text." : isFull ? " The context is full." : "";
-  const how = state.off.size ? ". Only the marked ones differ." : ". Greener: likelier. Press one.";
+  const how = state.intact ? ". Only the marked ones differ." : ". Greener: likelier. Press one.";
   setStatus(`${counted(n, "token")} written${how}${why}`);
 }
 
@@ -379,7 +384,7 @@ const seedAt = (depth) => (readSettings().seed + depth) % 2 ** 32;
 /** Write on after a node, or from the prompt. */
 export async function writeOn(node = null) {
   if (state.running || !(await usePrompt())) return;
-  const start = node ?? state.current;
+  const start = node ?? ($("prompt").hidden ? state.current : state.tree.root);
   const depth = pathTo(start).length;
   state.intact = null; // the two texts were of one length
   await write(start, readSettings().max_tokens, seedAt(depth), !guides && depth > 0);
@@ -407,6 +412,7 @@ export async function writeAgain() {
   if (!state.off.size) {
     const intact = state.intact ?? state.current;
     state.intact = null;
+    setStatus("");
     return goTo(intact, state.pinned ?? undefined);
   }
   const { start, count, seed } = state.lastRun ?? {
@@ -457,4 +463,8 @@ export function startStory() {
     else writeOn();
   });
   $("retry").addEventListener("click", retry);
+  allOn.addEventListener("click", () => {
+    $("off-button").focus({ preventScroll: true }); // the line goes
+    $("parts-on").click();
+  });
 }

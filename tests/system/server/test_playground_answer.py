@@ -41,12 +41,16 @@ class TestAnswer:
         logits = lm.model.forward([[*lm.encode_prompt(PROMPT), *ids[:4]]])[-1]
         options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
         before, after = np.exp(log_softmax(logits)), next_probabilities(logits, options)
+        scales = []
         for moment, expected in ((14, before), (15, after)):
             set_moment(tab, moment)
             rows = cells(tab, ".machine-bars li")
             assert {i for i, *_ in rows} >= {int(i) for i in np.argsort(-logits)[:8]}
             for token_id, p in rows:
                 assert p == pytest.approx(expected[token_id], abs=1e-6)
+            bar = "li => +li.style.getPropertyValue('--p') / +li.querySelector('data').value"
+            scales.append(tab.eval_on_selector(".machine-bars li", bar))
+        assert scales[0] == pytest.approx(scales[1], rel=1e-3)  # so that one sees what grows
         assert "cut off" in tab.inner_text(".machine-bars")
 
     def test_a_token_that_is_pressed_is_a_branch(self, open_tab, lm):

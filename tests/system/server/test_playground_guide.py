@@ -175,6 +175,15 @@ class TestGuide:
 
 
 class TestWrite:
+    def test_a_new_text_from_the_same_prompt_does_not_go_on_with_the_old_one(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=4)
+        before = story(tab)
+        tab.click("#edit")
+        tab.click("#generate")
+        wait_for_end(tab)
+        assert story(tab) == before
+
     def test_tokens_appear_while_typing(self, open_tab, lm):
         tab = open_tab()
         for text in ("The", "The König’s fox 🦊"):

@@ -90,6 +90,21 @@ class TestSwitchedOff:
         options = {"temperature": 0.8, "top_k": 40, "seed": 1, "max_new_tokens": 4}
         assert story(tab)[0] == lm.generate(PROMPT, interventions=hooks, **options).ids
 
+    def test_what_is_off_is_said_and_undone_with_the_panel_shut(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=4)
+        x, y = find_part(tab, "head")
+        tab.mouse.click(x, y)
+        tab.wait_for_selector("#story-name:not([hidden])")
+        wait_for_end(tab)
+        assert "Only the marked ones differ" in tab.inner_text("#status")
+        tab.click("#generate")  # writes on: one text, still without the part
+        wait_for_end(tab)
+        assert tab.inner_text("#story-name").startswith("Without head")
+        tab.get_by_role("button", name="All parts on").click()
+        tab.wait_for_selector("#story-name", state="hidden")
+        assert "marked" not in tab.inner_text("#status")
+
     def test_every_part_off_in_turn(self, open_tab, lm):
         tab = open_tab(reduced_motion="reduce")
         write(tab, PROMPT, max_tokens=8)
