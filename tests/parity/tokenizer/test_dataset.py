@@ -305,7 +305,7 @@ class TestErrors:
         bad = [
             ("aa.txt", b"good words" + b"\xff"),
             ("cc.jsonl", b'{"text": "good"}\n{"text": 3}\n'),
-            ("dd.txt.gz", gzip.compress(b"good " * 1000)[:-9]),
+            ("dd.txt.gz", gzip.compress(b"good " * 1000, mtime=0)[:-9]),
         ]
         for name, content in bad:
             write(corpus / name, content)

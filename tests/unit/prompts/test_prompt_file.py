@@ -87,7 +87,7 @@ def test_other_fields_are_kept_for_the_results(tmp_path, name):
     ("name", "content"),
     [
         ("x.csv", b'prompt,note\n"a\nb",1\n\nc,2\n'),
-        ("x.jsonl.gz", gzip.compress(b'"a"\n"c"\n', 0)),
+        ("x.jsonl.gz", gzip.compress(b'"a"\n"c"\n', mtime=0)),
         ("x.jsonl", b'\n"c"\n\n'),
     ],
 )
