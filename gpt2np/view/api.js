@@ -52,8 +52,17 @@ async function request(path, options = {}) {
 
 export const post = (path, body, signal) =>
   request(path, { method: "POST", body: JSON.stringify(body), signal });
-export const getJson = async (path) => (await request(path)).json();
-export const postJson = async (path, body, signal) => (await post(path, body, signal)).json();
+
+/** The JSON of an answer; the connection may be lost within it, too. */
+async function jsonOf(asked) {
+  const response = await asked;
+  return response.json().catch((error) => {
+    throw error.name === "AbortError" ? error : connectionLost();
+  });
+}
+
+export const getJson = (path) => jsonOf(request(path));
+export const postJson = (path, body, signal) => jsonOf(post(path, body, signal));
 
 const kept = new Map(); // the latest answers (promises), by request
 const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
