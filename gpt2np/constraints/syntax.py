@@ -11,7 +11,7 @@ r"""A parser of regular expressions, limited to the syntax that a finite automat
 
 The whole text must match, so a leading ^ and a trailing $ have no effect. Other anchors,
 back-references, look-around, flags, possessive quantifiers, atomic groups and all other syntax
-raise an error that quotes the unsupported syntax. The `regex` package refuses malformed patterns.
+raise an error that quotes the unsupported syntax.
 """
 
 from collections.abc import Sequence
@@ -94,11 +94,13 @@ _SMALLEST_SETS = {"d": "[0-9]", "w": "[0-9A-Za-z_]", "s": r"[\t-\r ]"}  # in any
 _LARGEST_SETS = {"d": r"\d", "w": r"\w", "s": r"[\s\x1c-\x1f\ufeff]"}
 _CONTROLS = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B, "a": 0x07, "b": 0x08}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
-_COUNTS = regex.compile(r"\{(?:(?P<exact>\d{1,9})|(?P<least>\d{0,9}),(?P<most>\d{0,9}))\}")
+_COUNTS = regex.compile(r"\{(?:(?P<exact>[0-9]+)|(?P<least>[0-9]*),(?P<most>[0-9]*))\}")
+_MAX_COUNTS_LENGTH = 20  # characters
 _SIMPLE_REPETITIONS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _GROUP_START = regex.compile(r"\((?:\?:|\?P?<[^\W\d]\w*>|(?!\?))")
 _PROPERTY = regex.compile(r"\\[pP](?:\{\^?[\w\s=:.-]+\}|[A-Za-z])")
 _SURROGATE = regex.compile("[\ud800-\udfff]")
+_SET_OPERATIONS = ("[:", "[.", "[=", "--", "&&", "||", "~~")
 
 
 def parse(pattern: str, *, is_portable: bool = False) -> Tree:
@@ -109,18 +111,8 @@ def parse(pattern: str, *, is_portable: bool = False) -> Tree:
     ECMAScript, where \d and \w are ASCII. Raises InvalidArgumentError if the pattern is malformed
     or too long, or uses unsupported syntax.
     """
-    _check_syntax(pattern)
-    return _Parser(pattern, is_portable).parse()
-
-
-def _check_syntax(pattern: str) -> None:
-    """Raise InvalidArgumentError unless `regex` can compile a pattern, without expanding counts."""
     check_length(pattern, "the pattern")
-    try:
-        regex.compile(_COUNTS.sub(lambda match: f"{{{1:0{len(match[0]) - 2}}}}", pattern))
-    except (regex.error, RecursionError, ValueError) as error:
-        message = f"the pattern {short_repr(pattern)} is not a regular expression: {error}"
-        raise InvalidArgumentError(message) from error
+    return _Parser(pattern, is_portable).parse()
 
 
 def literals(texts: Sequence[str]) -> Tree:
@@ -149,7 +141,7 @@ def _only_code(characters: Ranges) -> int | None:
 
 
 class _Parser:
-    """A recursive descent parser of a valid pattern; `position` is the current offset."""
+    """A recursive descent parser; `position` is the current offset in the pattern."""
 
     def __init__(self, pattern: str, is_portable: bool) -> None:
         self.pattern = pattern
@@ -160,7 +152,10 @@ class _Parser:
         self.work = WorkCounter()
 
     def parse(self) -> Tree:
-        return self._alternation()
+        tree = self._alternation()
+        if self.position < len(self.pattern):
+            raise self._error("unbalanced )")
+        return tree
 
     def _alternation(self) -> Tree:
         branches = [self._sequence()]
@@ -188,15 +183,19 @@ class _Parser:
             return part
         least, most = counts
         if most is not None and most < least:
-            raise self._unsupported(f"a minimum of {least} and a maximum of {most}")
+            raise self._error(f"repetition of at least {least} and at most {most}")
         if self._next() == "+":
             raise self._unsupported("+ after a quantifier")
         self._skip("?")  # lazy and greedy quantifiers match the same texts
+        if self._counts() is not None:
+            raise self._error("repetition of a repetition; use a group")
         return Repetition(part, least, most)
 
     def _counts(self) -> tuple[int, int | None] | None:
         """Parse a quantifier, such as "*" or "{2,5}", to (least, most); None without quantifier."""
         if counts := _COUNTS.match(self.pattern, self.position):
+            if counts.end() - self.position > _MAX_COUNTS_LENGTH:
+                raise self._error("repetition counts too large")
             self.position = counts.end()
             if exact := counts["exact"]:
                 return int(exact), int(exact)
@@ -214,8 +213,12 @@ class _Parser:
             return CharacterClass(self._class())
         if character == "\\":
             return CharacterClass(self._escape())
-        if character in "^$*+?{":
-            raise self._unsupported(f"{character} here (a literal sign needs a \\)")
+        if character in "^$":
+            raise self._unsupported(f"{character} within the pattern")
+        if character in "*+?" or _COUNTS.match(self.pattern, self.position):
+            raise self._error(f"nothing to repeat before {character}")
+        if character == "{":
+            raise self._error(r"{ without counts; write \{ for the character")
         self.position += 1
         if character == ".":
             return CharacterClass(_ANY_BUT_LINE_END if self.is_portable else _ANY_BUT_LINE_FEED)
@@ -226,18 +229,28 @@ class _Parser:
         if start is None:
             raise self._unsupported(self.pattern[self.position : self.position + 3])
         if self.depth == MAX_DEPTH:
-            raise self._unsupported(f"more than {MAX_DEPTH} nested groups")
-        self.position, self.depth = start.end(), self.depth + 1
+            raise self._error(f"more than {MAX_DEPTH} nested groups")
+        opened, self.position, self.depth = self.position, start.end(), self.depth + 1
         tree = self._alternation()
-        self.position, self.depth = self.position + 1, self.depth - 1
+        if not self._skip(")"):
+            self.position = opened
+            raise self._error("( is not closed")
+        self.depth -= 1
         return tree
 
     def _class(self) -> Ranges:
+        opened = self.position
         self.position += 1
         self.is_negated = self._skip("^")
-        ranges = {*self._class_item()}  # the first item may be a "]"
-        while not self._skip("]"):
+        ranges: set[tuple[int, int]] = set()
+        first = True
+        while first or self._next() != "]":
+            if self.position == len(self.pattern):
+                self.position = opened
+                raise self._error("[ is not closed")
             ranges.update(self._class_item())
+            first = False
+        self.position += 1
         characters = character_set(ranges)
         self.work.add(_RANGE * len(characters))
         is_negated, self.is_negated = self.is_negated, False
@@ -246,18 +259,24 @@ class _Parser:
     def _class_item(self) -> Ranges:
         """Parse one item of a set in brackets: a character, a range, or an escape."""
         start = self.position
-        if self.pattern.startswith("[:", start):
-            raise self._unsupported(r"[: in a set (a literal sign needs a \)")
+        self._refuse_set_operation()
         low = self._class_character()
-        if self._next() != "-" or self.pattern.startswith("-]", self.position):
+        if self._next() != "-" or self.pattern[self.position + 1 : self.position + 2] in ("", "]"):
             return low
+        self._refuse_set_operation()
         self.position += 1
         high = self._class_character()
         first, last = _only_code(low), _only_code(high)
-        if first is None or last is None:
-            text, self.position = self.pattern[start : self.position], start
-            raise self._unsupported(f"{text} in a set")
+        if first is None or last is None or first > last:
+            text = self.pattern[start : self.position]
+            self.position = start
+            raise self._error(f"{text} is not a range of characters")
         return character_set([(first, last)])
+
+    def _refuse_set_operation(self) -> None:
+        if self.pattern.startswith(_SET_OPERATIONS, self.position):
+            mark = self.pattern[self.position : self.position + 2]
+            raise self._unsupported(rf"{mark} in a set (a literal sign needs a \)")
 
     def _class_character(self) -> Ranges:
         if self._next() == "\\":
@@ -275,7 +294,7 @@ class _Parser:
         if kind in _HEX_DIGITS:
             return self._hex_escape(_HEX_DIGITS[kind])
         is_known = kind in _CONTROLS and (kind != "b" or in_class)  # outside, \\b is an anchor
-        if kind.isascii() and kind.isalnum() and not is_known:
+        if kind == "" or (kind.isascii() and kind.isalnum() and not is_known):
             raise self._unsupported(f"\\{kind}")
         self.position += 2
         code = _CONTROLS.get(kind, ord(kind))
@@ -288,15 +307,25 @@ class _Parser:
         return characters if kind.islower() else complement(characters)
 
     def _property(self) -> Ranges:
-        if (match := _PROPERTY.match(self.pattern, self.position)) is None:
-            raise self._unsupported(self.pattern[self.position : self.position + 2])
+        match = _PROPERTY.match(self.pattern, self.position)
+        try:
+            characters = characters_of(match[0]) if match else ()
+        except regex.error:
+            match = None
+        if match is None:
+            raise self._error("unknown Unicode property")
         self.position = match.end()
-        return characters_of(match[0])
+        return characters
 
     def _hex_escape(self, digits: int) -> Ranges:
+        text = self.pattern[self.position + 2 : self.position + 2 + digits]
+        is_hex = len(text) == digits and all(digit in "0123456789abcdefABCDEF" for digit in text)
+        if not is_hex or int(text, 16) > 0x10FFFF:
+            raise self._error(
+                f"{self.pattern[self.position : self.position + 2]} needs {digits} hex digits"
+            )
         self.position += 2 + digits
-        code = int(self.pattern[self.position - digits : self.position], 16)
-        return character_set([(code, code)])
+        return character_set([(int(text, 16), int(text, 16))])
 
     def _next(self) -> str:
         """Return the next character; at the end, a lone surrogate, which equals no character."""
@@ -306,6 +335,12 @@ class _Parser:
         is_next = self._next() == character
         self.position += is_next
         return is_next
+
+    def _error(self, problem: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"the pattern {short_repr(self.pattern)} is malformed at offset {self.position}: "
+            f"{problem}"
+        )
 
     def _unsupported(self, syntax: str) -> InvalidArgumentError:
         return InvalidArgumentError(

@@ -27,9 +27,9 @@ generate x --stop '' | 2 | --stop is ['']
 generate x --bad-word '' | 2 | --bad-word is ['']
 generate x --choice a --choice '' | 2 | --choice is
 generate x --choice | 2 | --choice: expected one argument
-generate x --regex [b-a] | 2 | bad character range
+generate x --regex [b-a] | 2 | not a range
 generate x --regex 'a(?<=b)' | 2 | not supported
-generate x --regex '\P{L}\p{' | 2 | not supported
+generate x --regex '\P{L}\p{' | 2 | unknown Unicode property
 generate x --regex 'a[^\w\W]' | 2 | no text matches
 generate x --stop-regex ( | 2 | --stop-regex '(' is not a regular expression
 generate x --stop-regex '(top_k is {top_k}' | 2 | --stop-regex '(top_k is {top_k}' is not a regular

@@ -128,11 +128,11 @@ def test_what_is_no_constraint(lm, vowels):
         ({"choices": ["\udfff"]}, r"choices: '\\udfff' has a lone surrogate"),
         ({"choices": ["a"], "regex": "b"}, "contradict"),
         ({"regex": "(a?){8000}"}, r"too large, .*in place of \(x\?\)"),
-        ({"regex": "((((a?){1000}){1000}){1000}"}, r"missing \)"),
+        ({"regex": "((((a?){1000}){1000}){1000}"}, "not closed"),
         ({"regex": "(((a?){1000}){1000}){1000}x"}, "too large, with repetitions"),
         ({"regex": r"[^\s\S]"}, "no text matches"),
         ({"regex": r"(a)\1"}, r"has \\1 at offset 3, which is not supported"),
-        ({"regex": "(a"}, r"missing \)"),
+        ({"regex": "(a"}, "not closed"),
     ],
 )
 def test_bad_input(lm, options, message):
