@@ -131,7 +131,9 @@ def running(model: str) -> Iterator[str]:
         if found is None:
             raise SystemExit(f"gpt2np serve ended with code {process.wait()}")
         until = time.monotonic() + TIMEOUT
-        while not is_ready(found[1]) and time.monotonic() < until:
+        while not is_ready(found[1]):
+            if time.monotonic() > until:
+                raise SystemExit(f"gpt2np serve is not ready after {TIMEOUT} s")
             time.sleep(0.1)
         yield found[1]
     finally:

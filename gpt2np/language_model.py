@@ -73,7 +73,7 @@ class LanguageModel:
         bos_token_id: the end-of-text id that replaces an empty prompt; None if the model has no
             embedding of any end-of-text id.
         folder: the folder of the model's files; None if the model was not loaded from files.
-        draft_source: starts the drafts of speculative decoding; see `use_draft`.
+        draft_source: makes the drafters of speculative decoding; see `use_draft`.
     """
 
     def __init__(

@@ -100,7 +100,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error_reason(error)}") from error
     except MemoryError as error:
-        raise CheckpointError(f"cannot map {path} into memory: {error}") from error
+        raise CheckpointError(f"cannot map {path} into memory: {error_reason(error)}") from error
     except (SafetensorError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
     header.pop("__metadata__", None)

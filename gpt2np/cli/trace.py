@@ -21,7 +21,7 @@ from gpt2np.interp import Trace, describe_pass
 from gpt2np.interp.description import DESCRIBED_POINTS
 from gpt2np.interp.lens import RESIDUALS, LensTable, lens_table, top_k
 from gpt2np.interp.summary import PATTERNS
-from gpt2np.interp.trace import prompt_ids, trace
+from gpt2np.interp.trace import trace
 from gpt2np.language_model import LanguageModel
 from gpt2np.progress import progress_bar
 from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_token, token_rows
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     top = min(args.top, lm.model.config.vocab_size)
     with np.errstate(all="ignore"):  # NaN and infinity raise an error later
         points = DESCRIBED_POINTS if args.json else (*RESIDUALS, PATTERNS)
-        traced = trace(lm, prompt_ids(lm, prompt), points)
+        traced = trace(lm, prompt, points)
         if args.json:
             content = {"prompt": prompt, **describe_pass(lm, traced, n=top)}
             print(json.dumps(content, ensure_ascii=False), flush=True)
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 def _report(lm: LanguageModel, trace: Trace, top: int, style: Style) -> str:
     """Return the text report, as wide as the terminal."""
     width = shutil.get_terminal_size().columns
-    n_columns = min(lens_columns(width), len(trace.ids))
+    n_columns = min(_lens_columns(width), len(trace.ids))
     total = n_columns * (lm.model.config.n_layer + 1)
     with progress_bar(total, "logit lens", "position") as bar:
         lens = lens_table(lm.model, trace, top, last=n_columns, progress=bar.update)
@@ -86,7 +86,7 @@ def as_text(
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def lens_columns(width: int) -> int:
+def _lens_columns(width: int) -> int:
     """Return how many tokens of the logit lens fit into `width` columns."""
     return max(1, (width - _LABEL) // _CELL)
 
@@ -96,7 +96,7 @@ def _lens_lines(
 ) -> Iterator[str]:
     """Yield the logit lens: a line for the embedding and each block, a column for each token."""
     total = len(tokens)
-    n_columns = min(len(lens.positions), lens_columns(width))
+    n_columns = min(len(lens.positions), _lens_columns(width))
     suffix = "" if n_columns == total else f" (the last {n_columns} of {total} tokens)"
     yield style.bold(f"logit lens: next token predicted after each block{suffix}")
     heads = [_fit(token, _CELL) for token in tokens[-n_columns:]]

@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _folder(text: str) -> Path:
     """Return a path without `..`, which is no name for a new folder."""
-    return Path(os.path.normpath(text))
+    path = Path(text)
+    return path.resolve() if ".." in path.parts else path
 
 
 def _with_bar(texts: Iterable[str]) -> Iterator[str]:

@@ -114,18 +114,18 @@ def _expand(path: str) -> list[Path]:
         if not files:
             raise InvalidArgumentError(f"the folder {path} has no files to read")
         return files
-    if Path(path).is_file():
-        if kind_of(Path(path)).removesuffix(".gz") in _NO_TEXT:
-            raise InvalidArgumentError(f"{path} is no text; rows of JSON need the suffix .jsonl")
-        return [Path(path)]
-    if Path(path).exists():
-        raise InvalidArgumentError(f"{path} is not a regular file; save the content to one")
-    if not glob.has_magic(path):
-        raise InvalidArgumentError(f"{path} does not exist; give files, folders or patterns")
-    names = glob.glob(path, recursive=True)  # noqa: PTH207 (Path.glob has no absolute patterns)
+    names = [path]
+    if not Path(path).is_file():
+        if Path(path).exists():
+            raise InvalidArgumentError(f"{path} is not a regular file; save the content to one")
+        if not glob.has_magic(path):
+            raise InvalidArgumentError(f"{path} does not exist; give files, folders or patterns")
+        names = glob.glob(path, recursive=True)  # noqa: PTH207 (Path.glob has no absolute patterns)
     files = [Path(name) for name in names if Path(name).is_file()]
     if not files:
         raise InvalidArgumentError(f"no file matches the pattern {path}")
+    if no_text := [file for file in files if kind_of(file).removesuffix(".gz") in _NO_TEXT]:
+        raise InvalidArgumentError(f"{no_text[0]} is no text; rows of JSON need the suffix .jsonl")
     return files
 
 

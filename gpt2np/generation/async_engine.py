@@ -114,6 +114,11 @@ class AsyncEngine:
         self._new: deque[_Entry] = deque()
         self._thread: threading.Thread | None = None  # set while it takes entries
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine's thread runs sequences."""
+        return self._thread is not None
+
     async def run(
         self, model: GPT2, sequences: Sequence[RunningSequence], every_step: bool = True
     ) -> AsyncGenerator[list[Update], None]:

@@ -56,9 +56,7 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     ignored = [
         name
         for name, harmless in _UNSUPPORTED.items()
-        if name not in _SUPPORTED
-        and content.get(name) is not None
-        and content[name] not in harmless
+        if content.get(name) is not None and content[name] not in harmless
     ]
     eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id"), str(path)))
     options = {name: content[name] for name in _SUPPORTED if content.get(name) is not None}

@@ -57,7 +57,7 @@ class Request:
         prefix: the precomputed start of the prompt, if any.
         allowed_special: special tokens of the prompt's text that become single tokens; see
             `LanguageModel.generate`.
-        draft_source: starts the draft of each continuation; None for no draft tokens.
+        draft_source: makes the drafter of each continuation; None for no draft tokens.
         model_name: the name of the language model.
         index: the index of the continuation among all continuations of the call, from 0.
         n_healed: with token healing, how many bytes of the prompt's text the new tokens repeat.

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 
 import numpy as np
 
@@ -27,6 +29,13 @@ def new_seed() -> int:
     return int.from_bytes(os.urandom(4), "little")
 
 
+@cache
+def _numpy_random() -> ModuleType:
+    """Import numpy.random, which takes 20 ms, and which greedy decoding does not need."""
+    with held_signals(may_hang=True):  # modules in Cython swallow Ctrl-C while they are imported
+        return np.random
+
+
 class RandomGenerator:
     """The random numbers of one sequence, from `numpy.random.default_rng(seed)`.
 
@@ -40,10 +49,7 @@ class RandomGenerator:
     def number(self, index: int) -> float:
         """Return random number `index`, counted from 0."""
         if index >= len(self._numbers):
-            # The import of numpy.random takes 20 ms, and greedy decoding does not need it.
-            # Cython's modules swallow Ctrl-C while they are imported.
-            with held_signals(may_hang=True):
-                self._numbers = np.random.default_rng(self._seed).random(2 * index + 64)
+            self._numbers = _numpy_random().default_rng(self._seed).random(2 * index + 64)
         return float(self._numbers[index])
 
 

@@ -239,8 +239,8 @@ class Scheduler:
     ) -> tuple[list[RunningSequence], list[list[int]], int]:
         """Select the sequences of the next pass, with at most `n_left` tokens of prompts.
 
-        Also copies shared prefixes. Returns the sequences, the
-        next ids of each, and how many tokens of prompts are left.
+        Also copies shared prefixes. Returns the sequences, the next ids of each, and how many
+        tokens of prompts are left.
         """
         selected: list[tuple[RunningSequence, list[int]]] = []
         n_scored = _SCORED_CHUNK
@@ -248,8 +248,9 @@ class Scheduler:
             if not _copy_shared_prefix(sequence, self.running):
                 continue
             n = sequence.n_pending
-            if sequence.request.callbacks.interventions:
-                n_left = max(0, n_left - n)  # a hook must see the whole prompt
+            if sequence.request.callbacks.interventions and n > 1:
+                # A hook must see the whole prompt; one that is longer than a chunk takes it all.
+                n, n_left = (n, max(0, n_left - n)) if n_left else (0, 0)
             elif n > 1 or sequence.scores_prompt:
                 n = min(n, n_left, n_scored if sequence.scores_prompt else n)
                 n_left -= n

@@ -160,7 +160,8 @@ def _translate(model: HubId, error: Exception, *, weights: bool) -> ModelNotFoun
         message = _answer(model, answered)
     else:
         system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]
-        reason = " ".join(str([error, *system_errors][-1]).split())
+        last = [error, *system_errors][-1]
+        reason = " ".join(str(last).split()) or type(last).__name__
         problem = f"the download from {constants.ENDPOINT} failed ({reason})"
         message = _not_cached(model, weights, f"{problem}; try again; without a network,")
     return ModelNotFoundError(message)

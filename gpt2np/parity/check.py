@@ -316,11 +316,11 @@ class _PromptCheck:
         self, point: str, wrong: Mapping[str, Array], tolerances: Mapping[str, float]
     ) -> bool:
         """Return whether q, k or v of the block lacks the effect that a mistake would have."""
-        others = (point[:-1] + letter for letter in "qkv" if point.endswith(_OF_C_ATTN))
-        for other in filter(self.given.__contains__, others):
-            effect = _distance(wrong[other], self.right[other])
-            rest = _distance(wrong[other], self.given[other])
-            if effect > tolerances[other] and rest > _MAX_UNEXPLAINED_SHARE * effect:
+        projections = (point[:-1] + letter for letter in "qkv" if point.endswith(_OF_C_ATTN))
+        for name in filter(self.given.__contains__, projections):
+            effect = _distance(wrong[name], self.right[name])
+            rest = _distance(wrong[name], self.given[name])
+            if effect > tolerances[name] and rest > _MAX_UNEXPLAINED_SHARE * effect:
                 return True
         return False
 

@@ -47,9 +47,8 @@ class ModelRunner:
         """Run the new tokens of `sequences`; return the logits (R, V) of tokens `logits_indices`.
 
         The caches get the tokens' keys and values, and must have capacity for them. The arguments
-        must be valid. With `rank`, this
-        process computes only this rank's share of the pass. The logits are then in shared memory,
-        which the next pass overwrites.
+        must be valid. With `rank`, this process computes only this rank's share of the pass. The
+        logits are then in shared memory, which the next pass overwrites.
         """
         counts = list(map(len, sequences))
         with single_threaded_blas():

@@ -142,11 +142,15 @@ class ForkedWorkers(Workers):
                 connection.send_bytes(message)
 
     def failure(self, count: int) -> str:
-        for process, connection in self._workers[:count]:
-            if process.exitcode is not None:
-                with suppress(EOFError, OSError):  # killed before it could send an error's text
-                    return f"another rank's process has ended: {connection.recv()}"
-                return "another rank's process has ended"
+        for _, connection in self._workers[:count]:
+            reason = ""
+            try:
+                if not connection.poll():  # neither an error's text nor the end of the process
+                    continue
+                reason = connection.recv()
+            except (EOFError, OSError):
+                pass
+            return ": ".join(filter(None, ["another rank's process has ended", reason]))
         return ""
 
 

@@ -193,7 +193,7 @@ class Engine:
             Thread(target=bool, name="gpt2np-health").start()
         except RuntimeError as error:
             raise UnavailableError(f"the server is out of threads: {error}") from error
-        if self._submitted and time.perf_counter() - self._last_step > self.options.timeout:
+        if self._runner.is_running and time.perf_counter() - self._last_step > self.options.timeout:
             raise UnavailableError(f"the engine of {self.lm.name} is stuck; restart the server")
 
     def start(self, n_sequences: int) -> RunningRequest:
@@ -254,7 +254,7 @@ class Engine:
             Exception: the error of a sequence.
         """
         sequences, now = running.all_sequences, time.perf_counter()
-        if not self._submitted:
+        if not self._runner.is_running:
             self._last_step = now
         self._submitted |= {id(sequence): now for sequence in sequences}
         async for updates in self._runner.run(self.lm.model, sequences, every_step):

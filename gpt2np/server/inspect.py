@@ -168,6 +168,8 @@ def _saliency(lm: LanguageModel, body: SaliencyRequest, hook: Hook) -> Json:
             f"prompt has {len(body.prompt):,} tokens; saliency needs 1 to {most:,}", param="prompt"
         )
     check_ids("prompt", body.prompt, lm.model.config.vocab_size)
+    with errors_about("prompt"):
+        check_prompt_length(len(body.prompt), lm.model.config)
     check_ids("token", [body.token], lm.model.config.vocab_size)
     hooks: list[Hook] = [hook, *hooks_of(body.interventions, lm.model.config)]
     target = Target(body.token)

@@ -169,7 +169,7 @@ class _Filters(_Request):
 
     def filters(self) -> dict[str, float]:
         """Return the options of the filters that the request has."""
-        given = {name: getattr(self, name) for name in FILTERS if name not in REFUSED}
+        given = {name: getattr(self, name) for name in FILTERS if name in _Filters.model_fields}
         if self.top_k == -1:
             given["top_k"] = 0
         if self.top_p == 0:

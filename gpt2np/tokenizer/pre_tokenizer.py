@@ -23,6 +23,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
+from gpt2np.errors import TokenizerError
 from gpt2np.tokenizer.unicode16 import mask_newer_characters
 
 TYPE_CHECKING = False
@@ -75,6 +76,8 @@ def make_pre_tokenizer(pattern: str | None) -> PreTokenizer:
     """
     if pattern is None:
         return lambda text: [text] if text else []
+    if pattern not in PATTERNS.values():
+        raise TokenizerError("the pre-tokenizer's pattern is neither GPT-2's nor Qwen's")
     split_ascii = re.compile(_ASCII_GPT2_PATTERN).findall if pattern == GPT2_PATTERN else None
 
     def split(text: str) -> list[str]:

@@ -250,7 +250,10 @@ def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
     """Write a `tokenizer.json` with which `tokenizers` and `transformers` produce gpt2np's ids."""
     merges = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
     ids = {token.replace(SPACE_PLACEHOLDER, " "): n for token, n in vocabulary.ids.items()}
-    ids |= {token.content: token.id for token in vocabulary.added_tokens}
+    added = {token.content: token.id for token in vocabulary.added_tokens}
+    if twice := [name for name, n in added.items() if ids.get(name, n) != n]:
+        raise TokenizerError(f"{path} cannot hold {twice[0]!r} as a token and as an added token")
+    ids |= added
     content = {
         "version": "1.0",
         "truncation": None,

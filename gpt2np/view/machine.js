@@ -396,7 +396,7 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
         ...{ "data-head": head ?? "all", "aria-pressed": String(view.head === head) },
         "aria-label": head === null ? "All heads" : `Head ${head}`,
       });
-      if (head !== null) made.style.borderBottomColor = headColor(head);
+      if (head !== null) made.style.borderBottomColor = headColor(head, readColors().isDark);
       return made;
     };
     const all = Array.from({ length: pass.n_head }, (_, head) => headButton(head, String(head)));

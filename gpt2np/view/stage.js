@@ -24,7 +24,7 @@ const HEADS = [
     [276, 60, 74],
   ],
 ];
-export function headColor(head, isDark = false) {
+export function headColor(head, isDark) {
   const [hue, saturation, lightness] = HEADS[head % HEADS.length];
   return `hsl(${hue} ${saturation}% ${lightness + (isDark ? (75 - lightness) * 0.8 : 0)}%)`;
 }

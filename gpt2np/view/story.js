@@ -121,7 +121,7 @@ const keyOf = ({ id, logprob, isGiven, isChanged, text, isLast }) =>
 
 const allOn = element("button", { type: "button" }, "All parts on");
 
-const offNames = () => [...state.off].map(partName).join(", ");
+const offNames = (off = state.off) => [...off].map(partName).join(", ");
 
 export function renderStory() {
   const isShown = isTreeOfPrompt() && Boolean(state.tree);
@@ -275,9 +275,8 @@ function readAhead(chunks) {
 
 /** Add a token to the text that is shown. */
 function writeToken(token, draw) {
-  state.current = state.tree.add(state.current, {
-    ...{ ...token, off: offKey(), draw: [draw.seed, draw.n_drawn] },
-  });
+  const drawn = { ...token, off: offKey(), draw: [draw.seed, draw.n_drawn] };
+  state.current = state.tree.add(state.current, drawn);
   state.pinned = allIds().length - 1;
   renderStory();
 }
@@ -300,7 +299,7 @@ async function playTokens(ahead, seed, signal, isQuick) {
       const onEnd = () => !signal.aborted && writeToken(token, draw);
       if (signal.aborted) return i;
       const first = { isGuided: guides && i === 0, waits };
-      const played = machine.play({ ...{ seconds, onEnd }, ...first });
+      const played = machine.play({ seconds, onEnd, ...first });
       if (first.isGuided || waits) find(".forth").focus({ preventScroll: true });
       isGuided = await played;
       if (i === 0 && !signal.aborted) guides = false;
@@ -382,7 +381,7 @@ export async function stop() {
 const seedAt = (depth) => (readSettings().seed + depth) % 2 ** 32;
 
 /** Write on after a node, or from the prompt. */
-export async function writeOn(node = null) {
+async function writeOn(node = null) {
   if (state.running || !(await usePrompt())) return;
   const start = node ?? ($("prompt").hidden ? state.current : state.tree.root);
   const depth = pathTo(start).length;
@@ -424,7 +423,7 @@ export async function writeAgain() {
     state.off = new Set();
     if (state.current === start) {
       const first = write(start, count, seed, true);
-      setStatus(`Off: ${[...off].map(partName).join(", ")}. First the text with all parts…`);
+      setStatus(`Off: ${offNames(off)}. First the text with all parts…`);
       await first;
     }
     state.intact = state.current;

@@ -81,8 +81,9 @@ class TestFindFiles:
     @pytest.mark.parametrize("name", ["x.npz", "x.json", "x.NDJSON.gz"])
     def test_files_that_are_no_text_are_refused(self, tmp_path, name):
         (tmp_path / name).write_text("text")
-        with pytest.raises(InvalidArgumentError, match="is no text; rows of JSON need"):
-            find_files([tmp_path / name])
+        for path in (name, "*"):
+            with pytest.raises(InvalidArgumentError, match="is no text; rows of JSON need"):
+                find_files([tmp_path / path])
 
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
     def test_a_pipe_is_refused(self, tmp_path):

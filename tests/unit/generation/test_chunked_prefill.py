@@ -7,6 +7,7 @@ import pytest
 from helpers.equal_results import assert_equal_results
 
 from gpt2np.generation.scheduler import Scheduler
+from gpt2np.interp import zero_head
 
 STORY = "Once upon a time there was a king who had three sons and a golden fox in his garden. "
 
@@ -105,3 +106,25 @@ def test_slow_masks_take_turns_and_change_no_text(lm):
         assert len(quick.ids) > n_ids or quick.finish_reason
     for i, sequence in enumerate(slow):
         assert sequence.ids == lm.generate("The fox", seed=i, **options).ids
+
+
+def test_prompts_with_interventions_are_computed_one_in_each_step(lm, monkeypatch):
+    """A hook must see a whole prompt, however long; the others wait, so that streams go on."""
+    options = {"interventions": zero_head(0, 0), "max_new_tokens": 3, "ignore_eos": True}
+    prompts = [STORY * n for n in (4, 3, 5)]
+    streams = [lm.stream(prompt, seed=1, **options) for prompt in prompts]
+    scheduler, sizes, forward = Scheduler(lm.model, prefill_chunk=64), [], lm.model.forward
+
+    def record(sequences, *args, **kwargs):
+        sizes.extend(map(len, sequences))
+        return forward(sequences, *args, **kwargs)
+
+    monkeypatch.setattr(lm.model, "forward", record)
+    for stream in streams:
+        scheduler.add(stream.sequence)
+    while scheduler.busy:
+        sizes.clear()
+        scheduler.step()
+        assert sum(size > 1 for size in sizes) <= 1
+    for stream, prompt in zip(streams, prompts, strict=True):
+        assert stream.sequence.ids == lm.generate(prompt, seed=1, **options).ids
