@@ -9,7 +9,7 @@ from contextlib import aclosing
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.request import Request
-from gpt2np.generation.scheduler import Scheduler, drive
+from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import RunningSequence, start_sequences
 from gpt2np.model import GPT2
 
@@ -30,16 +30,20 @@ class _Steps:
         self.is_running = False
         # Keep the KV cache of a single text, because a chat reuses it for the next answer.
         self._scheduler = Scheduler(model, free_caches=len(sequences) > 1)
+        self._sequences = [*sequences]
         for sequence in sequences:  # now, so that `give_up` finds it before the first step
             self._scheduler.add(sequence)
-        self._steps = drive(self._scheduler, ())
 
     def run(self) -> None:
-        """Run one step."""
+        """Run one step; an exception ends all sequences."""
         with self.lock:
             self.is_running = True
             try:
-                next(self._steps, None)
+                self._scheduler.step()
+            except BaseException as error:
+                for sequence in self._sequences:  # also one that Ctrl-C caught between two queues
+                    sequence.interrupt(error)
+                raise
             finally:
                 self.is_running = False
 
@@ -47,6 +51,7 @@ class _Steps:
         """Leave a sequence to another scheduler."""
         with self.lock:
             self._scheduler.remove(sequence)
+            self._sequences = [other for other in self._sequences if other is not sequence]
 
 
 class TextStream(Iterator[str]):

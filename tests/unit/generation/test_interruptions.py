@@ -224,3 +224,17 @@ print(module in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_ctrl_c_between_two_queues_ends_the_text(lm, monkeypatch):
+    """The sequence is in no queue of the scheduler then; reading on must not wait for it."""
+    stream = lm.stream("The fox", max_new_tokens=5, seed=1)
+
+    def admit(scheduler):
+        scheduler.waiting.popleft()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Scheduler, "_admit", admit)
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    assert next(stream, None) is None and stream.completion.finish_reason == "cancelled"
