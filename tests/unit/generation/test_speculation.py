@@ -1,14 +1,10 @@
 """Speculative decoding changes the speed, not the result."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from helpers.near_ties import assert_fell_otherwise, watch
 from helpers.random_models import random_model
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError, LanguageModel, Tokenizer
-from gpt2np.generation.complete import run_groups
 from gpt2np.generation.drafts import ModelDrafter, NgramDrafter, best_length
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
 from gpt2np.generation.request import Request
@@ -80,45 +76,8 @@ def check_same(lm, prompt, **options):
     return result
 
 
-def story_prompts(data, lm, number):
-    stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
-    words = [story.split()[50 * part :] for story in stories[60:100] for part in range(4)]
-    return [" ".join(story[: 5 + 3 * (i % 9)]) for i, story in enumerate(words[:number])]
-
-
 def same(a, b):
     return (a.ids, a.text, a.finish_reason) == (b.ids, b.text, b.finish_reason)
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("number", [4, pytest.param(100, marks=pytest.mark.slow)])
-def test_prompts_in_a_batch(lm, early_exit, bundled, data, number, setting, show):
-    prompts, options = story_prompts(data, lm, number), SETTINGS[setting] | {"max_new_tokens": 12}
-    plain = lm.generate_batch(prompts, **options)
-    lm.use_draft(bundled / "ngram_draft.safetensors")
-    looked_up = lm.generate_batch(prompts, **options)
-    lm.use_draft(early_exit)
-    drafted = lm.generate_batch(prompts, **options)
-    assert len(plain) == number
-    ways = zip(plain, looked_up, drafted, strict=True)
-    flipped = sum(flips(lm, options, result) for result in ways)
-    suffix = f" but {flipped} near-ties" * (flipped > 0)
-    show(
-        "speculation",
-        f"{setting}: {len(plain)} prompts, same with n-grams and with a draft model{suffix}",
-    )
-
-
-def flips(lm, options, completions):
-    """Count completions that differ from a run alone; only near-ties may differ."""
-    prompt, seed = completions[0].prompt, completions[0].seed
-    alone = lm.stream(prompt, **options | {"seed": seed})
-    gaps = watch(alone.sequence)
-    list(alone)
-    differing = [result for result in completions if not same(result, alone.completion)]
-    for result in differing:
-        assert_fell_otherwise(result.ids, alone.sequence.ids, gaps)
-    return len(differing)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -391,25 +350,6 @@ class TestDraftModel:
         lm.use_draft(LanguageModel(random_model(**shape), lm.tokenizer, name="random"))
         check_same(lm, "The king and the king and the", seed=1, max_new_tokens=30)
 
-    @pytest.mark.parametrize(
-        "further",
-        [
-            {},
-            {"regex": "[a-z ]+"},
-            {"choices": [" a king", " a queen"]},
-            {"logit_bias": {4100: -5}},
-            {"logit_bias": {4100: 20}},
-            {"repetition_penalty": 1.2},
-            {"bad_words_ids": [[4150], [11]]},
-        ],
-    )
-    def test_fewer_rows_than_the_model(self, lm, early_exit, further):
-        """Options and prompts may name ids that only the model has."""
-        padded = with_rows(lm, 4160)
-        padded.use_draft(early_exit)
-        for prompt in (lm.tokenizer.encode("one two one two one two"), [5, 4120, 6, 4120, 6] * 3):
-            check_same(padded, prompt, seed=1, max_new_tokens=10, **further)
-
     @pytest.mark.parametrize("context", [1, 8, 16, pytest.param(20, marks=pytest.mark.slow)])
     def test_a_short_context(self, lm, context, monkeypatch):
         """A draft is never longer than the draft model's context allows."""
@@ -448,31 +388,6 @@ class TestDraftModel:
         with_draft = LanguageModel.load(bundled, draft=bundled)
         assert isinstance(with_draft.stream("The").sequence.drafter, ModelDrafter)
         check_same(with_draft, "The", seed=3, max_new_tokens=20)
-
-
-def with_rows(lm, rows):
-    """The same model with embedding rows that no token has, as in padded checkpoints."""
-    config = replace(lm.model.config, vocab_size=rows)
-    table = lm.model.weights["wte.weight"]
-    padded = np.zeros((rows, config.n_embd), np.float32)
-    padded[: len(table)] = table
-    weights = {**lm.model.weights, "wte.weight": padded}
-    model = GPT2(config, weights)
-    return LanguageModel(model, lm.tokenizer, name="padded", eos_token_ids=lm.eos_token_ids)
-
-
-def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
-    prompts, options = (
-        ["one two one two one", "The king", "a b c a b", "It"],
-        {"max_new_tokens": 20},
-    )
-    plain = [lm.generate(prompt, seed=i, **options) for i, prompt in enumerate(prompts)]
-    streams = []
-    for i, draft in enumerate([early_exit.model, None, cut(lm, 1).model, early_exit.model]):
-        lm.draft_source.draft = draft
-        streams.append(lm.stream(prompts[i], seed=i, **options))
-    list(run_groups(lm.model, [[stream.sequence for stream in streams]]))
-    assert all(same(s.completion, p) for s, p in zip(streams, plain, strict=True))
 
 
 def test_a_batch_without_rows_for_a_draft_model(lm, early_exit):
