@@ -1,9 +1,7 @@
 """Constraints that finish: every text matches within `max_new_tokens`, or there is an error."""
 
 import asyncio
-import math
 import random
-from collections import Counter
 from itertools import product
 
 import numpy as np
@@ -175,41 +173,3 @@ def test_special_stop_id_is_allowed_where_the_text_matches(lm):
     [(_, special), *_] = lm.tokenizer.special_tokens.items()
     options = {"regex": "a{1,40}", "stop_token_ids": [special], "logit_bias": {special: 99}}
     assert lm.generate("It was", seed=1, **options).text == "a"
-
-
-@pytest.mark.slow
-def test_texts_are_distributed_as_by_rejection_sampling(lm):
-    """Each token is drawn until it is allowed; chi-square at a budget that does not bind."""
-    pattern, prompt, n = r"(?: [a-z]+){1,6}[ .,!?\n]", "It was", 400
-    ample = {"regex": pattern, "max_new_tokens": 64}
-    observed = Counter(lm.generate(prompt, seed=seed, **ample).text[:2] for seed in range(n))
-    rng = np.random.default_rng(0)
-    mask = text_constraint(lm.tokenizer, 4096, lm.eos_token_ids, regex=pattern)
-    cached = {}
-
-    def draw(ids, state):
-        key = tuple(ids)
-        if key not in cached:
-            logits = np.asarray(lm.model.forward([lm.encode_prompt(prompt) + ids]))[-1]
-            p = np.exp((logits - logits.max()) / 0.8).astype(float)
-            cached[key] = np.cumsum(p / p.sum())
-        allowed = state.allowed()
-        while True:
-            token_ids = np.searchsorted(cached[key], rng.random(64))
-            if len(accepted := token_ids[allowed[token_ids]]):
-                return int(accepted[0])
-
-    expected = Counter()
-    for _ in range(n):
-        ids, state = [], mask
-        while not state.complete:
-            token_id = draw(ids, state)
-            if token_id in lm.eos_token_ids:
-                break
-            ids.append(token_id)
-            state = state.advance(token_id)
-        expected[lm.tokenizer.decode(ids)[:2]] += 1
-    texts = {*observed, *expected}
-    chi = sum((observed[t] - expected[t]) ** 2 / (observed[t] + expected[t]) for t in texts)
-    freedom = len(texts) - 1
-    assert chi < freedom + 4 * math.sqrt(2 * freedom)

@@ -96,31 +96,6 @@ def test_the_same_bytes_match_and_can_lead_to_a_match_as_with_regex(pattern, str
         assert matches(automaton, state) == whole, (pattern, data)
 
 
-def walked(automaton, rng, longest):
-    """Return random bytes that the automaton accepts, at most `longest`, and the last state."""
-    state, data = automaton.start, b""
-    while len(data) < longest:
-        following = [b for b in range(256) if automaton.after(state, bytes([b])) != DEAD]
-        if not following or (matches(automaton, state) and rng.random() < 0.3):
-            break
-        data += bytes([rng.choice(following)])
-        state = automaton.after(state, data[-1:])
-    return state, data
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(PATTERNS, st.integers(0, 9))
-def test_what_it_lets_through_matches_or_can_lead_to_a_match(pattern, seed):
-    automaton = ByteAutomaton.of(parse(pattern))
-    if automaton.start == DEAD:
-        return
-    state, data = walked(automaton, random.Random(seed), 20)
-    if matches(automaton, state):
-        assert regex.fullmatch(pattern, data.decode())
-    if len(data) < 20:
-        assert matches(automaton, state)  # every live state can reach a match
-
-
 @pytest.mark.parametrize("escape", [r"\w", r"\W", r"\d", r"\s", r"\p{Lu}", r"\P{Han}", "."])
 def test_every_character_of_unicode(escape):
     automaton = ByteAutomaton.of(parse(escape))

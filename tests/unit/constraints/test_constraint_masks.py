@@ -64,45 +64,6 @@ def test_masks_equal_trying_every_token(tokens, pattern, texts):
         assert mask[END] == matches
 
 
-PATTERNS = [
-    r"[A-Z][a-z]{2,8}(?: [a-z]{1,7}){2,5}[.!?]",
-    r"\d{4}-(?:0[1-9]|1[0-2])-[0-3]\d",
-    r"[é漢😀ß]{5,9}",
-    r"[一-龥]{3,6}。",
-    r"(?:[😀-😎] ?){4}",
-    r"\{(?:\"[a-z]+\": (?:true|false|\[\d{0,3}\])(?:, )?){1,3}\}",
-    r"(?:ab?)*c{2,}",
-    r".{3,12}",
-]
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_texts_that_follow_the_masks_match(tokens, pattern):
-    rng = random.Random(pattern)
-    start = constraint(tokens, regex=pattern)
-    split = 0
-    for _ in range(3):
-        state, data = start, b""
-        while not state.complete:
-            allowed = np.flatnonzero(state.allowed())
-            chosen = int(rng.choice(allowed))
-            if END in allowed and (chosen == END or len(data) > 30):
-                break
-            split += not _is_text(tokens[chosen])
-            data += tokens[chosen]
-            state = state.advance(chosen)
-        assert regex.fullmatch(pattern, data.decode()), data
-    if "漢" in pattern:
-        assert split > 5  # characters were split over several tokens
-
-
-def _is_text(data):
-    try:
-        return bool(data.decode())
-    except UnicodeDecodeError:
-        return False
-
-
 def test_choices(tokens):
     texts = (" yes", " no", " nothing", " 漢字")
     start = constraint(tokens, choices=texts)
