@@ -1,11 +1,11 @@
-"""The activation functions against torch, in both dtypes, and where they are hard."""
+"""Activation functions and softmax against torch, in both dtypes, and where they are hard."""
 
 import numpy as np
 import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from gpt2np.model.ops import ACTIVATIONS
+from gpt2np.model.ops import ACTIVATIONS, softmax
 
 X = np.concatenate([np.linspace(-40, 40, 40_001), [0.0, -0.0, 1e-30, -1e-30, -1e4, 1e4]])
 
@@ -48,3 +48,12 @@ def test_leaves_its_argument_as_it_was(name):
     x = np.array([-1.0, 2.0])
     ACTIVATIONS[name](x)
     assert x.tolist() == [-1.0, 2.0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_softmax(dtype):
+    x = np.random.default_rng(0).normal(0, 30, (5, 60)).astype(dtype)
+    expected = torch.softmax(torch.tensor(x), -1).numpy()
+    assert softmax(x).dtype == dtype
+    np.testing.assert_allclose(softmax(x), expected, rtol=1e-5, atol=1e-15)
+    np.testing.assert_array_equal(softmax(np.array([1e4, -np.inf, 1e4], dtype)), [0.5, 0, 0.5])

@@ -15,38 +15,15 @@ def ids():
     return np.random.default_rng(3).integers(0, 211, 48)
 
 
-@pytest.fixture(scope="module")
-def bundled_model(bundled):
-    return GPT2.from_folder(bundled)
-
-
 class TestCache:
-    @pytest.mark.parametrize("texts", [4, pytest.param(25, marks=pytest.mark.slow)])
-    def test_any_split_gives_the_logits_of_one_pass(self, bundled_model, show, texts):
-        rng = np.random.default_rng(0)
-        largest = 0.0
-        for _ in range(texts):
-            ids = rng.integers(0, bundled_model.config.vocab_size, 300)
-            cuts = np.sort(rng.choice(np.arange(1, 300), rng.integers(1, 12), replace=False))
-            caches = [bundled_model.new_cache()]
-            parts = [bundled_model.forward([part], caches) for part in np.split(ids, cuts)]
-            difference = np.concatenate(parts) - bundled_model.forward([ids])
-            largest = max(largest, np.abs(difference).max())
-        title = "KV cache: largest |difference| between random parts and one pass"
-        show(title, f"{texts} texts of 300 tokens in 2 to 12 parts, bundled model: {largest:.2e}")
-        assert largest < 1e-4
-
     def test_one_token_at_a_time(self, model, tiny, ids):
         caches = [model.new_cache()]
         rows = [model.forward([[i]], caches)[0] for i in ids]
         np.testing.assert_allclose(np.stack(rows), reference_logits(tiny[1], ids), atol=1e-4)
 
-    def test_truncated_cache_is_as_if_the_rest_had_never_been(self, model, ids):
+    def test_truncating_to_more_tokens_than_cached_is_an_error(self, model, ids):
         cache = model.new_cache()
-        model.forward([ids[:30]], [cache])
-        cache.truncate(11)
-        again = model.forward([ids[11:20]], [cache])
-        np.testing.assert_allclose(again, model.forward([ids[:20]])[11:], atol=1e-5)
+        model.forward([ids[:20]], [cache])
         with pytest.raises(InvalidArgumentError, match="a cache of 20 tokens can be truncated"):
             cache.truncate(21)
 
@@ -73,15 +50,6 @@ class TestPacking:
         packed = model.forward(sequences)
         alone = np.concatenate([model.forward([sequence]) for sequence in sequences])
         np.testing.assert_allclose(packed, alone, atol=1e-5)
-
-    def test_sequences_join_and_leave_with_their_caches(self, model, ids):
-        a, b, c = (model.new_cache() for _ in range(3))
-        model.forward([ids[:5], ids[:9]], [a, b])
-        model.forward([ids[9:10], ids[20:30]], [b, c])
-        logits = model.forward([ids[30:33], ids[10:11], ids[5:8]], [c, b, a])
-        np.testing.assert_allclose(logits[:3], model.forward([ids[20:33]])[10:], atol=1e-5)
-        np.testing.assert_allclose(logits[3:4], model.forward([ids[:11]])[10:], atol=1e-5)
-        np.testing.assert_allclose(logits[4:], model.forward([ids[:8]])[5:], atol=1e-5)
 
     def test_rows_are_those_asked_for(self, model, ids):
         sequences = [ids[:7], ids[7:8], ids[8:40]]
@@ -129,35 +97,9 @@ class TestProbe:
         words = set(re.findall(r"[a-z_.12]+", documented))
         assert kinds <= words, f"{kinds - words} not in the module's docstring"
 
-    def test_looking_changes_nothing(self, model, ids):
-        for rows in (None, [len(ids) - 1]):
-            seen = model.forward([ids], logits_indices=rows, hook=lambda name, array: array)
-            np.testing.assert_allclose(seen, model.forward([ids], logits_indices=rows), atol=1e-5)
-
-    def test_what_a_probe_returns_takes_the_place(self, model, ids):
-        def ablate(name, array):
-            return array * 0 if name.endswith(("attn.out", "mlp.out")) else array
-
-        kept = {}
-
-        def keep(name, array):
-            kept[name] = array
-            return array
-
-        logits = model.forward([ids], hook=lambda n, a: keep(n, ablate(n, a)))
-        np.testing.assert_array_equal(kept["blocks.2.resid"], kept["embed"])
-        assert np.abs(logits - model.forward([ids])).max() > 0.1
-
     def test_a_probe_can_not_change_the_dtype(self, model, ids):
         logits = model.forward([ids], hook=lambda name, array: array.astype(np.float64))
         assert logits.dtype == np.float32
-
-    def test_patterns_are_causal_and_sum_to_one(self, model, ids):
-        patterns = []
-        model.forward([ids], hook=lambda n, a: patterns.append(a) or a if "pattern" in n else a)
-        for pattern in patterns:
-            np.testing.assert_allclose(pattern.sum(-1), 1, atol=1e-6)
-            assert not np.triu(pattern, 1).any()
 
 
 class TestBounds:
@@ -200,8 +142,3 @@ class TestBounds:
         cache = model.new_cache()
         with pytest.raises(InvalidArgumentError, match="all different"):
             model.forward([[1], [2]], [cache, cache])
-
-    def test_positions_differ(self, model):
-        """The same token at two places gives two results: position embeddings are in use."""
-        logits = model.forward([[7, 7, 7]])
-        assert np.abs(logits[0] - logits[2]).max() > 0.01
