@@ -15,9 +15,9 @@ from helpers.parts import saves
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt2np import GPT2NPError, InvalidArgumentError, Tokenizer
+from gpt2np import InvalidArgumentError, Tokenizer
 from gpt2np.data import resumable
-from gpt2np.data.corpus import UnreadableFileError, find_files
+from gpt2np.data.corpus import find_files
 from gpt2np.data.resumable import JobCallbacks, partial_folder
 from gpt2np.data.workers import map_in_order
 from gpt2np.tokenizer import dataset
@@ -238,13 +238,6 @@ class TestResuming:
         told = self.resumes_to_the_whole(inputs, tmp_path, tokenizer, force=True)
         assert told == [[f"{file} has changed"]]
 
-    def test_files_at_the_end_may_be_added_and_errors_skipped(self, corpus, tmp_path, tokenizer):
-        done = self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
-        write(corpus / "z.txt", "one more")
-        write(corpus / "zz.txt", b"\xff")
-        found = self.resumes_to_the_whole(corpus, tmp_path, tokenizer, skip_errors=True)
-        assert found == [done]
-
     @pytest.mark.parametrize(
         ("change", "told"),
         [
@@ -272,24 +265,6 @@ class TestResuming:
             _, steps = self.resume(corpus, tmp_path / "x.bin", tokenizer, skip_errors=True)
             assert steps == fewer_steps + 1 - after and same(tmp_path / "x.bin", whole)
             (tmp_path / "x.bin").unlink()
-
-    def test_after_a_damaged_file_was_repaired(self, corpus, tmp_path, tokenizer):
-        bad = write(corpus / "bad.txt", b"many good words " * 50 + b"\xff")
-        with pytest.raises(UnreadableFileError):
-            encode(corpus, tmp_path / "x.bin", tokenizer)
-        write(bad, b"few words")
-        assert self.resumes_to_the_whole(corpus, tmp_path, tokenizer) != []
-
-    def test_a_file_that_vanishes_during_the_run(self, corpus, tmp_path, tokenizer):
-        def progress(done, n_tokens):
-            (corpus / "a.txt").unlink(missing_ok=True)
-
-        out = tmp_path / "x.bin"
-        with pytest.raises(GPT2NPError, match=r"a\.txt has changed while it was read"):
-            encode(corpus, out, tokenizer, JobCallbacks(on_progress=progress))
-        with pytest.raises(InvalidArgumentError, match=r"b\.txt.* has changed; undo"):
-            encode(corpus, out, tokenizer)
-        self.resumes_to_the_whole(corpus, tmp_path, tokenizer, force=True)
 
     def test_a_linked_output_is_written_through(self, corpus, tmp_path, tokenizer):
         (tmp_path / "disk").mkdir()
@@ -336,11 +311,6 @@ class TestErrors:
             with pytest.raises(InvalidArgumentError, match=told):
                 encode(inputs, path, its_tokenizer)
         assert names_in(tmp_path) == ["a.txt", "bad.txt"]
-
-    def test_options(self):
-        for name in ("combine", "processes"):
-            with pytest.raises(InvalidArgumentError, match=f"{name} is 0"):
-                DatasetOptions(**{name: 0})
 
     def test_the_output_is_no_input(self, corpus, tokenizer, expected):
         out = corpus / "e2.bin"

@@ -4,7 +4,6 @@ Contradicting files, and special tokens without an id, are refused: `transformer
 """
 
 import json
-import re
 import shutil
 
 import pytest
@@ -13,6 +12,7 @@ from gpt2np import Tokenizer, TokenizerError
 from gpt2np.tokenizer.pre_tokenizer import QWEN2_PATTERN
 
 EOT = "<|endoftext|>"
+SIZE = 1000  # of the vocabulary: GPT-2's first tokens and <|endoftext|>
 TEXT = f"a {EOT} b [PAD] <s>c</s> X1 \n[MASK]\u3000, YX1Z<|im_end|> hello\n [PAD][PAD] ."
 CONFIG = {"model_type": "gpt2"}
 GENERAL = {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -28,7 +28,7 @@ def typed(content, **flags):
     return {"__type": "AddedToken"} | token(content, **flags)
 
 
-def declared(*tokens, first=50257):
+def declared(*tokens, first=SIZE):
     return {str(number): each for number, each in enumerate(tokens, first)}
 
 
@@ -54,14 +54,13 @@ ROLES = roles("pad", value="[PAD]")
 PLAIN_X1 = token("X1", special=False, normalized=True, single_word=True)
 IM_END = token("<|im_end|>", special=False)
 
-# What is beside vocab.json and merges.txt, each as some version of transformers wrote it. Ids from
-# 50256 on are those after GPT-2's tokens; `lower_ids` replaces them.
+# What is beside vocab.json and merges.txt, each as some version of transformers wrote it.
 TWO_FILES = {
     "nothing": {},
     "openai-community/gpt2": beside({"model_max_length": 1024}),
     "2: null added": beside(None, {}, {}),
     "2: roles without ids": beside(None, ROLES | {"additional_special_tokens": ["X1", "<s>"]}),
-    "2: added": beside(None, ROLES, {"[PAD]": 50257}),
+    "2: added": beside(None, ROLES, {"[PAD]": SIZE}),
     "3: every role elsewhere": beside(
         None, roles("bos", "eos", "unk") | {"pad_token": token("[PAD]", normalized=True)}
     ),
@@ -71,13 +70,13 @@ TWO_FILES = {
     ),
     "4: no tokens in front": beside(GPT2 | {"add_bos_token": False, "add_prefix_space": False}),
     "4: declared": beside(
-        GPT2 | ROLES | {"added_tokens_decoder": declared(END, PAD, PLAIN_X1, first=50256)},
+        GPT2 | ROLES | {"added_tokens_decoder": declared(END, PAD, PLAIN_X1, first=SIZE - 1)},
         ROLES | roles("eos"),
-        {"X1": 50258, "[PAD]": 50257, "other": 9},
+        {"X1": SIZE + 1, "[PAD]": SIZE, "other": 9},
     ),
     "4: declared, and not in order": beside(
         {
-            "added_tokens_decoder": declared(PAD, first=50258)
+            "added_tokens_decoder": declared(PAD, first=SIZE + 1)
             | declared(token("X1", special=True, single_word=True))
         }
     ),
@@ -136,31 +135,15 @@ def assert_equal(folder, text=TEXT):
     return ours
 
 
-def lower_ids(files, size):
-    """Replace the ids from 50256 on by those from `size` - 1 on."""
-    text = re.sub(
-        r"\b502\d\d\b", lambda match: str(int(match[0]) - 50257 + size), json.dumps(files)
-    )
-    return json.loads(text)
-
-
-@pytest.fixture(scope="module", params=[1000, pytest.param(50257, marks=pytest.mark.slow)])
-def size(request):
-    """The number of tokens: GPT-2's first ones and <|endoftext|> (`-m slow`: all of GPT-2's)."""
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def first_tokens(gpt2_vocabulary, size, tmp_path_factory):
-    """A folder with vocab.json and merges.txt of `size` tokens."""
-    if size == 50257:
-        return gpt2_vocabulary  # whose checksum Tokenizer.load knows
+def first_tokens(gpt2_vocabulary, tmp_path_factory):
+    """A folder with vocab.json and merges.txt of GPT-2's first tokens and <|endoftext|>."""
     folder = tmp_path_factory.mktemp("first_tokens")
     vocab = json.loads((gpt2_vocabulary / "vocab.json").read_text(encoding="utf-8"))
-    tokens = [*sorted(vocab, key=vocab.get)[: size - 1], EOT]
+    tokens = [*sorted(vocab, key=vocab.get)[: SIZE - 1], EOT]
     write(folder, {"vocab": {token: number for number, token in enumerate(tokens)}})
     lines = (gpt2_vocabulary / "merges.txt").read_text(encoding="utf-8").splitlines()
-    merges = "\n".join(lines[: 1 + size - 257])  # after a comment
+    merges = "\n".join(lines[: 1 + SIZE - 257])  # after a comment
     (folder / "merges.txt").write_text(merges, encoding="utf-8")
     return folder
 
@@ -171,12 +154,6 @@ def two_files(first_tokens, tmp_path):
     return copy_two_files(first_tokens, tmp_path)
 
 
-@pytest.fixture
-def gpt2_files(gpt2_vocabulary, tmp_path):
-    """A folder with GPT-2's two files."""
-    return copy_two_files(gpt2_vocabulary, tmp_path)
-
-
 def copy_two_files(source, folder):
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(source / name, folder)
@@ -185,8 +162,8 @@ def copy_two_files(source, folder):
 
 
 @pytest.mark.parametrize("kind", TWO_FILES)
-def test_vocab_and_merges(kind, two_files, size):
-    write(two_files, lower_ids(TWO_FILES[kind], size))
+def test_vocab_and_merges(kind, two_files):
+    write(two_files, TWO_FILES[kind])
     if message := TWO_FILES_REFUSED.get(kind):
         with pytest.raises(TokenizerError, match=message):
             Tokenizer.load(two_files)
@@ -232,11 +209,15 @@ ONE_FILE = {
         {},
         {"added_tokens_decoder": declared(token("[PAD]", special=False))},
     ),
-    "declared without one": ([END, PAD], {}, {"added_tokens_decoder": declared(END, first=50256)}),
+    "declared without one": (
+        [END, PAD],
+        {},
+        {"added_tokens_decoder": declared(END, first=SIZE - 1)},
+    ),
     "declared with one more": (
         [END, PAD],
         {},
-        {"added_tokens_decoder": declared(END, PAD, token("X1", special=True), first=50256)},
+        {"added_tokens_decoder": declared(END, PAD, token("X1", special=True), first=SIZE - 1)},
     ),
     "a space in front": ([END], {"pre_tokenizer": SPACED}, {}),
     "a space in front, says the config": ([END], {}, {"add_prefix_space": True}),
@@ -260,8 +241,8 @@ GPT2_REFUSED = {"nothing in it": "has no id"}
 
 @pytest.mark.parametrize("kind", ONE_FILE)
 @pytest.mark.parametrize("class_name", ["GPT2TokenizerFast", "PreTrainedTokenizerFast", None])
-def test_tokenizer_json(kind, class_name, small_json, size, tmp_path):
-    added, changes, config = lower_ids(ONE_FILE[kind], size)
+def test_tokenizer_json(kind, class_name, small_json, tmp_path):
+    added, changes, config = ONE_FILE[kind]
     content = tokenizer_json(small_json, *added, **changes)
     name = {"tokenizer_class": class_name} if class_name else {}
     write(tmp_path, {"tokenizer": content, "tokenizer_config": config | name, "config": CONFIG})
@@ -274,12 +255,12 @@ def test_tokenizer_json(kind, class_name, small_json, size, tmp_path):
 
 
 @pytest.mark.parametrize("config", [GPT2, GENERAL, {}])
-def test_added_tokens_json_beside_tokenizer_json(config, small_json, size, tmp_path):
+def test_added_tokens_json_beside_tokenizer_json(config, small_json, tmp_path):
     x1 = token("X1", normalized=True, special=False)
     files = {
         "tokenizer": tokenizer_json(small_json, END, PAD, x1),
         "tokenizer_config": config,
-        "added_tokens": {EOT: size - 1, "[PAD]": size, "X1": size + 1},
+        "added_tokens": {EOT: SIZE - 1, "[PAD]": SIZE, "X1": SIZE + 1},
         "special_tokens_map": {"pad_token": "[PAD]"},
         "config": CONFIG,
     }
@@ -346,8 +327,8 @@ def test_new_token_for_which_no_id_is_free_is_refused(more, names, message, own_
 
 
 @pytest.mark.parametrize("kind", ["2: roles without ids", "4: declared"])
-def test_saved_and_read_again_by_both(kind, two_files, size, tmp_path):
-    write(two_files, lower_ids(TWO_FILES[kind], size))
+def test_saved_and_read_again_by_both(kind, two_files, tmp_path):
+    write(two_files, TWO_FILES[kind])
     before = Tokenizer.load(two_files)
     saved = tmp_path / "saved"
     saved.mkdir()
@@ -377,11 +358,11 @@ REFUSED = {
         ({"extra_special_tokens": [None]}, "extra_special_tokens must be a token"),
         ({DECODER: [PAD]}, "added_tokens_decoder must be an obj"),
         ({DECODER: {"x": PAD}}, "no id and token in 'x'"),
-        ({DECODER: {"50257": "[PAD]"}}, "no id and token"),
+        ({DECODER: {f"{SIZE}": "[PAD]"}}, "no id and token"),
         ({DECODER: {"9" * 5000: PAD}}, "no id and token"),
         ({DECODER: declared(PAD, first=50300)}, "id 50300, but"),
         ({DECODER: declared(PAD, PAD)}, "two ids"),
-        ({DECODER: declared(END)}, "id 50257, but .* it 50256"),
+        ({DECODER: declared(END)}, f"id {SIZE}, but .* it {SIZE - 1}"),
         ({DECODER: declared(token(""))}, "a token is empty"),
         ([1], "expected a JSON object"),
         (b"{", "not JSON"),
@@ -395,7 +376,7 @@ REFUSED = {
         ([], "expected a JSON object"),
     ],
     "added_tokens": [
-        ({"[PAD]": 50257}, "has ids without flags, .*; save the tokenizer with transformers 5"),
+        ({"[PAD]": SIZE}, "has ids without flags, .*; save the tokenizer with transformers 5"),
         (b"", "not JSON"),
     ],
 }
@@ -404,11 +385,11 @@ REFUSED = {
 @pytest.mark.parametrize(
     ("name", "content", "message"), [(name, *row) for name in REFUSED for row in REFUSED[name]]
 )
-def test_refused_in_one_line(name, content, message, gpt2_files):
+def test_refused_in_one_line(name, content, message, two_files):
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-    (gpt2_files / f"{name}.json").write_bytes(raw)
+    (two_files / f"{name}.json").write_bytes(raw)
     with pytest.raises(TokenizerError, match=message) as caught:
-        Tokenizer.load(gpt2_files)
+        Tokenizer.load(two_files)
     text = str(caught.value)
     assert f"{name}.json" in text and "\n" not in text and len(text) < 500
 
@@ -479,15 +460,15 @@ def test_qwen2s_own_splitter_is_read(where, small_json, tmp_path):
     assert ours.vocabulary.pattern == QWEN2_PATTERN and ours.vocabulary.nfc
 
 
-def test_an_id_that_their_tokenizer_json_does_not_get(small_json, size, tmp_path):
+def test_an_id_that_their_tokenizer_json_does_not_get(small_json, tmp_path):
     write(tmp_path, {"tokenizer": tokenizer_json(small_json, PAD, first=50300)})
-    with pytest.raises(TokenizerError, match=rf"tokenizer\.json: .* id 50300, but .* it {size}"):
+    with pytest.raises(TokenizerError, match=rf"tokenizer\.json: .* id 50300, but .* it {SIZE}"):
         Tokenizer.load(tmp_path)
 
 
-def test_openais_vocabulary_keeps_its_speed(gpt2_files):
-    write(gpt2_files, TWO_FILES["4: declared"])
-    assert Tokenizer.load(gpt2_files).vocabulary.can_ignore_merges
-    (gpt2_files / "added_tokens.json").unlink()
-    write(gpt2_files, {"tokenizer_config": roles("bos", "eos", "unk", value=None)})
-    assert not Tokenizer.load(gpt2_files).vocabulary.can_ignore_merges
+def test_openais_vocabulary_keeps_its_speed(gpt2_vocabulary, tmp_path):
+    copy_two_files(gpt2_vocabulary, tmp_path)
+    write(tmp_path, {"tokenizer_config": {DECODER: declared(END, PAD, first=50256)}})
+    assert Tokenizer.load(tmp_path).vocabulary.can_ignore_merges
+    write(tmp_path, {"tokenizer_config": roles("bos", "eos", "unk", value=None)})
+    assert not Tokenizer.load(tmp_path).vocabulary.can_ignore_merges

@@ -1,7 +1,6 @@
 """Learned vocabularies equal those of `tokenizers`' BpeTrainer, merge by merge and id by id."""
 
 import json
-import random
 from collections import Counter
 from dataclasses import replace
 
@@ -238,26 +237,6 @@ def test_progress():
     trained = train(["low lower lowest"], options, lambda *numbers: calls.append(numbers))
     assert calls == [(258, 260), (259, 260), (260, 260)]
     assert trained.merges == [("l", "o"), ("lo", "w"), ("Ġ", "low")]  # the docstring's example
-
-
-def test_walk_through_across_words(stories):
-    """Character tokens across words, with a stop token that no merge crosses and at most 40
-    characters to a token. Published for 1.1 billion characters, where 67 % of the tokens went."""
-    text = random.Random(1).sample(stories, 10)
-    documents = [story.replace(".", ".<stop>") for story in text]
-    options = TrainingOptions(
-        vocab_size=2048,
-        pattern=None,
-        alphabet="characters",
-        special_tokens=("<stop>", "<unk>"),
-        max_token_length=41,  # stays shorter than
-    )
-    trained = assert_equal(documents, options)
-    assert max(map(len, trained.tokens)) <= 40
-    assert not any(". " in token or "<" in token for token in trained.tokens[2:])
-    characters = sum(len(piece) * count for piece, count in trained.piece_counts.items())
-    tokens = sum(trained.piece_tokens[p] * count for p, count in trained.piece_counts.items())
-    assert tokens < 0.45 * characters
 
 
 def test_a_vocabulary_that_can_never_be_filled_takes_no_memory_for_it():

@@ -61,10 +61,3 @@ def test_gpt2s_pattern_in_ascii():
     for _ in range(20_000):
         text = "".join(rng.choices(characters, k=20))
         assert make_pre_tokenizer(GPT2_PATTERN)(text) == find(text)
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-@given(text=TEXT)
-def test_pieces_join_to_the_text(pattern, text):
-    pieces = make_pre_tokenizer(pattern)(text)
-    assert "".join(pieces) == text and "" not in pieces
