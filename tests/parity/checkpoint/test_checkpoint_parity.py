@@ -193,24 +193,6 @@ def test_in_float64_the_logits_agree_to_its_rounding(name, saved):
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"activation_function": name} for name in ("gelu", "relu", "silu", "tanh")),
-        {"scale_attn_weights": False},
-        {"scale_attn_by_inverse_layer_idx": True},
-        {"layer_norm_epsilon": 1e-3},
-    ],
-    ids=str,
-)
-def test_a_switch_changes_the_logits_far_more_than_parity_lets_pass(changes, default):
-    ids = np.arange(60)
-    before = GPT2.from_folder(default).forward([ids])
-    change_config(default, **changes)
-    after = GPT2.from_folder(default).forward([ids])
-    assert np.abs(after - before).max() > 1e-3
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
         {"n_inner": None},
         {"n_inner": None, "intermediate_size": 256},
         {"n_embd": 64, "hidden_size": 64},
@@ -347,13 +329,6 @@ def test_another_head_is_used_whatever_the_config_says(tied, copied, original):
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
-def test_no_head_is_made_up(copied):
-    """transformers would initialize a random head, with a warning."""
-    change_config(copied, tie_word_embeddings=False)
-    with pytest.raises(CheckpointError, match=r"lm_head\.weight is missing"):
-        GPT2.from_folder(copied)
-
-
 def shard_of(folder, name):
     """Return the path of a tensor's shard."""
     return folder / read_json(folder / INDEX)["weight_map"][name]
@@ -364,13 +339,6 @@ def other_shard(folder, name):
     return next(p for p in sorted(folder.glob("model-*")) if p != shard_of(folder, name))
 
 
-def test_a_missing_shard_is_named(sharded):
-    shard = shard_of(sharded, "transformer.ln_f.bias")
-    shard.unlink()
-    with pytest.raises(CheckpointError, match=rf"{shard.name} is missing"):
-        GPT2.from_folder(sharded)
-
-
 def test_a_shard_that_the_index_does_not_name_is_passed_over(sharded):
     before = GPT2.from_folder(sharded).forward([IDS])
     stray = {"transformer.ln_f.bias": torch.full((64,), 9.0)}
@@ -379,14 +347,6 @@ def test_a_shard_that_the_index_does_not_name_is_passed_over(sharded):
     ours, theirs = both_logits(sharded)
     np.testing.assert_array_equal(ours, before)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
-
-
-def test_a_tensor_that_its_shard_lacks_is_named_with_the_shard(sharded):
-    name = "transformer.ln_f.bias"
-    shard = shard_of(sharded, name)
-    change_tensors(shard, lambda tensors: {n: t for n, t in tensors.items() if n != name})
-    with pytest.raises(CheckpointError, match=rf"ln_f\.bias.*{shard.name}"):
-        GPT2.from_folder(sharded)
 
 
 def test_a_tensor_in_two_shards_is_refused(sharded):
