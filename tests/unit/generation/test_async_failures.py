@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import os
-import random
 import sys
 import threading
 import time
@@ -12,7 +11,6 @@ import pytest
 
 from gpt2np import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.async_engine import AsyncEngine, engine_of
-from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import RunningSequence
 
 OPTIONS = {"max_new_tokens": 20, "seed": 3, "draft": "none"}
@@ -90,20 +88,6 @@ def test_failure_of_another_text_spares_texts_that_have_ended_and_that_wait(lm):
 def test_callback_that_raises_at_the_last_token_its_reader_gets_the_error(lm, error):
     with pytest.raises((ValueError, GPT2NPError)):
         run(lm.agenerate("The fox", max_new_tokens=3, on_token=raising(error)))
-
-
-def test_a_sequence_that_the_scheduler_refuses_gives_an_error(lm, monkeypatch):
-    stream = lm.stream("The fox", **OPTIONS)
-    next(stream)
-
-    def refuse(*args):
-        raise InvalidArgumentError("the sequence is another model's")
-
-    monkeypatch.setattr(Scheduler, "add", refuse)
-    with pytest.raises(InvalidArgumentError, match="another model's"):
-        run(read(stream))
-    monkeypatch.undo()
-    check_works(lm)
 
 
 @pytest.mark.parametrize("name", ["new_text", "accept", "interrupt"])
@@ -215,75 +199,3 @@ def test_a_stream_that_a_break_has_left_says_so(lm):
     stream = run(read_on())
     assert stream.completion.finish_reason == "cancelled"
     assert list(stream) == []
-
-
-ERRORS = [ValueError, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit]
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
-def test_random_failures_hang_nobody(lm, count, monkeypatch):
-    """Cancellations, callbacks that raise, closed loops and forks, in threads at the same time."""
-    monkeypatch.setattr(sys, "unraisablehook", str)  # of coroutines that a closed loop has left
-    rng = random.Random(count)
-    for _ in range(count):
-        threads = [
-            threading.Thread(target=fail_at_random, args=[lm, rng.randrange(10**9)], daemon=True)
-            for _ in range(rng.choice([1, 1, 3]))
-        ]
-        for thread in threads:
-            thread.start()
-        if hasattr(os, "fork") and rng.random() < 0.1:
-            time.sleep(rng.random() * 0.02)
-            fork_and_generate(lm)
-        for thread in threads:
-            thread.join(2 + SECONDS)
-            assert not thread.is_alive()
-    gc.collect()
-    end = time.monotonic() + SECONDS
-    while engine_of(lm.model)._thread:  # texts that nobody reads end, too
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    check_works(lm)
-
-
-def fork_and_generate(lm):
-    pid = os.fork()
-    if pid == 0:
-        os._exit(engine_of(lm.model)._thread is not None)
-    wait_for(pid)
-
-
-def fail_at_random(lm, seed):
-    """Start up to three texts in a loop of their own; some fail, are cancelled, or are left."""
-    rng = random.Random(seed)
-
-    async def one():
-        callback = (
-            raising(rng.choice(ERRORS)(), rng.randrange(1, 9)) if rng.random() < 0.4 else None
-        )
-        task = asyncio.create_task(
-            lm.agenerate("The fox", max_new_tokens=12, seed=seed, on_token=callback)
-        )
-        if rng.random() < 0.4:
-            await asyncio.sleep(rng.random() * 0.03)
-            task.cancel()
-        return await task
-
-    async def several():
-        return await asyncio.gather(*(one() for _ in range(rng.randrange(1, 4))))
-
-    loop = asyncio.new_event_loop()
-    loop.set_exception_handler(lambda loop, context: None)
-    work = loop.create_task(several())
-    try:
-        if rng.random() < 0.2:
-            loop.run_until_complete(asyncio.sleep(rng.random() * 0.03))
-        else:
-            loop.run_until_complete(asyncio.wait_for(work, SECONDS))
-    except TimeoutError:
-        raise AssertionError(f"seed {seed} hangs") from None
-    except (GPT2NPError, ValueError, asyncio.CancelledError):
-        pass
-    finally:
-        loop.close()

@@ -1,6 +1,5 @@
 """The caller's code in the decode loop: processors, criteria, callbacks, interventions."""
 
-import copy
 import math
 
 import numpy as np
@@ -90,12 +89,6 @@ def test_forbidden_tokens_stay_forbidden(lm):
 def test_what_a_processor_returns_is_checked(lm, processor, message):
     with pytest.raises(InvalidArgumentError, match=message):
         lm.generate("It is", max_new_tokens=3, logits_processor=processor)
-
-
-@pytest.mark.parametrize("name", ["logits_processor", "stopping_criteria", "on_token"])
-def test_a_callback_must_be_a_function(lm, name):
-    with pytest.raises(InvalidArgumentError, match=f"{name} is 5; it must be a function"):
-        lm.generate("It is", **{name: 5})
 
 
 def test_an_exception_of_a_callback_ends_only_its_sequence(lm):
@@ -241,16 +234,6 @@ def test_interventions_act_on_scores(lm):
     assert np.isfinite(long.logprobs[1:]).all()
 
 
-def test_interventions_refuse_prompt_logprobs(lm):
-    with pytest.raises(InvalidArgumentError, match="interventions cannot be combined"):
-        lm.generate("The fox", interventions=zero("embed"), prompt_logprobs=1)
-
-
-def test_beam_search_takes_no_criterion(lm):
-    with pytest.raises(InvalidArgumentError, match="num_beams to 1"):
-        lm.generate("Once upon", num_beams=3, stopping_criteria=lambda ids, logits: True)
-
-
 def test_processors_come_before_temperature_and_filters(lm):
     """A processor that makes one token certain leaves nothing to sample."""
 
@@ -261,11 +244,6 @@ def test_processors_come_before_temperature_and_filters(lm):
     result = lm.generate("The", options, logits_processor=certain, logprobs=0)
     assert result.ids == [42] * 4
     assert all(token.logprob < math.log(0.5) for token in result.logprobs)  # of the model's logits
-
-
-def test_a_misspelled_callback_is_suggested(lm):
-    with pytest.raises(TypeError, match=r"did you mean .logits_processor"):
-        lm.generate("x", logits_processors=shift_by_length)
 
 
 @pytest.mark.parametrize(
@@ -289,12 +267,6 @@ def test_what_a_hook_returns_is_checked(lm, change, message, use):
     }
     with pytest.raises(InvalidArgumentError, match=message):
         calls[use]()
-
-
-def test_a_sequence_of_another_model_is_refused(lm):
-    sequence = lm.stream("The king", max_new_tokens=2).sequence
-    with pytest.raises(InvalidArgumentError, match="the sequence is another model's"):
-        Scheduler(copy.deepcopy(lm.model)).add(sequence)
 
 
 def test_an_intervention_that_fails_ends_only_its_text(lm):

@@ -122,20 +122,3 @@ def test_a_callback_cancels_its_stream(lm, is_async):
     stream = lm.stream("Once", max_new_tokens=40, on_token=on_token, draft="none")
     assert (asyncio.run(read()) if is_async else "".join(stream)) == stream.completion.text
     assert (stream.completion.finish_reason, len(stream.completion.ids)) == ("cancelled", 3)
-
-
-def test_readers_of_several_event_loops_share_the_engine(lm):
-    expected = lm.generate("The fox", max_new_tokens=6, seed=1).text
-    engine, texts = AsyncEngine(), []
-
-    async def read():
-        sequence = lm.stream("The fox", max_new_tokens=6, seed=1).sequence
-        reader = engine.run(lm.model, [sequence])
-        texts.append("".join([u.text async for updates in reader for u in updates]))
-
-    threads = [Thread(target=asyncio.run, args=[read()]) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert texts == [expected] * 4

@@ -120,12 +120,6 @@ def test_logit_bias_out_of_json():
     assert GenerationOptions(logit_bias=given).logit_bias == ((50256, -5.0), (7, 1.5))
 
 
-def test_the_most_that_may_be_asked_for():
-    most = GenerationOptions(num_return_sequences=1000, logprobs=1000, prompt_logprobs=1000)
-    assert most.num_return_sequences == 1000
-    assert GenerationOptions(num_beams=64, temperature=0).num_beams == 64
-
-
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
