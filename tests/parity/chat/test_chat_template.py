@@ -26,6 +26,9 @@ CONVERSATIONS = [
 ]
 
 
+NESTED = "".join(f"{{% for a{i} in [1] %}}" for i in range(50)) + "{% endfor %}" * 50
+
+
 @pytest.fixture(scope="module")
 def peer(bundled):
     """transformers' tokenizer of the bundled model."""
@@ -115,6 +118,8 @@ def test_what_is_no_message(messages, told):
         ("{{ cycler.__init__.__globals__ }}", "unsafe|undefined"),
         ("{{ messages.append(1) }}", "fails: .*not safely callable|unsafe"),
         ("{% include '/etc/passwd' %}", "no loader"),
+        (NESTED, "too many statically nested blocks"),
+        ("{{ 10 ** 1000000 }}", "Exceeds the limit"),
     ],
 )
 def test_a_template_that_fails_or_reaches_out(source, told):
@@ -122,6 +127,19 @@ def test_a_template_that_fails_or_reaches_out(source, told):
         ChatTemplate(source, {}, "model/chat_template.jinja").render([message("user", "a")])
     assert str(caught.value).startswith("model/chat_template.jinja: ")
     assert "\n" not in str(caught.value)
+
+
+def test_a_long_refusal_is_shortened():
+    with pytest.raises(InvalidArgumentError, match="refuses this conversation: aaa") as caught:
+        ChatTemplate("{{ raise_exception('a' * 10000) }}", {}, "x").render([message("user", "a")])
+    assert len(str(caught.value)) < 2100
+
+
+def test_a_template_renders_again_after_an_error():
+    template = ChatTemplate("{{ messages[1].content or messages.x.y }}", {}, "x")
+    with pytest.raises(TokenizerError):
+        template.render([message("user", "a")])
+    assert template.render([message("user", "a")] * 2) == "a"
 
 
 class TestWhereItComesFrom:
