@@ -2,7 +2,7 @@
 //
 //     rustc --edition 2021 -O exact_pass.rs && ./exact_pass FOLDER ID [ID …] > logits.f64
 //
-// FOLDER has each weight as raw float64 in the file NAME.f64 (tests/parity/model/test_exact_in_rust.py
+// FOLDER has each weight as raw float64 in the file NAME.f64 (tests/parity/model/test_exact.py
 // writes them). The output is (tokens, 4096) raw float64 for the bundled model's config.
 
 use std::io::Write;

@@ -1,12 +1,14 @@
-"""Every hook point of every layer against transformers."""
+"""Every hook point of every layer, and an added vector, against transformers."""
 
 import numpy as np
 import pytest
+import torch
 from helpers.references import load_reference, save_reference
 from helpers.transformers_pass import differences, transformers_arrays, transformers_model
 
+import gpt2np
 from gpt2np import GPT2, Tokenizer
-from gpt2np.interp import hook_point_names, trace
+from gpt2np.interp import add, hook_point_names, trace
 
 TITLE = "hook points against transformers: largest |difference| of all layers"
 SHAPES = {
@@ -64,3 +66,22 @@ def test_float64_pass_has_no_error_beyond_rounding(tiny):
     theirs = transformers_arrays(transformers_model(model), [5, 6, 7])
     found = differences(trace(model, [5, 6, 7]), theirs)
     assert len(found) == len(hook_point_names(3)) and max(d.largest for d in found) < 1e-12
+
+
+def test_an_added_vector_equals_a_forward_hook():
+    model = gpt2np.load("bundled").model
+    ids, vector = [5, 60, 700, 8], np.random.default_rng(0).normal(size=256).astype(np.float32)
+    reference = transformers_model(model)
+
+    def steer(module, inputs, output):
+        hidden = output[0] if isinstance(output, tuple) else output
+        hidden[:, [1, 3]] += torch.tensor(vector)
+        return output
+
+    reference.transformer.h[2].register_forward_hook(steer)
+    with torch.no_grad():
+        expected = reference(torch.tensor([ids])).logits[0].numpy()
+    hook = add("blocks.2.resid", vector, positions=[1, 3])
+    found = trace(model, ids, "logits", interventions=hook)["logits"]
+    assert np.abs(expected - model.forward([ids])).max() > 0.1
+    np.testing.assert_allclose(found, expected, atol=2e-4)

@@ -1,14 +1,32 @@
-"""Logits of the exact pass beside a pass in long double, which has 11 bits more."""
+"""Logits of the exact pass beside passes in mpmath, in long double, and in Rust."""
+
+import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
+from exact_distance import compare, mpmath_logits, random_checkpoint
+from helpers.paths import CHECKOUT
 from record_bits import random_ids, random_model
 
+import gpt2np
 from gpt2np import GPT2
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, arrange_arrays
 
-pytestmark = pytest.mark.skipif(
+
+@pytest.mark.parametrize(
+    "seed", [0, 4, 7, 8, 16, *(pytest.param(i, marks=pytest.mark.slow) for i in range(20, 120))]
+)
+def test_every_arg_max_is_mpmaths(seed: int) -> None:
+    model, ids = random_checkpoint(seed)
+    error, differing = compare(model, ids, mpmath_logits(model, ids))
+    assert differing == 0
+    assert 0 < error < 1e-10  # of the logits' root mean square
+
+
+needs_long_double = pytest.mark.skipif(
     np.finfo(np.longdouble).nmant < 60, reason="long double is float64 on this platform"
 )
 
@@ -23,6 +41,7 @@ def distance(model: GPT2, ids: list[int]) -> float:
     return float(np.abs(logits - right).max() / np.sqrt(np.mean(right * right)))
 
 
+@needs_long_double
 @pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_random_checkpoints(count: int) -> None:
     rng, distances = np.random.default_rng(3), []
@@ -33,7 +52,25 @@ def test_random_checkpoints(count: int) -> None:
     assert 0 < max(distances) < 1e-10
 
 
+@needs_long_double
 @pytest.mark.slow
 def test_the_shape_of_gpt2_small() -> None:
     model = random_model(vocab_size=5000, n_embd=768, n_head=12, n_layer=12)
     assert 0 < distance(model, random_ids(6, 1, 5000)) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("rustc") is None, reason="needs rustc")
+def test_rust_has_the_same_bits(tmp_path: Path) -> None:
+    source = CHECKOUT / "examples" / "exact_pass.rs"
+    program = tmp_path / "exact_pass"
+    subprocess.run(["rustc", "--edition", "2021", "-O", "-o", program, source], check=True)
+    model = gpt2np.load("bundled", exact=True).model
+    for name, array in model.weights.items():
+        np.ascontiguousarray(array, "<f8").tofile(tmp_path / f"{name}.f64")
+    for n in (1, 5, 70):
+        ids = np.random.default_rng(n).integers(0, model.config.vocab_size, n).tolist()
+        done = subprocess.run(
+            [program, tmp_path, *map(str, ids)], stdout=subprocess.PIPE, check=True
+        )
+        assert done.stdout == model.forward([ids]).astype("<f8").tobytes()
