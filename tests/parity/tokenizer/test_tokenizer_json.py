@@ -246,12 +246,6 @@ class TestGPT2sOwn:
         assert ours.encode(" the test") == theirs.encode(" the test").ids
         assert not ours.vocabulary.can_ignore_merges
 
-    def test_changed_afterwards(self, content, tmp_path):
-        ours, _ = self.ours_and_theirs(content, tmp_path)
-        assert ours.vocabulary.can_ignore_merges
-        without_merges = replace(ours.vocabulary, ranks={})
-        assert Tokenizer(without_merges).encode("hello") == [71, 68, 75, 75, 78]
-
 
 def test_equal_vocabularies_have_one_fingerprint(gpt2_vocabulary, tmp_path):
     """A folder with vocab.json and its own tokenizer.json had two."""

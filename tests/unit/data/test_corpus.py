@@ -251,8 +251,3 @@ def test_two_columns_of_one_name_are_refused(tmp_path, suffix):
         parquet.write_table(arrow.table(columns, names=["text", "text"]), path)
     with pytest.raises(UnreadableFileError, match="has 2 columns of the name 'text'; rename"):
         documents(path)
-
-
-def test_line_ends_around_a_text_are_no_part_of_it_for_any_reader(tmp_path):
-    file = write(tmp_path / "a.txt", "\n\nhello\n\n")
-    assert documents(file) == ["hello"] == [document.text for document in read_documents(file)]
