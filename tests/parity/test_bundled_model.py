@@ -54,18 +54,6 @@ def model_bits(lm, stories):
     return nats / math.log(2)
 
 
-def test_transformers_loads_it(bundled):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    lm = LanguageModel.load(bundled)
-    tokenizer = AutoTokenizer.from_pretrained(bundled)
-    text = "Once upon a time there was a little fox, and he didn't know it."
-    assert tokenizer(text)["input_ids"] == lm.tokenizer.encode(text)
-    assert tokenizer.eos_token_id == lm.tokenizer.eos_token_id
-    model = AutoModelForCausalLM.from_pretrained(bundled)
-    assert model.generation_config.eos_token_id == lm.tokenizer.eos_token_id
-
-
 @pytest.mark.parametrize("count", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_the_samples_are_not_selected(bundled, count):
     samples = re.findall(r"^\*\*(\d+)\*\*\n\n((?:>.*\n)+)", card(bundled), re.MULTILINE)
