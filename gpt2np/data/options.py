@@ -77,8 +77,7 @@ class ScoreOptions:
     tokens: bool = option(
         False,
         "Add to each row the list token_scores, with an entry for each token",
-        details="An entry has the id, text, span in characters, log probability, entropy of the "
-        "predicted distribution (in nats), and rank (1 for the most likely token).",
+        details="An entry has the id, text, span in characters, and log probability.",
         group="Output",
     )
 

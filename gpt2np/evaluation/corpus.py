@@ -6,6 +6,7 @@ The definitions are those of `gpt2np.evaluation.perplexity`, for each document b
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -38,8 +39,6 @@ _TOKEN = {
     "start": int,
     "stop": int,
     "logprob": float,
-    "rank": int,
-    "entropy": float,
 }
 _COUNTS = ("tokens", "counted", "words", "characters", "bytes")
 COLUMNS = {
@@ -181,11 +180,9 @@ def score_documents(
 
 
 def _token_rows(lm: LanguageModel, score: TextScore) -> list[dict[str, Any]]:
-    assert score.ranks is not None and score.entropies is not None
-    tokens = score.with_tokens(lm.tokenizer.vocabulary.token_bytes).by_token()
-    arrays = (array.tolist() for array in (score.ids, score.ranks, score.entropies))
     rows = []
-    for token, token_id, rank, entropy in zip(tokens, *arrays, strict=True):
-        values = (token.logprob, rank, entropy) if rank > 0 else (None, None, None)
-        rows.append(dict(zip(_TOKEN, (token_id, *token[:3], *values), strict=True)))
+    tokens = score.with_tokens(lm.tokenizer.vocabulary.token_bytes).by_token()
+    for token_id, token in zip(score.ids.tolist(), tokens, strict=True):
+        logprob = None if math.isnan(token.logprob) else token.logprob
+        rows.append(dict(zip(_TOKEN, (token_id, *token[:3], logprob), strict=True)))
     return rows

@@ -197,7 +197,6 @@ def score_in_windows(
         [prefix] * len(texts),
         options.context,
         options.stride,
-        details=options.tokens,
     )
     scores = dict(zip(order, found, strict=True))
     return [scores[i] for i in range(len(texts))]

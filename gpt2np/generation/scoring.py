@@ -69,16 +69,12 @@ class TextScore:
     Every array is (T,) for T tokens. `logprobs` are natural logarithms. `best` is the most likely
     id at each position. Tokens that are not scored (see `strided_spans`) have log probability NaN
     and `best` -1. If a LanguageModel scored the text, `token_bytes` has the bytes of each token.
-    With `details`, `ranks` has 1 + the number of more likely ids (-1 if not scored). `entropies`
-    then has the entropies of the predicted distributions, in nats (NaN if not scored).
     """
 
     ids: IntArray
     logprobs: NDArray[np.float64]
     best: IntArray
     token_bytes: tuple[bytes, ...] = ()
-    ranks: IntArray | None = None
-    entropies: NDArray[np.float64] | None = None
 
     def with_tokens(self, table: Mapping[int, bytes]) -> TextScore:
         """Return a copy with the bytes of each token, looked up by id in `table`."""
@@ -218,7 +214,6 @@ def score_texts(
     stride: int | None = None,
     on_progress: Callable[[int], object] = lambda n_tokens: None,
     hook: Hook | None = None,
-    details: bool = False,
 ) -> list[TextScore]:
     """Compute the log probability of each token of several texts, given the tokens before it.
 
@@ -226,7 +221,7 @@ def score_texts(
     `context` tokens and start every `stride` tokens; by default, `context` is the model's, and
     `stride` half of it. See `strided_spans` for texts that need only one window. Short texts share
     a forward pass. `on_progress` receives the number of tokens scored since its last call. With a
-    `hook`, each window has a separate forward pass. `details` adds ranks and entropies.
+    `hook`, each window has a separate forward pass.
 
     Raises:
         InvalidArgumentError: a token id, context or stride is out of its range.
@@ -243,13 +238,11 @@ def score_texts(
         inputs.append(ids)
         n_before += len(ids)
     found = {"logprobs": np.full(n_before, np.nan), "best": np.full(n_before, -1)}
-    if details:
-        found |= {"ranks": np.full(n_before, -1), "entropies": np.full(n_before, np.nan)}
     for batch in _batches(windows, 0 if hook else _MAX_TOKENS):
         scored = [np.arange(w.position, w.position + len(w.ids) - w.first) for w in batch]
         positions = np.concatenate(scored)
-        scores = _score_batch(model, batch, hook, details)
-        for array, values in zip(found.values(), scores, strict=False):
+        scores = _score_batch(model, batch, hook)
+        for array, values in zip(found.values(), scores, strict=True):
             array[positions] = values
         on_progress(len(positions))
     results, stop = [], 0
@@ -286,9 +279,7 @@ def _batches(windows: Sequence[Window], max_tokens: int) -> Iterator[Sequence[Wi
         yield batch
 
 
-def _score_batch(
-    model: GPT2, windows: Sequence[Window], hook: Hook | None, details: bool
-) -> list[NDArray[Any]]:
+def _score_batch(model: GPT2, windows: Sequence[Window], hook: Hook | None) -> list[NDArray[Any]]:
     """Score windows as packed sequences, in forward passes of bounded size; with a hook, in one.
 
     Returns the arrays of `_score_logits` for the scored ids of all windows.
@@ -313,7 +304,7 @@ def _score_batch(
         new, used = zip(*((ids, cache) for ids, cache in chunks if len(ids)), strict=True)
         with np.errstate(all="ignore"):  # _score_logits raises an error instead
             logits = model.forward(new, used, logits_indices=rows[n_scored:end] - start, hook=hook)
-        parts.append(_score_logits(model, logits, targets[n_scored:end], details))
+        parts.append(_score_logits(model, logits, targets[n_scored:end]))
         n_scored = end
     return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
@@ -332,17 +323,14 @@ def _passes(length: int, rows: IntArray) -> Iterator[tuple[int, int]]:
 
 
 def _score_logits(
-    model: GPT2, logits: Array, targets: IntArray, details: bool
-) -> tuple[NDArray[Any], ...]:
+    model: GPT2, logits: Array, targets: IntArray
+) -> tuple[NDArray[np.float64], IntArray]:
     """Score actual ids (R,) with logits (R, V), which are overwritten.
 
-    Returns log probabilities and the most likely ids (R,); ties go to the lowest id. Then ranks and
-    entropies, (R,) with `details` and else empty; see `TextScore`.
+    Returns log probabilities and the most likely ids (R,); ties go to the lowest id.
     """
     logprobs = np.empty(len(targets))
     best = np.empty(len(targets), np.int64)
-    n_details = len(targets) if details else 0
-    ranks, entropies = np.empty(n_details, np.int64), np.empty(n_details)
     exp, row_sums = exp_and_row_sums(logits.dtype)
 
     def score_rows(rows: slice) -> None:
@@ -350,20 +338,14 @@ def _score_logits(
         index = np.arange(len(chunk))
         best[rows] = chunk.argmax(-1)
         maximum, target = chunk[index, best[rows]], chunk[index, targets[rows]]
-        if details:
-            ranks[rows] = 1 + (chunk > target[:, None]).sum(-1)
         chunk -= maximum[:, None]
-        shifted = chunk.copy() if details else chunk
         exp(chunk, out=chunk)
         sums = row_sums(chunk)[:, 0].astype(np.float64)
         log_sum = exact.log(sums)
         logprobs[rows] = target.astype(np.float64) - maximum - log_sum
-        if details:  # -Σ p log p, where log p = shifted - log_sum
-            shifted *= chunk
-            entropies[rows] = log_sum - row_sums(shifted)[:, 0].astype(np.float64) / sums
 
     with np.errstate(all="ignore"):
         parallel_for(score_rows, even_slices(len(targets), python_threads()), python_threads())
     if not np.isfinite(logprobs).all():
         raise logits_error(model)
-    return logprobs, best, ranks, entropies
+    return logprobs, best
