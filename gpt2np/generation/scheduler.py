@@ -10,9 +10,9 @@ from operator import itemgetter
 import numpy as np
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
-from gpt2np.generation.drafts import ModelDrafter
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sequence import RunningSequence
+from gpt2np.generation.speculation import ModelDrafter, propose_drafts
 from gpt2np.kernels.array import Array, common_length
 from gpt2np.limits import limits
 from gpt2np.model import GPT2, KVCache
@@ -126,7 +126,10 @@ class Scheduler:
         try:
             return self._step()
         except BaseException as error:
-            for sequence in (*self.running, *self.waiting):
+            sequences = [*self.running, *self.waiting]
+            for sequence in sequences:  # fast: a second Ctrl-C may come below
+                sequence.cancel()
+            for sequence in sequences:
                 sequence.interrupt(error)
             self._remove_finished()
             raise
@@ -268,7 +271,8 @@ class Scheduler:
             reserved += self._nbytes(self.waiting[0])
             if self.running and reserved > self._cache_bytes:
                 break
-            self.running.append(self.waiting.popleft())
+            self.running.append(self.waiting[0])  # first, so that Ctrl-C finds it in a queue
+            self.waiting.popleft()
 
     def _end_cancelled(self) -> None:
         for sequence in (*self.running, *self.waiting):
@@ -323,8 +327,6 @@ def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
     speculating = [s for s in batch if s.drafter and s.tokens_left > 0]
     if not speculating or any(s.n_pending > 1 or s.scores_prompt for s in batch):
         return [()] * len(batch)
-    from gpt2np.generation.speculation import propose_drafts
-
     return propose_drafts(batch)
 
 

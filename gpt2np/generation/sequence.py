@@ -30,7 +30,7 @@ from gpt2np.runtime.hooked_context import Hook, after_prompt
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.drafts import ModelDrafter, NgramDrafter
+    from gpt2np.generation.speculation import ModelDrafter, NgramDrafter
 
 
 @dataclass
@@ -245,10 +245,11 @@ class RunningSequence:
         """
         if self.finish_reason is None:
             del self.logprobs[len(self.ids) :]
-            self.detokenizer = new_detokenizer(self.request)
+            detokenizer = new_detokenizer(self.request)
             with suppress(InvalidArgumentError):
                 for token_id in self.ids:
-                    self.detokenizer.push(token_id)
+                    detokenizer.push(token_id)
+            self.detokenizer = detokenizer
             self.end("cancelled", error if isinstance(error, Exception) else None)
 
 

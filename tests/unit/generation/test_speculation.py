@@ -5,16 +5,22 @@ import pytest
 from helpers.random_models import random_model
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError, LanguageModel, Tokenizer
-from gpt2np.generation.drafts import ModelDrafter, NgramDrafter, best_length
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import RandomGenerator
 from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.speculation import MAX_ROWS, _min_probability, propose_drafts
+from gpt2np.generation.speculation import (
+    MAX_ROWS,
+    ModelDrafter,
+    NgramDrafter,
+    _min_probability,
+    best_length,
+    propose_drafts,
+)
 from gpt2np.model import GPT2Config
 from gpt2np.tokenizer.formats import read_gpt2_files
 
-DRAFT_SOURCE = "gpt2np.generation.drafts"
+DRAFT_SOURCE = "gpt2np.generation.speculation"
 
 SETTINGS = {
     "greedy": {"temperature": 0},
@@ -290,9 +296,9 @@ class TestRows:
         assert self.lengths(*[sure] * MAX_ROWS) == [0] * MAX_ROWS
 
     def test_least_probability(self):
-        assert 0 < _min_probability(1, 1) < 0.02
-        assert 0.4 < _min_probability(8, 8) < 1
-        assert self.lengths(*[Listed(_min_probability(8, 8) * 0.9)] * 8) == [0] * 8
+        assert 0 < _min_probability(1) < 0.02
+        assert 0.4 < _min_probability(8) < 1
+        assert self.lengths(*[Listed(_min_probability(8) * 0.9)] * 8) == [0] * 8
 
 
 COSTS = tuple(1 + 0.1 * k for k in range(16))
@@ -310,7 +316,7 @@ class TestLength:
     def test_wrong_drafts_drafting_ends(self, lm, early_exit):
         source, drafted = ModelDrafter(lm.model, early_exit.model), 0
         for _ in range(1000):
-            length = source.draft_length(COSTS)
+            length = source.draft_length()
             source.update([1] * length, [0])
             drafted += length
         assert 32 <= drafted < 60
@@ -318,10 +324,10 @@ class TestLength:
     def test_right_drafts_after_wrong_ones_become_long_again(self, lm, early_exit):
         source = ModelDrafter(lm.model, early_exit.model)
         for _ in range(20):
-            source.update([1] * source.draft_length(COSTS), [0])
+            source.update([1] * source.draft_length(), [0])
         lengths = []
         for _ in range(300):
-            lengths.append(source.draft_length(COSTS))
+            lengths.append(source.draft_length())
             source.update([1] * lengths[-1], [1] * lengths[-1])
         assert lengths[-1] >= 8
 
@@ -390,15 +396,20 @@ class TestDraftModel:
         check_same(with_draft, "The", seed=3, max_new_tokens=20)
 
 
-def test_a_batch_without_rows_for_a_draft_model(lm, early_exit):
+def test_a_draft_model_proposes_while_its_text_runs_alone(lm, early_exit, monkeypatch):
+    lengths, forward = [], early_exit.model.forward
+    monkeypatch.setattr(
+        early_exit.model, "forward", lambda *a, **k: lengths.append(n_running()) or forward(*a, **k)
+    )
     lm.use_draft(early_exit)
-    scheduler = Scheduler(lm.model, max_running=MAX_ROWS + 1)
-    streams = [lm.stream("The", seed=i, max_new_tokens=3) for i in range(MAX_ROWS + 1)]
+    scheduler = Scheduler(lm.model)
+    n_running = lambda: len(scheduler.running)  # noqa: E731
+    streams = [lm.stream("The", seed=1, max_new_tokens=n) for n in (4, 20)]
     for stream in streams:
         scheduler.add(stream.sequence)
     while scheduler.busy:
         scheduler.step()
-    assert [len(stream.sequence.ids) for stream in streams] == [3] * len(streams)
+    assert len(lengths) > 3 and set(lengths) == {1}
 
 
 def test_a_damaged_draft_only_guesses_nothing(lm):
