@@ -37,7 +37,7 @@ from gpt2np.data.resumable import (
 from gpt2np.data.rows import add_columns, assemble_rows, json_line
 from gpt2np.data.text import is_unicode_text
 from gpt2np.errors import ContextLengthError, InvalidArgumentError, did_you_mean, short_repr
-from gpt2np.generation.complete import Result, join_continuations, run_groups, start
+from gpt2np.generation.complete import join_continuations, run_groups, start
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.completion_json import COLUMNS, completion_as_json
 from gpt2np.generation.options import NEUTRAL, GenerationOptions, Options
@@ -236,7 +236,7 @@ def continue_lines(
     shared = {name: value for name, value in options.items() if name in NEUTRAL}
     defaults = replace(lm.defaults, **shared)
     options = {name: value for name, value in options.items() if name not in shared}
-    started = deque[tuple[PromptLine, Result | str | None]]()
+    started = deque[tuple[PromptLine, list[RunningSequence] | str | None]]()
 
     def groups() -> Iterator[list[RunningSequence]]:
         for line in lines:
@@ -248,9 +248,9 @@ def continue_lines(
         line, result = started.popleft()
         if isinstance(result, list):
             error = next((s.error for s in result if s.error), None)
-            result = join_continuations(result) if error is None else str(error)
-        if isinstance(result, Completion):
-            yield line, _row(line, result, lm.tokenizer)
+            result = str(error) if error else result
+        if isinstance(result, list):
+            yield line, _row(line, join_continuations(result), lm.tokenizer)
         else:
             problems = [f"{source} line {line.number}: {result}"] if result else []
             yield line, Results((b"",), problems)
@@ -263,8 +263,8 @@ def _start(
     options: Mapping[str, Any],
     n_texts: int,
     special: Special | None,
-) -> Result | str | None:
-    """Return a line's sequences or completion, its problem, or None for a blank line."""
+) -> list[RunningSequence] | str | None:
+    """Return a line's sequences, its problem, or None for a blank line."""
     if line.problem is not None or line.prompt is None:
         return line.problem
     replaced = {_ALIASES.get(name, name) for name in line.options}

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.completion import Completion, FinishReason
-from gpt2np.generation.detokenizer import StreamingDetokenizer
+from gpt2np.generation.completion import FinishReason
 from gpt2np.generation.logits_processors import TokenHistory, compute_logits
 from gpt2np.generation.request import Request
-from gpt2np.generation.sampling import TokenLogprob, log_softmax, text_logprobs
-from gpt2np.generation.sequence import new_detokenizer, start_sequence
+from gpt2np.generation.sampling import TokenLogprob, log_softmax, token_logprob
+from gpt2np.generation.sequence import RunningSequence, start_sequence
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache, last_token_indices
 
@@ -36,6 +35,7 @@ class Beam:
     constraint: Constraint | None
     finish_reason: FinishReason | None = None
     score: float = 0.0  # total_logprob / length ** length_penalty
+    logprobs: list[TokenLogprob] = field(default_factory=list)  # of `ids`, if requested
 
 
 @dataclass
@@ -55,9 +55,11 @@ class _Search:
     def is_finished(self) -> bool:
         return self.is_hopeless or (self.is_full and self.request.options.early_stopping is True)
 
-    def extended(self, beam: Beam, token_id: int, total_logprob: np.float32) -> Beam:
-        """Return a beam with one more token."""
-        ids, options = [*beam.ids, token_id], self.request.options
+    def extended(self, beam: Beam, token_id: int, total_logprob: np.float32, logits: Array) -> Beam:
+        """Return a beam with one more token, selected from logits (V,)."""
+        ids, options, logprobs = [*beam.ids, token_id], self.request.options, beam.logprobs
+        if options.logprobs is not None:
+            logprobs = [*logprobs, token_logprob(logits, token_id, options.logprobs)]
         reason: FinishReason | None = None
         constraint = beam.constraint.advance(token_id) if beam.constraint else None
         if token_id in self.request.eos_token_ids:
@@ -67,7 +69,7 @@ class _Search:
         elif len(ids) == self.max_length:
             reason = "length"
         score = self.score(total_logprob, len(ids))
-        return Beam(ids, total_logprob, beam.cache, constraint, reason, score)
+        return Beam(ids, total_logprob, beam.cache, constraint, reason, score, logprobs)
 
     @np.errstate(all="ignore")  # a score may be infinite with a large length_penalty
     def score(self, total_logprob: np.float32, length: int) -> float:
@@ -86,7 +88,7 @@ class _Search:
 def beam_search(model: GPT2, request: Request) -> list[Beam]:
     """Return up to `num_beams` continuations of a prompt, best first.
 
-    One forward pass extends every beam by one token. `beam_completion`, not this function, applies
+    One forward pass extends every beam by one token. `beam_sequences`, not this function, applies
     the options `stop` and `stop_regex`.
 
     Raises the errors of `start_sequence`, and:
@@ -117,7 +119,7 @@ def _next_beams(search: _Search, beams: Sequence[Beam], logits: Array) -> list[B
     n_end_ids = len({*request.eos_token_ids}) + len(options.stop_token_ids)
     candidates = _candidates(search, beams, logits, max(2, 1 + n_end_ids) * options.num_beams)
     for rank, (index, token_id, total_logprob) in enumerate(candidates):
-        longer = search.extended(beams[index], token_id, total_logprob)
+        longer = search.extended(beams[index], token_id, total_logprob, logits[index])
         if longer.finish_reason is None:
             running.append((index, longer))
         elif rank < options.num_beams:  # a worse candidate that ends is dropped
@@ -166,51 +168,23 @@ def _candidates(
     return [(index, token_id, totals[index, token_id]) for index, token_id in positions]
 
 
-def beam_completion(model: GPT2, request: Request) -> Completion:
-    """Run a beam search. Returns the best continuation, with runners-up in `alternatives`.
+def beam_sequences(model: GPT2, request: Request) -> list[RunningSequence]:
+    """Run a beam search. Return the best continuations, best first, as sequences that have ended.
 
-    Each continuation ends before its first stop text. The request has a tokenizer.
+    Each continuation ends before its first stop text.
     """
-    options, prompt_ids = request.options, list(request.ids)
     started = time.perf_counter()
-    beams = beam_search(model, request)[: options.num_return_sequences]
-    results = [_cut_at_stop(beam, new_detokenizer(request)) for beam in beams]
-    seconds = time.perf_counter() - started
-    prompt_logprobs = _logprobs(model, prompt_ids, options.prompt_logprobs)
-    completions = []
-    for text, stop_reason, beam in results:
-        logprobs = _logprobs(model, [*prompt_ids, *beam.ids], options.logprobs)
-        completion = Completion.of(
-            request,
-            text=text,
-            ids=beam.ids,
-            finish_reason=beam.finish_reason,
-            seconds=seconds,
-            logprobs=None if logprobs is None else logprobs[len(prompt_ids) - 1 :],
-            prompt_logprobs=None if prompt_logprobs is None else [None, *prompt_logprobs],
-            stop_reason=stop_reason,
-        )
-        completions.append(completion)
-    return replace(completions[0], alternatives=tuple(completions[1:]))
-
-
-def _cut_at_stop(
-    beam: Beam, detokenizer: StreamingDetokenizer
-) -> tuple[str, str | int | None, Beam]:
-    """Cut a beam at the first stop text.
-
-    Returns the text, `Completion.stop_reason` and the shortened beam.
-    """
-    for i, token_id in enumerate(beam.ids):
-        detokenizer.push(token_id)
-        if detokenizer.is_stopped:
-            beam = replace(beam, ids=beam.ids[: i + 1])
-            break
-    if detokenizer.finish():
-        beam = replace(beam, finish_reason="stop")
-    stop_reason = detokenizer.stop_reason(beam.finish_reason, beam.ids)
-    return detokenizer.text, stop_reason, beam
-
-
-def _logprobs(model: GPT2, ids: list[int], top: int | None) -> list[TokenLogprob] | None:
-    return None if top is None else text_logprobs(model, ids, top)
+    beams = beam_search(model, request)[: request.options.num_return_sequences]
+    sequences = []
+    for beam in beams:
+        sequence = start_sequence(model, request)
+        for token_id in beam.ids:
+            sequence.ids.append(token_id)
+            sequence.detokenizer.push(token_id)
+            if sequence.detokenizer.is_stopped:
+                break
+        sequence.logprobs = beam.logprobs[: len(sequence.ids)]
+        sequence.seconds = time.perf_counter() - started
+        sequence.end(beam.finish_reason or "cancelled")
+        sequences.append(sequence)
+    return sequences

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from gpt2np.errors import GenerationInterrupted, errors_at
 from gpt2np.generation.completion import Completion
@@ -13,9 +14,6 @@ from gpt2np.generation.scheduler import Scheduler, drive
 from gpt2np.generation.sequence import RunningSequence, start_sequences
 from gpt2np.model import GPT2
 from gpt2np.progress import progress_bar
-
-Result = Completion | list[RunningSequence]
-"""What `start` returns."""
 
 _MAX_STARTED = 1000  # groups of sequences in memory, while they wait for an earlier group to end
 
@@ -28,41 +26,41 @@ def complete(
     Raises:
         GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all requests.
     """
-    results: list[Result] = []
+    groups: list[list[RunningSequence]] = []
     n = len(requests)
     places = [f"prompt {i} of {n}: " if n > 1 else "" for i in range(1, n + 1)]
     try:
         for place, request in zip(places, requests, strict=True):
             with errors_at(place):
-                results.append(start(model, request))
-        sequences = _sequences(results)
+                groups.append(start(model, request))
+        sequences = [*chain.from_iterable(groups)]
         progress = False if progress is None and n == 1 else progress
         with progress_bar(len(sequences), "generating", "text", progress) as bar:
             for ended in run_groups(model, ([sequence] for sequence in sequences)):
                 bar.update(len(ended))
-        for place, result in zip(places, results, strict=True):
-            for sequence in _sequences([result]):
+        for place, group in zip(places, groups, strict=True):
+            for sequence in group:
                 if sequence.error:
                     with errors_at(place):
                         raise sequence.error
-    except KeyboardInterrupt:
-        results += [
+        return [*map(join_continuations, groups)]
+    except KeyboardInterrupt as error:
+        for sequence in chain.from_iterable(groups):
+            sequence.interrupt(error)
+        empty = [
             Completion.of(request, text="", ids=[], finish_reason="cancelled", seconds=0.0)
-            for request in requests[len(results) :]
+            for request in requests[len(groups) :]
         ]
-        for sequence in _sequences(results):
-            sequence.end("cancelled")
-        raise GenerationInterrupted(_completions(results)) from None
-    return _completions(results)
+        raise GenerationInterrupted([*map(join_continuations, groups), *empty]) from None
 
 
-def start(model: GPT2, request: Request) -> Result:
-    """Run a request's beam search and return its completion; else return its sequences."""
+def start(model: GPT2, request: Request) -> list[RunningSequence]:
+    """Return a request's sequences; those of a beam search have already ended."""
     if request.options.num_beams == 1:
         return start_sequences(model, request)
-    from gpt2np.generation.beam_search import beam_completion
+    from gpt2np.generation.beam_search import beam_sequences
 
-    return beam_completion(model, request)
+    return beam_sequences(model, request)
 
 
 def run_groups(
@@ -90,14 +88,3 @@ def join_continuations(sequences: Sequence[RunningSequence]) -> Completion:
     """Return a prompt's first continuation, with the other continuations in `alternatives`."""
     first, *alternatives = (sequence.completion for sequence in sequences)
     return replace(first, alternatives=tuple(alternatives))
-
-
-def _sequences(results: Sequence[Result]) -> list[RunningSequence]:
-    return [sequence for result in results if isinstance(result, list) for sequence in result]
-
-
-def _completions(results: list[Result]) -> list[Completion]:
-    return [
-        result if isinstance(result, Completion) else join_continuations(result)
-        for result in results
-    ]

@@ -423,6 +423,8 @@ def _contradictions(o: GenerationOptions) -> Iterator[tuple[str, str, object, st
     is_greedy, has_beams, n = o.temperature == 0, o.num_beams > 1, o.num_return_sequences
     no_samples, equal = "beam search does not sample", "greedy continuations are all the same"
     yield "num_beams", "temperature", has_beams and not is_greedy, no_samples
+    scores_prompt = has_beams and o.prompt_logprobs is not None
+    yield "prompt_logprobs", "num_beams", scores_prompt, "beam search does not score the prompt"
     too_many = "there are no more continuations than beams"
     yield "num_return_sequences", "num_beams", has_beams and n > o.num_beams, too_many
     are_equal = is_greedy and n > o.num_beams

@@ -6,22 +6,19 @@ Log probabilities come from the unprocessed logits, before penalties and filters
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 
 import numpy as np
 
-from gpt2np.generation.logits_processors import active_filters, compute_logits, filter_logits
+from gpt2np.generation.logits_processors import active_filters, filter_logits
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.interrupts import held_signals
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.model import GPT2
 from gpt2np.model.ops import exp_and_row_sums, softmax
-
-_CHUNK = 64  # rows of logits in memory at a time
 
 
 def new_seed() -> int:
@@ -141,22 +138,3 @@ def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
         most_likely = [(int(i), float(logprobs[i])) for i in order]
     rank = 1 + int(np.count_nonzero(logits > logits[token_id]))
     return TokenLogprob(int(token_id), float(logprobs[token_id]), tuple(most_likely), rank)
-
-
-def text_logprobs(model: GPT2, ids: Sequence[int], top: int) -> list[TokenLogprob]:
-    """Compute log probabilities of ids[1:], and of the `top` most likely ids beside each.
-
-    Raises:
-        CheckpointError: the logits are infinite or NaN.
-    """
-    logprobs, cache = [], model.new_cache()
-    for start in range(0, len(ids) - 1, _CHUNK):
-        stop = min(start + _CHUNK, len(ids) - 1)
-        targets = ids[start + 1 : stop + 1]
-        logprobs += [  # no variable keeps the logits in memory during the next pass
-            token_logprob(logits, i, top)
-            for logits, i in zip(
-                compute_logits(model, [ids[start:stop]], [cache]), targets, strict=True
-            )
-        ]
-    return logprobs

@@ -12,7 +12,6 @@ from gpt2np import (
     InvalidArgumentError,
     LanguageModel,
 )
-from gpt2np.generation import beam_search as beam_search_module
 from gpt2np.generation.beam_search import beam_search
 from gpt2np.generation.request import Request
 
@@ -202,24 +201,12 @@ class TestTexts:
             assert result.ids == whole.ids[: len(result.ids)] and len(result.ids) < len(whole.ids)
 
     def test_log_probabilities(self, lm):
-        result = lm.generate(
-            "Once upon", num_beams=3, max_new_tokens=9, logprobs=1, prompt_logprobs=0
-        )
+        result = lm.generate("Once upon", num_beams=3, max_new_tokens=9, logprobs=1)
         assert [item.id for item in result.logprobs] == result.ids
-        assert result.prompt_logprobs[0] is None
-        assert [item.id for item in result.prompt_logprobs[1:]] == result.prompt_ids[1:]
         again = lm.generate([*result.prompt_ids, *result.ids], max_new_tokens=1, prompt_logprobs=1)
-        assert again.prompt_logprobs[-9:] == result.logprobs
-
-    def test_the_prompt_is_scored_once(self, lm, monkeypatch):
-        scored, score = [], beam_search_module.text_logprobs
-        monkeypatch.setattr(
-            beam_search_module, "text_logprobs", lambda *a: scored.append(a[1]) or score(*a)
-        )
-        result = lm.generate(
-            "Once upon", num_beams=4, num_return_sequences=4, max_new_tokens=3, prompt_logprobs=0
-        )
-        assert len(result.alternatives) == 3 and scored == [result.prompt_ids]
+        for expected, found in zip(again.prompt_logprobs[-9:], result.logprobs, strict=True):
+            assert found.id == expected.id and found.rank == expected.rank
+            assert found.logprob == pytest.approx(expected.logprob, abs=1e-5)
 
     def test_not_as_a_stream(self, lm):
         with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search runs alone"):

@@ -87,6 +87,10 @@ def test_out_of_range(name, value):
         ),
         ({"logit_bias": {7: 5, "7": 5}}, "logit_bias is .*; it must be token ids, each once"),
         ({"min_new_tokens": 9, "max_new_tokens": 8}, "`min_new_tokens=9` and `max_new_tokens=8`"),
+        (
+            {"num_beams": 3, "temperature": 0, "prompt_logprobs": 1},
+            "`prompt_logprobs=1` and `num_beams=3` contradict each other: beam search does not",
+        ),
         ({"choices": ["a"], "regex": "b"}, "`choices` and `regex` contradict each other: give one"),
         ({"regex": "a", "stop_regex": "b"}, "`stop_regex` and `regex` contradict"),
         ({"stop_regex": "("}, r"stop_regex '\(' is not a regular expression: missing \)"),
