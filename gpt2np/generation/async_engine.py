@@ -132,25 +132,25 @@ class AsyncEngine:
             Exception: the error of a sequence.
         """
         queue, loop = _Queue(), asyncio.get_running_loop()
-        with self._lock:
-            if self._thread is threading.current_thread():
-                raise InvalidArgumentError(
-                    "a callback cannot wait for a text of the same model; call generate instead"
-                )
-            if sequences and not self._thread:
-                scheduler = Scheduler(
-                    model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK
-                )
-                thread = threading.Thread(target=self._run, args=[scheduler], daemon=True)
-                thread.name = "gpt2np-engine"
-                thread.start()
-                self._thread = thread
-            self._new += [
-                _Entry(sequence, loop, queue, every_step, len(sequence.ids))
-                for sequence in sequences
-            ]
         n_running = len(sequences)
         try:
+            with self._lock:
+                if self._thread is threading.current_thread():
+                    raise InvalidArgumentError(
+                        "a callback cannot wait for a text of the same model; call generate instead"
+                    )
+                if sequences and not self._thread:
+                    scheduler = Scheduler(
+                        model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK
+                    )
+                    thread = threading.Thread(target=self._run, args=[scheduler], daemon=True)
+                    thread.name = "gpt2np-engine"
+                    thread.start()
+                    self._thread = thread
+                self._new += [
+                    _Entry(sequence, loop, queue, every_step, len(sequence.ids))
+                    for sequence in sequences
+                ]
             while n_running:
                 updates = [await queue.get()]
                 while not queue.empty():

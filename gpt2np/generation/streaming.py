@@ -30,28 +30,21 @@ class _Steps:
         self.is_running = False
         # Keep the KV cache of a single text, because a chat reuses it for the next answer.
         self._scheduler = Scheduler(model, free_caches=len(sequences) > 1)
-        self._sequences = [*sequences]
         for sequence in sequences:  # now, so that `give_up` finds it before the first step
             self._scheduler.add(sequence)
 
     def run(self) -> None:
-        """Run one step; an exception ends all sequences."""
-        with self.lock:
+        """Run one step, with the lock held; an exception of the step ends all sequences."""
+        try:
             self.is_running = True
-            try:
-                self._scheduler.step()
-            except BaseException as error:
-                for sequence in self._sequences:  # also one that Ctrl-C caught between two queues
-                    sequence.interrupt(error)
-                raise
-            finally:
-                self.is_running = False
+            self._scheduler.step()
+        finally:
+            self.is_running = False
 
     def give_up(self, sequence: RunningSequence) -> None:
         """Leave a sequence to another scheduler."""
         with self.lock:
             self._scheduler.remove(sequence)
-            self._sequences = [other for other in self._sequences if other is not sequence]
 
 
 class TextStream(Iterator[str]):
@@ -145,15 +138,11 @@ class TextStream(Iterator[str]):
         if self.sequence.is_cancelled:
             return ""
         self.sequence.cancel()
-        if self._is_async or not self._steps.lock.acquire(blocking=False):
+        if self._is_async or self._steps.is_running:  # of another thread, or a callback cancels
             return ""
-        try:
-            if self._steps.is_running:  # a callback cancels
-                return ""
+        with self._steps.lock:
             self.sequence.end("cancelled")
             return self.new_text()
-        finally:
-            self._steps.lock.release()
 
 
 def start_streams(model: GPT2, request: Request) -> list[TextStream]:

@@ -4,6 +4,8 @@ import random
 import signal
 import subprocess
 import sys
+import threading
+from collections import deque
 from functools import partial
 
 import numpy as np
@@ -14,6 +16,7 @@ from helpers.random_models import random_model
 
 from gpt2np import LanguageModel, Tokenizer
 from gpt2np.errors import GenerationInterrupted
+from gpt2np.generation.complete import join_continuations
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.runtime.ranks import max_processes
 
@@ -226,15 +229,77 @@ print(module in sys.modules)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_ctrl_c_between_two_queues_ends_the_text(lm, monkeypatch):
-    """The sequence is in no queue of the scheduler then; reading on must not wait for it."""
-    stream = lm.stream("The fox", max_new_tokens=5, seed=1)
+def test_ctrl_c_between_two_queues_ends_the_text(lm):
+    """A sequence that is in no queue then would never end."""
 
-    def admit(scheduler):
-        scheduler.waiting.popleft()
+    class Interrupted(deque):
+        def popleft(self):
+            super().popleft()
+            raise KeyboardInterrupt
+
+    stream, scheduler = lm.stream("The fox", max_new_tokens=5, seed=1), Scheduler(lm.model)
+    scheduler.waiting = Interrupted([stream.sequence])
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.step()
+    assert stream.completion.finish_reason == "cancelled" and not scheduler.busy
+
+
+def test_ctrl_c_while_completions_are_made_loses_no_text(lm, monkeypatch):
+    """Completions of many texts take a second."""
+    expected, signals = lm.generate_batch(PROMPTS, max_new_tokens=5, seed=1), [KeyboardInterrupt]
+
+    def interrupt(sequences):
+        if signals:
+            raise signals.pop()
+        return join_continuations(sequences)
+
+    monkeypatch.setattr("gpt2np.generation.complete.join_continuations", interrupt)
+    with pytest.raises(GenerationInterrupted) as info:
+        lm.generate_batch(PROMPTS, max_new_tokens=5, seed=1)
+    assert info.value.completions == expected
+
+
+def test_ctrl_c_while_a_stream_is_cancelled_leaves_it_to_other_threads(lm):
+    """They would wait for a lock that nobody releases."""
+
+    class Interrupted:
+        def acquire(self, blocking=True):
+            lock.acquire(blocking)
+            raise KeyboardInterrupt
+
+        def __enter__(self):
+            raise KeyboardInterrupt
+
+        __exit__ = release = None
+
+    first, second = lm.streams("The fox", max_new_tokens=5, seed=1, num_return_sequences=2)
+    lock, first._steps.lock = first._steps.lock, Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        first.cancel()
+    first._steps.lock, texts = lock, []
+    thread = threading.Thread(target=lambda: texts.append("".join(second)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert texts == [second.completion.text] and not first.running
+
+
+def test_a_second_ctrl_c_at_once_ends_the_text_as_well(lm, monkeypatch):
+    stream = lm.stream("The fox", max_new_tokens=20, seed=1)
+    next(stream)
+
+    def interrupt(*args, **kwargs):
+        monkeypatch.undo()  # each raises once
+        monkeypatch.setattr("gpt2np.generation.sequence.new_detokenizer", second)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Scheduler, "_admit", admit)
+    def second(request):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lm.model, "forward", interrupt)
     with pytest.raises(KeyboardInterrupt):
         next(stream)
-    assert next(stream, None) is None and stream.completion.finish_reason == "cancelled"
+    list(stream)
+    completion = stream.completion
+    assert completion.finish_reason == "cancelled"
+    assert completion.text == lm.tokenizer.decode(completion.ids)
