@@ -37,8 +37,9 @@ from gpt2np.generation.request import (
     warn_of_special,
     with_prompt,
 )
+from gpt2np.generation.sequence import start_sequences
 from gpt2np.generation.speculation import DraftSource
-from gpt2np.generation.streaming import TextStream, start_streams
+from gpt2np.generation.streaming import TextStream
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list
 from gpt2np.model import GPT2
@@ -282,24 +283,11 @@ class LanguageModel:
 
         Accepts the options of `generate`, except those for several continuations and beam search.
         """
-        streams = self.streams(prompt, options, **changes)
-        if len(streams) > 1:
-            raise InvalidArgumentError(
-                f"{len(streams)} continuations cannot be one stream; call streams or generate"
-            )
-        return streams[0]
-
-    def streams(
-        self,
-        prompt: Prompt,
-        options: GenerationOptions | None = None,
-        **changes: Unpack[GenerateArguments],
-    ) -> list[TextStream]:
-        """Return one stream per continuation of a prompt; the prompt is computed only once.
-
-        Read the streams in any order, or add their sequences to a Scheduler.
-        """
-        return start_streams(self.model, self._request_without_beams(prompt, options, changes))
+        request = self._request_without_beams(prompt, options, changes)
+        if (n := request.options.num_return_sequences) > 1:
+            raise InvalidArgumentError(f"{n} continuations cannot be one stream; call generate")
+        [sequence] = start_sequences(self.model, request)
+        return TextStream(self.model, sequence)
 
     async def agenerate(
         self,
@@ -419,7 +407,7 @@ class LanguageModel:
         options: GenerationOptions | None = None,
         **changes: Unpack[GenerateArguments],
     ) -> Request:
-        """Resolve the arguments of `generate` into a request, for `complete` or `start_streams`."""
+        """Resolve the arguments of `generate` into a request."""
         call = prepare_call(self, options, changes)
         warn_of_special(self.tokenizer, [prompt], call.allowed_special)
         return with_prompt(self, call, prompt)

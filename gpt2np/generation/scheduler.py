@@ -105,11 +105,6 @@ class Scheduler:
             raise InvalidArgumentError("the sequence is another model's")
         self.waiting.append(sequence)
 
-    def remove(self, sequence: RunningSequence) -> None:
-        """Remove a sequence, between two steps, without ending it."""
-        self.running = [other for other in self.running if other is not sequence]
-        self.waiting = deque(other for other in self.waiting if other is not sequence)
-
     @np.errstate(all="ignore")  # check_finite finds infinity and NaN
     def step(self) -> list[RunningSequence]:
         """Run one decode step: each running sequence gets one token, or more with draft tokens.

@@ -3,48 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.completion import Completion
-from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.sequence import RunningSequence, start_sequences
+from gpt2np.generation.sequence import RunningSequence
 from gpt2np.model import GPT2
 
 __all__ = ["TextStream"]
-
-
-class _Steps:
-    """The decode steps of one prompt's streams, which run in one batch. Threads take turns.
-
-    Attributes:
-        lock: held while a stream is read.
-        is_running: whether a step is running.
-    """
-
-    def __init__(self, model: GPT2, sequences: Sequence[RunningSequence]) -> None:
-        self.model = model
-        self.lock = threading.RLock()
-        self.is_running = False
-        # Keep the KV cache of a single text, because a chat reuses it for the next answer.
-        self._scheduler = Scheduler(model, free_caches=len(sequences) > 1)
-        for sequence in sequences:  # now, so that `give_up` finds it before the first step
-            self._scheduler.add(sequence)
-
-    def run(self) -> None:
-        """Run one step, with the lock held; an exception of the step ends all sequences."""
-        try:
-            self.is_running = True
-            self._scheduler.step()
-        finally:
-            self.is_running = False
-
-    def give_up(self, sequence: RunningSequence) -> None:
-        """Leave a sequence to another scheduler."""
-        with self.lock:
-            self._scheduler.remove(sequence)
 
 
 class TextStream(Iterator[str]):
@@ -55,16 +23,18 @@ class TextStream(Iterator[str]):
     thread. To run streams in one batch without asyncio, do not iterate; instead, add each stream's
     `sequence` to a `gpt2np.generation.scheduler.Scheduler`.
 
-    An exception while a stream is read, such as Ctrl-C, ends all streams of the prompt; they keep
-    the text so far. Any thread or task may cancel a stream, but for a stream in a Scheduler of
-    another thread, call `stream.sequence.cancel`. Different threads may read different streams,
-    even streams of the same prompt.
+    An exception in a decode step, such as Ctrl-C, ends the stream, which keeps the text so far. Any
+    thread or task may cancel a stream, but for a stream in a Scheduler of another thread, call
+    `stream.sequence.cancel`.
     """
 
-    def __init__(self, sequence: RunningSequence, steps: _Steps) -> None:
+    def __init__(self, model: GPT2, sequence: RunningSequence) -> None:
         """Create a stream; use `LanguageModel.stream` instead."""
         self.sequence = sequence
-        self._steps = steps
+        self._model = model
+        self._scheduler: Scheduler | None = None  # of the loop that reads, from its first step on
+        self._lock = threading.RLock()  # held while a thread reads
+        self._is_stepping = False
         self._is_async = False  # whether `async for` reads, or has read, the stream
 
     def __repr__(self) -> str:
@@ -88,7 +58,7 @@ class TextStream(Iterator[str]):
         return self.sequence.completion
 
     def __next__(self) -> str:
-        with self._steps.lock:
+        with self._lock:
             n_read = self.sequence.n_read
             try:
                 while True:
@@ -97,7 +67,7 @@ class TextStream(Iterator[str]):
                     if not self.running:
                         break
                     self._check_reader()
-                    self._steps.run()
+                    self._step()
             except BaseException:  # also Ctrl-C: the caller has not received the piece
                 self.sequence.n_read = n_read
                 raise
@@ -105,13 +75,26 @@ class TextStream(Iterator[str]):
             raise self.sequence.error
         raise StopIteration
 
+    def _step(self) -> None:
+        """Run one decode step, with the lock held."""
+        try:
+            self._is_stepping = True
+            if self._scheduler is None:
+                # The KV cache stays, because a chat reuses it for the next answer.
+                scheduler = Scheduler(self._model, free_caches=False)
+                scheduler.add(self.sequence)
+                self._scheduler = scheduler
+            self._scheduler.step()
+        finally:
+            self._is_stepping = False
+
     async def __aiter__(self) -> AsyncIterator[str]:
         from gpt2np.generation.async_engine import engine_of
 
         self._check_reader()
         self._is_async = True
-        self._steps.give_up(self.sequence)
-        updates = engine_of(self._steps.model).run(self._steps.model, [self.sequence])
+        with self._lock:  # after the step of another thread
+            updates = engine_of(self._model).run(self._model, [self.sequence])
         async with aclosing(updates):
             async for new in updates:
                 for update in new:
@@ -138,15 +121,8 @@ class TextStream(Iterator[str]):
         if self.sequence.is_cancelled:
             return ""
         self.sequence.cancel()
-        if self._is_async or self._steps.is_running:  # of another thread, or a callback cancels
+        if self._is_async or self._is_stepping:  # of another thread, or a callback cancels
             return ""
-        with self._steps.lock:
+        with self._lock:
             self.sequence.end("cancelled")
             return self.new_text()
-
-
-def start_streams(model: GPT2, request: Request) -> list[TextStream]:
-    """Return one stream per continuation of a request; the prompt is computed once for all."""
-    sequences = start_sequences(model, request)
-    steps = _Steps(model, sequences)
-    return [TextStream(sequence, steps) for sequence in sequences]

@@ -48,9 +48,7 @@ def streams_of(lm, rng):
     for seed in range(rng.randrange(1, 4)):
         options = {"max_new_tokens": 8} | rng.choice(OPTIONS)
         prompt, n = rng.choice(PROMPTS), rng.choice([1, 1, 3])
-        if n > 1 and options.get("temperature") != 0:
-            options["num_return_sequences"] = n
-        streams += lm.streams(prompt, **options, seed=seed)
+        streams += [lm.stream(prompt, **options, seed=seed + i) for i in range(n)]
     return streams
 
 
@@ -272,15 +270,15 @@ def test_ctrl_c_while_a_stream_is_cancelled_leaves_it_to_other_threads(lm):
 
         __exit__ = release = None
 
-    first, second = lm.streams("The fox", max_new_tokens=5, seed=1, num_return_sequences=2)
-    lock, first._steps.lock = first._steps.lock, Interrupted()
+    stream = lm.stream("The fox", max_new_tokens=5, seed=1)
+    lock, stream._lock = stream._lock, Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        first.cancel()
-    first._steps.lock, texts = lock, []
-    thread = threading.Thread(target=lambda: texts.append("".join(second)), daemon=True)
+        stream.cancel()
+    stream._lock, texts = lock, []
+    thread = threading.Thread(target=lambda: texts.append("".join(stream)), daemon=True)
     thread.start()
     thread.join(10)
-    assert texts == [second.completion.text] and not first.running
+    assert texts == [stream.completion.text] and not stream.running
 
 
 def test_a_second_ctrl_c_at_once_ends_the_text_as_well(lm, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError
 from gpt2np.generation import options
-from gpt2np.generation.streaming import start_streams
+from gpt2np.generation.sequence import start_sequences
 
 
 def peak_memory(function):
@@ -51,7 +51,7 @@ def test_options_of_continuations_are_not_checked_again(lm, monkeypatch):
     request = lm.request("The fox", num_return_sequences=20, seed=7, bad_words=bad_words)
     checks = []
     monkeypatch.setattr(options, "check_options", lambda given: checks.append(given))
-    streams = start_streams(lm.model, request)
+    sequences = start_sequences(lm.model, request)
     assert not checks
-    assert [s.sequence.request.options.seed for s in streams] == list(range(7, 27))
-    assert all(s.sequence.request.options.bad_words_ids for s in streams)
+    assert [s.request.options.seed for s in sequences] == list(range(7, 27))
+    assert all(s.request.options.bad_words_ids for s in sequences)

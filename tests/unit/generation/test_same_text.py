@@ -16,23 +16,6 @@ def test_log_probabilities_of_the_prompt_change_no_text(lm, n):
     assert lm.generate(ids, max_new_tokens=6, temperature=0, prompt_logprobs=0).ids == plain.ids
 
 
-def test_one_prompt_s_streams_are_read_with_and_without_asyncio(lm):
-    options = {"num_return_sequences": 2, "max_new_tokens": 40, "seed": 1, "ignore_eos": True}
-    best = lm.generate("The fox", **options)
-
-    async def read():
-        first, second = lm.streams("The fox", **options)
-
-        async def read_first():
-            return "".join([piece async for piece in first])
-
-        task = asyncio.create_task(read_first())
-        await asyncio.sleep(0.01)
-        return [await asyncio.to_thread("".join, second), await task]
-
-    assert asyncio.run(read()) == [best.alternatives[0].text, best.text]
-
-
 def test_asyncio_edits_the_same_positions_of_a_long_prompt(lm):
     ids = np.random.default_rng(0).integers(10, 3000, 400).tolist()
     vector = np.random.default_rng(1).normal(0, 20, lm.model.config.n_embd)
