@@ -177,7 +177,7 @@ class Scheduler:
         # 2. Which logits: after the last token and each draft token. A long prompt takes several
         #    chunks, of which only the last one predicts a token.
         is_last = [len(ids) == s.n_pending for s, ids in zip(batch, inputs, strict=True)]
-        drafts = _drafts(batch)
+        drafts = propose_drafts(batch)
         n_rows: list[int] = []
         logits_indices: list[int] = []
         n_tokens = 0
@@ -312,17 +312,6 @@ def _sort_by_slot(
     caches = [sequence.cache for sequence, _ in selected]
     keys = [(store_order[id(cache.store)], cache.slot) for cache in caches]
     return [selected[i] for i in sorted(range(len(selected)), key=keys.__getitem__)]
-
-
-def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
-    """Return each sequence's draft tokens.
-
-    A batch with a prompt gets no drafts: its pass is compute-bound, so drafts would cost time.
-    """
-    speculating = [s for s in batch if s.drafter and s.tokens_left > 0]
-    if not speculating or any(s.n_pending > 1 or s.scores_prompt for s in batch):
-        return [()] * len(batch)
-    return propose_drafts(batch)
 
 
 def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> None:

@@ -259,28 +259,30 @@ def best_length(acceptance_rate: float, pass_costs: tuple[float, ...], token_cos
 def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
     """Propose draft tokens for each sequence, as many as should pay off.
 
-    A pass with draft tokens has at most `MAX_ROWS` tokens, each sequence's last token included.
+    A pass with draft tokens has at most `MAX_ROWS` tokens, each sequence's last token included. A
+    batch with a prompt gets no drafts: its pass is compute-bound, so drafts would cost time.
     """
-    if len(batch) == 1 and isinstance(drafter := batch[0].drafter, ModelDrafter):
-        return [drafter.propose(batch[0])]
     drafts: list[list[int]] = [[] for _ in batch]
-    candidates: list[tuple[float, int, int]] = []  # -probability, length of the draft, sequence
-    proposals: dict[int, list[int]] = {}
-    if len(batch) >= MAX_ROWS:
+    speculating = [(i, s) for i, s in enumerate(batch) if s.drafter and s.tokens_left > 0]
+    if not speculating or len(batch) >= MAX_ROWS:
         return drafts
+    if any(s.n_pending > 1 or s.scores_prompt for s in batch):
+        return drafts
+    candidates: list[tuple[float, int, int]] = []  # -probability, length of the draft, sequence
     min_probability = _min_probability(len(batch))
-    for i, sequence in enumerate(batch):
+    for i, sequence in speculating:
         drafter = sequence.drafter
         if isinstance(drafter, NgramDrafter):
             length = min(MAX_ROWS - len(batch), sequence.tokens_left)
-            proposals[i], probabilities = drafter.propose(
+            drafts[i], probabilities = drafter.propose(
                 sequence.request.ids, sequence.ids, length, min_probability, sequence.vocab_size
             )
             candidates += [(-p, k, i) for k, p in enumerate(probabilities, 1)]
+        elif drafter and len(batch) == 1:
+            return [drafter.propose(sequence)]
     candidates.sort()
-    for _, length, i in candidates[: _best_count(candidates, len(batch))]:
-        drafts[i] = proposals[i][:length]
-    return drafts
+    lengths = {i: length for _, length, i in candidates[: _best_count(candidates, len(batch))]}
+    return [draft[: lengths.get(i, 0)] for i, draft in enumerate(drafts)]
 
 
 def _draft_id(sequence: RunningSequence, draft: Sequence[int], logits: Array) -> int | None:

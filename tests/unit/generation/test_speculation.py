@@ -268,6 +268,7 @@ class Listed:
     """A sequence whose proposal is given, for the distribution of free rows."""
 
     ids, length, tokens_left, vocab_size = [], 1, 100, 100
+    n_pending, scores_prompt = 1, False
     request = Request([1], GenerationOptions())
 
     def __init__(self, *probabilities):
