@@ -23,6 +23,7 @@ from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.complete import complete
 from gpt2np.generation.completion import Completion
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
+from gpt2np.generation.drafts import DraftSource
 from gpt2np.generation.options import GenerationOptions, Options
 from gpt2np.generation.request import (
     Prompt,
@@ -38,7 +39,6 @@ from gpt2np.generation.request import (
     with_prompt,
 )
 from gpt2np.generation.sequence import start_sequences
-from gpt2np.generation.speculation import DraftSource
 from gpt2np.generation.streaming import TextStream
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list

@@ -19,6 +19,7 @@ from gpt2np.errors import (
     is_integer,
 )
 from gpt2np.generation.callbacks import Callbacks
+from gpt2np.generation.drafts import DraftSource
 from gpt2np.generation.logits_processors import TokenHistory, process_logits
 from gpt2np.generation.options import (
     TEXT_CONSTRAINTS,
@@ -27,7 +28,6 @@ from gpt2np.generation.options import (
     option_fields,
 )
 from gpt2np.generation.sampling import new_seed
-from gpt2np.generation.speculation import DraftSource
 from gpt2np.kernels.array import Array, as_list
 from gpt2np.model import GPT2
 from gpt2np.runtime.hooked_context import Chain

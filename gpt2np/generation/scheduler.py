@@ -10,9 +10,10 @@ from operator import itemgetter
 import numpy as np
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
+from gpt2np.generation.drafts import ModelDrafter
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sequence import RunningSequence
-from gpt2np.generation.speculation import ModelDrafter, propose_drafts
+from gpt2np.generation.speculation import propose_drafts
 from gpt2np.kernels.array import Array, common_length
 from gpt2np.limits import limits
 from gpt2np.model import GPT2, KVCache

@@ -30,7 +30,7 @@ from gpt2np.runtime.hooked_context import Hook, after_prompt
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.speculation import ModelDrafter, NgramDrafter
+    from gpt2np.generation.drafts import ModelDrafter, NgramDrafter
 
 
 @dataclass

@@ -1,259 +1,29 @@
 """Speculative decoding: several tokens per forward pass. The generated text stays the same.
 
-Draft tokens come from n-grams or from a smaller model. The target model computes the logits at all
-draft tokens in one pass. At each position, a token is selected from these logits, with the random
-number that decoding without drafts would use. Draft tokens are accepted up to the first that
-differs from the selected token. This is the verification of Leviathan et al. 2023 for a
+Draft tokens come from n-grams or from a smaller model (`drafts`). The target model computes the
+logits at all draft tokens in one pass. At each position, a token is selected from these logits,
+with the random number that decoding without drafts would use. Draft tokens are accepted up to the
+first that differs from the selected token. This is the verification of Leviathan et al. 2023 for a
 deterministic draft.
-
-N-gram drafts look up the last ids of the text in the text so far, longest suffix first (prompt
-lookup, Saxena 2023), and in an n-gram table of frequent contexts. The text and the table each
-propose a next id. The id that is more likely to be accepted becomes the draft token. The search
-continues after this draft token.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from functools import lru_cache, partial
 
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.drafts import MAX_ROWS, PASS_COSTS, ModelDrafter, NgramDrafter
 from gpt2np.generation.logits_processors import process_logits
 from gpt2np.generation.sampling import next_id
-from gpt2np.kernels.array import Array, common_length
-from gpt2np.kernels.blas import small_kernels
-from gpt2np.model import GPT2, last_token_indices
-from gpt2np.tokenizer import Tokenizer
+from gpt2np.generation.sequence import RunningSequence
+from gpt2np.kernels.array import Array
+from gpt2np.model import last_token_indices
 
-if TYPE_CHECKING:
-    from gpt2np.generation.ngram_table import NgramTable
-    from gpt2np.generation.sequence import RunningSequence
-
-# Time of a pass over n rows divided by that of one row; index 0 is unused. Means of the bundled
-# model and of GPT-2 small on Zen 4, in one process (`benchmarks/speculation.py --rows`). Even
-# numbers of rows suit the small-matrix kernel.
-PASS_COSTS = (
-    *(1.0, 1.0, 1.01, 1.25, 1.08, 1.32, 1.38, 1.55, 1.52),
-    *(1.65, 1.68, 1.9, 1.87, 2.05, 2.1, 2.27, 2.25),
-)
-MAX_ROWS = len(PASS_COSTS) - 1
-"""Maximum number of rows of a pass with draft tokens."""
-
-_SUFFIX_LENGTHS = (8, 4, 3, 2)  # of the text so far, in ids
-_MIN_PROBABILITY = 0.03  # lower bound on the probability that a whole draft is accepted
-_CONFIDENCE_LEVELS = 8  # intervals of the table's probabilities, each with an acceptance rate
-_TOKEN_DECAY = 0.93  # each token multiplies the weight of earlier tokens in the rate by this
-_PRIOR_TOKENS = 2.0  # weight of the initial acceptance rate, in tokens
-_TEXT_PRIOR = 0.5  # initial acceptance rate of drafts from the text so far
-_MIN_NGRAM_SPEEDUP = 1.02  # of n-gram drafts, relative to none; pays for the search
-_MIN_MODEL_SPEEDUP = 1.1  # of a draft model, relative to none
-_DRAFT_DECAY = 0.85  # each draft multiplies the weight of earlier drafts in the rate by this
-_MAX_TRIES = 32  # drafts of a model
-
-
-class DraftSource:
-    """Makes a drafter for each new sequence.
-
-    Attributes:
-        draft: a draft model, an n-gram table, None for no draft tokens, or "auto".
-        folder: the folder of the model's files, which may have an n-gram table.
-    """
-
-    def __init__(self, model: GPT2, tokenizer: Tokenizer) -> None:
-        self._model, self._tokenizer = model, tokenizer
-        self.draft: GPT2 | NgramTable | Literal["auto"] | None = "auto"
-        self.folder: Path | None = None
-
-    def start(self) -> NgramDrafter | ModelDrafter | None:
-        """Return the drafter of one sequence, if there is a source."""
-        draft = self.draft
-        if isinstance(draft, GPT2):
-            return ModelDrafter(self._model, draft)
-        if draft is None or (draft == "auto" and not small_kernels()):
-            return None
-        return NgramDrafter(lambda: self._auto_table if draft == "auto" else draft)
-
-    @cached_property
-    def _auto_table(self) -> NgramTable | None:
-        from gpt2np.generation.ngram_table import find_ngram_table
-
-        return find_ngram_table(self.folder, self._tokenizer.vocabulary.token_bytes)
-
-
-class NgramDrafter:
-    """Proposes draft tokens for one sequence, and estimates how likely each is to be accepted.
-
-    Drafts from the text have an acceptance rate per suffix length; drafts from the table have an
-    acceptance rate per interval of the table's probabilities.
-    """
-
-    def __init__(self, load_table: Callable[[], NgramTable | None]) -> None:
-        """Draft from the text so far and an n-gram table, which the first draft loads."""
-        self._load_table = load_table
-        self._text: list[int] = []
-        self._index: dict[tuple[int, ...], int] = {}  # n-gram → index after its last occurrence
-        self._proposed: list[tuple[int, int]] = []  # token ids with their sources
-        levels = [(level + 0.5) / _CONFIDENCE_LEVELS for level in range(_CONFIDENCE_LEVELS)]
-        priors = [*levels, *[_TEXT_PRIOR] * len(_SUFFIX_LENGTHS)]
-        # Decaying sums by source: first the intervals of probability, then the suffix lengths.
-        self._n_accepted = [prior * _PRIOR_TOKENS for prior in priors]
-        self._n_tried = [_PRIOR_TOKENS for _ in priors]
-
-    @cached_property
-    def _table(self) -> NgramTable | None:
-        return self._load_table()
-
-    def propose(
-        self,
-        prompt: Sequence[int],
-        ids: Sequence[int],
-        length: int,
-        min_probability: float = 0.0,
-        vocab_size: float = math.inf,
-    ) -> tuple[list[int], list[float]]:
-        """Propose up to `length` draft tokens for the text of `prompt` and `ids`.
-
-        Also returns, for each draft token, the probability that this token and all draft tokens
-        before it are accepted. The draft ends before a token whose probability is below
-        `min_probability`, and before an id ≥ `vocab_size`, for which the model has no embedding.
-        """
-        n_known = len(self._text) - len(prompt)
-        self._append(ids[n_known:] if n_known >= 0 else [*prompt[n_known:], *ids])
-        context = self._text[-_SUFFIX_LENGTHS[0] :]
-        draft: list[int] = []
-        probabilities: list[float] = []
-        self._proposed = []
-        total = 1.0
-        while len(draft) < length:
-            best = self._next(context)
-            if best is None or best[0] >= vocab_size:
-                break
-            token_id, source, probability = best
-            total *= probability
-            self._proposed.append((token_id, source))
-            if total < max(min_probability, _MIN_PROBABILITY):
-                break
-            draft.append(token_id)
-            probabilities.append(total)
-            context.append(token_id)
-        return draft, probabilities
-
-    def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
-        """Compare the last proposal with the generated ids; update the acceptance rates.
-
-        All proposed tokens count, even those that the forward pass left out of `draft`.
-        """
-        for (token_id, source), new_id in zip(self._proposed, new_ids, strict=False):
-            is_right = token_id == new_id
-            self._n_accepted[source] = self._n_accepted[source] * _TOKEN_DECAY + is_right
-            self._n_tried[source] = self._n_tried[source] * _TOKEN_DECAY + 1
-            if not is_right:
-                break
-        self._proposed = []  # the next step may propose nothing
-
-    def _next(self, context: Sequence[int]) -> tuple[int, int, float] | None:
-        """Return the best draft token after `context`, its source and acceptance probability."""
-        best: tuple[int, int, float] | None = None
-        if self._table and (found := self._table.lookup(context)):
-            token_id, confidence = found
-            source = confidence * _CONFIDENCE_LEVELS >> 8
-            best = token_id, source, self._n_accepted[source] / self._n_tried[source]
-        for i, n in enumerate(_SUFFIX_LENGTHS):
-            end = self._index.get(tuple(context[-n:]))
-            if end is not None:
-                source = _CONFIDENCE_LEVELS + i
-                probability = self._n_accepted[source] / self._n_tried[source]
-                if best is None or probability >= best[2]:
-                    best = self._text[end], source, probability
-                break
-        return best
-
-    def _append(self, new_ids: Sequence[int]) -> None:
-        """Append ids to the text so far, and index the n-grams that precede each new id."""
-        text, index = self._text, self._index
-        for token_id in new_ids:
-            end = len(text)
-            for n in _SUFFIX_LENGTHS:
-                if end >= n:
-                    index[tuple(text[end - n :])] = end
-            text.append(token_id)
-
-
-class ModelDrafter:
-    """A draft model for one sequence, which proposes tokens while the sequence runs alone.
-
-    The recent acceptance rate and the cost of a draft token determine the best draft length. If no
-    length pays off, single draft tokens are tried. If that is still so after _MAX_TRIES drafts, the
-    sequence gets no more drafts, and none beyond the draft model's context.
-    """
-
-    def __init__(self, model: GPT2, draft: GPT2) -> None:
-        """Propose draft tokens for the target model `model` with the draft model `draft`."""
-        self.model = draft
-        self.cache = draft.new_cache()
-        self._cost = draft.weights.parameters / model.weights.parameters
-        self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums; the start is a prior
-        self._n_drafts, self._is_off = 0, False
-
-    def propose(self, sequence: RunningSequence) -> list[int]:
-        """Propose draft tokens, as many as should pay off.
-
-        The draft ends before a token id for which the draft model has no embedding.
-        """
-        draft: list[int] = []
-        n_free = self.model.config.n_positions - sequence.length
-        length = min(self.draft_length(), sequence.tokens_left, n_free)
-        if self.cache.length >= sequence.length:  # rejected draft tokens
-            self.cache.truncate(sequence.length - 1)
-        while len(draft) < length:
-            start = self.cache.length
-            ids = [*sequence.ids_from(start), *draft[max(0, start - sequence.length) :]]
-            if max(ids) >= self.model.config.vocab_size:
-                break
-            indices = last_token_indices([ids])
-            with np.errstate(all="ignore"):  # a damaged draft model gives no draft
-                logits = self.model.forward([ids], [self.cache], logits_indices=indices)
-            token_id = _draft_id(sequence, draft, logits[0])
-            if token_id is None:
-                break
-            draft.append(token_id)
-        return draft
-
-    def draft_length(self) -> int:
-        """Return the number of draft tokens to propose for the next forward pass."""
-        rate = round(self._n_accepted / self._n_tried, 2)
-        best = best_length(rate, PASS_COSTS[1:], round(self._cost, 3))
-        self._is_off |= best == 0 and self._n_drafts >= _MAX_TRIES
-        return 0 if self._is_off else max(best, 1)
-
-    def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
-        """Compare a draft with the ids then generated; update the acceptance rate."""
-        if not draft:
-            return
-        n_accepted = common_length(draft, new_ids)
-        self._n_accepted = self._n_accepted * _DRAFT_DECAY + n_accepted
-        self._n_tried = self._n_tried * _DRAFT_DECAY + n_accepted + (n_accepted < len(draft))
-        self._n_drafts += 1
-
-
-@lru_cache
-def best_length(acceptance_rate: float, pass_costs: tuple[float, ...], token_cost: float) -> int:
-    """Return the draft length k that yields the most tokens per second.
-
-    For an acceptance rate a, the speed is (1 + a + … + aᵏ) / (pass_costs[k] + token_cost × k).
-    `token_cost` is the cost of a draft token, as a fraction of a pass (Leviathan et al. 2023,
-    section 3.3). Returns 0 if the speedup is small, because rate and costs are estimates.
-    """
-    k = np.arange(len(pass_costs))
-    speeds = np.cumsum(acceptance_rate**k) / (np.array(pass_costs) + token_cost * k)
-    best = int(np.argmax(speeds))
-    return best if speeds[best] > _MIN_MODEL_SPEEDUP else 0
+_MIN_SPEEDUP = 1.02  # of n-gram drafts, relative to none; pays for the search
 
 
 def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
@@ -279,10 +49,35 @@ def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
             )
             candidates += [(-p, k, i) for k, p in enumerate(probabilities, 1)]
         elif drafter and len(batch) == 1:
-            return [drafter.propose(sequence)]
+            return [_model_draft(drafter, sequence)]
     candidates.sort()
     lengths = {i: length for _, length, i in candidates[: _best_count(candidates, len(batch))]}
     return [draft[: lengths.get(i, 0)] for i, draft in enumerate(drafts)]
+
+
+def _model_draft(drafter: ModelDrafter, sequence: RunningSequence) -> list[int]:
+    """Propose draft tokens of a draft model, as many as should pay off.
+
+    The draft ends before a token id for which the draft model has no embedding.
+    """
+    draft: list[int] = []
+    n_free = drafter.model.config.n_positions - sequence.length
+    length = min(drafter.draft_length(), sequence.tokens_left, n_free)
+    if drafter.cache.length >= sequence.length:  # rejected draft tokens
+        drafter.cache.truncate(sequence.length - 1)
+    while len(draft) < length:
+        start = drafter.cache.length
+        ids = [*sequence.ids_from(start), *draft[max(0, start - sequence.length) :]]
+        if max(ids) >= drafter.model.config.vocab_size:
+            break
+        indices = last_token_indices([ids])
+        with np.errstate(all="ignore"):  # a damaged draft model gives no draft
+            logits = drafter.model.forward([ids], [drafter.cache], logits_indices=indices)
+        token_id = _draft_id(sequence, draft, logits[0])
+        if token_id is None:
+            break
+        draft.append(token_id)
+    return draft
 
 
 def _draft_id(sequence: RunningSequence, draft: Sequence[int], logits: Array) -> int | None:
@@ -328,7 +123,7 @@ def _min_probability(n_sequences: int) -> float:
 def _best_count(candidates: Sequence[tuple[float, int, int]], n_sequences: int) -> int:
     """Return how many `candidates`, draft tokens sorted likeliest first, make decoding fastest."""
     best, n_tokens = 0, float(n_sequences)
-    best_speed = _MIN_NGRAM_SPEEDUP * n_tokens / PASS_COSTS[n_sequences]
+    best_speed = _MIN_SPEEDUP * n_tokens / PASS_COSTS[n_sequences]
     for count, (negative, _, _) in enumerate(candidates[: MAX_ROWS - n_sequences], 1):
         n_tokens -= negative
         if (speed := n_tokens / PASS_COSTS[n_sequences + count]) > best_speed:

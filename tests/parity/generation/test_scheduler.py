@@ -9,10 +9,10 @@ from helpers.near_ties import NEAR_TIE, assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
 from gpt2np.generation.callbacks import Callbacks
+from gpt2np.generation.drafts import ModelDrafter, NgramDrafter
 from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import start_sequence
-from gpt2np.generation.speculation import ModelDrafter, NgramDrafter
 
 
 def random_options(rng, vocab_size, longest=24):

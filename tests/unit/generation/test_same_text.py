@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from gpt2np.generation.speculation import NgramDrafter
+from gpt2np.generation.drafts import NgramDrafter
 from gpt2np.interp import add
 
 

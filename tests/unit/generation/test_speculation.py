@@ -5,22 +5,16 @@ import pytest
 from helpers.random_models import random_model
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError, LanguageModel, Tokenizer
+from gpt2np.generation.drafts import MAX_ROWS, ModelDrafter, NgramDrafter, best_length
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import RandomGenerator
 from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.speculation import (
-    MAX_ROWS,
-    ModelDrafter,
-    NgramDrafter,
-    _min_probability,
-    best_length,
-    propose_drafts,
-)
+from gpt2np.generation.speculation import _min_probability, propose_drafts
 from gpt2np.model import GPT2Config
 from gpt2np.tokenizer.formats import read_gpt2_files
 
-DRAFT_SOURCE = "gpt2np.generation.speculation"
+DRAFT_SOURCE = "gpt2np.generation.drafts"
 
 SETTINGS = {
     "greedy": {"temperature": 0},
