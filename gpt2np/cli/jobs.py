@@ -127,7 +127,9 @@ def running_corpus_job(
     out: Path, files: Sequence[Path], description: str
 ) -> contextlib.AbstractContextManager[JobCallbacks]:
     """Show a job that reads the bytes of `files`; see `running_job`."""
-    total = sum(file.stat().st_size for file in files)
+    from gpt2np.data.corpus import content_size
+
+    total = sum(map(content_size, files))
     options = {"total": total, "desc": description, "unit": "B", "unit_scale": True}
     return running_job(out, lambda done: f"{done / total:.0%}", **options)
 

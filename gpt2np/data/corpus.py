@@ -11,10 +11,11 @@ import csv
 import glob
 import gzip
 import json
+import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -103,6 +104,16 @@ def kind_of(file: Path) -> str:
     return f"{file.with_suffix('').suffix.lower()}.gz" if kind == ".gz" else kind
 
 
+def content_size(file: Path) -> int:
+    """Return the bytes of a file's content, for progress; those of .gz as `gzip -l` tells them."""
+    size = file.stat().st_size
+    if kind_of(file).endswith(".gz") and size >= 4:
+        with suppress(OSError), file.open("rb") as stream:
+            stream.seek(-4, os.SEEK_END)
+            size = max(size, int.from_bytes(stream.read(), "little"))
+    return size
+
+
 def _expand(path: str) -> list[Path]:
     if Path(path).is_dir():
         files = [
@@ -189,7 +200,7 @@ def read_records(
 
     Raises UnreadableFileError if the file, not only a record of it, can't be read.
     """
-    with _opened(file) as stream:
+    with opened(file) as stream:
         yield from _read(file, stream, field, separators, all_columns)
 
 
@@ -307,7 +318,7 @@ def _checked(number: int, text: str, place: str) -> Record:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[BinaryIO]:
+def opened(file: Path) -> Iterator[BinaryIO]:
     """Open a file; decompress .gz. Each error of reading it becomes an UnreadableFileError."""
     try:
         with gzip.open(file) if kind_of(file).endswith(".gz") else file.open("rb") as stream:

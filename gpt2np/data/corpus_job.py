@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpt2np import __version__
-from gpt2np.data.corpus import UnreadableFileError
+from gpt2np.data.corpus import UnreadableFileError, content_size
 from gpt2np.data.resumable import START, Job, Position, Results, Step, file_stamp
 
 Item = TypeVar("Item")
@@ -84,7 +84,7 @@ def corpus_job(
     its size or modification time has changed.
     """
     stamps = [file_stamp(file) for file in files]
-    ends = [*accumulate(stamp[1] for stamp in stamps)]  # cumulative sizes
+    ends = [*accumulate(map(content_size, files))]
 
     def steps(position: Position) -> Iterator[Step]:
         _, n_batches, done = position

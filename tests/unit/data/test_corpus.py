@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from gpt2np import InvalidArgumentError
 from gpt2np.data import corpus
 from gpt2np.data.corpus import UnreadableFileError, find_files, read_corpus_texts, read_documents
+from gpt2np.data.corpus_job import corpus_job, read_batches
+from gpt2np.data.resumable import START, Results
 from gpt2np.limits import Limits
 
 EOT = "<|endoftext|>"
@@ -251,3 +253,13 @@ def test_two_columns_of_one_name_are_refused(tmp_path, suffix):
         parquet.write_table(arrow.table(columns, names=["text", "text"]), path)
     with pytest.raises(UnreadableFileError, match="has 2 columns of the name 'text'; rename"):
         documents(path)
+
+
+def test_the_progress_of_a_compressed_file_ends_with_its_last_batch(tmp_path):
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b'"aaaaaaaa"\n' * 100))
+    texts = [(document.text, 1, 8) for document in read_documents(path)]
+    batches = read_batches([path], lambda file: texts, 20)
+    job = corpus_job([path], {}, lambda start: ((b, Results((b"",))) for b in batches), list)
+    progress = [step.position.done for step in job.steps(START)]
+    assert progress == [160, 320, 480, 640, 800, 1100]
