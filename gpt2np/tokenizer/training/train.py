@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.data.text import any_literal
-from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.errors import InvalidArgumentError, check_argument, short_repr
 from gpt2np.interrupts import no_garbage_collection
 from gpt2np.tokenizer.pre_tokenizer import PreTokenizer, make_pre_tokenizer, split_text, word_text
 from gpt2np.tokenizer.training.merges import SEPARATOR, PieceArray, Progress, learn_merges
@@ -84,8 +84,8 @@ def train(
     Documents are split at the special tokens. `tokenizers`' BpeTrainer learns the same tokens, ids
     and merges if its documents are split in the same way.
 
-    Raises UnicodeEncodeError if a document has a lone surrogate, and InvalidArgumentError if the
-    distinct pieces exceed MAX_POSITIONS symbols.
+    Raises InvalidArgumentError if a document has a lone surrogate, or the distinct pieces exceed
+    MAX_POSITIONS symbols.
     """
     is_list = isinstance(documents, Iterable) and not isinstance(documents, (str, bytes))
     check_argument(is_list, "documents", documents, "a list of texts")
@@ -170,10 +170,14 @@ def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
     The array has a separator code before, between and after the pieces.
 
     Raises:
-        UnicodeEncodeError: a piece has a lone surrogate.
-        InvalidArgumentError: the array would be too long.
+        InvalidArgumentError: a piece has a lone surrogate, or the array would be too long.
     """
-    encoded = [piece.encode() for piece in pieces]
+    try:
+        encoded = [piece.encode() for piece in pieces]
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"{short_repr(error.object)} has a lone surrogate, which UTF-8 can't express"
+        ) from error
     separator = SEPARATOR_CODES[alphabet]
     codes: Codes
     if alphabet == "bytes":
