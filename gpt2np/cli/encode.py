@@ -48,10 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpt2np.data.resumable import check_output, partial_folder
-    from gpt2np.tokenizer.dataset import SUFFIXES, encode_dataset
+    from gpt2np.data.resumable import partial_folder
+    from gpt2np.tokenizer.dataset import encode_dataset
 
-    check_output(args.out, SUFFIXES, force=args.force)
     if args.combine is not None and args.out.suffix.lower() != ".npz":
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     options = DatasetOptions(**given_options(args, DatasetOptions))
