@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np import __version__
-from gpt2np.data.corpus import Record, kind_of, read_records
+from gpt2np.data.corpus import Record, kind_of, opened, read_records
 from gpt2np.data.options import Special
+from gpt2np.data.parquet import row_count
 from gpt2np.data.resumable import (
     Job,
     JobCallbacks,
@@ -63,20 +64,22 @@ class PromptLine:
     digest: str = field(default="", compare=False)
 
 
-def last_line(path: Path, name: str = "prompt") -> int:
-    """Return the number of the last line of a prompt file that is not blank.
+def line_count(path: Path, name: str = "prompt") -> int:
+    """Return about how many lines or rows a prompt file has, without parsing them.
+
+    Blank lines, and line ends within a cell of a table, count as lines.
 
     Raises:
-        InvalidArgumentError: the file has no prompt, or can't be read to its end.
+        InvalidArgumentError: the file has no prompt or no column `name`, or can't be read.
     """
     if not path.is_file():
         raise InvalidArgumentError(f"there is no file {path}")
-    number = 0
-    for record in read_records(path, name, None, all_columns=False):
-        number = record.number
-    if not number:
+    if next(read_records(path, name, None, all_columns=False), None) is None:
         raise InvalidArgumentError(f"{path} has no prompt")
-    return number
+    with opened(path) as stream:
+        if kind_of(path) == ".parquet":
+            return row_count(stream, path)
+        return sum(block.count(b"\n") for block in iter(partial(stream.read, 1 << 20), b"")) or 1
 
 
 def read_prompts(path: Path, name: str = "prompt", after: int = 0) -> Iterator[PromptLine]:

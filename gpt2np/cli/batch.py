@@ -48,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
     prompts = spool_stdin(args.prompts)
     from gpt2np.data.resumable import check_output
     from gpt2np.data.rows import ROW_SUFFIXES
-    from gpt2np.prompts import continue_file, job_seed, last_line
+    from gpt2np.prompts import continue_file, job_seed, line_count
 
     check_output(args.out, ROW_SUFFIXES, force=args.force, inputs=[prompts])
     cluster = ray_cluster(args)
-    n_lines = last_line(prompts, args.field)
+    n_lines = line_count(prompts, args.field)
     resolve_before_loading(args, options, may_fall_back=False)
     lm = load_model(args)
     options = {**options, "seed": job_seed(args.out, options.get("seed"))}

@@ -27,6 +27,12 @@ def column_names(stream: BinaryIO, name: object) -> list[str]:
         return list(parquet.ParquetFile(stream).schema_arrow.names)
 
 
+def row_count(stream: BinaryIO, name: object) -> int:
+    """Return the number of a Parquet file's rows; errors show `name`, as those of `read_rows`."""
+    with _named_errors(name) as parquet:
+        return int(parquet.ParquetFile(stream).metadata.num_rows)
+
+
 def read_rows(
     stream: BinaryIO, name: object, columns: list[str] | None = None
 ) -> Iterator[dict[str, Any]]:

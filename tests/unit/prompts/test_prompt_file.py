@@ -6,7 +6,7 @@ import json
 import pytest
 
 from gpt2np import InvalidArgumentError
-from gpt2np.prompts import PromptLine, last_line, read_prompts
+from gpt2np.prompts import PromptLine, line_count, read_prompts
 
 
 def lines(tmp_path, content, name="x.jsonl"):
@@ -44,7 +44,7 @@ def test_whole_floats_of_a_table_are_integers(tmp_path):
 def test_from_a_line_on(tmp_path):
     lines(tmp_path, "a\nb\nc\n", "x.txt")
     assert list(read_prompts(tmp_path / "x.txt", after=2)) == [PromptLine(3, "c")]
-    assert last_line(tmp_path / "x.txt") == 3
+    assert line_count(tmp_path / "x.txt") == 3
 
 
 @pytest.mark.parametrize(
@@ -84,16 +84,25 @@ def test_other_fields_are_kept_for_the_results(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("name", "content", "n_lines"),
     [
-        ("x.csv", b'prompt,note\n"a\nb",1\n\nc,2\n'),
-        ("x.jsonl.gz", gzip.compress(b'"a"\n"c"\n', mtime=0)),
-        ("x.jsonl", b'\n"c"\n\n'),
+        ("x.csv", b'prompt,note\n"a\nb",1\n\nc,2\n', 5),
+        ("x.jsonl.gz", gzip.compress(b'"a"\n"c"\n', mtime=0), 2),
+        ("x.jsonl", b'\n"c"\n\n', 3),
     ],
 )
-def test_the_last_line_of_a_table_and_of_a_compressed_file(tmp_path, name, content):
+def test_numbers_and_count_of_lines_in_a_table_or_compressed(tmp_path, name, content, n_lines):
     *_, last = lines(tmp_path, content, name)
-    assert last_line(tmp_path / name) == last.number == 2
+    assert last.number == 2
+    assert line_count(tmp_path / name) == n_lines
+
+
+def test_lines_are_counted_without_parsing(tmp_path, monkeypatch):
+    (tmp_path / "x.jsonl").write_text('"a"\n' * 1000, encoding="utf-8")
+    parsed = []
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(text) or text)
+    assert line_count(tmp_path / "x.jsonl") == 1000
+    assert len(parsed) == 1
 
 
 @pytest.mark.parametrize(
@@ -123,7 +132,7 @@ def test_a_cell_is_a_text_where_the_option_takes_one(tmp_path, name, cell, value
 
 def test_no_file(tmp_path):
     with pytest.raises(InvalidArgumentError, match="there is no file"):
-        last_line(tmp_path / "x.txt")
+        line_count(tmp_path / "x.txt")
 
 
 def test_json_is_read_as_python_does(tmp_path):
