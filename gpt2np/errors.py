@@ -43,6 +43,8 @@ SEE_MISSING_FEATURES = 'see "Missing features" in the documentation'
 _MAX_WORD = 300  # characters of a path or value in a message
 _MAX_LENGTH = 2000  # characters of a message; a tensor name in a file can have a million
 
+_QUOTED = r"""(?<!\w)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` quotes texts
+
 _repr = Repr()
 _repr.maxstring = _repr.maxlong = _repr.maxother = 80
 
@@ -112,12 +114,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
-def renamed(message: str, spell: Callable[[str, str], str]) -> str:
+def renamed(message: str, spell: Callable[[str, str], str], kept: Iterable[str] = ()) -> str:
     """Return a message with another interface's spelling of the arguments in backticks.
 
     `spell` maps the name of an argument and its value, "" for none, to the spelling; "" keeps it.
+    What the user has written is not changed: values in quotes, and `kept`, such as paths.
     """
-    return re.sub(r"`(\w+)=?([^`]*)`", lambda m: spell(m[1], m[2]) or m[0], message)
+    own = [re.escape(printable(word)) for word in kept if "`" in word]
+    pattern = "|".join([*own, _QUOTED, r"`(\w+)=?([^`]*)`"])
+    return re.sub(pattern, lambda m: (m[1] and spell(m[1], m[2])) or m[0], message)
 
 
 def is_integer(value: object) -> bool:
@@ -160,11 +165,11 @@ class GPT2NPError(Exception):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
-    def renamed(self, spell: Callable[[str, str], str]) -> str:
+    def renamed(self, spell: Callable[[str, str], str], kept: Iterable[str] = ()) -> str:
         """Return the message with another interface's spelling of arguments, such as --top-k.
 
         The argument that the error is about is also renamed at the start of the message, without
-        backticks; if the message starts otherwise, the name precedes it.
+        backticks; if the message starts otherwise, the name precedes it. For `kept`, see `renamed`.
         """
         message, param = str(self), self.param
         if param and spell(param, ""):
@@ -174,7 +179,7 @@ class GPT2NPError(Exception):
             elif not message.startswith(f"`{param}"):
                 message = f"`{param}`: {message}"
             message = f"{self.place}{message}"
-        return renamed(message, spell)
+        return renamed(message, spell, kept)
 
 
 class ModelNotFoundError(GPT2NPError):

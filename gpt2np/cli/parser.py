@@ -27,9 +27,11 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         innermost: the parser of the command that runs, or of its action.
+        words: the words of the command line, which messages repeat as they are.
     """
 
     innermost: Parser | None = None
+    words: Sequence[str] = ()
 
     def __init__(self, **options: Any) -> None:
         options["formatter_class"] = argparse.RawDescriptionHelpFormatter
@@ -85,7 +87,7 @@ def spell(name: str, value: str = "") -> str:
 
 def spelled(message: object) -> str:
     """Return a message of the library with the command line's spelling of arguments."""
-    return renamed(str(message), spell)
+    return renamed(str(message), spell, Parser.words)
 
 
 def print_warning(message: object) -> None:

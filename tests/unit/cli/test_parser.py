@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from gpt2np.cli.main import COMMANDS, create_parser, import_command, run
+from gpt2np.cli.parser import Parser, spelled
 
 MODULES = {name: import_command(name) for name in COMMANDS}
 NAMES = {module.__name__ for module in MODULES.values()}
@@ -113,3 +114,18 @@ def test_the_help_of_an_option_is_one_short_sentence(command):
             elif action.help and action.help != argparse.SUPPRESS:
                 text = re.sub(r" \(.*\)$", "", action.help)
                 assert len(text.split()) < 25 and ". " not in text, text
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("`seed=5` and `top_k` contradict", "--seed 5 and --top-k contradict"),
+        ("prompt is 'a `seed` b'; set `seed`", "prompt is 'a `seed` b'; set --seed"),
+        ("can't read `seed`.txt; set `seed`", "can't read `seed`.txt; set --seed"),
+    ],
+)
+def test_backticks_of_the_user_are_kept(message, shown, monkeypatch):
+    monkeypatch.setattr(Parser, "innermost", create_parser(MODULES))
+    monkeypatch.setattr(Parser, "words", ["generate", "--file", "`seed`.txt"])
+    monkeypatch.setattr(Parser, "option_names", lambda parser: {"--seed", "--top-k"})
+    assert spelled(message) == shown
