@@ -32,10 +32,8 @@ def linear(x: Array, w: PackedMatrix, then: Callable[[Array], Array] | None = No
 
     Returns (n, out).
     """
-    n, (groups, n_panels, k, m) = x.shape[0], w.data.shape
-    factors = w.data if small_kernels() else w.factors(n)
-    rows = _by_group(x, groups * k, factors.shape[0])
-    partials = matmul(rows, factors)  # (I, P, n, m), or (groups, 1, n, P·m)
+    n, (_, n_panels, _, m) = x.shape[0], w.data.shape
+    partials = matmul(*_operands(x, w))  # (I, P, n, m), or (groups, 1, n, P·m)
     if w.scale is not None:
         partials *= w.scale[:, :, None]
     y = sum_partials(partials)  # (P, n, m)
@@ -58,8 +56,7 @@ def project_heads(x: Array, w: PackedMatrix, heads: slice) -> Array:
     Each of the 3·H panels of w computes the queries, keys or values of one head.
     """
     n, (groups, n_panels, k, d) = x.shape[0], w.data.shape
-    n_head, factors = n_panels // 3, w.data if small_kernels() else w.factors(n)
-    rows = _by_group(x, groups * k, len(factors))
+    n_head, (rows, factors) = n_panels // 3, _operands(x, w)
     if factors is w.data:
         panels = factors.reshape(groups, 3, n_head, k, d)[:, :, heads]
         qkv = matmul(rows[:, None], panels)  # (I, 3, h, N, D)
@@ -75,13 +72,16 @@ def project_heads(x: Array, w: PackedMatrix, heads: slice) -> Array:
     return qkv
 
 
-def _by_group(x: Array, width: int, groups: int) -> Array:
-    """Append zeros to the rows of x (n, C), then split them: (groups, 1, n, width / groups)."""
-    if x.shape[1] < width:
-        x = np.pad(x, ((0, 0), (0, width - x.shape[1])))
-    if x.shape[0] == 1:
-        return x.reshape(groups, 1, 1, -1)
-    return x.reshape(-1, groups, 1, width // groups).transpose(1, 2, 0, 3)
+def _operands(x: Array, w: PackedMatrix) -> tuple[Array, Array]:
+    """Return x (n, C) by group, (groups, 1, n, width / groups), and the matrices for its n rows."""
+    (n, n_in), width = x.shape, w.data.shape[0] * w.data.shape[2]
+    factors = w.data if small_kernels() else w.factors(n)
+    if n_in < width:
+        x = np.pad(x, ((0, 0), (0, width - n_in)))
+    groups = factors.shape[0]
+    if n == 1:
+        return x.reshape(groups, 1, 1, -1), factors
+    return x.reshape(-1, groups, 1, width // groups).transpose(1, 2, 0, 3), factors
 
 
 def sum_partials(partials: Array) -> Array:
