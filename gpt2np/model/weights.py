@@ -34,6 +34,7 @@ from gpt2np.kernels.packed_matrix import (
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
 from gpt2np.progress import progress_bar
 
+_EMBEDDINGS = (WTE, LM_HEAD)  # stored as [out, in], unlike all other matrices
 _PANEL_WIDTH = 64  # outputs
 _MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
 _MAX_UNDIVIDED_SUM = 320  # products; GEMM cuts longer sums (`halves_long_sums`)
@@ -83,28 +84,6 @@ class ModelWeights(Generic[L]):
     lm_head: L
 
 
-@dataclass(frozen=True)
-class Packing:
-    """How one weight array is packed.
-
-    Attributes:
-        panel_shape: the number of inputs and outputs of one panel.
-        is_transposed: whether the array is stored as [out, in] instead of [in, out].
-    """
-
-    panel_shape: tuple[int, int]
-    is_transposed: bool = False
-
-    def matrix(self, array: Array) -> Array:
-        """Return the array as a matrix [in, out]; a vector becomes a matrix with one row."""
-        return array.T if self.is_transposed else np.atleast_2d(array)
-
-    def matrix_shape(self, shape: tuple[int, ...]) -> tuple[int, int]:
-        """Return the shape of `matrix(array)` for an array of this shape."""
-        n_in, n_out = shape if len(shape) == 2 else (1, *shape)
-        return (n_out, n_in) if self.is_transposed else (n_in, n_out)
-
-
 class Weights(Mapping[str, Array]):
     """A model's weights, an immutable mapping from names to read-only arrays.
 
@@ -134,13 +113,13 @@ class Weights(Mapping[str, Array]):
         self.is_quantized = quantize
         self._config = config
         self._shapes = {name: array.shape for name, array in given.items()}
-        self._packings = {} if exact else _packings(config, given, quantize)
+        self._panel_shapes = {} if exact else _panel_shapes(config, given, quantize)
         self._arrays = {
             name: np.array(array, self.dtype)
             for name, array in given.items()
-            if name not in self._packings
+            if name not in self._panel_shapes
         }
-        self._unpacked = {name: given[name] for name in self._packings}  # until `pack`
+        self._unpacked = {name: given[name] for name in self._panel_shapes}  # until `pack`
         self._was_used, self._lock = False, threading.Lock()
         self._matrices: dict[str, PackedMatrix] = {}
         self.layers: ModelWeights[Any]  # of PackedMatrix or ExactLinear
@@ -173,9 +152,9 @@ class Weights(Mapping[str, Array]):
         arrays, matrices = self._unpacked, dict[str, PackedMatrix]()
         if self.is_quantized or not small_kernels() or not all(map(memory_map, arrays.values())):
             return {}
-        for name, packing in self._packings.items():
-            kind = UnpackedMatrix if packing.is_transposed else PackedMatrix
-            view = kind.view_of(packing.matrix(arrays[name]), packing.panel_shape)
+        for name, panel_shape in self._panel_shapes.items():
+            kind = UnpackedMatrix if name in _EMBEDDINGS else PackedMatrix
+            view = kind.view_of(_matrix(name, arrays[name]), panel_shape)
             if view is None:
                 return {}
             matrices[name] = view
@@ -193,9 +172,8 @@ class Weights(Mapping[str, Array]):
         return matrices
 
     def _pack_matrix(self, name: str, array: Array, packed: PackedMatrix) -> None:
-        packing = self._packings[name]
-        matrix = packing.matrix(np.asarray(array, self.dtype))
-        chunk = CHUNK_COLUMNS if packing.is_transposed else matrix.shape[1]
+        matrix = _matrix(name, np.asarray(array, self.dtype))
+        chunk = CHUNK_COLUMNS if name in _EMBEDDINGS else matrix.shape[1]
         for start in range(0, matrix.shape[1], chunk):
             columns = matrix[:, start : start + chunk]
             if self.is_quantized and not np.isfinite(columns).all():
@@ -211,23 +189,21 @@ class Weights(Mapping[str, Array]):
         Quantized matrices share an array of int8, and the vectors another array.
         """
         if not self.is_quantized:
-            return self._allocate_as(self.dtype, self._packings)
-        matrices = [name for name in self._packings if len(self._shapes[name]) == 2]
-        vectors = [name for name in self._packings if name not in matrices]
+            return self._allocate_as(self.dtype, self._panel_shapes)
+        matrices = [name for name in self._panel_shapes if len(self._shapes[name]) == 2]
+        vectors = [name for name in self._panel_shapes if name not in matrices]
         packed = self._allocate_as(np.dtype(np.int8), matrices)
         quantized = {name: matrix.quantized(self.dtype) for name, matrix in packed.items()}
         return quantized | self._allocate_as(self.dtype, vectors)
 
     def _allocate_as(self, dtype: np.dtype[Any], names: Iterable[str]) -> dict[str, PackedMatrix]:
-        shapes = {n: self._packings[n].matrix_shape(self._shapes[n]) for n in names}
-        sizes = [packed_size(shape, self._packings[n].panel_shape) for n, shape in shapes.items()]
+        shapes = {name: _matrix_shape(name, self._shapes[name]) for name in names}
+        sizes = [packed_size(shape, self._panel_shapes[name]) for name, shape in shapes.items()]
         starts = np.cumsum([0, *sizes]).tolist()
         buffer = np.empty(starts[-1], dtype)
         return {
-            name: PackedMatrix.in_buffer(
-                buffer[start:stop], shapes[name], self._packings[name].panel_shape
-            )
-            for name, start, stop in zip(shapes, starts, starts[1:], strict=False)
+            name: PackedMatrix.in_buffer(buffer[start:stop], shape, self._panel_shapes[name])
+            for (name, shape), start, stop in zip(shapes.items(), starts, starts[1:], strict=False)
         }
 
     def _packed_layers(self, config: GPT2Config) -> ModelWeights[PackedMatrix]:
@@ -272,8 +248,7 @@ class Weights(Mapping[str, Array]):
             array = self._arrays[name].view()
         else:
             matrix = self._matrices[name].unpack()
-            is_transposed = self._packings[name].is_transposed
-            array = matrix.T if is_transposed else matrix.reshape(self._shapes[name])
+            array = matrix.T if name in _EMBEDDINGS else matrix.reshape(self._shapes[name])
         array.flags.writeable = False  # a change would not change the model, or only in part
         return array
 
@@ -294,10 +269,9 @@ class Weights(Mapping[str, Array]):
     @property
     def max_width(self) -> int:
         """The largest number of outputs of a linear layer, padding included."""
-        shapes = {name: p.matrix_shape(self._shapes[name]) for name, p in self._packings.items()}
         return max(
-            packed_size((1, n_out), (1, self._packings[name].panel_shape[1]))
-            for name, (_, n_out) in shapes.items()
+            packed_size((1, _matrix_shape(name, self._shapes[name])[1]), (1, width))
+            for name, (_, width) in self._panel_shapes.items()
         )
 
     @property
@@ -337,8 +311,21 @@ def _kind(name: str) -> str:
     return name.split(".", 2)[-1] if name.startswith("h.") else name
 
 
-def _packings(config: GPT2Config, names: Iterable[str], quantize: bool) -> dict[str, Packing]:
-    """Return how each matrix among the names is cut into panels; a bias is cut like its matrix.
+def _matrix(name: str, array: Array) -> Array:
+    """Return an array as a matrix [in, out]; a bias becomes a matrix with one row."""
+    return array.T if name in _EMBEDDINGS else np.atleast_2d(array)
+
+
+def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the shape of `_matrix(name, array)` for an array of this shape."""
+    n_in, n_out = shape if len(shape) == 2 else (1, *shape)
+    return (n_out, n_in) if name in _EMBEDDINGS else (n_in, n_out)
+
+
+def _panel_shapes(
+    config: GPT2Config, names: Iterable[str], quantize: bool
+) -> dict[str, tuple[int, int]]:
+    """Return the inputs and outputs of a panel of each matrix; a bias is cut like its matrix.
 
     A panel of c_attn computes the queries, keys or values of one head. A product is summed over
     groups of inputs (split-K): short sums round less (docs/internals/numbers.md). Integers are the
@@ -348,17 +335,15 @@ def _packings(config: GPT2Config, names: Iterable[str], quantize: bool) -> dict[
     if halves_long_sums() and not quantize:
         c, f = _joined_groups(config.n_embd, c), _joined_groups(config.n_inner, f)
     d = config.n_embd // config.n_head
-    unembedding = Packing((c, _PANEL_WIDTH), is_transposed=True)
-    packings = {WTE: unembedding, LM_HEAD: unembedding}
+    panels = {WTE: (c, _PANEL_WIDTH), LM_HEAD: (c, _PANEL_WIDTH)}
     for layer, group, width in (
         ("attn.c_attn", c, d),
         ("attn.c_proj", c, _PANEL_WIDTH),
         ("mlp.c_fc", c, _PANEL_WIDTH),
         ("mlp.c_proj", f, _PANEL_WIDTH),
     ):
-        packings[f"{layer}.weight"] = Packing((group, width))
-        packings[f"{layer}.bias"] = Packing((1, width))
-    return {name: packings[kind] for name in names if (kind := _kind(name)) in packings}
+        panels |= {f"{layer}.weight": (group, width), f"{layer}.bias": (1, width)}
+    return {name: panels[kind] for name in names if (kind := _kind(name)) in panels}
 
 
 def _group_size(n: int) -> int:

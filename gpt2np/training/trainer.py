@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -210,10 +209,7 @@ class Trainer:
                 self.evaluations = [(int(s), loss) for s, loss in file["evaluations"].tolist()]
                 for part, arrays in self._parts().items():
                     if part != "best" or self.evaluations:
-                        for name, weight in self.weights.items():
-                            arrays[name] = array = file[f"{part}/{name}"]
-                            if (array.shape, array.dtype) != (weight.shape, weight.dtype):
-                                raise ValueError(name)
+                        arrays |= {name: file[f"{part}/{name}"] for name in self.weights}
         except (ValueError, KeyError, EOFError, BadZipFile) as error:
             raise GPT2NPError(
                 f"{self._state_file} is damaged ({type(error).__name__}); force starts over"
@@ -323,12 +319,6 @@ def read_corpus(path: Path, vocab_size: int) -> NDArray[Any]:
         raise InvalidArgumentError(
             f"{path} has ids up to {highest}, but the vocabulary has {vocab_size}; choose the "
             f"vocabulary that the corpus was encoded with"
-        )
-    if 2 * highest < vocab_size:
-        warnings.warn(
-            f"the highest id in {path} is {highest}, but the vocabulary has {vocab_size} ids; make "
-            "sure that the corpus was encoded with this vocabulary",
-            stacklevel=2,
         )
     return ids
 

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -164,14 +163,6 @@ def test_force_starts_over(corpus, tmp_path, capsys):
     assert "resuming" not in capsys.readouterr().err
 
 
-def wrong_shape(arrays):
-    arrays["weights/ln_f.bias"] = arrays["weights/ln_f.bias"][:1]
-
-
-def wrong_dtype(arrays):
-    arrays["first/wte.weight"] = arrays["first/wte.weight"].astype(np.float64)
-
-
 def wrong_name(arrays):
     arrays["second/other"] = arrays.pop("second/ln_f.bias")
 
@@ -180,7 +171,7 @@ def wrong_name_of_the_best(arrays):
     arrays["best/other"] = arrays.pop("best/ln_f.bias")
 
 
-@pytest.mark.parametrize("change", [wrong_shape, wrong_dtype, wrong_name, wrong_name_of_the_best])
+@pytest.mark.parametrize("change", [wrong_name, wrong_name_of_the_best])
 def test_a_state_of_other_arrays_is_damaged(corpus, tmp_path, change):
     tokenizer = Tokenizer.load("bundled")
     options = TrainerOptions(
@@ -216,16 +207,6 @@ def test_two_runs_at_once(corpus, tmp_path, capsys):
         assert train(corpus, tmp_path / "m") == 1
     assert "another process is writing" in capsys.readouterr().err
     assert train(corpus, tmp_path / "m", "--max-steps", "1") == 0
-
-
-def test_few_distinct_ids_give_a_warning(tmp_path):
-    np.save(tmp_path / "few.npy", np.full(1000, 5))
-    with pytest.warns(UserWarning, match=r"few\.npy is 5, but the vocabulary has 4096 ids"):
-        read_corpus(tmp_path / "few.npy", 4096)
-    np.array([5, 50_256], np.uint16).tofile(tmp_path / "all.bin")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read_corpus(tmp_path / "all.bin", 50_257)
 
 
 def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):
