@@ -34,14 +34,8 @@ def convert(
 ) -> None:
     """Write `checkpoint` to the new or empty folder `target` in the format of `transformers`.
 
-    The folder appears when all files are written. Memory holds one chunk of a matrix at a time.
-
-    Args:
-        checkpoint: the model to convert.
-        target: the folder to write.
-        dtype: the dtype of the stored weights, a key of `DTYPES`; by default, the embedding's.
-        companions: names or patterns of further files to copy, such as the vocabulary.
-        on_progress: called with the number of values written since its last call.
+    `dtype` is a key of `DTYPES`, by default the embedding's. `companions` are names or patterns of
+    further files to copy. `on_progress` gets the number of values written since its last call.
 
     Raises:
         CheckpointError: the weights do not match the config, cannot be read, or contain values too

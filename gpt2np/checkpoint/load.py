@@ -30,11 +30,8 @@ _MAX_LISTED_PROBLEMS = 6  # in one error message
 class Checkpoint:
     """A model folder's config and tensor headers, without the weights.
 
-    Attributes:
-        folder: the model folder.
-        config: the architecture.
-        tensors: the stored tensors by GPT-2's names, without causal masks. If embedding and
-            unembedding are one tensor, the name is `wte.weight`, even if stored as the unembedding.
+    `tensors` has GPT-2's names, without causal masks. If embedding and unembedding are one tensor,
+    the name is `wte.weight`, even if stored as the unembedding.
     """
 
     folder: Path

@@ -55,14 +55,9 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class StoredArray:
-    """A tensor that `np.asarray` reads from its file and converts, each time it is called.
+    """A tensor that `np.asarray` reads from its file and converts to `dtype`, at each call.
 
     `np.asarray` raises CheckpointError if the file is truncated, or a value is too large.
-
-    Attributes:
-        name: the tensor's name in error messages.
-        tensor: the tensor as stored.
-        dtype: the dtype after the conversion.
     """
 
     name: str
@@ -126,12 +121,9 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
 def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[str, Any]:
     """Return the tensors as read-only arrays of `dtype`, float32 or float64.
 
-    Tensors stored in `dtype` become views of the memory-mapped file, which take memory only when
-    they are read (see `release`). Other tensors become a `StoredArray`, which takes no memory;
-    also unaligned tensors, which early versions of safetensors wrote (openai-community/gpt2):
-    NumPy would copy them for every product.
-
-    Raises CheckpointError if a file is truncated.
+    Tensors stored in `dtype` become views of the memory-mapped file, other tensors a `StoredArray`;
+    also unaligned tensors, which early versions of safetensors wrote (openai-community/gpt2): NumPy
+    would copy them for every product. Raises CheckpointError if a file is truncated.
     """
     paths = {tensor.path for tensor in tensors.values() if _can_view(tensor, dtype)}
     mapped = {path: _map_file(path) for path in paths}

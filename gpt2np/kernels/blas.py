@@ -26,16 +26,11 @@ _OPENBLAS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "ope
 
 @dataclass(frozen=True)
 class Blas:
-    """Functions and properties of a BLAS library.
+    """Functions and properties of a BLAS library."""
 
-    Attributes:
-        get_threads, set_threads: read or set the number of threads per product in this process.
-        core: the processor type that OpenBLAS selects its kernels by, or "MKL".
-    """
-
-    get_threads: Callable[[], int]
+    get_threads: Callable[[], int]  # per product in this process
     set_threads: Callable[[int], object]
-    core: str
+    core: str  # the processor type that OpenBLAS selects its kernels by, or "MKL"
 
 
 @cache

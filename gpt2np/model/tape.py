@@ -42,10 +42,8 @@ _KEPT = ("ln_1", "attn.qkv", "attn.z", "resid_mid", "ln_2", "mlp.pre", "mlp.act"
 class Tape(PlainContext):
     """One forward pass over packed texts, and the operations of its backward pass.
 
-    Attributes:
-        token_ids, positions: (N,) each, as in `gpt2np.model.gpt2`.
-        weight_gradients: the gradients by the weights' names, in the shapes of the weights; None if
-            they are not computed. Gradients of several contexts with one mapping are added.
+    The gradients of the weights are added to the mapping `weight_gradients` by the weights' names;
+    if it is None, they are not computed.
     """
 
     def __init__(
@@ -59,16 +57,10 @@ class Tape(PlainContext):
     ) -> None:
         """Prepare a pass over the token ids of one or several texts.
 
-        Args:
-            config: the model's architecture.
-            sequences: the token ids of each text.
-            hook: a hook as of `GPT2.forward`. A hook that edits an array needs a method
-                gradient(name, d), which returns the gradient of the array before the edit. The
-                method is called for the hook points in reverse order; for arrays with heads, once
-                per text. The backward pass may call a hook again. The hook must then return the
-                same array as in the forward pass.
-            weight_gradients: where the gradients of the weights go.
-            max_bytes: the limit on kept arrays (see the module).
+        A hook as of `GPT2.forward` that edits an array needs a method gradient(name, d), which
+        returns the gradient of the array before the edit. The method is called for the hook points
+        in reverse order; for arrays with heads, once per text. The backward pass may call a hook
+        again, which must then return the same array as in the forward pass.
         """
         lengths = [len(ids) for ids in sequences]
         stops = np.cumsum(lengths).tolist()

@@ -33,9 +33,7 @@ _MAX_LENGTH_GAP = 128  # keys; with a larger gap, padded scores cost more than a
 
 @dataclass(frozen=True)
 class KVSpan:
-    """The sequences of a query block whose attention scores one matrix product computes.
-
-    The sequences have adjacent cache slots, and equal numbers of queries in the block.
+    """Sequences with adjacent cache slots and equal numbers of queries: one product of a block.
 
     Attributes:
         sequence: the index of the first sequence in the batch.
@@ -132,15 +130,9 @@ def make_batches(
     """Split the new tokens of the sequences into batches of at most PREFILL_CHUNK tokens.
 
     The caches need capacity for the new tokens. Compute each batch before requesting the next: the
-    next batch depends on the caches' new lengths.
-
-    Args:
-        sequences: the new token ids of each sequence.
-        caches: the KV cache of each sequence.
-        logits_indices: (R,), the indices of the tokens whose logits are requested, counted over
-            all sequences.
-        n_workers: how many threads or ranks share the queries of a batch.
-        whole_sequences: make a single batch with one query block per sequence, as hooks need.
+    next batch depends on the caches' new lengths. `logits_indices` (R,) count over all sequences.
+    `n_workers` threads or ranks share a batch. With `whole_sequences`, as hooks need, there is one
+    batch with one query block per sequence.
     """
     total = sum(map(len, sequences))
     chunk = total if whole_sequences else PREFILL_CHUNK
@@ -243,15 +235,9 @@ def query_blocks(
     adjacent: Sequence[bool] = (),
     whole_sequences: bool = False,
 ) -> list[QueryBlock]:
-    """Group the new tokens of several sequences into query blocks.
+    """Group the new tokens of several sequences into query blocks, `lengths` after `cached` tokens.
 
-    Args:
-        lengths: the number of new tokens of each sequence.
-        cached: the number of earlier tokens of each sequence, which are in its KV cache.
-        max_queries: the largest number of queries in one block.
-        adjacent: for each sequence, whether its cache slot directly follows the slot of the
-            previous sequence.
-        whole_sequences: make one block per sequence, so that a hook sees whole patterns.
+    `adjacent` tells for each sequence whether its cache slot follows the previous sequence's slot.
     """
     blocks: list[list[_Chunk]] = []
     for chunk in _chunks(lengths, cached, max(lengths) if whole_sequences else max_queries):

@@ -233,13 +233,10 @@ class KVStore:
 
 @dataclass(frozen=True)
 class KVWrite:
-    """The slot mapping of n tokens: where a KV store stores the tokens' keys and values.
+    """The slot mapping of n tokens, a range of the batch: where `store` has their keys and values.
 
-    Attributes:
-        store: the store to write to.
-        tokens: the range of the n tokens in the batch.
-        tile, slot, offset: (n,), the place of each token in the store; integers for a pass over a
-            single token, because NumPy indexes faster with integers.
+    `tile`, `slot` and `offset` (n,) are the place of each token; integers for a pass over a single
+    token, because NumPy indexes faster with integers.
     """
 
     store: KVStore

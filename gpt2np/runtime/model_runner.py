@@ -21,13 +21,9 @@ from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelCon
 
 @dataclass(frozen=True)
 class ModelRunner:
-    """A model's forward function.
+    """A model's forward function, context → logits (R, V), and the contexts without and with hooks.
 
-    Attributes:
-        function: the forward function; computes the logits (R, V) from a context.
-        config: the architecture.
-        dtype: the dtype of every array of the pass.
-        context, hooked_context: the contexts of passes without and with a hook on one rank.
+    Every array of a pass has `dtype`.
     """
 
     function: Callable[[BatchContext[Any]], Array]

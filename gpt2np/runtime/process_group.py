@@ -43,12 +43,8 @@ class ProcessGroup:
 
     Workers are started when a pass first needs them, and stay for later passes. If a worker fails,
     rank 0 computes all later passes alone. As long as the group exists, BLAS uses one thread,
-    because a fork during a multithreaded matrix product can cause a deadlock.
-
-    Attributes:
-        workers: the workers.
-        world_size: the largest number of ranks of a pass.
-        tuner: chooses the number of ranks of each pass; if None, a pass has `world_size` ranks.
+    because a fork during a multithreaded matrix product can cause a deadlock. Without a `tuner`,
+    which chooses the number of ranks, each pass has `world_size` ranks.
     """
 
     def __init__(

@@ -27,12 +27,7 @@ _MAX_COST = 0.02  # the largest share of the time that trials of slower numbers 
 
 
 class RankChoice:
-    """The current number of ranks for passes over similar numbers of rows (tokens).
-
-    Attributes:
-        ranks: the number of ranks.
-        next_ranks: the number for the next pass, which differs from `ranks` during a trial.
-    """
+    """The number of ranks of passes over similar numbers of rows, and that of the next pass."""
 
     def __init__(self, candidates: Sequence[int]) -> None:
         self.ranks = self.next_ranks = 1

@@ -18,13 +18,7 @@ _CHUNK = 1 << 16  # values updated at a time, so that they stay in the cache
 
 @dataclass
 class AdamW:
-    """The state of the optimizer.
-
-    Attributes:
-        weights: the arrays to update, in place.
-        first, second: running means of the gradients and of their squares, by the weights' names.
-        step: number of steps taken.
-    """
+    """The weights, updated in place, and the running means of gradients and of their squares."""
 
     weights: Mapping[str, Array]
     first: dict[str, Array]

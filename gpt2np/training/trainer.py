@@ -57,15 +57,10 @@ class Trainer:
     ) -> None:
         """Create a run, or load the saved state of an interrupted run.
 
-        Args:
-            corpus: the file of token ids, .bin or .npy, that `gpt2np encode` wrote.
-            folder: the folder of the saved state; see `gpt2np.data.resumable.work_folder`.
-            tokenizer: the tokenizer of the corpus.
-            options: the hyperparameters. The architecture is not used with `model`.
-            model: the model to fine-tune; by default, a new model with random weights.
-            eval_corpus: a file of token ids to evaluate on. The weights with the lowest loss on the
-                file become the trained model.
-            force: discard a saved state in the folder.
+        `corpus` is a file of token ids from `gpt2np encode`; `folder`, the folder of the saved
+        state (`gpt2np.data.resumable.work_folder`), which `force` discards. Without `model`, a new
+        model begins with random weights. The weights with the lowest loss on `eval_corpus` become
+        the trained model.
 
         Raises:
             InvalidArgumentError: a corpus is not valid or too short, or the saved state belongs to
