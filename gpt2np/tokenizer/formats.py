@@ -178,12 +178,7 @@ def _with_added_tokens(
     added, names = config.name_tokens(config.declared or (), ids)
     for content in {token.content for token in added}.intersection(without_merges):
         del ids[content]
-    return Vocabulary(
-        ids,
-        ranks,
-        added,
-        special_tokens_map=names,
-    )
+    return Vocabulary(ids, ranks, added, special_tokens_map=names)
 
 
 def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:

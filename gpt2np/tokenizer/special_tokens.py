@@ -251,8 +251,7 @@ def parse_token(entry: Any, path: Path, key: str) -> AddedToken:
     for flag in _STRIPS:
         if _parse_flag(entry, flag, path):
             raise TokenizerError(f"{path}: gpt2np does not support {flag} of {content!r:.60}")
-    has_flags = key.startswith("added_tokens")
-    special = not has_flags or _parse_flag(entry, "special", path)
+    special = key not in (_DECODER, "added_tokens") or _parse_flag(entry, "special", path)
     return AddedToken(
         content,
         _NO_ID,

@@ -37,7 +37,7 @@ def open_tabs(browser, server):
     yield opened
     for context in contexts:
         context.close()
-    assert not wrong
+    assert not wrong, wrong
 
 
 def write(tab, prompt=None, **settings):

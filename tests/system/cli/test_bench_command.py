@@ -61,7 +61,8 @@ def test_ctrl_c_leaves_no_traceback(delay):
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
     out, messages = process.communicate(timeout=60)
-    assert out == b"" and b"Traceback" not in messages and process.returncode == 130
+    assert (out, process.returncode) == (b"", 130), messages
+    assert b"Traceback" not in messages
 
 
 @pytest.mark.parametrize(
