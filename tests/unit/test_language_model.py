@@ -5,7 +5,6 @@ import warnings
 
 import numpy as np
 import pytest
-from helpers.paths import CHECKOUT
 
 from gpt2np import (
     GPT2,
@@ -15,13 +14,9 @@ from gpt2np import (
     GenerationOptions,
     InvalidArgumentError,
     LanguageModel,
-    Tokenizer,
 )
-from gpt2np.errors import GPT2NPError
 from gpt2np.generation.complete import complete
-from gpt2np.tokenizer.formats import read_gpt2_files
 
-BUNDLED = CHECKOUT / "weights"
 PROMPTS = ["Once upon a time", "The", "", '"Oh dear!" said the little old woman, and ' * 5, "中"]
 
 
@@ -72,16 +67,6 @@ def test_numbers_may_be_numpys(lm):
     options = {"temperature": np.float32(0.5), "top_k": np.int64(9), "seed": np.int32(3)}
     expected = lm.generate("x", max_new_tokens=3, temperature=0.5, top_k=9, seed=3)
     assert lm.generate("x", max_new_tokens=3, **options).ids == expected.ids
-
-
-def test_ids_that_the_vocabulary_does_not_have(lm):
-    """Models with more rows than tokens may generate such ids, and accept them in a prompt."""
-    files = (BUNDLED / name for name in ("vocab.json", "merges.txt"))
-    vocabulary = read_gpt2_files(*files)
-    del vocabulary.ids[next(token for token, number in vocabulary.ids.items() if number == 300)]
-    few = LanguageModel(lm.model, Tokenizer(vocabulary))
-    result = few.generate([301, 300, 301], max_new_tokens=1, seed=0)
-    assert result.prompt == 2 * lm.tokenizer.decode([301])
 
 
 SEEDED = {"seed": 3, "max_new_tokens": 12}
@@ -287,12 +272,6 @@ class TestInterruption:
         for found, expected in ((second, whole[1]), (third, whole[2])):
             assert (found.text, found.ids, found.finish_reason) == ("", [], "cancelled")
             assert (found.prompt_ids, found.seed) == (expected.prompt_ids, expected.seed)
-
-
-def test_a_failed_beam_search_is_named(lm):
-    options = {"num_beams": 2, "max_new_tokens": 3, "regex": "x{3}"}
-    with pytest.raises(GPT2NPError, match=r"^prompt 1 of 2: "):
-        lm.generate_batch(["a", "b"], **options, bad_words=["x"])
 
 
 @pytest.mark.parametrize("call", ["generate", "score"])
