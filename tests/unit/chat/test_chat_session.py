@@ -127,16 +127,6 @@ class TestAnswers:
             session.say("word " * 600)
         assert len(session.messages) == 11
 
-    def test_drafts_change_no_answer(self, lm, bundled, monkeypatch):
-        table = read_ngram_table(bundled / NGRAM_TABLE_FILE)
-        monkeypatch.setattr(lm.draft_source, "draft", table)  # also without small-matrix kernels
-        answers = []
-        for draft in ("auto", "none"):
-            session = ChatSession(lm, options={"max_new_tokens": 40, "seed": 1, "draft": draft})
-            for said in ("one two three one two", "The king said", ""):
-                answers.append(answer(session, said))
-        assert answers[:3] == answers[3:]
-
     def test_after_ctrl_c_within_a_step(self, lm, bundled, monkeypatch):
         """When guessed ids have been through the model and before the wrong ones are dropped."""
         said = "one two three one two three one two four one two"
