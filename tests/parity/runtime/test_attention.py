@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np.model import GPT2Config, KVCache
-from gpt2np.model.ops import causal_mask, causal_softmax
+from gpt2np.model.ops import causal_softmax
 from gpt2np.runtime.batch import query_blocks
 from gpt2np.runtime.context import KVView
 from gpt2np.runtime.kv_cache import kv_writes, reserve
@@ -129,25 +129,3 @@ def test_tokens_before_a_truncation_are_not_seen():
         results.append(kv.weighted_values(causal_softmax(kv.scores(query), block.mask)))
     assert [span.count for span in block.spans] == [2] and np.isfinite(results).all()
     np.testing.assert_array_equal(*results)
-
-
-@pytest.mark.parametrize(("n", "n_keys"), [(1, 1), (5, 5), (3, 10), (1, 7)])
-def test_causal_softmax_of_plain_arrays(n, n_keys):
-    scores = np.random.default_rng(0).normal(size=(2, n, n_keys))
-    mask = torch.ones(n, n_keys, dtype=torch.bool).tril(n_keys - n)
-    masked = torch.tensor(scores).masked_fill(~mask, -torch.inf)
-    pattern = causal_softmax(scores, causal_mask(n, n_keys))
-    np.testing.assert_allclose(pattern, torch.softmax(masked, -1).numpy(), atol=1e-12)
-
-
-def test_values_are_weighted_by_any_pattern():
-    rng = np.random.default_rng(2)
-    keys = rng.normal(size=(HEADS, 5, SIZE))
-    cache = KVCache(CONFIG, np.float64)
-    append([cache], [keys], [keys])
-    [block] = query_blocks([1], [4])
-    kv = view([cache], block)
-    last_key_only = np.arange(5) == 4 + np.zeros((HEADS, 1, 1))
-    np.testing.assert_allclose(
-        kv.weighted_values(last_key_only.astype(float)), keys[:, 4:], atol=1e-12
-    )
