@@ -29,10 +29,9 @@ def test_a_misspelled_variable(monkeypatch):
         limits()
 
 
-@pytest.mark.parametrize("name", [limit.name for limit in fields(Limits)])
 @pytest.mark.parametrize("value", ["0", "-1", "1e9", "", "²", "9" * 5000])
-def test_a_variable_that_is_no_limit(name, value, monkeypatch):
-    monkeypatch.setenv(f"GPT2NP_{name.upper()}", value)
+def test_a_variable_that_is_no_limit(value, monkeypatch):
+    monkeypatch.setenv("GPT2NP_MAX_LINE_BYTES", value)
     with pytest.raises(InvalidArgumentError, match="expected a positive integer") as error:
         limits()
     assert len(str(error.value)) < 250

@@ -100,17 +100,8 @@ def test_texts(schema, valid, invalid):
     assert [text for text in invalid if matches(text)] == []
 
 
-@pytest.mark.parametrize(
-    "keyword",
-    [
-        *("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "contains"),
-        *("minContains", "maxContains", "minProperties", "maxProperties", "patternProperties"),
-        *("propertyNames", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"),
-        *("$anchor", "$dynamicRef", "$dynamicAnchor", "contentEncoding", "dependencies"),
-        *("additionalItems", "nullable", "minimumm", "multipleOf"),
-    ],
-)
-def test_each_unsupported_keyword_is_named(keyword):
+@pytest.mark.parametrize("keyword", ["not", "patternProperties", "multipleOf", "minimumm"])
+def test_unsupported_keyword_is_named(keyword):
     message = re.escape(f"#/properties/a~1b: '{keyword}' is not supported")
     with pytest.raises(InvalidArgumentError, match=message):
         schema_tree({"properties": {"a/b": {keyword: True}}}, 4)

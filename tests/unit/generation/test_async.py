@@ -148,7 +148,7 @@ def test_a_closed_loop_leaves_the_other_readers_alone(lm, monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_starts_afresh(lm):
-    for _ in range(5):
+    for _ in range(2):
         run(lm.agenerate("The fox", **OPTIONS))
         pid = os.fork()
         if pid == 0:

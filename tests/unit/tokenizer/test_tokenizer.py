@@ -195,7 +195,6 @@ class TestFiles:
         [
             ("vocab.json", "{", "damaged: not JSON"),
             ("vocab.json", "[1]", "expected a JSON object"),
-            ("vocab.json", '{"a": "0"}', "an id must be a whole number"),
             ("vocab.json", '{"a": 0, "b": 0}', "same id to two tokens"),
             ("vocab.json", '{"a": 0}', "255 of the 256 single-byte tokens are missing"),
             ("merges.txt", "a b\nnonsense\n", "line 2: expected two tokens"),
@@ -205,9 +204,6 @@ class TestFiles:
             ("merges.txt", "x y " * 9999, r"found '.{,60}\.\.\..{,60}'$"),
             ("vocab.json", '{"": 0}', "a token is empty or not Unicode text"),
             ("vocab.json", '{"a": -1}', "an id must be a whole number, at least 0"),
-            ("vocab.json", '{"a": true}', "an id must be a whole number, at least 0"),
-            ("merges.txt", "#version: 0.2\na b\nab\nx  y z\n", "line 3: expected two tokens"),
-            ("merges.txt", "#version: 0.2\n a\n", "line 2: expected two tokens"),
         ],
     )
     def test_damaged_files_are_named(self, files, name, content, message):
