@@ -122,12 +122,12 @@ train-tokenizer p.txt --vocab-size 256 --out o | 2 | size is 256; the 256 bytes 
 train-tokenizer p.txt --vocab-size 300 --out o --pattern no | 2 | --pattern is 'no'; it must be gpt2
 train-tokenizer p.txt --vocab-size 300 --out o --field b | 2 | --field is for .jsonl, .csv, .tsv
 train-tokenizer p.txt --vocab-size 300 --out o '' | 2 | unrecognized argument ''
-train-tokenizer p.txt --vocab-size 300 --out '' | 2 | --out is '.'; name a new folder
-train-tokenizer p.txt --vocab-size 300 --out - | 2 | --out is '-'; name a new folder
-train-tokenizer p.txt --vocab-size 300 --out p.txt | 2 | p.txt is not a folder
-train-tokenizer p.txt --vocab-size 300 --out p.txt/x | 2 | p.txt is not a folder
-train-tokenizer p.txt --vocab-size 300 --out link | 2 | link is not a folder
-train-tokenizer p.txt --vocab-size 300 --out a_model | 2 | a_model holds a model
+train-tokenizer p.txt --vocab-size 300 --out '' | 2 | '.' is no name of a folder; name a new folder
+train-tokenizer p.txt --vocab-size 300 --out - | 2 | '-' is no name of a folder; name a new folder
+train-tokenizer p.txt --vocab-size 300 --out p.txt | 2 | p.txt already exists; name a new
+train-tokenizer p.txt --vocab-size 300 --out p.txt/x | 1 | p.txt/x: Not a directory
+train-tokenizer p.txt --vocab-size 300 --out link | 2 | link already exists
+train-tokenizer p.txt --vocab-size 300 --out a_model | 2 | a_model already exists
 train-tokenizer none.txt --vocab-size 300 --out o | 2 | none.txt does not exist; give files
 train-tokenizer empty.txt --vocab-size 300 --out o | 2 | the files have no text
 train-tokenizer latin1.txt --vocab-size 300 --out o | 2 | latin1.txt, document 1 is not UTF-8
