@@ -44,8 +44,6 @@ def run(args: argparse.Namespace) -> int:
     lm = load_model(args)
     check_special(prompt, lm.tokenizer.special_tokens, args.special)
     allowed = allowed_special(args.special)
-    if not prompt:
-        print_stderr("the prompt is empty; the text starts from the end-of-text token")
     if notice := prompt_notice(prompt, resolved):
         warnings.warn(notice, stacklevel=2)
     exit_code = 0

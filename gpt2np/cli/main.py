@@ -57,7 +57,7 @@ GROUPS = {
     "Models": {
         "serve": "Serve models over HTTP, as OpenAI's API, with a playground",
         "download": "Download a model into the Hugging Face cache",
-        "convert": "Change the dtype or the number of a model's weight files",
+        "convert": "Change the dtype of a model's weights",
     },
 }
 COMMANDS = {name: summary for group in GROUPS.values() for name, summary in group.items()}
