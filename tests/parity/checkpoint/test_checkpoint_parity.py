@@ -382,3 +382,10 @@ def test_shards_with_other_prefixes(prefix, sharded):
     index["weight_map"] = with_prefix(prefix)(index["weight_map"])
     (sharded / INDEX).write_text(json.dumps(index))
     np.testing.assert_array_equal(GPT2.from_folder(sharded).forward([IDS]), before)
+
+
+def test_a_missing_shard_is_named(sharded):
+    shard = shard_of(sharded, "transformer.ln_f.bias")
+    shard.unlink()
+    with pytest.raises(CheckpointError, match=rf"{shard.name} is missing"):
+        GPT2.from_folder(sharded)

@@ -129,3 +129,16 @@ def test_tokens_before_a_truncation_are_not_seen():
         results.append(kv.weighted_values(causal_softmax(kv.scores(query), block.mask)))
     assert [span.count for span in block.spans] == [2] and np.isfinite(results).all()
     np.testing.assert_array_equal(*results)
+
+
+def test_values_are_weighted_by_any_pattern():
+    rng = np.random.default_rng(2)
+    keys = rng.normal(size=(HEADS, 5, SIZE))
+    cache = KVCache(CONFIG, np.float64)
+    append([cache], [keys], [keys])
+    [block] = query_blocks([1], [4])
+    kv = view([cache], block)
+    last_key_only = np.arange(5) == 4 + np.zeros((HEADS, 1, 1))
+    np.testing.assert_allclose(
+        kv.weighted_values(last_key_only.astype(float)), keys[:, 4:], atol=1e-12
+    )
