@@ -9,6 +9,8 @@ from every DFA state but DEAD.
 
 from __future__ import annotations
 
+import math
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -182,15 +184,20 @@ class ByteAutomaton:
             state = int(self.step(np.array([state]), np.array([byte]))[0])
         return state
 
-    def step(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> NDArray[np.int32]:
+    def step(
+        self, states: NDArray[np.int32], data: NDArray[np.uint8], deadline: float = math.inf
+    ) -> NDArray[np.int32]:
         """Return the state after states[i] reads the byte data[i], for each i. Returns (n,).
 
-        Raises PatternTooLargeError if the automaton is too large.
+        Raises PatternTooLargeError if the automaton is too large, and TimeoutError at a `deadline`
+        of `time.perf_counter()`; a later call goes on from the states that were computed.
         """
         is_unknown = self._targets[states, data] == _UNKNOWN
         for state in np.unique(states[is_unknown]).tolist():
             with self._lock:
                 self._compute_targets(state)
+            if time.perf_counter() > deadline:
+                raise TimeoutError
         return self._targets[states, data]
 
     def _compute_targets(self, state: int) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -37,6 +38,9 @@ class Constraint(Protocol):
     A method `within(max_tokens)` is optional, too. It returns the initial state for a text of at
     most `max_tokens` tokens, or raises an error if there is no such text. The returned state never
     allows a token if the text could not be completed with the tokens that are left after it.
+
+    So is a method `prepare(seconds)`, which computes a part of a mask that takes long. It returns
+    whether the mask is ready. An engine calls it before each step; other sequences run meanwhile.
     """
 
     @property
@@ -87,6 +91,7 @@ class TextConstraint:
     masks: _TokenMasks
     state: frozenset[Reading]
     tokens_left: float = math.inf
+    _fresh: list[ByteAutomaton] = field(default_factory=list)  # of `prepare`, until it is done
 
     @property
     def complete(self) -> bool:
@@ -110,6 +115,10 @@ class TextConstraint:
         data = vocabulary.text_tokens.get(token_id, b"")
         return TextConstraint(self.masks, self.masks.after(self.state, data), self.tokens_left - 1)
 
+    def prepare(self, seconds: float) -> bool:
+        """Compute a part of the mask; return whether it is ready. Raises what `allowed` raises."""
+        return self.masks.prepare(self.state, time.perf_counter() + seconds, self._fresh)
+
     def within(self, max_tokens: int) -> TextConstraint:
         """Return the constraint for a text of at most `max_tokens` tokens.
 
@@ -123,7 +132,7 @@ class TextConstraint:
                 "prompt",
                 param="max_new_tokens",
             )
-        return replace(self, tokens_left=max_tokens)
+        return TextConstraint(self.masks, self.state, max_tokens)
 
 
 class _TokenMasks:
@@ -160,6 +169,31 @@ class _TokenMasks:
         mask[[end for end in self.vocabulary.ends if end < len(mask)]] = MATCHED in readings
         mask.setflags(write=False)
         return mask
+
+    def prepare(
+        self, readings: frozenset[Reading], deadline: float, fresh: list[ByteAutomaton]
+    ) -> bool:
+        """Compute distances until a deadline; return whether they are known.
+
+        `fresh` keeps a fresh automaton for the next call, once this one has become too large.
+        """
+        if readings in self._distances:
+            return True
+        automaton = fresh[0] if fresh else self._automaton
+        try:
+            self._distances[readings] = self.vocabulary.trie.distances(
+                automaton, readings, self._distance, deadline
+            )
+        except TimeoutError:
+            return False
+        except PatternTooLargeError:
+            if fresh:
+                raise
+            fresh.append(ByteAutomaton(automaton.characters))
+            return False
+        self._automaton = automaton
+        fresh.clear()
+        return True
 
     def _distances_after(self, readings: frozenset[Reading]) -> Array:
         """Return the distance to a match after each token id, (V,)."""

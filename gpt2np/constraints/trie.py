@@ -66,11 +66,12 @@ class VocabularyTrie:
         automaton: ByteAutomaton,
         readings: frozenset[Reading],
         distance: Callable[[Reading], float],
+        deadline: float = math.inf,
     ) -> Array:
         """Return the distance to a match after each token id, (V,).
 
         The distance after a token is the least `distance` of the readings to which the token leads
-        from `readings`; infinity if there are none.
+        from `readings`; infinity if there are none. Raises the errors of `ByteAutomaton.step`.
         """
         states = np.zeros(self.size, np.int32)  # all DEAD
         states[_ROOT] = automaton.state(readings)
@@ -79,7 +80,7 @@ class VocabularyTrie:
             alive = np.flatnonzero(before != DEAD)
             if not len(alive):
                 break
-            states[first + alive] = automaton.step(before[alive], data[alive])
+            states[first + alive] = automaton.step(before[alive], data[alive], deadline)
         states[_ROOT] = DEAD
         reached = np.flatnonzero(np.bincount(states))
         found = np.full(reached[-1] + 1, math.inf, np.float32)

@@ -160,14 +160,17 @@ class Scheduler:
 
     def _in_turns(self) -> list[RunningSequence]:
         """Return the running sequences, and of those that took long alone as many as a step may."""
+        quick = [s for s in self.running if s.own_seconds <= _OWN_SECONDS / 10]
         slow = [s for s in self.running if s.own_seconds > _OWN_SECONDS / 10]
         slow.sort(key=lambda s: s.started + s.seconds)  # the one that waits longest first
-        total, later = 0.0, set[int]()
+        ready = {id(s) for s in quick if _prepare(s, _OWN_SECONDS / 10)}
+        total = 0.0
         for sequence in slow:
-            if total >= _OWN_SECONDS:
-                later.add(id(sequence))
-            total += sequence.own_seconds
-        return [sequence for sequence in self.running if id(sequence) not in later]
+            if total < _OWN_SECONDS:
+                if _prepare(sequence, _OWN_SECONDS / 2):
+                    ready.add(id(sequence))
+                total += sequence.own_seconds
+        return [sequence for sequence in self.running if id(sequence) in ready]
 
     def _run(self, group: Sequence[RunningSequence], n_left: int) -> int:
         """Run a pass with at most `n_left` tokens of prompts; return how many are left."""
@@ -293,6 +296,20 @@ class Scheduler:
         if isinstance(sequence.drafter, ModelDrafter):
             nbytes += _max_nbytes(sequence.drafter.model, length)
         return nbytes
+
+
+def _prepare(sequence: RunningSequence, seconds: float) -> bool:
+    """Compute a part of the next mask; return whether the sequence can take part in a pass."""
+    start, prepare = time.perf_counter(), getattr(sequence.constraint, "prepare", None)
+    try:
+        is_ready = not prepare or prepare(seconds)
+    except Exception as error:  # the pattern is too large; the other sequences go on
+        sequence.interrupt(error)
+        return False
+    if not is_ready:
+        sequence.own_seconds = time.perf_counter() - start
+        sequence.drafter = None  # the masks after draft tokens would be computed at once
+    return is_ready
 
 
 def _max_nbytes(model: GPT2, length: int) -> int:

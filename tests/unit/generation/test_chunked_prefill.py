@@ -108,6 +108,42 @@ def test_slow_masks_take_turns_and_change_no_text(lm):
         assert sequence.ids == lm.generate("The fox", seed=i, **options).ids
 
 
+def test_a_mask_in_parts_delays_no_other_text(lm):
+    class MaskInParts:
+        complete = False
+
+        def __init__(self, n_parts, error=None):
+            self.n_parts, self.error = n_parts, error
+
+        def prepare(self, seconds):
+            self.n_parts -= 1
+            if self.error and not self.n_parts:
+                raise self.error
+            return self.n_parts <= 0
+
+        def allowed(self):
+            assert self.n_parts <= 0
+            return np.ones(lm.model.config.vocab_size, bool)
+
+        def advance(self, token_id):
+            return MaskInParts(4)
+
+    options, error = {"max_new_tokens": 6, "ignore_eos": True}, ValueError("too large")
+    slow, wrong = (
+        lm.stream("The fox", seed=1, constraint=constraint, **options).sequence
+        for constraint in (MaskInParts(4), MaskInParts(3, error))
+    )
+    quick = lm.stream("A king", seed=1, max_new_tokens=40, ignore_eos=True, draft="none").sequence
+    scheduler = Scheduler(lm.model, prefill_chunk=256)
+    for sequence in (slow, wrong, quick):
+        scheduler.add(sequence)
+    for n in range(1, 41):
+        scheduler.step()
+        assert len(quick.ids) == n and len(slow.ids) == min(n // 4, 6)
+    assert wrong.error is error and not wrong.ids
+    assert slow.ids == lm.generate("The fox", seed=1, **options).ids
+
+
 def test_prompts_with_interventions_are_computed_one_in_each_step(lm, monkeypatch):
     """A hook must see a whole prompt, however long; the others wait, so that streams go on."""
     options = {"interventions": zero_head(0, 0), "max_new_tokens": 3, "ignore_eos": True}
