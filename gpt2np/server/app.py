@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
@@ -231,22 +231,28 @@ def _stream_response(
             yield event(_error(failure)[1]) + DONE
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    response = _ClosingResponse(body(), media_type="text/event-stream", headers=headers)
-    response.source = stream
-    return response
+    return _ClosingResponse(stream, body(), media_type="text/event-stream", headers=headers)
 
 
 class _ClosingResponse(StreamingResponse):
     """A stream that closes its source, also if the client disconnects while a part is sent."""
 
-    source: AsyncGenerator[bytes, None]
+    def __init__(
+        self,
+        source: AsyncGenerator[bytes, None],
+        content: AsyncIterator[bytes],
+        media_type: str,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(content, headers=headers, media_type=media_type)
+        self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the stream."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self.source.aclose()
+            await self._source.aclose()
 
 
 def _chat_prompt(engine: Engine, body: ChatCompletionRequest | TokenizeRequest) -> list[int]:
@@ -308,7 +314,7 @@ def _add_status(app: FastAPI, server: Server) -> None:
         """List the models."""
         return {"object": "list", "data": [_model(server, name) for name in server.engines]}
 
-    @app.get("/v1/models/{name:path}")  # a name may be a path, or OWNER/NAME
+    @app.get("/v1/models/{name:path}")  # OWNER/NAME or a path: takes all below
     async def describe_model(name: str) -> Json:
         """Describe one model."""
         return _model(server, name)

@@ -1,4 +1,4 @@
-"""From a request to its streams, then to a response or to events."""
+"""From a request to its sequences, then to a response or to events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def start_request(
     request: GenerationRequest,
     prompts: Sequence[Prompt | Callable[[], Prompt]],
 ) -> RunningRequest:
-    """Take places in the queue, then encode the prompts and create the streams.
+    """Take places in the queue, then encode the prompts and create the sequences.
 
     A prompt may be a function that renders a chat template.
 
@@ -42,7 +42,7 @@ async def start_request(
         raise InvalidArgumentError(f"{message}; send several requests", param="logprobs")
     if hooks := hooks_of(request.interventions or (), config):
         arguments["interventions"] = hooks
-    running = engine.start(n_sequences)
+    running = engine.start(n_sequences, "prompt" if len(prompts) > 1 else "n")
     try:
         for prompt in prompts:
             if callable(prompt):

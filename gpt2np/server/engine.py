@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # Requests take turns on each thread.
-PREPARATION = ThreadPoolExecutor(1, "gpt2np-preparation")  # work of milliseconds, as for a prompt
+PREPARATION = ThreadPoolExecutor(1, "gpt2np-preparation")  # short work, such as encoding a prompt
 LONG_WORK = ThreadPoolExecutor(1, "gpt2np-long-work")  # constraints, chat templates, inspections
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -196,18 +196,18 @@ class Engine:
         if self._runner.is_running and time.perf_counter() - self._last_step > self.options.timeout:
             raise UnavailableError(f"the engine of {self.lm.name} is stuck; restart the server")
 
-    def start(self, n_sequences: int) -> RunningRequest:
+    def start(self, n_sequences: int, param: str | None = None) -> RunningRequest:
         """Take places in the queue for a new request; `end` frees them.
 
         Raises:
-            InvalidArgumentError: there are fewer places.
+            InvalidArgumentError: there are fewer places; `param` is the field that asks for them.
             UnavailableError: there are fewer free places.
         """
         if n_sequences > self._max_sequences:
             raise InvalidArgumentError(
                 f"prompt and n ask for {n_sequences} sequences at a time, more than the server's "
                 f"{self._max_sequences} places; send several requests",
-                param="n",
+                param=param,
             )
         n_taken = sum(running.n_sequences for running in self._running)
         if n_taken + n_sequences > self._max_sequences:

@@ -36,8 +36,8 @@ class Guard:
         """Refuse requests without `api_key`; /health and the playground's files need no key.
 
         Without a key, refuse requests whose Host is neither an IP address nor localhost, nor one of
-        `allowed_hosts`. A page from elsewhere could let its name point to this machine (DNS
-        rebinding), but not change the name that its requests send.
+        `allowed_hosts`. A web page elsewhere can point its own name at this machine (DNS
+        rebinding), but its requests still send that name as Host.
         """
         self._app = app
         self._api_key = api_key

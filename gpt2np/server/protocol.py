@@ -36,7 +36,8 @@ REFUSED = dict.fromkeys(_REFUSED_UNLESS_1, 1) | dict.fromkeys(
         *("allowed_token_ids", "chat_template", "continue_final_message", "functions", "grammar"),
         *("guided_choice", "guided_grammar", "guided_json", "guided_regex", "json_schema", "regex"),
         *("include_stop_str_in_output", "max_new_tokens", "no_repeat_ngram_size", "prompt_embeds"),
-        *("stop_regex", "suffix", "truncate_prompt_tokens", "use_beam_search"),
+        *("return_tokens_as_token_ids", "stop_regex", "suffix", "truncate_prompt_tokens"),
+        "use_beam_search",
     ),
     0,
 )
@@ -224,7 +225,7 @@ class GenerationRequest(_Filters, OpenRequest):
         return given
 
     def field_names(self) -> dict[str, str]:
-        """Return the field of each option, as far as it has another name."""
+        """Return, by option, the field that sets it."""
         return JSON_NAMES | dict.fromkeys(("json_schema",), next(iter(self.schemas()), ""))
 
     def named(self, error: GPT2NPError) -> GPT2NPError:
@@ -282,7 +283,6 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = False
     logprobs: NTop | None = None
     prompt_logprobs: NTop | None = None
-    return_tokens_as_token_ids: bool | None = False
 
     def check_supported(self) -> None:
         """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
@@ -412,7 +412,7 @@ class ChatCompletionRequest(GenerationRequest):
         return schemas
 
     def field_names(self) -> dict[str, str]:
-        """Return the field of each option, as far as it has another name."""
+        """Return, by option, the field that sets it."""
         names = super().field_names() | {"prompt": "messages"}
         if self.max_completion_tokens is not None:
             names["max_new_tokens"] = "max_completion_tokens"

@@ -137,8 +137,7 @@ class CompletionReply(Reply[CompletionRequest]):
 
     def __init__(self, request: CompletionRequest, lm: LanguageModel, request_id: str) -> None:
         super().__init__(request, lm, request_id)
-        n_top, as_ids = request.logprobs or 0, bool(request.return_tokens_as_token_ids)
-        new_writer = partial(CompletionLogprobs, lm.tokenizer, n_top, as_ids)
+        new_writer = partial(CompletionLogprobs, lm.tokenizer, request.logprobs or 0)
         self._writers: defaultdict[int, CompletionLogprobs] = defaultdict(new_writer)
 
     def choice(self, index: int, completion: Completion) -> Json:
@@ -213,7 +212,10 @@ class ChatReply(Reply[ChatCompletionRequest]):
         return {"delta": delta, "logprobs": self._logprobs(update.logprobs)}
 
     def finish_reason(self, reason: FinishReason | None) -> str | None:
-        """Return OpenAI's name of a finish reason, which for a named function is "stop"."""
+        """Return OpenAI's name of a finish reason.
+
+        The end of a call is "tool_calls" with tool_choice "required", "stop" with a named function.
+        """
         is_call = reason in ("eos", "stop") and self.request.tool_choice == "required"
         return "tool_calls" if is_call else super().finish_reason(reason)
 
@@ -238,8 +240,8 @@ class CompletionLogprobs:
     An offset counts the characters of the choice's text that are complete before the token.
     """
 
-    def __init__(self, tokenizer: Tokenizer, n_top: int, tokens_as_ids: bool) -> None:
-        self._tokenizer, self._n_top, self._tokens_as_ids = tokenizer, n_top, tokens_as_ids
+    def __init__(self, tokenizer: Tokenizer, n_top: int) -> None:
+        self._tokenizer, self._n_top = tokenizer, n_top
         self._decoder = tokenizer.streaming_decoder()
         self._offset = 0
 
@@ -250,22 +252,17 @@ class CompletionLogprobs:
             offsets.append(self._offset)
             self._offset += len(self._decoder.push(token_id))
         return {
-            "tokens": self._texts(ids),
+            "tokens": self._tokenizer.token_texts(ids),
             "token_logprobs": [_finite(p.logprob) if p else None for p in logprobs],
             "top_logprobs": [self._top(p) if p else None for p in logprobs],
             "text_offset": offsets,
         }
 
-    def _texts(self, ids: Sequence[int]) -> list[str]:
-        if self._tokens_as_ids:
-            return [f"token_id:{token_id}" for token_id in ids]
-        return self._tokenizer.token_texts(ids)
-
     def _top(self, token: TokenLogprob) -> dict[str, float]:
         """Map the token itself and then the most likely ones to their log probabilities."""
         pairs = [(token.id, token.logprob), *token.top[: self._n_top]]
         top: dict[str, float] = {}
-        texts = self._texts([token_id for token_id, _ in pairs])
+        texts = self._tokenizer.token_texts([token_id for token_id, _ in pairs])
         for text, (_, logprob) in zip(texts, pairs, strict=True):
             top[text] = max(top.get(text, _MIN_LOGPROB), _finite(logprob))
         return top

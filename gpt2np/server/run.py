@@ -69,7 +69,7 @@ def _config(server: Server) -> uvicorn.Config:
         http=Connection,
         ws="none",
         lifespan="off",
-        # So many are accepted at a time, before the oldest ones are closed.
+        # uvicorn accepts up to `backlog` connections before `Connection` can close old ones.
         backlog=min(_BACKLOG, max(1, Connection.max_number // 2)),
         # uvicorn trusts X-Forwarded-For of 127.0.0.1, unless this variable names the proxies.
         proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,

@@ -285,6 +285,9 @@ class TestQueueAndCancellation:
             assert response.headers["Retry-After"]
             for thread in threads:
                 thread.join()
+            for name, value in {"n": 5, "prompt": ["a"] * 5}.items():  # more than there are places
+                response = client.post("/v1/completions", json={name: value})
+                assert response.status_code == 400 and response.json()["error"]["param"] == name
             complete(client, prompt="The fox", seed=1)
 
     def test_a_request_that_takes_too_long_ends(self, tmp_path):
