@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
 
-from gpt2np.checkpoint.safetensors_file import write_safetensors
-from gpt2np.data.files import as_path, atomic_path
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interp.interventions import Indices, Intervention, add
 from gpt2np.interp.trace import trace
@@ -42,36 +38,6 @@ class Direction:
         """Return a hook that adds `strength` times the vector; see `gpt2np.interp.add`."""
         check_argument(isinstance(strength, Real), "strength", strength, "a number")
         return add(self.point, float(strength) * self.vector, positions=positions)
-
-    def save(self, path: str | Path) -> None:
-        """Write the direction to a safetensors file. An existing file is replaced.
-
-        Raises:
-            InvalidArgumentError: the name of the file does not end in .safetensors.
-            OSError: the file can't be written; an existing file is left unchanged.
-        """
-        is_safetensors = as_path(path).suffix == ".safetensors"
-        check_argument(is_safetensors, "path", f"{path}", "a name that ends in .safetensors")
-        tensors = {self.point: (self.vector.shape, [self.vector.reshape(-1)])}
-        with atomic_path(as_path(path)) as temporary:
-            write_safetensors(temporary, "F32", tensors)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Direction:
-        """Read a direction from a file that `save` wrote.
-
-        Raises:
-            InvalidArgumentError: the file is damaged, or `save` did not write it.
-            OSError: the file can't be read.
-        """
-        from safetensors.numpy import load_file
-
-        try:
-            [(point, vector)] = load_file(as_path(path)).items()
-            get_hook_point(point)
-        except (SafetensorError, ValueError, InvalidArgumentError) as error:
-            raise InvalidArgumentError(f"{path} is not a file that Direction.save wrote") from error
-        return cls(point, vector)
 
 
 def direction(

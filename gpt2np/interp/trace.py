@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.data.files import as_path, atomic_path
 from gpt2np.errors import (
-    GPT2NPError,
     InvalidArgumentError,
     check_argument,
     counted,
@@ -43,7 +38,7 @@ class Trace(Mapping[str, Array]):
     config: GPT2Config
     arrays: Mapping[str, Array]  # see `gpt2np.model.hook_points.HOOK_POINTS`
     lm: LanguageModel | None = field(default=None, compare=False)
-    """The model that was traced, for the picture in a notebook; not saved, pickled or compared."""
+    """The model that was traced, for the picture in a notebook; not pickled or compared."""
 
     draw: ClassVar[Callable[[LanguageModel, Trace], str | None] | None] = None
     """Draws a trace. `gpt2np.interp.description`, which imports this module, sets it."""
@@ -89,7 +84,7 @@ class Trace(Mapping[str, Array]):
         """Texts of the tokens, with their spaces.
 
         Raises:
-            InvalidArgumentError: the trace has no vocabulary: it was loaded, or made with a `GPT2`.
+            InvalidArgumentError: the trace has no vocabulary: it was made with a `GPT2`.
         """
         if self.lm is None:
             raise InvalidArgumentError("the trace has no vocabulary; decode its ids with yours")
@@ -109,45 +104,6 @@ class Trace(Mapping[str, Array]):
                 )
         return names
 
-    def subset(self, points: str | Sequence[str]) -> Trace:
-        """Return a trace of the selected hook points only. Raises the same errors as `require`."""
-        names = self.require(points)
-        return Trace(self.ids, self.config, {name: self.arrays[name] for name in names}, self.lm)
-
-    def save(self, path: str | Path) -> None:
-        """Write the trace to an .npz file: arrays by name, the token "ids", and the config as JSON.
-
-        An existing file is replaced.
-
-        Raises:
-            InvalidArgumentError: the name does not end in .npz.
-            OSError: the file can't be written; an existing file is left unchanged.
-        """
-        is_npz = as_path(path).suffix.lower() == ".npz"
-        check_argument(is_npz, "path", path, "the name of an .npz file")
-        config = asdict(self.config) | {"eos_token_id": list(self.config.eos_token_ids)}
-        arrays: dict[str, Any] = {"ids": self.ids, "config": json.dumps(config), **self.arrays}
-        # np.savez would append .npz to a file name.
-        with atomic_path(as_path(path)) as temporary, temporary.open("wb") as file:
-            np.savez(file, **arrays)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Trace:
-        """Read a trace from a file that `Trace.save` wrote.
-
-        Raises:
-            InvalidArgumentError: the file is damaged, or `save` did not write it.
-            OSError: the file can't be read.
-        """
-        path = as_path(path)
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file.items())
-            config = GPT2Config.from_mapping(json.loads(arrays.pop("config").item()))
-            return cls(arrays.pop("ids"), config, arrays)
-        except _NOT_A_TRACE as error:
-            raise InvalidArgumentError(f"{path} is not a trace that Trace.save wrote") from error
-
 
 def as_gpt2(model: GPT2 | LanguageModel) -> GPT2:
     """Return the GPT2 of a LanguageModel; return a GPT2 unchanged."""
@@ -159,10 +115,6 @@ def as_gpt2(model: GPT2 | LanguageModel) -> GPT2:
 def check_trace(trace: Trace) -> None:
     """Raise InvalidArgumentError if `trace` is no Trace."""
     check_argument(isinstance(trace, Trace), "trace", trace, "a Trace; gpt2np.trace returns one")
-
-
-_NOT_A_TRACE = (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, GPT2NPError)
-"""Errors from reading a file that `Trace.save` did not write."""
 
 
 class _StopForward(Exception):

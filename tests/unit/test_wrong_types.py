@@ -139,7 +139,6 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "config": (lambda lm: GPT2(5, {}), "config is 5; it must be a GPT2Config"),
     "weights": (lambda lm: GPT2(lm.model.config, 5), "weights is 5"),
     "missing weights": (lambda lm: GPT2(lm.model.config, {}), "the weights lack wte.weight"),
-    "path of a trace": (lambda lm: trace(lm, "a", "embed").save(5), "path is 5"),
     "path of a model": (lambda lm: lm.model.save(5), "path is 5"),
     "path of a tokenizer": (lambda lm: lm.tokenizer.save(5), "path is 5"),
     "folder": (lambda lm: GPT2.from_folder(5), "path is 5"),

@@ -102,4 +102,4 @@ def test_bad_input(model, traced, arguments, message):
     with pytest.raises(InvalidArgumentError, match=message):
         attribution(model, traced, **arguments)
     with pytest.raises(InvalidArgumentError, match=r"lacks blocks\.0\.attn\.z"):
-        attribution(model, traced.subset(["embed", "logits"]), 1)
+        attribution(model, trace(model, traced.ids, ["embed", "logits"]), 1)

@@ -1,4 +1,4 @@
-"""Steering: added vectors, directions, their files."""
+"""Steering: added vectors, directions."""
 
 import numpy as np
 import pytest
@@ -40,20 +40,6 @@ def test_the_direction_of_an_edited_model(lm):
     assert direction(lm, *texts, "embed").vector.any()
     with pytest.raises(InvalidArgumentError, match="of embed is the same for texts_a and texts_b"):
         direction(lm, *texts, "embed", interventions=zero("embed"))
-
-
-@pytest.mark.parametrize("point", ["blocks.1.attn.z", "embed"])
-def test_a_saved_direction_is_the_same(lm, tmp_path, point):
-    found = direction(lm, ["A happy day", "Joy"], ["A sad day"], point)
-    found.save(tmp_path / "d.safetensors")
-    assert Direction.load(tmp_path / "d.safetensors") == found
-    with pytest.raises(InvalidArgumentError, match=r"must be a name that ends in \.safetensors"):
-        found.save(tmp_path / "d.npy")
-    (tmp_path / "bad").write_bytes(b"no")
-    with pytest.raises(InvalidArgumentError, match=r"is not a file that Direction\.save wrote"):
-        Direction.load(tmp_path / "bad")
-    with pytest.raises(FileNotFoundError):
-        Direction.load(tmp_path / "none")
 
 
 def test_wrong_arguments(lm):

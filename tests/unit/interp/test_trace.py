@@ -7,7 +7,6 @@ from helpers.stored_references import TINY
 import gpt2np
 from gpt2np import GPT2, ContextLengthError, InvalidArgumentError
 from gpt2np.interp import (
-    Trace,
     attribution,
     hook_point_names,
     induction_scores,
@@ -124,7 +123,7 @@ class TestContent:
         with pytest.raises(KeyError, match="not in this trace; iterate over the trace"):
             kept["*"]
         with pytest.raises(InvalidArgumentError, match="lacks blocks"):
-            kept.subset("blocks.0.ln_1")
+            kept.require("blocks.0.ln_1")
         assert repr(kept) == "<Trace of 40 tokens: 1 array, 3,840 bytes>"
 
     @pytest.mark.parametrize(
@@ -144,36 +143,6 @@ class TestContent:
         assert len(trace(model, ids, [])) == 0
         with pytest.raises(InvalidArgumentError, match="id 211"):
             trace(model, [211], [])
-
-
-class TestFile:
-    @pytest.mark.parametrize("name", ["x", "x.safetensors", "x.pt"])
-    def test_a_name_of_another_format_is_refused(self, model, ids, tmp_path, name):
-        with pytest.raises(InvalidArgumentError, match=r"\.npz"):
-            trace(model, ids, "embed").save(tmp_path / name)
-        assert not list(tmp_path.iterdir())
-
-    def test_load_reads_what_save_wrote(self, model, ids, tmp_path):
-        kept = trace(model, ids, ["embed", "blocks.*.attn.pattern"])
-        kept.save(tmp_path / "x.npz")
-        loaded = Trace.load(tmp_path / "x.npz")
-        assert loaded.config == kept.config and list(loaded) == list(kept)
-        np.testing.assert_array_equal(loaded.ids, kept.ids)
-        for name, array in kept.items():
-            np.testing.assert_array_equal(loaded[name], array)
-        assert loaded.require("blocks.0.attn.hook_pattern") == ["blocks.0.attn.pattern"]
-
-    @pytest.mark.parametrize("content", ["text", "other arrays", "a config of another model"])
-    def test_load_refuses_other_files(self, tmp_path, content):
-        file = tmp_path / "x.npz"
-        arrays = {"text": None, "other arrays": {"a": [1]}}.get(
-            content, {"config": '{"n_head": 0}'}
-        )
-        np.savez(file, **arrays) if arrays else file.write_text(content)
-        with pytest.raises(InvalidArgumentError, match=r"x\.npz is not a trace"):
-            Trace.load(file)
-        with pytest.raises(FileNotFoundError):
-            Trace.load(tmp_path / "nowhere.npz")
 
 
 def test_every_function_takes_the_language_model(lm):
