@@ -1,12 +1,9 @@
 """Measure tokens per second with and without draft tokens, in turns in one process.
 
     python benchmarks/speculation.py [MODEL] [--tokens 200] [--rounds 3]
-    python benchmarks/speculation.py [MODEL] --rows
 
-The first form continues prompts of several kinds, greedily and at the default options, without
-drafts and with the default drafts. It also checks that the ids are the same. The second form
-measures passes over 1 to 16 rows: the costs from which `gpt2np/generation/speculation.py` decides
-how many draft tokens pay off.
+The program continues prompts of several kinds, greedily and at the default options, without drafts
+and with the default drafts. It also checks that the ids are the same.
 """
 
 from __future__ import annotations
@@ -15,11 +12,11 @@ import argparse
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from common import DATA
 
-from gpt2np import GPT2, LanguageModel
+from gpt2np import LanguageModel
 from gpt2np.generation.options import Options
 
 SETTINGS: dict[str, Options] = {"greedy": {"temperature": 0.0}, "defaults": {}}
@@ -55,27 +52,6 @@ def _excerpt(rng: random.Random, text: str, kind: str) -> str:
     words = text.split()
     start = rng.randrange(len(words) - 50)
     return " ".join(words[start : start + rng.choice([8, 15, 30])])
-
-
-def measure_rows(model: GPT2, context: int, rounds: int) -> Iterator[str]:
-    """Yield the cost of passes over several rows, relative to a pass over one row."""
-    ids = [random.Random(0).randrange(model.config.vocab_size) for _ in range(context)]
-    cache = model.new_cache()
-    for _ in range(3):  # packs the weights, starts the workers
-        model.forward([ids[:8]])
-    model.forward([ids], [cache], logits_indices=[context - 1])
-    seconds: dict[int, list[float]] = {n: [] for n in range(1, 17)}
-    for _ in range(rounds):
-        for n, values in seconds.items():
-            start = time.perf_counter()
-            model.forward([ids[:n]], [cache], logits_indices=list(range(n)))
-            values.append(time.perf_counter() - start)
-            cache.truncate(context)
-    fastest, median = min(seconds[1]), statistics.median(seconds[1])
-    yield f"1 row at context {context}: {1e3 * fastest:.2f} ms at least, median {1e3 * median:.2f}"
-    yield "rows    fastest   median  (relative to 1 row)"
-    for n, values in seconds.items():
-        yield f"{n:4}{min(values) / fastest:11.2f}{statistics.median(values) / median:9.2f}"
 
 
 def measure_class(
@@ -121,12 +97,8 @@ def main() -> None:
     add("--classes", choices=CLASSES, nargs="+", default=CLASSES, help="classes (default: all)")
     cpu = "measure CPU time of one process, which other programs disturb less"
     add("--cpu-time", action="store_true", help=cpu)
-    add("--rows", action="store_true", help="measure the cost of rows, not the drafts")
     args = parser.parse_args()
     lm = LanguageModel.load(args.model, processes=args.processes)
-    if args.rows:
-        print(*measure_rows(lm.model, 200, 40 * args.rounds), sep="\n")
-        return
     print(f"{'tokens/s':26}{'none':>9}{'auto':>9}{'auto ÷':>9}{'worst prompt':>15}")
     for setting, chosen in SETTINGS.items():
         for kind in args.classes:
