@@ -1,23 +1,7 @@
 """Interpretability tools built on the hooks of the forward pass.
 
-trace, Trace                record the activations of a forward pass
-HOOK_POINTS                 names and shapes of the activations
-hook_points_nbytes          size of the activations in bytes
-Intervention                a hook that edits activations; made by add, replace, scale, zero,
-                            zero_head, mean_ablate and patch_from
-direction, Direction        a steering vector between two kinds of texts
-gradients, Target           gradients of a logit or log probability at hook points
-saliency, Saliency          contributions of the prompt's tokens to a prediction
-attribution_patching        estimates of all patches from one backward pass
-activation_patching         exact effects of patches, with a forward pass per patch
-chain                       join several interventions into one
-logit_lens                  next-token logits from any residual
-lens_table                  most likely next tokens at every residual and position
-record_pass, describe_pass  a pass as the JSON object that the pages draw
-attribution                 direct logit attribution: contributions of heads, MLPs and biases
-attention_summary           statistics of each head's attention, such as the mean entropy
-induction_scores            how strongly each head is an induction head
-plot_attention              pictures of attention patterns, with matplotlib
+`trace` records activations, and an `Intervention` edits them. `logit_lens`, `attribution`,
+`saliency`, `attention_summary` and `induction_scores` read them; `direction` steers generation.
 """
 
 from gpt2np.interp.attribution import Attribution, attribution

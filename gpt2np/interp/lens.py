@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpt2np.errors import check_argument, counted, is_integer
+from gpt2np.errors import check_argument, is_integer
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace
 from gpt2np.kernels.array import Array, IntArray, equal_fields
@@ -51,13 +51,6 @@ class LensTable:
     texts: Mapping[int, str] = field(default_factory=dict)  # of `ids`; empty for a GPT2
 
     def __repr__(self) -> str:
-        points, positions, n = self.ids.shape
-        return (
-            f"<LensTable of {counted(points, 'residual')}, {counted(positions, 'position')}, "
-            f"{counted(n, 'token')} each>"
-        )
-
-    def __str__(self) -> str:
         """Return a table as text: the most likely token of each residual and position."""
         rows = [("residual", *map(str, self.positions))]
         for point, ids, numbers in zip(
