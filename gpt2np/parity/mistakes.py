@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,10 @@ def _columns(reorder: Callable[[Array, GPT2Config], Array]) -> dict[str, Part]:
     return {"c_attn": change}
 
 
+def _reordered(order: str, x: Array, config: GPT2Config) -> Array:
+    return x[:, ["qkv".index(letter) for letter in order]]
+
+
 def _not_transposed(c_proj: PlainLinear, config: GPT2Config) -> Callable[[Array], Array]:
     """Join the heads without a transposition of tokens and heads before c_proj."""
 
@@ -208,7 +213,7 @@ _PARTS: dict[str, Mapping[str, Part]] = {
     "the bias of the MLP's c_proj is missing": {"mlp_c_proj": _without_bias},
     **{
         f"c_attn's thirds are read in the order {', '.join(order)}": _columns(
-            lambda x, c, order=order: x[:, ["qkv".index(letter) for letter in order]]
+            partial(_reordered, order)
         )
         for order in ("qvk", "kqv", "kvq", "vqk", "vkq")
     },
