@@ -218,7 +218,7 @@ class TestOptions:
         script = (
             "import sys; from gpt2np.cli import main; main.run(['generate', 'x', '-n', '1', "
             "'--model', 'bundled', '--greedy']); "
-            "names = ('beam_search', 'speculation', 'scoring', 'stop_regex'); "
+            "names = ('beam_search', 'scoring', 'stop_regex'); "
             "rare = {'numpy.random', 'gpt2np.constraints'}; "
             "rare |= {f'gpt2np.generation.{name}' for name in names}; "
             "sys.exit(not rare.isdisjoint(sys.modules))"

@@ -174,11 +174,14 @@ def start_nodes():
 
 
 def descendants(nodes):
-    """Return the processes of a cluster that its raylet has started."""
+    """Return the processes of a cluster that its raylet has started; none if it has ended."""
     import psutil  # part of Ray
 
-    [raylet] = nodes.head_node.all_processes["raylet"]
-    return psutil.Process(raylet.process.pid).children(recursive=True)
+    found = []
+    for raylet in nodes.head_node.all_processes.get("raylet", []):
+        with suppress(psutil.NoSuchProcess):
+            found += psutil.Process(raylet.process.pid).children(recursive=True)
+    return found
 
 
 def find_workers(nodes):
