@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from itertools import filterfalse
 from pathlib import Path
 from zlib import crc32
 
@@ -42,6 +41,7 @@ _OPENAI_CRC32 = (0x6E35860C, 0xCF4B72C4)
 # Maximum number of tokens that no merge makes and that don't begin with a bracket. A larger number
 # means that merges are missing.
 _MAX_PLAIN_SPECIAL_TOKENS = 16
+_SPECIAL_STARTS = "<["
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
@@ -138,17 +138,13 @@ def _find_tokens_without_merges(
             f"{short_repr(left + right)}; use two files of the same model"
         )
     without_merges = sorted(ids.keys() - merged - CHAR_TO_BYTE.keys())
-    plain = list(filterfalse(_looks_special, without_merges))
+    plain = [token for token in without_merges if token[0] not in _SPECIAL_STARTS]
     if len(plain) > _MAX_PLAIN_SPECIAL_TOKENS:
         raise TokenizerError(
             f"{merges} looks truncated: no merge makes {len(plain)} of the tokens in {vocab}, "
             f"such as {short_repr(plain[0])}"
         )
     return without_merges
-
-
-def _looks_special(token: str) -> bool:
-    return token[0] in "<["
 
 
 def _read_merges(path: Path, data: bytes) -> list[str]:
@@ -225,7 +221,7 @@ def can_write_gpt2_files(vocabulary: Vocabulary) -> bool:
     return (
         all(token == AddedToken(token.content, token.id) for token in added)
         and vocabulary.ids.keys().isdisjoint(contents)
-        and len(list(filterfalse(_looks_special, contents))) <= _MAX_PLAIN_SPECIAL_TOKENS
+        and sum(text[0] not in _SPECIAL_STARTS for text in contents) <= _MAX_PLAIN_SPECIAL_TOKENS
         and replace(vocabulary, ids={}, ranks={}) == Vocabulary({}, {}, added)
     )
 
