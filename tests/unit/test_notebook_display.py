@@ -58,7 +58,6 @@ def shown(lm):
         "Completion": lm.generate(f"Once {HOSTILE}", **options),
         "TextScore": lm.score(f"Once {HOSTILE} 🦊"),
         "Trace": traced,
-        "LensTable": lens_table(lm, traced, 2),
         "Page": explain(lm, f"Once {HOSTILE}"),
     }
 
@@ -83,7 +82,6 @@ def test_html_is_escaped_and_balanced(shown, name):
         ("TextStream", ["TextStream of ", "running", "Once "]),
         ("TextScore", ["TextScore of ", "perplexity"]),
         ("Trace", ["Trace of ", N_ARRAYS]),
-        ("LensTable", ["7 residuals", "2 tokens each"]),
         ("Page", ["Page about", "characters"]),
     ],
 )

@@ -46,5 +46,6 @@ def test_several_processes_write_the_same(bundled, lm):
     prompts, options = ["The king", "Once upon a time", "A fox"], {"max_new_tokens": 30, "seed": 3}
     found = [text.ids for text in other.generate_batch(prompts, **options)]
     assert found == [text.ids for text in lm.generate_batch(prompts, **options)]
+    assert other.generate("The king", **options).ids == found[0]  # the draft model proposes
     if max_processes() > 1:
         assert len(other.model.worker_pids) == len(other.draft_source.draft.worker_pids) == 1

@@ -6,7 +6,6 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from gpt2np.data.files import (
@@ -17,7 +16,6 @@ from gpt2np.data.files import (
     check_target,
 )
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.interp import trace
 
 
 def test_an_error_names_the_file_and_not_a_temporary_one(tmp_path):
@@ -36,14 +34,6 @@ def test_a_full_disk_keeps_the_old_file(tmp_path):
             temporary.write_text("new")
             raise error
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
-
-
-def test_a_trace_that_cannot_be_saved_names_its_file(lm, tmp_path):
-    found = trace(lm, "The king", "embed")
-    with pytest.raises(WriteError, match=re.escape(str(tmp_path / "no" / "x.npz"))):
-        found.save(tmp_path / "no" / "x.npz")
-    found.save(tmp_path / "x.npz")
-    assert np.array_equal(np.load(tmp_path / "x.npz")["embed"], found["embed"])
 
 
 def test_an_error_of_a_copy_into_a_folder_names_the_folder_and_a_foreign_one_its_own_file(tmp_path):
