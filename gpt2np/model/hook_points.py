@@ -52,7 +52,7 @@ _WITHIN_BLOCKS = (
     ("attn.q", "H T D", "attn.hook_q", "queries before scaling"),
     ("attn.k", "H T D", "attn.hook_k", "keys"),
     ("attn.v", "H T D", "attn.hook_v", "values"),
-    ("attn.pattern", "H T T", "attn.hook_pattern", "attention weights: query row by key column"),
+    ("attn.pattern", "H T T", "attn.hook_pattern", "attention weights: queries by keys"),
     ("attn.z", "H T D", "attn.hook_z", "values weighted by the pattern"),
     ("attn.out", "T C", "hook_attn_out", "attention output"),
     ("resid_mid", "T C", "hook_resid_mid", "resid after attention"),
