@@ -248,7 +248,8 @@ class Weights(Mapping[str, Array]):
             array = self._arrays[name].view()
         else:
             matrix = self._matrices[name].unpack()
-            array = matrix.T if name in _EMBEDDINGS else matrix.reshape(self._shapes[name])
+            is_embedding = name in _EMBEDDINGS
+            array = matrix.T.copy() if is_embedding else matrix.reshape(self._shapes[name])
         array.flags.writeable = False  # a change would not change the model, or only in part
         return array
 

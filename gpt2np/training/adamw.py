@@ -18,7 +18,10 @@ _CHUNK = 1 << 16  # values updated at a time, so that they stay in the cache
 
 @dataclass
 class AdamW:
-    """The weights, updated in place, and the running means of gradients and of their squares."""
+    """The weights, updated in place, and the running means of gradients and of their squares.
+
+    All are C-contiguous: the update goes through flat views.
+    """
 
     weights: Mapping[str, Array]
     first: dict[str, Array]

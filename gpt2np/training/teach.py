@@ -52,7 +52,7 @@ def teach(config: GPT2Config, weights: dict[str, Array], ids: IntArray) -> Itera
 
 def request_bytes(config: GPT2Config, weights: Mapping[str, Array], ids: Sequence[int]) -> bytes:
     """Return a model and the token ids of a page, as `teach_stdin` reads them."""
-    arrays = {name: np.asarray(array, np.float32) for name, array in weights.items()}
+    arrays = {name: np.ascontiguousarray(array, np.float32) for name, array in weights.items()}
     return npz_bytes(
         {**arrays, "config": np.array(json.dumps(asdict(config))), "ids": np.array(ids)}
     )

@@ -91,7 +91,7 @@ class Trainer:
         with TemporaryDirectory() as temporary:
             tokenizer.save(Path(temporary))  # fails now rather than after training
         self.weights = (
-            {name: np.array(array, np.float32) for name, array in model.weights.items()}
+            {name: np.array(a, np.float32, order="C") for name, a in model.weights.items()}
             if model
             else new_weights(self._config, options.seed)
         )

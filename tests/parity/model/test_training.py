@@ -10,6 +10,7 @@ from gpt2np import Tokenizer
 from gpt2np.model import GPT2
 from gpt2np.training.adamw import AdamW, learning_rate
 from gpt2np.training.options import TrainerOptions
+from gpt2np.training.teach import read_weights, request_bytes, teach
 from gpt2np.training.trainer import Trainer, draw_sequences, new_weights
 
 BUNDLED = {"n_layer": 6, "n_head": 4, "n_embd": 256, "n_positions": 512}
@@ -86,6 +87,24 @@ def test_ten_steps_of_gpt2_smalls_shape(tmp_path):
     found = [trainer.take_step() for _ in range(options.max_steps)]
     expected = torch_losses(model.config, dict(model.weights), np.load(corpus), options, 64)
     np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_step_of_fine_tuning_or_teaching_changes_every_weight(tmp_path, order):
+    model = random_model(n_layer=1, n_head=2, n_embd=16, n_positions=32, vocab_size=4096)
+    arrays = {name: np.array(array, order=order) for name, array in model.weights.items()}
+    model, ids = GPT2(model.config, arrays), text_ids(200, 4096)
+    np.save(tmp_path / "c.npy", ids)
+    tokenizer, options = Tokenizer.load("weights"), TrainerOptions(max_steps=10, warmup_steps=0)
+    trainer = Trainer(tmp_path / "c.npy", tmp_path, tokenizer, options, model=model)
+    trainer.take_step()
+    taught = read_weights(request_bytes(model.config, model.weights, ids.tolist()))
+    steps = teach(model.config, {name: taught[name] for name in arrays}, ids)
+    next(steps)
+    next(steps)
+    for name, array in model.weights.items():
+        assert not np.array_equal(trainer.weights[name], array), name
+        assert not np.array_equal(taught[name], array), name
 
 
 def test_adamw_against_torch():
