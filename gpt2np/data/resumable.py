@@ -142,6 +142,7 @@ def run_job(
             streams = [stack.enter_context(path.open("ab")) for path in paths]
             for stream, size in zip(streams, saved.last.sizes, strict=True):
                 stream.truncate(size)
+                stream.seek(size)  # else tell() counts from the former end until the first flush
             n_tokens = _append(job, saved, streams, folder / _PROGRESS, callbacks)
         if (changed := _changed_input(job, saved)) is not None:
             raise GPT2NPError(

@@ -87,6 +87,16 @@ def resume(out, job=None, **options):
     return told
 
 
+def test_results_that_were_written_after_the_last_save_are_dropped(out, monkeypatch):
+    monkeypatch.setattr(resumable, "SAVE_SECONDS", 0)
+    for stop in (1, 2, 3):
+        with pytest.raises(Interrupted):
+            run_job(make_job(stop=stop), out)
+        for stream in partial_folder(out).glob("stream-*"):
+            stream.write_bytes(stream.read_bytes() + b"?" * 99)
+    assert resume(out) == [3]
+
+
 def test_one_process_at_a_time(out, tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, out], stdout=subprocess.PIPE)
     assert holder.stdout.readline() == b"held\n"
