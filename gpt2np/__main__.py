@@ -7,17 +7,19 @@ import sys
 def main() -> int:
     """Run the command that sys.argv names and return the exit code."""
     try:
-        from gpt2np.interrupts import held_signals
+        import signal  # slow to import: at the top, Ctrl-C would show a traceback
 
-        # An import that Ctrl-C interrupts may swallow it, or raise an ImportError instead.
-        with held_signals(may_hang=True):
-            from gpt2np.cli.main import run
+        from gpt2np.interrupts import interrupt
+
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, interrupt)
+        from gpt2np.cli.main import run
 
         return run(sys.argv[1:])
     except KeyboardInterrupt:
         return 130
     finally:
-        import signal  # slow to import: at the top, Ctrl-C would show a traceback
+        import signal
 
         # Python restores the default handler, which kills the process, while it exits.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import threading
 from contextlib import contextmanager
 
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
@@ -11,6 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import FrameType
     from typing import Any
+
+_waiting: list[int] = []  # signals that wait for the end of an import
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; within an import, send the signal again 10 ms later.
+
+    Imports may swallow the exception (finalizers, locks of modules), or raise an ImportError for it
+    (NumPy's C extensions). A second signal in the meantime raises at once: an import may hang.
+    """
+    while frame and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    if frame is None or _waiting:
+        raise KeyboardInterrupt
+    _waiting.append(number)
+    threading.Timer(0.01, lambda: signal.raise_signal(_waiting.pop())).start()
 
 
 @contextmanager

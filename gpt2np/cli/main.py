@@ -27,7 +27,6 @@ from gpt2np.errors import (
     short_repr,
     shortened,
 )
-from gpt2np.interrupts import held_signals
 
 GROUPS = {
     "Write": {
@@ -83,9 +82,7 @@ def run(arguments: Sequence[str]) -> int:
     warnings.showwarning = lambda message, *_: print_warning(message)
     try:
         _set_threads(arguments)
-        with held_signals(may_hang=True):  # NumPy's import may swallow Ctrl-C
-            modules = {name: import_command(name) for name in named}
-        return _run_command(modules, arguments)
+        return _run_command({name: import_command(name) for name in named}, arguments)
     except GPT2NPError as error:
         print_stderr(f"{program}: error: {error.renamed(spell, Parser.words)}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1

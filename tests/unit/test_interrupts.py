@@ -2,11 +2,15 @@
 
 import gc
 import signal
+import sys
 import threading
+import time
+from contextlib import suppress
+from importlib import import_module
 
 import pytest
 
-from gpt2np.interrupts import held_signals, no_garbage_collection
+from gpt2np.interrupts import held_signals, interrupt, no_garbage_collection
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +40,46 @@ def test_a_block_that_may_hang_ends_at_the_second_signal():
         signal.raise_signal(signal.SIGINT)
         steps.append("second")
     assert steps == ["first"]
+
+
+@pytest.fixture
+def importing(tmp_path, monkeypatch):
+    """importing(code): import a module of `code`, while `interrupt` handles SIGINT."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "interrupted", raising=False)
+
+    def run(code):
+        (tmp_path / "interrupted.py").write_text(code)
+        signal.signal(signal.SIGINT, interrupt)
+        try:
+            module = import_module("interrupted")
+            time.sleep(1)
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return module
+
+    return run
+
+
+def test_a_signal_in_a_finalizer_of_an_import_waits_for_the_end_of_the_import(importing):
+    """Python ignores an exception in a finalizer."""
+    code = "class A:\n    def __del__(self):\n        signal.raise_signal(signal.SIGINT)\n"
+    with pytest.raises(KeyboardInterrupt):
+        importing(f"import signal\n{code}A()\ndone = True")
+    assert sys.modules["interrupted"].done
+
+
+def test_an_import_that_hangs_ends_at_the_second_signal(importing):
+    with pytest.raises(KeyboardInterrupt):
+        importing("import signal\nfor _ in range(2):\n    signal.raise_signal(signal.SIGINT)")
+    assert "interrupted" not in sys.modules
+    with suppress(KeyboardInterrupt):  # of the first signal
+        time.sleep(0.1)
+
+
+def test_a_signal_outside_an_import_raises_at_once():
+    with pytest.raises(KeyboardInterrupt):
+        interrupt(signal.SIGINT, sys._getframe())
 
 
 def test_an_error_in_the_block_is_raised():
