@@ -148,12 +148,15 @@ class Scheduler:
         group = self.running if self._prefill_chunk == sys.maxsize else self._in_turns()
         together = [s for s in group if not s.request.callbacks.interventions]
         n_left = self._run(together, n_left)
-        # 4. A pass for each sequence with interventions.
-        for sequence in group if len(together) < len(group) else ():
-            if sequence.request.callbacks.interventions:
-                start = time.perf_counter()
-                n_left = self._run([sequence], n_left)
-                sequence.own_seconds = time.perf_counter() - start
+        # 4. A pass for each sequence with interventions; with chunks, only as long as a step may.
+        alone = [s for s in group if s.request.callbacks.interventions]
+        begun = now = time.perf_counter()
+        for sequence in sorted(alone, key=_last_token_time):
+            if now - begun > _OWN_SECONDS and self._prefill_chunk < sys.maxsize:
+                break
+            n_left = self._run([sequence], n_left)
+            sequence.own_seconds = time.perf_counter() - now
+            now += sequence.own_seconds
         # 5. Sequences whose text has ended leave.
         self._end_cancelled()
         return [*finished, *self._remove_finished()]
@@ -162,7 +165,7 @@ class Scheduler:
         """Return the running sequences, and of those that took long alone as many as a step may."""
         quick = [s for s in self.running if s.own_seconds <= _OWN_SECONDS / 10]
         slow = [s for s in self.running if s.own_seconds > _OWN_SECONDS / 10]
-        slow.sort(key=lambda s: s.started + s.seconds)  # the one that waits longest first
+        slow.sort(key=_last_token_time)  # the one that waits longest first
         ready = {id(s) for s in quick if _prepare(s, _OWN_SECONDS / 10)}
         total = 0.0
         for sequence in slow:
@@ -296,6 +299,10 @@ class Scheduler:
         if isinstance(sequence.drafter, ModelDrafter):
             nbytes += _max_nbytes(sequence.drafter.model, length)
         return nbytes
+
+
+def _last_token_time(sequence: RunningSequence) -> float:
+    return sequence.started + sequence.seconds
 
 
 def _prepare(sequence: RunningSequence, seconds: float) -> bool:
