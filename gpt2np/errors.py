@@ -120,8 +120,8 @@ def renamed(message: str, spell: Callable[[str, str], str], kept: Iterable[str] 
     `spell` maps the name of an argument and its value, "" for none, to the spelling; "" keeps it.
     What the user has written is not changed: values in quotes, and `kept`, such as paths.
     """
-    own = [re.escape(printable(word)) for word in kept if "`" in word]
-    pattern = "|".join([*own, _QUOTED, r"`(\w+)=?([^`]*)`"])
+    words = [re.escape(printable(word)) for word in kept if "`" in word]
+    pattern = "|".join([*words, _QUOTED, r"`(\w+)=?([^`]*)`"])
     return re.sub(pattern, lambda m: (m[1] and spell(m[1], m[2])) or m[0], message)
 
 

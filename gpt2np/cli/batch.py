@@ -1,11 +1,10 @@
 """Continue each prompt of a file.
 
-FILE is .txt (a prompt per line), .jsonl (each line is a string or an object),
-or a table with a row per prompt (.csv, .tsv or .parquet). Fields of an object
-or row that are named like options apply to this prompt alone, as in {"prompt":
-"...", "seed": 5}. Other fields are copied to the results, which go to --out in
-the order of the prompts. Each result has a seed, with which 'gpt2np generate'
-writes the same text.
+FILE has a prompt per line or row: .txt, .jsonl (each line is a string or an
+object), .csv, .tsv or .parquet. Fields of an object or row that are named like
+options apply to this prompt alone, as in {"prompt": "...", "seed": 5}. Other
+fields are copied to the results, which go to --out in the order of the prompts.
+Each result has a seed, with which 'gpt2np generate' writes the same text.
 
 Run an interrupted command again to resume, also after you have added prompts at
 the end of the file. Until all prompts are done, the results are in a folder

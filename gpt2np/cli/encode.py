@@ -6,10 +6,10 @@ documents. Empty documents are dropped.
 
 The suffix of OUT selects the format:
 
-.bin   raw ids (uint16, or uint32 for a large vocabulary), as nanoGPT reads
-       them; the id of <|endoftext|> follows each document
-.npy   the same ids as in .bin, as a NumPy array
-.npz   several arrays of ids, as nshepperd's gpt-2 reads them
+.bin   Raw ids, as nanoGPT reads them: uint16, or uint32 for a large vocabulary.
+       The id of <|endoftext|> follows each document.
+.npy   The same ids as in .bin, as a NumPy array.
+.npz   Several arrays of ids, as nshepperd's gpt-2 reads them.
 
 Run an interrupted command again to resume, also after you have added files
 whose paths come after all others in sorted order.
@@ -48,9 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpt2np.data.resumable import partial_folder
-    from gpt2np.tokenizer.dataset import encode_dataset
+    from gpt2np.data.resumable import check_output, partial_folder
+    from gpt2np.tokenizer.dataset import SUFFIXES, encode_dataset
 
+    check_output(args.out, SUFFIXES, force=args.force)  # before inputs: OUT may be forgotten
     if args.combine is not None and args.out.suffix.lower() != ".npz":
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     options = DatasetOptions(**given_options(args, DatasetOptions))

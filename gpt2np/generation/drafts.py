@@ -1,9 +1,9 @@
 """Sources of draft tokens for speculative decoding: n-grams, or a smaller model.
 
-N-gram drafts look up the last ids of the text in the text so far, longest suffix first (prompt
-lookup, Saxena 2023), and in an n-gram table of frequent contexts. The text and the table each
-propose a next id. The id that is more likely to be accepted becomes the draft token. The search
-continues after this draft token.
+N-gram drafts look up the last ids in the text so far, longest suffix first (prompt lookup, Saxena
+2023). An n-gram table of frequent contexts is searched, too. The text and the table each propose a
+next id. The id that is more likely to be accepted becomes the draft token, and the search goes on
+after it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from gpt2np.generation.ngram_table import NgramTable
 
 # Time of a pass over n rows divided by that of one row; index 0 is unused. Means of the bundled
-# model and of GPT-2 small on Zen 4, in one process (`benchmarks/speculation.py --rows`). Even
-# numbers of rows suit the small-matrix kernel.
+# model and of GPT-2 small on Zen 4, in one process. Even numbers suit the small-matrix kernel.
 PASS_COSTS = (
     *(1.0, 1.0, 1.01, 1.25, 1.08, 1.32, 1.38, 1.55, 1.52),
     *(1.65, 1.68, 1.9, 1.87, 2.05, 2.1, 2.27, 2.25),

@@ -99,7 +99,7 @@ decode [1.5] | 2 | 1.5 is not an id; ids are integers from 0
 decode '[[1], [2]]' | 2 | [1] is not an id
 decode '' | 2 | there are no ids
 encode p.txt x.txt | 2 | x.txt: the suffix selects the format; use one of .npz, .npy, .bin
-encode p.txt o.bin more | 2 | o.bin does not exist
+encode p.txt o.bin more | 2 | more: the suffix selects the format
 encode p.txt o.bin --more | 2 | unrecognized option '--more'
 encode p.txt none/o.bin | 2 | the folder none does not exist
 encode p.txt there.bin | 2 | there.bin exists already; give --force to overwrite it
