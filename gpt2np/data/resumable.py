@@ -306,9 +306,8 @@ class _Saved:
             stream.flush()
             os.fsync(stream.fileno())
         n_stamps = self.last.position.started
-        line = (
-            json.dumps([*self.last, self.stamps[self.n_stamps_saved : n_stamps]]).encode() + b"\n"
-        )
+        entry = [*self.last, self.stamps[self.n_stamps_saved : n_stamps]]
+        line = json.dumps(entry).encode() + b"\n"
         with progress.open("ab") as file:
             file.truncate(self.length)  # drops half a line of a failed save
             file.write(line)

@@ -84,7 +84,11 @@ def _model_name(model: str | Path | None) -> str | None:
 
 def _find(name: str | None, *, weights: bool) -> ModelSource:
     if name is None:
-        return _find_default(weights)
+        try:
+            path = _from_hub(DEFAULT_MODEL, weights, DEFAULT_MODEL_TIMEOUT_S)
+            return ModelSource(str(DEFAULT_MODEL), path, hub_id=DEFAULT_MODEL)
+        except ModelNotFoundError as error:
+            return ModelSource(BUNDLED, _bundled_folder(), fallback_reason=str(error))
     if folder := _local_folder(name):
         return ModelSource(printable(name), folder)
     if name == BUNDLED:
@@ -140,14 +144,6 @@ def _bundled_folder() -> Path:
         if (folder / "config.json").exists():
             return folder
     raise ModelNotFoundError("this installation of gpt2np has no bundled model; name another model")
-
-
-def _find_default(weights: bool) -> ModelSource:
-    name, timeout = str(DEFAULT_MODEL), DEFAULT_MODEL_TIMEOUT_S
-    try:
-        return ModelSource(name, _from_hub(DEFAULT_MODEL, weights, timeout), hub_id=DEFAULT_MODEL)
-    except ModelNotFoundError as error:
-        return ModelSource(BUNDLED, _bundled_folder(), fallback_reason=str(error))
 
 
 def _from_hub(model: HubId, weights: bool, timeout: float | None = None) -> Path:
