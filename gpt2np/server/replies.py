@@ -269,16 +269,21 @@ class CompletionLogprobs:
 
 
 def chat_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob]) -> Json:
-    """Return `logprobs` of chat completions: a list of tokens with bytes and log probability."""
+    """Return `logprobs` of chat completions: a list of tokens with bytes and log probability.
+
+    As in vLLM, each `top_logprobs` begins with the token itself.
+    """
 
     def entry(token_id: int, logprob: float) -> Json:
         [text] = tokenizer.token_texts([token_id])
         data = tokenizer.vocabulary.token_bytes.get(token_id, b"")
         return {"token": text, "logprob": _finite(logprob), "bytes": list(data)}
 
-    content = [
-        {**entry(p.id, p.logprob), "top_logprobs": [entry(*t) for t in p.top]} for p in logprobs
-    ]
+    content = []
+    for p in logprobs:
+        others = [pair for pair in p.top if pair[0] != p.id]
+        top = [(p.id, p.logprob), *others][: len(p.top)]
+        content.append({**entry(p.id, p.logprob), "top_logprobs": [entry(*pair) for pair in top]})
     return {"content": content}
 
 
