@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -48,7 +49,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = uuid4().hex
+        own_id = Headers(scope=scope).get("x-request-id", "")
+        request_id = own_id if re.fullmatch(r"[A-Za-z0-9_.:-]{1,128}", own_id) else uuid4().hex
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":

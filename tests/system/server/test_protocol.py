@@ -29,12 +29,21 @@ class TestHttp:
     def test_responses_have_an_id_and_a_fingerprint(self, client):
         ids = []
         for path in ("/health", "/v1/models", "/none"):
-            ids.append(client.get(path, headers={"X-Request-Id": "mine"}).headers["X-Request-Id"])
+            ids.append(client.get(path).headers["X-Request-Id"])
         response = client.post(COMPLETIONS, json={"max_tokens": 1})
         ids.append(response.headers["X-Request-Id"])
         assert response.json()["id"] == f"cmpl-{ids[-1]}"
         assert response.json()["system_fingerprint"].startswith("gpt2np-")
-        assert len({*ids, "mine"}) == 5
+        assert len(set(ids)) == 4
+
+    def test_a_clients_own_id_comes_back_if_it_is_short_and_plain(self, client):
+        headers = {"X-Request-Id": "mine-1"}
+        response = client.post(COMPLETIONS, json={"max_tokens": 1}, headers=headers)
+        assert response.headers["X-Request-Id"] == "mine-1"
+        assert response.json()["id"] == "cmpl-mine-1"
+        for wrong in ("a b", "<b>", "a" * 129, ""):
+            response = client.get("/none", headers={"X-Request-Id": wrong})
+            assert len(response.headers["X-Request-Id"]) == 32
 
     def test_head_is_get_without_a_body(self, client):
         for path in ("/", "/health", "/v1/models", "/metrics"):

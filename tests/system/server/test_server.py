@@ -449,7 +449,7 @@ class TestAccess:
             assert "\r\n" not in response.text
         for path in ("/v1/models%0d%0aX-Evil:1", "/v1/models/", "/docs/", "//a.b/docs"):
             with connect(server.url) as connection:
-                headers = "X-Request-Id: evil\r\nOrigin: http://evil\r\n"
+                headers = "X-Request-Id: <evil>\r\nOrigin: http://evil\r\n"
                 connection.sendall(http_request(path, method="GET", headers=headers))
                 answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
             assert answer.startswith(b"HTTP/1.1 404")
