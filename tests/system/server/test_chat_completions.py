@@ -50,7 +50,14 @@ def test_a_content_can_have_parts(client):
 
 
 def test_streams_join_to_the_answer(client):
-    fields = {"max_tokens": 20, "seed": 3, "temperature": 2, "n": 2, "logprobs": True, "top_logprobs": 2}
+    fields = {
+        "max_tokens": 20,
+        "seed": 3,
+        "temperature": 2,
+        "n": 2,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
     whole = chat(client, **fields).json()["choices"]
     response = chat(client, **fields, stream=True)
     *events, done = [line for line in response.text.splitlines() if line]
