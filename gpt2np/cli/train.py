@@ -69,10 +69,9 @@ def run(args: argparse.Namespace) -> int:
         if given:
             message = f"{given[0]} cannot be combined with --from, which sets it; omit one"
             raise InvalidArgumentError(message, param=given[0])
-    for name in ("eval_steps", "early_stopping_patience"):
-        if getattr(args, name) is not None and not args.eval_corpus:
-            message = f"{name} has no effect without --eval-corpus; add it or omit the option"
-            raise InvalidArgumentError(message, param=name)
+    if args.eval_steps is not None and not args.eval_corpus:
+        message = "eval_steps has no effect without --eval-corpus; add it or omit the option"
+        raise InvalidArgumentError(message, param="eval_steps")
     _train(args, options)
     print(args.out)
     return 0

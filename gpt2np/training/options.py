@@ -64,12 +64,6 @@ class TrainerOptions:
     eval_steps: int = _evaluation(
         500, "Number of training steps between two evaluations on the evaluation corpus", low=1
     )
-    early_stopping_patience: int | None = _evaluation(
-        None,
-        "Stop after N evaluations in a row without a new lowest loss",
-        default_text="no early stopping",
-        low=1,
-    )
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -119,10 +119,7 @@ class Trainer:
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps and evaluations are done, or evaluations no longer improve."""
-        patience, losses = self._options.early_stopping_patience, [e[1] for e in self.evaluations]
-        if patience and losses and len(losses) - 1 - losses.index(min(losses)) >= patience:
-            return True
+        """Whether all steps and evaluations are done."""
         return self.step >= self._options.max_steps and not self.evaluation_is_due
 
     def _read(self, corpus: Path) -> NDArray[Any]:

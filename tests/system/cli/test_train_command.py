@@ -212,7 +212,7 @@ def test_two_runs_at_once(corpus, tmp_path, capsys):
 def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):
     """The bundled model learns a text; the kept weights are those of the best evaluation."""
     options = "--block-size 64 --per-device-train-batch-size 2 --max-steps 30 --warmup-steps 2"
-    options += " --learning-rate 3e-4 --eval-steps 10 --early-stopping-patience 1"
+    options += " --learning-rate 3e-4 --eval-steps 10"
     out = tmp_path / "tuned"
     arguments = ["train", str(corpus), str(out), "--from", "bundled", *options.split()]
     assert run([*arguments, "--eval-corpus", str(corpus)]) == 0
@@ -235,14 +235,6 @@ def test_a_rate_that_is_too_high_is_one_error(corpus, tmp_path, capsys, recwarn,
     assert train(corpus, tmp_path / "m", *options, "--max-grad-norm", "1e30") == 1
     assert "lower the learning rate" in capsys.readouterr().err
     assert not recwarn.list and not (tmp_path / "m").exists()
-
-
-def test_early_stop(corpus, tmp_path, capsys):
-    """A learning rate of 0 never improves the loss: the second evaluation ends the training."""
-    options = ["--learning-rate", "0", "--eval-corpus", str(corpus), "--eval-steps", "3"]
-    assert train(corpus, tmp_path / "m", *options, "--early-stopping-patience", "1") == 0
-    evaluation, kept = capsys.readouterr().err.splitlines()[-2:]
-    assert "step 6: evaluation" in evaluation and "the weights of step 3 are kept" in kept
 
 
 def test_the_last_step_is_evaluated(corpus, tmp_path, capsys):
