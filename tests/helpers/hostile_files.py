@@ -374,7 +374,7 @@ HAND_MADE: dict[str, Hostile] = {
     "end of text nasty": Hostile(configured(eos_token_id=[NASTY]), r"evil\\x1b"),
     "end of text a lone surrogate": Hostile(configured(eos_token_id="\ud800"), r"\\ud800"),
     "code of its own": Hostile(configured(auto_map={"AutoModel": "evil.Model"}), None),
-    # the index and the shards; test_checkpoint_parity.py has shards that contradict the index
+    # the index and the shards
     "index a list": Hostile(raw(b"[]", INDEX), r"index\.json is damaged", "float16"),
     "index without a map": Hostile(raw(b"{}", INDEX), "it has no weight_map", "float16"),
     "index with an empty map": Hostile(
@@ -390,14 +390,7 @@ HAND_MADE: dict[str, Hostile] = {
     "shard a FIFO": Hostile(on_shard(fifo), "not a file", "float16"),
     "shard a loop": Hostile(on_shard(loop), "is missing, or not a file", "float16"),
     "tensor in another shard": Hostile(
-        lambda folder: map_tensor(WTE, shard_of(folder, -1).name)(folder),
-        "disagrees about",
-        "float16",
-    ),
-    "tensor in no shard": Hostile(
-        lambda folder: map_tensor("x\x1b[0m\n", shard_of(folder).name)(folder),
-        r"disagrees about x\\x1b\[0m\\n",
-        "float16",
+        lambda folder: map_tensor(WTE, shard_of(folder, -1).name)(folder), None, "float16"
     ),
     "shard in the parent folder": Hostile(
         outside("../{name}"), r"mapped to '\.\./model", "float16"

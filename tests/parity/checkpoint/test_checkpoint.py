@@ -210,13 +210,3 @@ def test_long_value_in_a_config_is_shortened_in_the_message(folder, value):
     with pytest.raises(CheckpointError, match="n_embd") as error:
         GPT2.from_folder(folder)
     assert len(str(error.value)) < 1000
-
-
-def test_folder_of_checkpoints_is_an_error_that_names_one(folder):
-    checkpoint = folder / "checkpoint-10"
-    checkpoint.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (folder / name).rename(checkpoint / name)
-    with pytest.raises(CheckpointError) as error:
-        GPT2.from_folder(folder)
-    assert str(error.value).endswith(f"such as {checkpoint}")
