@@ -161,21 +161,6 @@ class GPT2:
             + (", exact" if self.exact else "")
         )
 
-    @property
-    def facts(self) -> dict[str, str]:
-        """The model's sizes for display: name → formatted number."""
-        config = self.config
-        return {
-            "parameters": f"{self.weights.parameters:,}",
-            "blocks × heads": f"{config.n_layer} × {config.n_head}",
-            "channels": f"{config.n_embd}, of each head {config.n_embd // config.n_head}",
-            "MLP neurons": f"{config.n_inner:,} a block",
-            "vocabulary": f"{config.vocab_size:,} tokens",
-            "context": f"{config.n_positions:,} tokens",
-            "computed in": str(self.dtype),
-            **({"matrices stored in": self.weight_dtype} if self.weight_dtype else {}),
-        }
-
     def __repr__(self) -> str:
         return f"<GPT2: {self.summary}>"
 

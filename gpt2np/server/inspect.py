@@ -183,7 +183,7 @@ def _describe(lm: LanguageModel) -> Json:
     tokens = token_bytes(range(config.vocab_size), table)
     return {
         "id": lm.name,
-        "facts": lm.model.facts,
+        "summary": lm.model.summary,
         "n_positions": config.n_positions,
         "n_layer": config.n_layer,
         "n_head": config.n_head,

@@ -83,9 +83,7 @@ async function setPrompt(text) {
 async function useModel(name) {
   state.model = await loadModel(name);
   $("model").value = name;
-  $("model-facts").textContent = Object.entries(state.model.facts)
-    .map(([fact, value]) => `${fact}: ${value}`)
-    .join(" · ");
+  $("model-facts").textContent = state.model.summary;
 }
 
 /** Go on with other weights of the same model, from the same prompt. */
