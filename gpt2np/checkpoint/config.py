@@ -22,7 +22,7 @@ ALIASES = {
     "num_attention_heads": "n_head",
     "intermediate_size": "n_inner",
 }
-"""Maps names in the configs of other models to GPT-2's names."""
+"""Maps names in the configs of other models to GPT-2's names, which they precede."""
 
 _MAX_DIMENSION = (1 << 31) - 1  # an error message can't print an integer of over 4,300 digits
 
@@ -136,11 +136,6 @@ def _resolve_aliases(content: Mapping[str, Any], source: str) -> dict[str, Any]:
         value = resolved.pop(alias, None)
         if value is not None:
             _check_value(name, value, source, alias)
-            if resolved.get(name) not in (None, value):
-                raise CheckpointError(
-                    f"{source}: {name} is {short_repr(resolved[name])}, but its alias {alias} is "
-                    f"{value}; remove one of them"
-                )
             resolved[name] = value
     return resolved
 
