@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import mmap
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -108,13 +107,9 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def _damaged(path: Path, reason: str) -> CheckpointError:
-    # A link in the Hub's cache names a blob, which a new download would reuse. Any other link may
-    # lead to a file that belongs to somebody else.
-    target = Path(os.path.realpath(path))
-    is_blob = target.parent.name == "blobs" and target.parent.parent in path.absolute().parents
     return CheckpointError(
         f"{path} is damaged or not a safetensors file ({reason}); "
-        f"delete {target if is_blob else path} and download or save the file again"
+        "delete it (of a model from the Hub, its folder) and download or save the file again"
     )
 
 
