@@ -45,18 +45,13 @@ def physical_cores(root: Path, cpus: Set[int]) -> int:
 
 
 def cgroup_quota(root: Path) -> float:
-    """Return the CPU quota of the control group (cgroup) in CPUs; infinity without a quota.
+    """Return the CPU quota of the control group (cgroup v2) in CPUs; infinity without a quota.
 
     This is the quota of the group that is mounted at the usual place: in a container, the
     container's. `root` is the folder with `sys/`.
     """
-    folder = root / "sys/fs/cgroup"
-    with suppress(OSError, ValueError):  # version 2; "max" is no number
-        quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+    file = root / "sys/fs/cgroup/cpu.max"
+    with suppress(OSError, ValueError):  # "max" is no number
+        quota, period = file.read_text(encoding="ascii").split()
         return int(quota) / int(period)
-    with suppress(OSError, ValueError):  # version 1
-        files = (folder / f"cpu/cpu.cfs_{name}_us" for name in ("quota", "period"))
-        quota, period = (file.read_text(encoding="ascii") for file in files)
-        if int(quota) > 0:
-            return int(quota) / int(period)
     return math.inf

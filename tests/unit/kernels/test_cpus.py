@@ -25,14 +25,8 @@ class TestQuota:
         ("limit", "expected"),
         [("150000 100000", 1.5), ("30000 10000", 3), ("max 100000", math.inf), ("?", math.inf)],
     )
-    def test_version_2(self, write, tmp_path, limit, expected):
+    def test_quota_of_version_2(self, write, tmp_path, limit, expected):
         write("sys/fs/cgroup/cpu.max", limit + "\n")
-        assert cgroup_quota(tmp_path) == expected
-
-    @pytest.mark.parametrize(("quota", "expected"), [(250000, 2.5), (-1, math.inf)])
-    def test_version_1(self, write, tmp_path, quota, expected):
-        write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", f"{quota}\n")
-        write("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
         assert cgroup_quota(tmp_path) == expected
 
 
