@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 _CHECK = """Compare an engine's arrays or greedy texts with reference arrays.
 
-To compare arrays, set TESTED to a file of arrays or a folder of such files:
-.safetensors, .npz, .npy, or raw float32 such as logits.8x50257.f32. The arrays
-have the names of hook points in gpt2np or TransformerLens, or the names that
-transformers uses: hidden_states, attentions and logits. The engine need not
-provide all arrays.
+To compare arrays, set TESTED to a .npz or .safetensors file. The arrays have the
+names of hook points in gpt2np or TransformerLens, or the names that transformers
+uses: hidden_states, attentions and logits. The engine need not provide all
+arrays.
 
 To compare texts, set TESTED to a .json file: an object that maps the name of
 each prompt to the new token ids of the greedy text, as in {"short": [11, 290]}.
@@ -52,8 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     points = "Hook point to record; * stands for any characters (may be given several times; "
     points += "default: all)"
     add("--points", action="append", metavar="POINT", help=points)
-    steps = "Number of tokens in each greedy text; fewer if the context is full (default: 16)"
-    add("-n", "--max-new-tokens", type=int, default=16, metavar="N", help=steps)
     add("--force", action="store_true", help="Overwrite REFERENCE if it exists")
     checking = actions.add_parser(
         "check",
@@ -101,13 +98,12 @@ def run(args: argparse.Namespace) -> int:
 def _wrong_arrays(report: "Report") -> Iterator[str]:
     """Yield the lines of the table of wrong arrays."""
     if report.first:
-        yield f"{'wrong array':24} {'prompt':10} {'error':>9} {'tolerance':>9} mistake"
+        yield f"{'wrong array':24} {'prompt':10} {'error':>9} {'tolerance':>9}"
     for name, points in groupby(report.points, key=lambda p: p.point):
         worst = max(points, key=lambda p: p.ratio)
         if not worst.is_rounding:
             error, tolerance = f"{worst.error:9.2g}", f"{worst.tolerance:9.2g}"
-            mistake = report.mistakes.get(name, "")
-            yield f"{name:24} {worst.prompt:10} {error} {tolerance} {mistake}".rstrip()
+            yield f"{name:24} {worst.prompt:10} {error} {tolerance}"
 
 
 def _record(args: argparse.Namespace) -> int:
@@ -116,7 +112,7 @@ def _record(args: argparse.Namespace) -> int:
     check_target(args.reference, (".safetensors",), force=args.force)
     prompts = {f"prompt{i}": text for i, text in enumerate(args.prompt or [])} or None
     lm = load_model(args, may_fall_back=False)
-    reference = record(lm, prompts, args.points or "*", args.max_new_tokens)
+    reference = record(lm, prompts, args.points or "*")
     write_reference(reference, args.reference)
     print(args.reference)
     return 0

@@ -8,11 +8,10 @@
 shows only at the step that causes it, not at later steps.
 """
 
-from gpt2np.parity.check import PointReport, Report, check
+from gpt2np.parity.check import PointReport, Report, TextReport, check, check_texts
 from gpt2np.parity.mistakes import MISTAKES, Mistake
 from gpt2np.parity.reference import Reference, read_reference, record, write_reference
 from gpt2np.parity.tested import read_tested
-from gpt2np.parity.texts import TextReport, check_texts
 
 __all__ = [
     "MISTAKES",

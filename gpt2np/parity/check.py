@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.interp.trace import as_gpt2
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.model import GPT2
 from gpt2np.model.hook_points import hook_point_names
-from gpt2np.parity.mistakes import MISTAKES, Mistake, run_with_mistakes
+from gpt2np.parity.mistakes import FLOAT16_TABLE, MISTAKES, Mistake, run_with_mistakes
 from gpt2np.parity.reference import Reference
 from gpt2np.parity.rounding import (
     DTYPES,
@@ -34,9 +35,8 @@ from gpt2np.parity.tested import by_prompt
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
 
-MARGIN = 12  # how much more rounding an engine may show at a point than our own pass
+_MARGIN = 12  # how much more rounding an engine may show at a point than our own pass
 _OF_C_ATTN = (".attn.q", ".attn.k", ".attn.v")  # steps that one layer computes
-_MAX_UNEXPLAINED_EXPECTED = 0.7  # numbers near a boundary of float16 may round the other way
 _MAX_TOKENS = 64  # of the longest prompt on which mistakes are tried
 _MAX_HALF_RATIO = 1 / 3  # of float16: bfloat16 has errors eight times as large
 _MAX_REFERENCE_ERROR = 1e-6  # of the reference arrays from a float64 pass of the same model
@@ -50,15 +50,12 @@ class PointReport:
         error: root mean square of the difference from the exact result, divided by the root mean
             square of the array. The exact result is computed from the engine's earlier arrays.
         tolerance: the largest error that rounding to the engine's dtype explains.
-        reference_error: like `error`, but relative to the reference array, so this error
-            includes the rounding of all earlier steps; None if the array was not recorded.
     """
 
     prompt: str
     point: str
     error: float
     tolerance: float
-    reference_error: float | None
 
     @property
     def ratio(self) -> float:
@@ -81,12 +78,10 @@ class Report:
         first: the first array that rounding does not explain; None if there is none.
         mistake: the name of the mistake that explains `first`; None if no known mistake does.
         explained_error: the error that an engine with this mistake has at `first`.
-        expected_difference: the name of a step that the engine computes differently on purpose
-            (`Mistake.is_expected`). Errors and tolerances are then relative to a pass that computes
+        expected_difference: the name of a step that the engine, such as llama.cpp, computes
+            differently on purpose. Errors and tolerances are then relative to a pass that computes
             this step in the same way.
         advice: the dtype that the engine seems to multiply in, and the option to give.
-        mistakes: maps the hook point of `first`, and of each later array of the same prompt, to
-            the mistake that explains the array.
     """
 
     dtype: str
@@ -96,7 +91,6 @@ class Report:
     explained_error: float | None = None
     expected_difference: str | None = None
     advice: str | None = None
-    mistakes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_rounding(self) -> bool:
@@ -144,36 +138,34 @@ def check(
             reference arrays are of another model.
     """
     model = as_gpt2(model)
-    weights = as_float64(model)
-    check_model(reference, model.config, weights)
+    weights = _as_float64(model)
+    _check_model(reference, model.config, weights)
     given = by_prompt(tested, reference.ids, model.config)
     if not given:
         raise InvalidArgumentError("the tested engine has no arrays; give at least logits")
     is_known = dtype is None or dtype in DTYPES
     check_argument(is_known, "dtype", dtype, f"one of {', '.join(DTYPES)}, or None")
-    numbers = [x for arrays in given.values() for x in arrays.values()]
+    computed = dtype or recognized_dtype([x for arrays in given.values() for x in arrays.values()])
     checks = {
-        prompt: PromptCheck(
-            weights, model.config, ids, given[prompt], dtype or recognized_dtype(numbers)
-        )
+        prompt: PromptCheck(weights, model.config, ids, given[prompt], computed)
         for prompt, ids in reference.ids.items()
         if prompt in given
     }
-    report = _verdict(reference, checks)
+    report = _verdict(checks)
     are_wrong = [not p.is_rounding for p in report.points if p.error]  # a lone token's pattern is 1
-    is_float32 = dtype is None and report.dtype in WIDE_DTYPES
+    is_float32 = dtype is None and computed in WIDE_DTYPES
     if is_float32 and not report.mistake and 2 * sum(are_wrong) > len(are_wrong):
-        return replace(report, advice=_half_precision(reference, checks))
+        return replace(report, advice=_half_precision(checks))
     return report
 
 
-def _half_precision(reference: Reference, checks: Mapping[str, PromptCheck]) -> str | None:
+def _half_precision(checks: Mapping[str, PromptCheck]) -> str | None:
     """Return the advice to an engine that multiplies in half precision, as under autocast.
 
     Only some of its arrays are rounded, so the numbers do not tell the dtype.
     """
     for dtype, limit in (("float16", _MAX_HALF_RATIO), ("bfloat16", 1)):
-        points = _points(reference, {p: replace(c, dtype=dtype) for p, c in checks.items()})
+        points = _points({name: replace(c, dtype=dtype) for name, c in checks.items()})
         if max(point.ratio for point in points) <= limit:
             return (
                 f"it looks like rounding to {dtype}; if the engine computes in {dtype}, give "
@@ -182,11 +174,11 @@ def _half_precision(reference: Reference, checks: Mapping[str, PromptCheck]) -> 
     return None
 
 
-def as_float64(model: GPT2) -> dict[str, Array]:
+def _as_float64(model: GPT2) -> dict[str, Array]:
     return {name: array.astype(np.float64) for name, array in model.weights.items()}
 
 
-def check_model(reference: Reference, config: GPT2Config, weights: Mapping[str, Array]) -> None:
+def _check_model(reference: Reference, config: GPT2Config, weights: Mapping[str, Array]) -> None:
     """Raise InvalidArgumentError if the reference arrays, if any, are of another model."""
     prompts = [prompt for prompt, arrays in reference.arrays.items() if arrays]
     if not prompts:
@@ -195,7 +187,7 @@ def check_model(reference: Reference, config: GPT2Config, weights: Mapping[str, 
     ids, recorded = reference.ids[prompt], reference.arrays[prompt]
     is_same = max(ids) < config.vocab_size and len(ids) <= config.n_positions
     if is_same:
-        ours = PromptCheck(weights, config, ids, {}, "float64").rounded_pass()
+        ours = PromptCheck(weights, config, ids, {}, "float64").steps({})
         is_same = all(
             point in ours
             and array.shape == ours[point].shape
@@ -209,29 +201,34 @@ def check_model(reference: Reference, config: GPT2Config, weights: Mapping[str, 
         )
 
 
-def _points(reference: Reference, checks: Mapping[str, PromptCheck]) -> tuple[PointReport, ...]:
+def _points(checks: Mapping[str, PromptCheck]) -> tuple[PointReport, ...]:
     """Return the result for each array, in the order of the pass."""
-    reports = [report for prompt, c in checks.items() for report in c.reports(prompt, reference)]
     order = hook_point_names(next(iter(checks.values())).config.n_layer)
+    reports = [report for prompt, c in checks.items() for report in c.reports(prompt)]
     return tuple(sorted(reports, key=lambda report: order.index(report.point)))
 
 
-def _verdict(reference: Reference, checks: Mapping[str, PromptCheck]) -> Report:
+def _n_right(points: Sequence[PointReport]) -> int:
+    """Return the number of arrays before the first one that rounding does not explain."""
+    return len(list(takewhile(lambda point: point.is_rounding, points)))
+
+
+def _verdict(checks: Mapping[str, PromptCheck]) -> Report:
     """Return the verdict on an engine, from the checks of its prompts."""
-    points = _points(reference, checks)
-    first = next((p for p in points if not p.is_rounding), None)
+    points, expected = _points(checks), None
+    dtype = next(iter(checks.values())).dtype
+    if dtype in WIDE_DTYPES and _n_right(points) < len(points):
+        changed = {name: replace(c, expected=FLOAT16_TABLE) for name, c in checks.items()}
+        changed_points = _points(changed)
+        if _n_right(changed_points) > _n_right(points):
+            checks, points, expected = changed, changed_points, FLOAT16_TABLE.name
+    n_right = _n_right(points)
+    first = points[n_right] if n_right < len(points) else None
     prompt = first.prompt if first else max(checks, key=lambda name: checks[name].weight)
-    checked = checks[prompt]
-    found = checked.explanations([p for p in points if p.prompt == prompt])
-    found.sort(key=lambda e: (points.index(e[0]), e[2]))
-    mistakes = {p.point: m.name for p, m, _ in reversed(found)}
-    expected = checked.expected.name if checked.expected else None
-    report = Report(checked.dtype, points, first, expected_difference=expected, mistakes=mistakes)
-    if found and (first is None or points.index(found[0][0]) <= points.index(first)):
-        point, mistake, error = found[0]
-        if mistake.is_expected:
-            changed = {name: replace(c, expected=mistake) for name, c in checks.items()}
-            return _verdict(reference, changed)
+    report = Report(dtype, points, first, expected_difference=expected)
+    found = checks[prompt].explanations([p for p in points if p.prompt == prompt], first)
+    if found:
+        point, mistake, error = min(found, key=lambda e: (points.index(e[0]), e[2]))
         return replace(report, first=point, mistake=mistake.name, explained_error=error)
     return report
 
@@ -264,9 +261,9 @@ class PromptCheck:
         """The steps computed from the engine's arrays."""
         return self.steps(self.given, self.expected)
 
-    def reports(self, prompt: str, reference: Reference) -> Iterator[PointReport]:
+    def reports(self, prompt: str) -> Iterator[PointReport]:
         """Yield the result for each array."""
-        rounded, exact = self.rounded_pass(), reference.arrays.get(prompt, {})
+        rounded = self.rounded_pass()
         ours = self.steps({name: rounded[name] for name in self.given}, self.expected)
         plain = self.steps(self.given) if self.expected else self.right
         for point, array in self.given.items():
@@ -275,34 +272,32 @@ class PromptCheck:
             # A number near a rounding boundary of float16 may round to its other neighbor.
             rounding_flips = distance(plain[point], right) / 2
             least = floor(self.dtype, point, self.config)
-            tolerance = max(MARGIN * own_error, rounding_flips, least)
+            tolerance = max(_MARGIN * own_error, rounding_flips, least)
             if self.dtype not in WIDE_DTYPES and has_common_change(array, right):
                 tolerance = floor("float32", point, self.config)
-            from_reference = distance(array, exact[point]) if point in exact else None
-            yield PointReport(prompt, point, distance(array, right), tolerance, from_reference)
+            yield PointReport(prompt, point, distance(array, right), tolerance)
 
     def explanations(
-        self, reports: Sequence[PointReport]
+        self, reports: Sequence[PointReport], first: PointReport | None
     ) -> list[tuple[PointReport, Mistake, float]]:
-        """Return (array, mistake, error with the mistake) wherever a mistake explains an array.
+        """Return (array, mistake, error with the mistake) for `first` and the arrays before it.
 
         In bfloat16 and float16, rounding can hide a mistake, so mistakes are also tried on arrays
         whose errors rounding explains.
         """
-        tried = [r for r in reports if self.dtype not in WIDE_DTYPES or not r.is_rounding]
+        tried = [first] if first else []
+        if self.dtype not in WIDE_DTYPES:
+            tried = list(reports[: reports.index(first) + 1] if first else reports)
         if not tried or len(self.ids) > _MAX_TOKENS:
             return []
         tolerances = {report.point: report.tolerance for report in reports}
         found = []
         for mistake in MISTAKES:
-            if mistake.is_expected and (self.dtype not in WIDE_DTYPES or self.expected):
-                continue
-            limit = _MAX_UNEXPLAINED_EXPECTED if mistake.is_expected else MAX_UNEXPLAINED_SHARE
             wrong = self.steps(self.given, self.expected, mistake)
             for report in tried:
                 x, right, changed = (a[report.point] for a in (self.given, self.right, wrong))
                 error = distance(x, changed)
-                explains = error < limit * report.error
+                explains = error < MAX_UNEXPLAINED_SHARE * report.error
                 if report.is_rounding:
                     explains = is_hidden(x, right, changed)
                 if explains and not self._is_contradicted(report.point, wrong, tolerances):
@@ -355,3 +350,80 @@ class PromptCheck:
         with single_threaded_blas():  # threads lose time on small products
             run_with_mistakes(list(filter(None, mistakes)), self.ids, self.config, weights, hook)
         return steps, arrays
+
+
+@dataclass(frozen=True)
+class TextReport:
+    """The verdict on a greedy continuation.
+
+    Attributes:
+        step: the first token that rounding does not explain, counted from 0; None if there is none.
+        gap: by how much another token's exact logit is higher at that step.
+        tolerance: the largest gap that rounding can close at that step.
+    """
+
+    step: int | None = None
+    gap: float = 0.0
+    tolerance: float = 0.0
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether each token has the highest exact logit, up to rounding."""
+        return self.step is None
+
+    def __str__(self) -> str:
+        if self.step is None:
+            return "right: each token has the highest logit, up to rounding"
+        return (
+            f"a bug at token {self.step}: another logit is higher by {self.gap:.2g}; rounding "
+            f"explains at most {self.tolerance:.2g}"
+        )
+
+
+@np.errstate(all="ignore")
+def check_texts(
+    reference: Reference,
+    continuations: Mapping[str, Sequence[int]],
+    model: GPT2 | LanguageModel,
+    dtype: str = "float32",
+) -> dict[str, TextReport]:
+    """Check that greedy continuations are those of the exact pass, or differ by rounding only.
+
+    The logits are computed from the continuations themselves, up to the end of the context.
+
+    Raises:
+        InvalidArgumentError: there is nothing to compare, a prompt is unknown, a continuation is
+            not a list of token ids, or the reference arrays are of another model.
+    """
+    model = as_gpt2(model)
+    weights = _as_float64(model)
+    _check_model(reference, model.config, weights)
+    if not continuations:
+        raise InvalidArgumentError(
+            "the tested engine has no token ids; give those of at least one prompt"
+        )
+    reports = {}
+    for prompt, ids in continuations.items():
+        if prompt not in reference.ids:
+            raise InvalidArgumentError(
+                f"no prompt {prompt!r}; there are {', '.join(reference.ids)}"
+            )
+        is_list = isinstance(ids, Sequence) and len(ids) > 0 and all(map(is_integer, ids))
+        is_list = is_list and min(ids) >= 0 and max(ids) < model.config.vocab_size
+        check_argument(
+            is_list, prompt, ids, f"a list of at least one token id below {model.config.vocab_size}"
+        )
+        before = [*reference.ids[prompt], *ids[:-1]][: model.config.n_positions]
+        first = len(reference.ids[prompt]) - 1
+        rounded, exact = (
+            PromptCheck(weights, model.config, before, {}, name).rounded_pass()["logits"][first:]
+            for name in (dtype, "float64")
+        )
+        gaps = exact.max(-1) - exact[range(len(exact)), ids[: len(exact)]]
+        tolerances = 2 * _MARGIN * np.abs(rounded - exact).max(-1)
+        wrong = np.flatnonzero(gaps > tolerances).tolist()
+        reports[prompt] = TextReport()
+        if wrong:
+            step = wrong[0]
+            reports[prompt] = TextReport(step, float(gaps[step]), float(tolerances[step]))
+    return reports

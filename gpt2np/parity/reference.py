@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.checkpoint.safetensors_file import write_safetensors
 from gpt2np.data.files import as_path, atomic_path, check_readable
-from gpt2np.errors import CheckpointError, check_argument, is_integer
+from gpt2np.errors import CheckpointError, check_argument
 from gpt2np.interp.trace import trace
 from gpt2np.kernels.array import Array
 
@@ -38,15 +37,11 @@ class Reference:
     Attributes:
         model: the name of the model, as `gpt2np.load` takes it.
         ids: the token ids of each prompt.
-        greedy_ids: the greedy continuation of each prompt.
-        gaps: the difference of the two highest logits at each step of the continuation.
         arrays: by prompt, the array of each recorded hook point, float64.
     """
 
     model: str
     ids: dict[str, list[int]]
-    greedy_ids: dict[str, list[int]]
-    gaps: dict[str, list[float]]
     arrays: dict[str, dict[str, Array]]
 
 
@@ -54,50 +49,36 @@ def record(
     lm: LanguageModel,
     prompts: Mapping[str, str | Sequence[int]] | None = None,
     points: str | Sequence[str] = "*",
-    max_new_tokens: int = 16,
 ) -> Reference:
     """Run prompts through an exact model and record the arrays of the hook points.
 
     `prompts` maps names to texts or token ids. By default, the prompts are `PROMPTS` and "full", a
     prompt that fills the context; for "full", only the residual stream and the final layer norm are
-    recorded. A greedy continuation has `max_new_tokens` tokens, or ends when the context is full.
+    recorded.
 
     Raises:
-        InvalidArgumentError: the model is not exact, a hook point does not exist, or
-            `max_new_tokens` is negative.
+        InvalidArgumentError: the model is not exact, or a hook point does not exist.
         ContextLengthError: a prompt is longer than the context.
     """
     check_argument(lm.model.exact, "lm", lm.name, "an exact model: load(…, exact=True)")
-    is_count = is_integer(max_new_tokens) and max_new_tokens >= 0
-    check_argument(is_count, "max_new_tokens", max_new_tokens, "an integer, at least 0")
     all_ids = {
         name: lm.encode_prompt(prompt) if isinstance(prompt, str) else list(prompt)
         for name, prompt in (PROMPTS if prompts is None else prompts).items()
     }
-    n_positions = lm.model.config.n_positions
+    selected = dict.fromkeys(all_ids, points)
     if prompts is None:
-        base = [token_id for ids in all_ids.values() for token_id in ids]
-        all_ids["full"] = (base * (n_positions // len(base) + 1))[:n_positions]
-    reference = Reference(lm.name, all_ids, {}, {}, {})
-    for name, ids in all_ids.items():
-        is_full = prompts is None and name == "full"
-        reference.arrays[name] = dict(trace(lm, ids, _FULL_POINTS if is_full else points).arrays)
-        cache, new, greedy_ids, gaps = lm.model.new_cache(), ids, [], []
-        for _ in range(min(max_new_tokens, n_positions - len(ids) + 1)):
-            logits = lm.model.forward([new], [cache], logits_indices=[len(new) - 1])[0]
-            second, first = np.sort(np.partition(logits, -2)[-2:]).tolist()
-            new = [int(logits.argmax())]
-            greedy_ids += new
-            gaps.append(first - second)
-        reference.greedy_ids[name], reference.gaps[name] = greedy_ids, gaps
-    return reference
+        base, n = [i for ids in all_ids.values() for i in ids], lm.model.config.n_positions
+        all_ids["full"] = (base * (n // len(base) + 1))[:n]
+        selected["full"] = _FULL_POINTS
+    arrays = {name: dict(trace(lm, ids, selected[name]).arrays) for name, ids in all_ids.items()}
+    return Reference(lm.name, all_ids, arrays)
 
 
 def write_reference(reference: Reference, path: str | Path) -> None:
     """Write a safetensors file; its bytes are the same on every machine. Replaces an existing file.
 
     An array is named `prompt/point`, as in `short/blocks.0.attn.q`. The metadata has one entry,
-    `gpt2np`: JSON with the model's name, ids, continuations and gaps.
+    `gpt2np`: JSON with the model's name and the ids.
 
     Raises:
         OSError: the file can't be written.
@@ -107,8 +88,7 @@ def write_reference(reference: Reference, path: str | Path) -> None:
         for prompt, arrays in reference.arrays.items()
         for point, array in arrays.items()
     }
-    described = {"format": 1, **vars(reference)}
-    del described["arrays"]
+    described = {"format": 1, "model": reference.model, "ids": reference.ids}
     metadata = {"gpt2np": json.dumps(described, ensure_ascii=False)}
     with atomic_path(as_path(path)) as temporary:
         write_safetensors(temporary, "F64", tensors, metadata)
@@ -129,9 +109,7 @@ def read_reference(path: str | Path) -> Reference:
             for name in file.keys():  # noqa: SIM118, a safe_open is not a mapping
                 prompt, _, point = name.partition("/")
                 arrays[prompt][point] = file.get_tensor(name)
-        return Reference(
-            content["model"], content["ids"], content["greedy_ids"], content["gaps"], arrays
-        )
+        return Reference(content["model"], content["ids"], arrays)
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise CheckpointError(
             f"{path} has no reference arrays ({error}); write them with gpt2np parity record"

@@ -8,7 +8,6 @@ import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array
-from gpt2np.parity.mistakes import short_name
 
 _FLOOR = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-22, "float64": 2.0**-40}
 DTYPES = tuple(_FLOOR)  # the narrowest first
@@ -24,7 +23,7 @@ def floor(dtype: str, point: str, config: GPT2Config) -> float:
 
     This error grows as √n. BLAS adds in a more accurate order than such a loop.
     """
-    step = short_name(point)
+    step = point.split(".", 2)[-1]  # blocks.3.mlp.out → mlp.out
     if dtype != "float32" or step in _ELEMENTWISE:
         return _FLOOR[dtype]
     n = config.n_inner if step == "mlp.out" else config.n_embd

@@ -25,7 +25,7 @@ def exact():
 
 @pytest.fixture(scope="module")
 def reference(exact):
-    return record(exact, PROMPTS, points=["logits"], max_new_tokens=4)
+    return record(exact, PROMPTS, points=["logits"])
 
 
 @pytest.mark.parametrize(

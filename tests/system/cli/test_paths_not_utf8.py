@@ -32,7 +32,7 @@ batch {D}/in.txt --model {D} -n 3 --out {D}/new.jsonl
 batch {D}/p.jsonl --model {D} -n 3 --out {D}/new.parquet
 batch {D}/p.parquet --model {D} -n 3 --out {D}/new.jsonl
 batch {D}/in.txt --model {D} -n 3 --out {D}/new.csv
-parity record --model {D} --prompt ab --points ln_f -n 1 {D}/new.safetensors
+parity record --model {D} --prompt ab --points ln_f {D}/new.safetensors
 parity check --model {D} {D}/reference.safetensors {D}/reference.safetensors --json
 chat --model {D} --chat-template {D}/t.jinja --max-new-tokens 3
 tokenize --model {D} --file {D}/in.txt
@@ -94,7 +94,7 @@ def original(tmp_path_factory):
     tokens = Tokenizer.load(folder).vocabulary.token_bytes
     table = build_table(counts, 256, vocabulary_fingerprint(tokens, 256), 9)
     save_table(table, folder / "draft.safetensors")
-    reference = ("--prompt", "ab", "--points", "ln_f", "-n", "1", folder / "reference.safetensors")
+    reference = ("--prompt", "ab", "--points", "ln_f", folder / "reference.safetensors")
     assert run_here("parity", "record", "--model", folder, *reference).returncode == 0
     return folder
 

@@ -168,7 +168,6 @@ explain x -o there.html | 2 | there.html exists already; give --force to overwri
 explain --file p65.txt -o x.html | 2 | and a page holds at most 64
 parity record none/g.safetensors | 2 | the folder none does not exist
 parity record there.safetensors | 2 | there.safetensors exists already; give --force to overwrite it
-parity record g.safetensors -n -1 | 2 | --max-new-tokens is -1
 parity check none there.bin | 1 | cannot read none: No such file
 parity check folder.bin there.bin | 1 | is not a file
 info none/at/all | 1 | none/at/all
@@ -246,12 +245,15 @@ def test_train_reads_the_corpus_before_it_tells_about_the_warm_up(folder):
     [
         ({}, "has no token ids"),
         ({"none": [1]}, "no prompt 'none'"),
-        *(({"prompt0": ids}, "at least one token id") for ids in ([], None, "x", [1.5], [True])),
+        *(
+            ({"prompt0": ids}, "at least one token id")
+            for ids in ([], None, "x", [1.5], [True], [-1], [10**6])
+        ),
     ],
     ids=json.dumps,
 )
 def test_texts_that_parity_cannot_compare(tmp_path, content, message):
-    record = "parity record g.safetensors --prompt ab --points logits -n 1 --model bundled"
+    record = "parity record g.safetensors --prompt ab --points logits --model bundled"
     assert run_here(*record.split(), folder=tmp_path).returncode == 0
     (tmp_path / "ids.json").write_text(json.dumps(content))
     result = run_here("parity", "check", "g.safetensors", "ids.json", folder=tmp_path)
