@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.chat.template import ChatTemplate, check_message, check_special_tokens
-from gpt2np.data.files import as_path, atomic_write_text, read_json_object
-from gpt2np.errors import InvalidArgumentError, check_argument, error_reason
+from gpt2np.chat.template import ChatTemplate
+from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions
 from gpt2np.generation.sampling import new_seed
 from gpt2np.kernels.array import common_length
@@ -28,29 +25,6 @@ UNSUPPORTED_OPTIONS = [
     name for name, o in options_of(GenerationOptions).items() if o.group in ONE_TEXT_ONLY
 ]
 """Options of `LanguageModel.generate` that a chat does not support."""
-
-_MAX_FILE_BYTES = 32 << 20
-
-
-def write_messages(messages: Sequence[Mapping[str, str]], path: str | Path) -> None:
-    """Write messages to a JSON file. Raises InvalidArgumentError if the file can't be written."""
-    content = json.dumps({"messages": list(messages)}, ensure_ascii=False, indent=1)
-    try:
-        atomic_write_text(Path(path), content + "\n")
-    except (OSError, ValueError) as error:
-        raise InvalidArgumentError(f"cannot write {path}: {error_reason(error)}") from error
-
-
-def read_messages(path: str | Path) -> list[Message]:
-    """Read messages from a file that `write_messages` has written.
-
-    Raises InvalidArgumentError if the file can't be read, or holds no messages.
-    """
-    saved = read_json_object(as_path(path), InvalidArgumentError, max_bytes=_MAX_FILE_BYTES)
-    messages = saved.get("messages")
-    if not isinstance(messages, list):
-        raise InvalidArgumentError(f'{path} is not a conversation: expected a list "messages"')
-    return [check_message(m, f"{path}: message {i}") for i, m in enumerate(messages, 1)]
 
 
 class ChatSession:
@@ -187,11 +161,10 @@ class ChatSession:
         if self.template is None:
             ids = encode(joined_text(messages), disallowed_special=())
             return ids if len(ids) <= max_length else ids[-(context // 2) :]
-        check_special_tokens(messages, self.lm.tokenizer.special_tokens)
         starts = [i for i, message in enumerate(messages) if message["role"] == "user"]
         for self.left_out, start in enumerate(starts):
             kept = messages if self.left_out == 0 else [*self._system(), *messages[start:]]
-            ids = encode(self.template.render(kept), allowed_special="all")
+            ids = self.template.encode(kept, self.lm.tokenizer)
             if len(ids) <= max_length:
                 break
         return ids

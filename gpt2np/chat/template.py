@@ -10,7 +10,7 @@ the variables `tools` and `documents` are always None.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,15 +20,15 @@ from gpt2np.errors import (
     GPT2NPError,
     InvalidArgumentError,
     TokenizerError,
+    check_argument,
     install_hint,
     short_repr,
 )
 from gpt2np.hub.model_files import CHAT_TEMPLATE_FILE
 from gpt2np.limits import limits
+from gpt2np.tokenizer import Tokenizer
 from gpt2np.tokenizer.normalizer import find_first
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE, read_if_exists
-
-ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class _TemplateRefusalError(Exception):
@@ -66,7 +66,7 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
     ) -> str:
-        """Render messages to a text. Each message has a `role` from ROLES and a `content`.
+        """Render messages to a text. Each message has a `role` and a `content`.
 
         `add_generation_prompt` appends the text that starts the model's answer.
 
@@ -75,10 +75,12 @@ class ChatTemplate:
                 gives no text.
             TokenizerError: the template raises another error.
         """
-        checked = [check_message(message, f"message {i}") for i, message in enumerate(messages, 1)]
+        for message in messages:
+            is_valid = all(isinstance(message.get(name), str) for name in ("role", "content"))
+            check_argument(is_valid, "message", message, "a dict with the texts role and content")
         try:
             text = self._template.render(
-                messages=checked,
+                messages=[dict(message) for message in messages],
                 add_generation_prompt=add_generation_prompt,
                 tools=None,
                 documents=None,
@@ -94,6 +96,28 @@ class ChatTemplate:
         if not text:
             raise InvalidArgumentError(f"{self.origin}: the chat template gives no text")
         return str(text)
+
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        tokenizer: Tokenizer,
+        *,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Render messages and encode the text; see `render`.
+
+        Raises:
+            InvalidArgumentError: a message contains a special token, which could forge a turn.
+        """
+        for message in messages:
+            if token := find_first(message["content"], tokenizer.special_tokens):
+                raise InvalidArgumentError(
+                    f"the {message['role']} message {short_repr(message['content'])} contains "
+                    f"{token}, which only the chat template may add; remove it or spell it "
+                    "differently"
+                )
+        text = self.render(messages, add_generation_prompt=add_generation_prompt)
+        return tokenizer.encode(text, allowed_special="all")
 
 
 def _environment() -> Any:
@@ -134,33 +158,6 @@ def _to_json(
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
-
-
-def check_message(message: Any, name: str) -> dict[str, str]:
-    """Return a copy of a message with a role from ROLES and a text; otherwise raise an error.
-
-    The error's text begins with `name`.
-    """
-    if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
-        raise InvalidArgumentError(f"{name} must have a role and a content, both strings")
-    if message.get("role") not in ROLES:
-        raise InvalidArgumentError(
-            f"{name} has the role {short_repr(message.get('role'))}; expected one of "
-            f"{', '.join(ROLES)}"
-        )
-    return dict(message)
-
-
-def check_special_tokens(
-    messages: Iterable[Mapping[str, str]], special_tokens: Collection[str]
-) -> None:
-    """Raise InvalidArgumentError for a special token in a message: it could forge a turn's end."""
-    for message in messages:
-        if token := find_first(message["content"], special_tokens):
-            raise InvalidArgumentError(
-                f"the {message['role']} message {short_repr(message['content'])} contains {token}, "
-                "which only the chat template may add; remove it or spell it differently"
-            )
 
 
 def read_chat_template(

@@ -18,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
 from gpt2np import __version__
-from gpt2np.chat.template import check_special_tokens, read_chat_template
+from gpt2np.chat.template import read_chat_template
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
@@ -264,11 +264,10 @@ def _chat_prompt(engine: Engine, body: ChatCompletionRequest | TokenizeRequest) 
             param="model",
         )
     messages = [{"role": m.role, "content": m.text()} for m in body.messages or ()]
-    add_generation_prompt = body.add_generation_prompt is not False
     with errors_about("messages"):
-        check_special_tokens(messages, lm.tokenizer.special_tokens)
-        text = template.render(messages, add_generation_prompt=add_generation_prompt)
-    return lm.tokenizer.encode(text, allowed_special="all")
+        return template.encode(
+            messages, lm.tokenizer, add_generation_prompt=body.add_generation_prompt is not False
+        )
 
 
 def _add_tokenizer(app: FastAPI, server: Server) -> None:

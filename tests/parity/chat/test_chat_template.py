@@ -86,19 +86,10 @@ def test_raise_exception_is_one_line(peer, roles, messages, told):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("messages", "told"),
-    [
-        ([message("wizard", "a")], "message 1 has the role 'wizard'; expected one of system"),
-        ([message("user", "a"), {"content": "b"}], "message 2 has the role None"),
-        ([{"role": "user"}], "message 1 must have a role and a content, both strings"),
-        ([message("user", ["a"])], "both strings"),
-        (["a"], "both strings"),
-    ],
-)
-def test_what_is_no_message(messages, told):
-    with pytest.raises(InvalidArgumentError, match=told):
-        ChatTemplate(CHATML, {}, "x").render(messages)
+@pytest.mark.parametrize("wrong", [{"content": "b"}, {"role": "user"}, message("user", ["a"])])
+def test_what_is_no_message(wrong):
+    with pytest.raises(InvalidArgumentError, match=r"message is .* must be a dict with the texts"):
+        ChatTemplate(CHATML, {}, "x").render([message("user", "a"), wrong])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """`python -m gpt2np chat` as a person uses it at a terminal, and from a pipe."""
 
-import json
 import os
 import select
 import signal
@@ -91,16 +90,13 @@ class TestAtATerminal:
         assert terminal.wait_for(">>> ") == f"/retry\n{third}\n"
         terminal.type("/set temperature hot\n")
         assert "error: temperature is 'hot'; it must be a number" in terminal.wait_for(">>> ")
-        terminal.type(f"/save {tmp_path / 'talk.json'}\n")
-        terminal.wait_for(">>> ")
-        saved = json.loads((tmp_path / "talk.json").read_text())["messages"]
-        assert [m["content"] for m in saved] == ["Once upon a time", first, "", third]
         terminal.type('"""\n')
         terminal.wait_for("... ")
         terminal.type('/quit\n"""\n')
-        terminal.wait_for(">>> ")
-        terminal.type("/undo\n")
-        assert "removed: /quit\n" in terminal.wait_for(">>> ")
+        fourth = lm.generate(
+            f"Once upon a time{first}{third} /quit", seed=4, max_new_tokens=12
+        ).text
+        assert terminal.wait_for(">>> ") == f'/quit\n... """\n{fourth}\n'
         terminal.type("\x04")
         assert terminal.wait_for(None).strip() == "" and terminal.ended() == 0
 
@@ -117,10 +113,7 @@ class TestAtATerminal:
         assert 0 < len(shown) < len(whole) and whole.startswith(shown)
         terminal.type("half a li\x03")
         assert "(press Ctrl-D or type /quit to exit)" in terminal.wait_for(">>> ")
-        terminal.type(f"/save {tmp_path / 'talk.json'}\n")
-        terminal.wait_for(">>> ")
-        answer = json.loads((tmp_path / "talk.json").read_text())["messages"][1]["content"]
-        assert whole.startswith(answer) and answer.rstrip("\n") == shown
+        answer = next(whole[:n] for n in range(len(shown), 2000) if whole[:n].rstrip("\n") == shown)
         terminal.type("/set max_new_tokens 5\nand\n")
         terminal.wait_for(">>> and\n")
         between = "" if answer[-1].isspace() else " "
