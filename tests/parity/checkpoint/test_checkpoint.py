@@ -9,7 +9,6 @@ from safetensors.numpy import load_file, save_file
 
 from gpt2np import GPT2, CheckpointError, GPT2Config, InvalidArgumentError
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
-from gpt2np.checkpoint.names import weight_shapes
 
 
 @pytest.fixture
@@ -30,22 +29,10 @@ def change_config(folder, **changes):
     (folder / "config.json").write_text(json.dumps(config | changes))
 
 
-def test_shapes_sum_to_gpt2_smalls_parameter_count():
-    assert sum(int(np.prod(shape)) for shape in weight_shapes(GPT2Config()).values()) == 124_439_808
-
-
 def test_float32_weights_are_views_of_the_file(folder):
     checkpoint = read_checkpoint(folder)
     for array in load_weights(checkpoint).values():
         assert not array.flags.owndata and not array.flags.writeable
-
-
-def test_names_and_values_are_those_of_the_file(folder):
-    stored = load_file(folder / "model.safetensors")
-    weights = GPT2.from_folder(folder).weights
-    assert list(weights) == list(weight_shapes(GPT2.from_folder(folder).config))
-    for name, array in weights.items():
-        np.testing.assert_array_equal(array, stored["transformer." + name])
 
 
 def test_all_problems_are_told_together(folder):
@@ -118,10 +105,6 @@ def test_missing_weights(folder):
     ("changes", "message"),
     [
         ({"model_type": "llama"}, "model_type is 'llama'"),
-        (
-            {"activation_function": "mish"},
-            "activation_function is 'mish', expected one of gelu_new,",
-        ),
         ({"activation_function": ["relu"]}, "activation_function is .'relu'., expected one of"),
         ({"hidden_size": 25}, r"n_embd \(25\) must be a multiple of n_head"),
         ({"is_causal": False}, "is_causal is not true"),
@@ -130,13 +113,10 @@ def test_missing_weights(folder):
         ({"n_head": 5}, r"n_embd \(24\) must be a multiple of n_head \(5\)"),
         ({"n_layer": "3"}, "n_layer is '3', expected an integer from 1"),
         ({"n_layer": 0}, "n_layer is 0"),
-        ({"n_layer": 2.0}, r"n_layer is 2\.0"),
         ({"n_layer": 2}, "n_layer is 2, but 3 blocks are stored"),
-        ({"n_head": -2}, "n_head is -2"),
         ({"n_layer": True}, "n_layer is True"),
-        ({"n_embd": {"a": 1}}, "n_embd is {'a': 1}"),
+        ({"n_embd": {"z" * 100_000: 1}}, "n_embd is {'zzz"),
         ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
-        ({"layer_norm_epsilon": -1.0}, "layer_norm_epsilon is -1.0"),
         ({"layer_norm_epsilon": 10**400}, "layer_norm_epsilon is 1000"),
         ({"eos_token_id": "x"}, "eos_token_id is 'x'"),
         ({"tie_word_embeddings": False}, "lm_head.weight is missing"),
@@ -148,11 +128,12 @@ def test_missing_weights(folder):
 )
 def test_config_that_does_not_fit(folder, changes, message):
     change_config(folder, **changes)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as error:
         GPT2.from_folder(folder)
+    assert len(str(error.value)) < 1000
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", "\xff", "[" * 200_000])
+@pytest.mark.parametrize("content", ["{", "[]", "\xff", "[" * 200_000])
 def test_damaged_config(folder, content):
     (folder / "config.json").write_text(content, encoding="latin-1")
     with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
@@ -166,12 +147,8 @@ def test_defaults_and_aliases_are_those_of_transformers():
     for name in GPT2Config.__dataclass_fields__:
         if name not in ("n_inner", "eos_token_ids"):
             assert getattr(ours, name) == getattr(theirs, name), name
-    aliases = {
-        "hidden_size": 12,
-        "num_attention_heads": 3,
-        "num_hidden_layers": 5,
-        "max_position_embeddings": 77,
-    }
+    aliases = {"hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 5}
+    aliases["max_position_embeddings"] = 77
     ours, theirs = GPT2Config.from_mapping(aliases), Reference(**aliases)
     for name in ("n_embd", "n_head", "n_layer", "n_positions"):
         assert getattr(ours, name) == getattr(theirs, name)
@@ -181,22 +158,8 @@ def test_defaults_and_aliases_are_those_of_transformers():
     assert GPT2Config.from_mapping({"eos_token_id": [1, 2]}).eos_token_ids == (1, 2)
 
 
-def test_a_tensor_that_is_stored_in_float64_is_narrowed(folder):
-    change_tensors(folder, lambda t: t.update({k: v.astype(np.float64) for k, v in t.items()}))
-    weights = load_weights(read_checkpoint(folder))
-    assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
-
-
 def test_an_untied_head_is_no_embedding(folder):
     change_tensors(folder, lambda t: t.update({"lm_head.weight": t.pop("transformer.wte.weight")}))
     change_config(folder, tie_word_embeddings=False)
     with pytest.raises(CheckpointError, match=r"wte\.weight is missing"):
         GPT2.from_folder(folder)
-
-
-@pytest.mark.parametrize("value", ["x" * 1_000_000, ["y"] * 100_000, {"z" * 100_000: 1}])
-def test_long_value_in_a_config_is_shortened_in_the_message(folder, value):
-    change_config(folder, n_embd=value)
-    with pytest.raises(CheckpointError, match="n_embd") as error:
-        GPT2.from_folder(folder)
-    assert len(str(error.value)) < 1000

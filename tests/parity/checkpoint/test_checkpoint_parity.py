@@ -33,28 +33,15 @@ DIMENSIONS = {
     },
     "n_inner": {"": {}, "F 77": {"n_inner": 77}, "F 64": {"n_inner": 64}, "F 91": {"n_inner": 91}},
     "activation": {
-        "": {},
-        "gelu": {"activation_function": "gelu"},
-        "relu": {"activation_function": "relu"},
-        "silu": {"activation_function": "silu"},
-        "swish": {"activation_function": "swish"},
-        "tanh": {"activation_function": "tanh"},
-        "pytorch_tanh": {"activation_function": "gelu_pytorch_tanh"},
+        name: {"activation_function": name} if name else {}
+        for name in ("", "gelu", "relu", "silu", "swish", "tanh", "gelu_pytorch_tanh")
     },
     "scale": {"": {}, "unscaled": {"scale_attn_weights": False}},
     "by layer": {"": {}, "by layer": {"scale_attn_by_inverse_layer_idx": True}},
     "upcast": {"": {}, "upcast": {"reorder_and_upcast_attn": True}},
-    "epsilon": {
-        "": {},
-        "eps 1e-3": {"layer_norm_epsilon": 1e-3},
-        "eps 0.2": {"layer_norm_epsilon": 0.2},
-        "eps 1e-12": {"layer_norm_epsilon": 1e-12},
-    },
+    "epsilon": {"": {}, "0.2": {"layer_norm_epsilon": 0.2}, "1e-12": {"layer_norm_epsilon": 1e-12}},
     "dtype": {
-        "": {},
-        "float16": {"dtype": "float16"},
-        "bfloat16": {"dtype": "bfloat16"},
-        "float64": {"dtype": "float64"},
+        name: {"dtype": name} if name else {} for name in ("", "float16", "bfloat16", "float64")
     },
     "shards": {"": {}, "2 shards": {"shards": 2}, "6 shards": {"shards": 6}},
     "head": {
@@ -286,10 +273,8 @@ def with_head_instead_of_embedding(tensors):
 VARIANTS = {
     "no prefix": with_prefix(""),
     "model.": with_prefix("model."),
-    "_orig_mod.": with_prefix("_orig_mod."),
     "_orig_mod.transformer.": with_prefix("_orig_mod.transformer."),
     "a prefix in part": without_prefix_in_part,
-    "bool masks": with_masks(torch.bool),
     "uint8 masks": with_masks(torch.uint8),
     "float32 masks": with_masks(torch.float32),
     "masks without a prefix": lambda tensors: with_prefix("")(with_masks(torch.uint8)(tensors)),
@@ -360,13 +345,12 @@ def test_a_single_file_counts_before_an_index(sharded, original):
     assert np.abs(ours - before).max() > 0.1
 
 
-@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "model."])
-def test_shards_with_other_prefixes(prefix, sharded):
+def test_shards_with_another_prefix(sharded):
     before = GPT2.from_folder(sharded).forward([IDS])
     for path in sharded.glob("model-*"):
-        change_tensors(path, with_prefix(prefix))
+        change_tensors(path, with_prefix("_orig_mod."))
     index = read_json(sharded / INDEX)
-    index["weight_map"] = with_prefix(prefix)(index["weight_map"])
+    index["weight_map"] = with_prefix("_orig_mod.")(index["weight_map"])
     (sharded / INDEX).write_text(json.dumps(index))
     np.testing.assert_array_equal(GPT2.from_folder(sharded).forward([IDS]), before)
 

@@ -133,10 +133,9 @@ HARD = [
     *("", " ", "\0", "\0" * 9, "0" * 50, "rer", "'rer", "today\n ", "today\n \n", "today\n  \n"),
     *(" " * n for n in (1, 2, 3, 15, 1000)),
     *("\ud83d\udc4d", "\ud83d", "a\udc00b", "\ud83d\ud83d\udc4d", "\udc4d\ud83d"),
-    *("hello world", "hello <|endoftext|", "I'm", "we'll'd", "我非常渴望与人工智能一起工作"),
-    *("请考试我的软件！12345", "نعم بعد", "\U0001f469\u200d\U0001f469\u200d\U0001f467", "e\u0301"),
-    *("\n" * 999 + "x", "don't" * 500, "x" * 20_000, "^" * 10_000, " x" * 10_000, "0" * 10_000),
-    *("\r\n" * 500, "\t \t" * 300, "a\u200bb", "\ufeffbom", "\uffff", "\U0010ffff"),
+    *("hello <|endoftext|", "we'll'd", "请考试我的软件！12345", "نعم بعد", "e\u0301", "\U0010ffff"),
+    *("\n" * 999 + "x", "don't" * 500, " x" * 10_000, "\r\n" * 500, "\t \t" * 300),
+    *("a\u200bb", "\ufeffbom", "\uffff"),
 ]
 
 
@@ -147,22 +146,11 @@ def test_hard_texts(ours, tiktoken_gpt2, text):
     assert with_end == tiktoken_gpt2.encode(f"{text}<|endoftext|>", allowed_special="all")
 
 
-COUNTS = (100_000, pytest.param(1_000_000, marks=pytest.mark.slow))
-
-
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("letter", ["^", "0", "a", "'s"])
-def test_many_of_one(ours, tiktoken_gpt2, letter, count):
-    text = letter * count
-    assert ours.encode(text) == tiktoken_gpt2.encode(text)
-
-
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("white", [" ", "\n", "\t "])
-def test_much_white_space(ours, rust_gpt2, white, count):
+@pytest.mark.parametrize("count", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part", ["^", "0", "a", "'s", " ", "\n", "\t "])
+def test_many_of_one(ours, rust_gpt2, part, count):
     """Against tokenizers: tiktoken 0.14 gives up, "Max stack size exceeded for backtracking"."""
-    text = white * count
-    assert ours.encode(text) == rust_gpt2.encode(text).ids
+    assert ours.encode(part * count) == rust_gpt2.encode(part * count).ids
 
 
 def test_long_pieces(data, ours, tiktoken_gpt2):
@@ -172,13 +160,10 @@ def test_long_pieces(data, ours, tiktoken_gpt2):
     emoji = ["😀", "👍🏽", "👩‍👩‍👧", "🇩🇪", "❤️", "🤖", "🏳️‍🌈", "①"]
     english = (data / "stories" / "valid.txt").read_text(encoding="utf-8")[:100_000]
     texts = [
-        "".join(rng.choices(base64, k=50_000)),
-        "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=50_000)),
+        "".join(rng.choices(base64, k=20_000)),
         "".join(rng.choices(emoji, k=5_000)),
         "".join(filter(str.isalpha, english)),
-        json.dumps([{"id": n, "x": n * 0.37} for n in range(1_000)], separators=(",", ":")),
-        "".join(rng.choices("aeinost", k=50_000)),
-        *("我非常渴望与人工智能一起工作" * 500, "สวัสดีชาวโลก" * 500, "αβγδεζ" * 500, "=-" * 10_000),
+        *("我非常渴望与人工智能一起工作" * 500, "สวัสดีชาวโลก" * 500, "=-" * 10_000),
     ]
     for text in texts:
         assert ours.encode(text) == tiktoken_gpt2.encode(text), text[:20]

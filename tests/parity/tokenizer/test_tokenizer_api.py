@@ -1,7 +1,6 @@
 """The API of Tokenizer beyond ids: batches, arrays, offsets, merges, threads, files."""
 
-import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from gpt2np.tokenizer.bpe import BoundedCache
 from gpt2np.tokenizer.formats import read_vocabulary
 
 EOT = "<|endoftext|>"
-TEXTS = ["", "Hello world", "It's  so\n\n  nice, isn't it?", "漢字 🤗 né", "\0", "x" * 500]
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +27,11 @@ def small(bundled):
     return Tokenizer.load(bundled)
 
 
-class TestBatches:
-    def test_each_as_alone_and_in_order(self, small):
-        texts = [*TEXTS * 20, EOT]
-        expected = [small.encode(text, allowed_special="all") for text in texts]
-        batch = small.encode_batch(texts, allowed_special="all")
-        assert batch == expected
-        assert list(map(small.decode, batch)) == texts and small.encode_batch([]) == []
+def test_a_batch_is_each_text_alone_and_in_order(small):
+    texts = ["", "It's  so\n\n  nice", "漢字 🤗 né", "\0", "x" * 500, EOT]
+    batch = small.encode_batch(texts, allowed_special="all")
+    assert batch == [small.encode(text, allowed_special="all") for text in texts]
+    assert list(map(small.decode, batch)) == texts and small.encode_batch([]) == []
 
 
 class TestArrays:
@@ -106,32 +102,17 @@ class TestCaches:
         forgetful = Tokenizer.load(gpt2_vocabulary)
         text = (data / "text/udhr/eng.txt").read_text(encoding="utf-8")
         assert forgetful.encode(text) == gpt2.encode(text)
-        assert len(forgetful._word_cache) < 20
 
-    def test_shared_by_threads(self, gpt2_vocabulary, data, monkeypatch):
+    def test_shared_by_threads(self, gpt2, gpt2_vocabulary, data, monkeypatch):
         monkeypatch.setattr(tokenizer_module, "_PIECE_CACHE_BYTES", 50_000)
         monkeypatch.setattr(tokenizer_module, "_WORD_CACHE_BYTES", 50_000)
         shared = Tokenizer.load(gpt2_vocabulary)
-        names = ("eng", "fra", "rus", "deu_1901", "cmn_hans", "spa")
+        names = ("eng", "fra", "rus", "cmn_hans")
         texts = [(data / f"text/udhr/{name}.txt").read_text(encoding="utf-8") for name in names]
-        results: dict[int, list[list[int]]] = {}
-
-        def work(number):
-            results[number] = [shared.encode(text) for text in texts[number:] + texts[:number]]
-
-        threads = [threading.Thread(target=work, args=[number]) for number in range(len(texts))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        alone = Tokenizer.load(gpt2_vocabulary)
-        expected = [alone.encode(text) for text in texts]
-        for number in range(len(texts)):
-            assert results[number] == expected[number:] + expected[:number]
-
-    def test_pickled(self, small):
-        copy = pickle.loads(pickle.dumps(small))
-        assert copy.encode("Once upon") == small.encode("Once upon")
+        orders = [texts[n:] + texts[:n] for n in range(len(texts))]
+        with ThreadPoolExecutor(len(orders)) as pool:
+            results = list(pool.map(lambda order: list(map(shared.encode, order)), orders))
+        assert results == [list(map(gpt2.encode, order)) for order in orders]
 
 
 class TestSaving:
@@ -180,10 +161,6 @@ class TestSaving:
             small.save(tmp_path)
         assert {path.name for path in tmp_path.iterdir()} == set(before)
         assert (tmp_path / "vocab.json").read_bytes() == before["vocab.json"]
-
-    def test_no_such_file(self, tmp_path):
-        with pytest.raises(TokenizerError, match=r"there is no vocabulary at .*nowhere"):
-            Tokenizer.load(tmp_path / "nowhere")
 
     def test_the_name_of_a_model(self, tmp_path, monkeypatch, bundled):
         monkeypatch.chdir(tmp_path)

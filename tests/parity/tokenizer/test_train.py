@@ -82,23 +82,17 @@ class TestParity:
         trained = assert_equal(stories, TrainingOptions(vocab_size=size))
         assert (len(trained.tokens) == size) == (size <= 8192)  # then no pair is left
 
-    @pytest.mark.parametrize(
-        ("size", "step"), [(512, 6), slow(512, 1), slow(1024, 1), slow(8192, 1), slow(32_000, 1)]
-    )
+    @pytest.mark.parametrize(("size", "step"), [(512, 6), slow(1024, 1), slow(32_000, 1)])
     def test_all_languages(self, languages, size, step):
         """Of every sixth language (`-m slow`: all)."""
-        trained = assert_equal(languages[::step], TrainingOptions(vocab_size=size))
-        assert len(trained.tokens) == size
+        assert_equal(languages[::step], TrainingOptions(vocab_size=size))
 
     @pytest.mark.parametrize(
         "options",
         [
-            {"min_frequency": 50},
-            {"max_token_length": 6},
-            {"max_token_length": 1},
+            {"min_frequency": 50, "max_token_length": 6},
             {"pattern": QWEN2_PATTERN},
             {"pattern": QWEN2_PATTERN, "alphabet": "characters"},
-            {"alphabet": "characters"},
             {"alphabet": "characters", "special_tokens": ("<unk>", EOT, "<pad>", EOT)},
             {"special_tokens": ()},
         ],
