@@ -143,14 +143,6 @@ def test_stop_ids_end_a_beam(tiny):
         assert (item.ids[-1] == stop) == (item.finish_reason == "stop")
 
 
-def test_everything_ruled_out(tiny):
-    model = GPT2.from_folder(tiny[0])
-    words = [[i] for i in range(211)]
-    options = GenerationOptions(temperature=0, num_beams=2, bad_words_ids=words)
-    with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
-        beam_search(model, Request([1], options))
-
-
 def test_a_beam_without_a_way_on_leaves_the_others(tiny):
     """Constraints that rule out every id for some beams."""
 
@@ -177,19 +169,6 @@ def test_a_beam_without_a_way_on_leaves_the_others(tiny):
 
 
 class TestTexts:
-    @pytest.fixture(scope="class")
-    def lm(self, bundled):
-        return LanguageModel.load(bundled)
-
-    def test_alternatives(self, lm):
-        best = lm.generate(
-            "Once upon a time", num_beams=4, num_return_sequences=3, max_new_tokens=15
-        )
-        assert len(best.alternatives) == 2
-        for completion in [best, *best.alternatives]:
-            assert completion.text == lm.tokenizer.decode(completion.ids)
-            assert completion.prompt == "Once upon a time" and completion.seconds > 0
-
     def test_stops_cut_it(self, lm):
         options = {"num_beams": 4, "max_new_tokens": 25}
         whole = lm.generate("Once upon a time", **options)
@@ -207,7 +186,3 @@ class TestTexts:
         for expected, found in zip(again.prompt_logprobs[-9:], result.logprobs, strict=True):
             assert found.id == expected.id and found.rank == expected.rank
             assert found.logprob == pytest.approx(expected.logprob, abs=1e-5)
-
-    def test_not_as_a_stream(self, lm):
-        with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search runs alone"):
-            lm.stream("x", num_beams=2)

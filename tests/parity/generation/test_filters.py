@@ -25,13 +25,11 @@ from gpt2np.model.ops import softmax
 RNG = np.random.default_rng(11)
 CASES = {
     "normal": RNG.normal(0, 3, (20, 1000)),
-    "gpt2's size": RNG.normal(-30, 4, (4, 50257)),
-    "flat": RNG.normal(0, 1e-3, (10, 300)),
+    "gpt2's size": RNG.normal(-30, 4, (2, 50257)),
     "peaked": np.eye(8, 64) * 50,
     "ties": RNG.integers(-3, 4, (40, 100)),
     "all equal": np.zeros((2, 64)),
     "two tokens": RNG.normal(size=(10, 2)),
-    "huge": RNG.normal(0, 1e4, (10, 100)),
     "tiny": RNG.normal(0, 1e-30, (10, 100)),
     "some ruled out": np.where(RNG.random((10, 100)) < 0.5, -np.inf, RNG.normal(0, 2, (10, 100))),
 }
@@ -87,9 +85,9 @@ def test_top_p_keeps_equal_values_whatever_the_order_of_equals(logits, monkeypat
     np.testing.assert_array_equal(np.sort(top_p_filter(logits, 0.6)), np.sort(kept))
 
 
-@pytest.mark.parametrize("p", [1e-9, 0.1, 0.2, 0.5, 0.9, 0.95, 0.999])
-def test_typical(logits, p):
-    check_typical(typical_filter(logits, p), logits, p)
+def test_typical(logits):
+    for p in (1e-9, 0.1, 0.5, 0.9, 0.999):
+        check_typical(typical_filter(logits, p), logits, p)
 
 
 def check_typical(ours, logits, p):
@@ -111,10 +109,9 @@ def check_typical(ours, logits, p):
     np.testing.assert_array_equal(ours[ours > -np.inf], logits[ours > -np.inf])
 
 
-def test_thousands_of_random_rows(show):
-    """Every filter keeps the same set as transformers, on rows of many scales."""
+def test_rows_of_many_scales(show):
     rng, rows = np.random.default_rng(5), 0
-    for _ in range(150):
+    for _ in range(50):
         scale, size = 10.0 ** rng.uniform(-3, 3), int(rng.integers(2, 300))
         logits = rng.normal(rng.normal(0, 50), scale, (8, size)).astype(np.float32)
         k, p = int(rng.integers(1, size)), float(rng.uniform(0.01, 0.99))
@@ -138,7 +135,7 @@ def test_all_in_order(logits, temperature, k, p, min_p):
 
 def test_typical_comes_last():
     rng = np.random.default_rng(8)
-    for _ in range(200):
+    for _ in range(50):
         logits = rng.normal(0, 3, (1, 60)).astype(np.float32)
         options = GenerationOptions(temperature=1.3, top_k=25, top_p=0.9, min_p=0.01, typical_p=0.6)
         warpers = (

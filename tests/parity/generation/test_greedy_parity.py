@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from helpers.references import load_reference, reference_logits
-from transformers import GPT2LMHeadModel
 
 from gpt2np import LanguageModel
 from gpt2np.generation.token_healing import heal
@@ -30,10 +29,7 @@ def continued(reference, prompts, new_tokens):
     ("count", "new_tokens"), [(2, 80), pytest.param(20, 200, marks=pytest.mark.slow)]
 )
 def test_prompts_of_all_lengths(bundled, data, show, count, new_tokens):
-    reference = GPT2LMHeadModel.from_pretrained(
-        bundled, dtype="float32", attn_implementation="eager"
-    ).eval()
-    lm = LanguageModel.load(bundled)
+    reference, lm = load_reference(bundled), LanguageModel.load(bundled)
     text = (data / "stories" / "valid.txt").read_text(encoding="utf-8")
     documents = [part.strip() for part in text.split("<|endoftext|>")][10:30]
     documents = documents[:: 20 // count]
@@ -68,7 +64,7 @@ def test_the_first_token_is_the_likeliest_of_those_of_transformers(lm, bundled, 
     options = {"max_new_tokens": 400, "seed": 1, "ignore_eos": True}
     text = lm.generate("Once upon a time", **options).text
     rng, compared, replaced = random.Random(1), 0, 0
-    for _ in range(100):
+    for _ in range(40):
         start = text.index(" ", rng.randrange(len(text) - 120)) + 1
         prompt = text[start : start + rng.randrange(20, 80)].strip()
         ids = tokenizer(prompt).input_ids
@@ -82,5 +78,5 @@ def test_the_first_token_is_the_likeliest_of_those_of_transformers(lm, bundled, 
         ours = lm.generate(prompt, token_healing=True, temperature=0, max_new_tokens=1)
         assert ours.ids == [max(candidate_ids, key=lambda i: logits[i])]
         compared, replaced = compared + 1, replaced + (ours.ids != ids[-1:])
-    assert compared > 30 and replaced > 10
+    assert compared > 10 and replaced > 3
     show("token healing", f"{compared} prompts as in transformers, {replaced} with another token")

@@ -59,12 +59,6 @@ def test_they_change_nothing(lm):
     assert all(not item.top for item in lm.generate("x", logprobs=0, max_new_tokens=3).logprobs)
 
 
-def test_short_prompts(lm):
-    assert lm.generate("", prompt_logprobs=2, max_new_tokens=1).prompt_logprobs == [None]
-    two = lm.generate([5, 6], prompt_logprobs=2, max_new_tokens=1).prompt_logprobs
-    assert two[0] is None and two[1].id == 6
-
-
 def test_ties_and_extremes():
     logits = np.array([1, 3, 3, 2, 3], np.float32)
     assert [i for i, _ in token_logprob(logits, 0, 2).top] == [1, 2]

@@ -26,7 +26,6 @@ KINDS = {
     "normal": lambda rng, size: rng.normal(0, 3, size),
     "gpt2's level": lambda rng, size: rng.normal(-90, 5, size),
     "huge": lambda rng, size: rng.normal(0, 1e30, size),
-    "tiny": lambda rng, size: rng.normal(0, 1e-30, size),
     "ties": lambda rng, size: rng.integers(-2, 3, size).astype(float),
     "all equal": lambda rng, size: np.zeros(size),
     "signed zeros": lambda rng, size: rng.choice([0.0, -0.0, 1.0, -1.0], size),
@@ -34,9 +33,9 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=[300, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.fixture(params=[100, pytest.param(1500, marks=pytest.mark.slow)])
 def cases(request):
-    """A function that returns 300 random cases (`-m slow`: 1,500) of a seed."""
+    """A function that returns 100 random cases (`-m slow`: 1,500) of a seed."""
     return lambda seed: islice(random_cases(seed), request.param)
 
 
@@ -47,9 +46,7 @@ def random_cases(seed):
         size = int(rng.choice([8, 50, 400]))
         logits = list(KINDS.values())[number % len(KINDS)](rng, size).astype(np.float32)
         logits[rng.integers(size)] = 1.5  # at least one token is not ruled out
-        alphabet = int(
-            rng.choice([2, 5, size])
-        )  # a small alphabet repeats ids, a large one does not
+        alphabet = int(rng.choice([2, 5, size]))  # a small one repeats ids
         ids = rng.integers(0, alphabet, rng.integers(1, 40)).tolist()
         cut = int(rng.integers(1, len(ids) + 1))
         yield rng, logits, ids[:cut], ids[cut:]
@@ -167,18 +164,3 @@ def test_all_in_order(cases):
 def test_nothing_asked_for_costs_nothing():
     logits = np.ones(4, np.float32)
     assert process_logits(logits, GenerationOptions(), TokenHistory([1], [2]), END_IDS) is logits
-
-
-def test_a_constraint_comes_last():
-    class OnlyTwo:
-        complete = False
-
-        def allowed(self):
-            return np.arange(5) == 2
-
-    options = GenerationOptions(logit_bias={2: -100.0, 4: 50.0})
-    history, zeros = TokenHistory([1], []), np.zeros(5, np.float32)
-    result = process_logits(zeros, options, history, END_IDS, OnlyTwo())
-    assert result.tolist() == [-np.inf, -np.inf, -100, -np.inf, -np.inf]
-    with pytest.raises(InvalidArgumentError, match="after 0 tokens every token is ruled out"):
-        process_logits(zeros, GenerationOptions(bad_words_ids=[[2]]), history, (), OnlyTwo())

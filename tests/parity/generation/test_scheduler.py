@@ -174,9 +174,9 @@ class TestScheduler:
         while scheduler.busy:
             ended += scheduler.step()
         assert ended == sequences and scheduler.step() == []
+        assert all(sequence.cache.length == 0 for sequence in sequences)
 
     def test_the_same_order_each_time(self, model, monkeypatch):
-        """Without small-matrix kernels the bits depend on the order."""
         passes, forward = [], model.forward
         monkeypatch.setattr(
             model, "forward", lambda new, *a, **k: passes.append(new) or forward(new, *a, **k)
@@ -213,15 +213,6 @@ class TestScheduler:
         scheduler.add(start_sequence(model, Request([3] * 20, self.options())))
         scheduler.step()
         assert len(scheduler.running) == 1
-
-    def test_caches_are_let_go(self, model):
-        scheduler = Scheduler(model)
-        sequences = [start_sequence(model, Request([1, i], self.options())) for i in range(3)]
-        for sequence in sequences:
-            scheduler.add(sequence)
-        while scheduler.busy:
-            scheduler.step()
-        assert all(sequence.cache.length == 0 for sequence in sequences)
 
     @pytest.mark.parametrize("error", [InvalidArgumentError, KeyError])
     def test_one_that_fails_does_not_hurt_the_others(self, model, error):
