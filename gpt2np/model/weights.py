@@ -20,7 +20,7 @@ import numpy as np
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
-from gpt2np.checkpoint.safetensors_file import memory_map, release
+from gpt2np.checkpoint.safetensors_file import StoredArray, memory_map, release
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import halves_long_sums, small_kernels
@@ -32,11 +32,14 @@ from gpt2np.kernels.packed_matrix import (
     packed_size,
 )
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
+from gpt2np.progress import progress_bar
 
 _EMBEDDINGS = (WTE, LM_HEAD)  # stored as [out, in], unlike all other matrices
 _PANEL_WIDTH = 64  # outputs
 _MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
 _MAX_UNDIVIDED_SUM = 320  # products; GEMM cuts longer sums (`halves_long_sums`)
+_SLOW_SIZE = 100_000_000  # numbers whose conversion takes about a second
+
 
 L = TypeVar("L")  # the weights of a linear layer
 
@@ -159,8 +162,13 @@ class Weights(Mapping[str, Array]):
 
     def _pack(self, arrays: Mapping[str, Array]) -> dict[str, PackedMatrix]:
         matrices = self._allocate()
-        for name, packed in matrices.items():
-            self._pack_matrix(name, arrays[name], packed)
+        is_copy = not any(isinstance(array, StoredArray) for array in arrays.values())
+        is_fast = self.parameters < _SLOW_SIZE or (is_copy and not self.is_quantized)
+        work = "quantizing" if self.is_quantized else "loading"
+        with progress_bar(self.parameters, work, "parameter", False if is_fast else None) as bar:
+            for name, packed in matrices.items():
+                self._pack_matrix(name, arrays[name], packed)
+                bar.update(math.prod(self._shapes[name]))
         return matrices
 
     def _pack_matrix(self, name: str, array: Array, packed: PackedMatrix) -> None:

@@ -8,11 +8,13 @@ import re
 import numpy as np
 import pytest
 
-from gpt2np import trace
+from gpt2np import GPT2, trace
 from gpt2np.display import MAX_TOKENS, colored_tokens, frame
 from gpt2np.explain import explain
 from gpt2np.interp import lens_table
+from gpt2np.model import weights
 from gpt2np.model.hook_points import hook_point_names
+from gpt2np.progress import progress_bar
 
 HOSTILE = '<script>alert("x")</script>'
 N_ARRAYS = f"{len(hook_point_names(6))} arrays"  # of the bundled model
@@ -130,6 +132,19 @@ def test_long_texts_are_cut():
     assert "… 7 more tokens" in colored_tokens("", ["a"] * (MAX_TOKENS + 7))
     assert "more" not in colored_tokens("", ["a"] * MAX_TOKENS)
     assert "<b>" not in frame("<b>")
+
+
+def test_loading_shows_a_bar_if_weights_are_converted(bundled, monkeypatch, capsys):
+    """The bundled weights are stored as float16."""
+    for slow_size, is_shown in ((1, True), (10**8, False)):
+        monkeypatch.setattr(weights, "_SLOW_SIZE", slow_size)
+        monkeypatch.setattr(
+            weights,
+            "progress_bar",
+            lambda *args: progress_bar(*args[:3], True if args[3] is None else args[3]),
+        )
+        GPT2.from_folder(bundled)
+        assert ("loading" in capsys.readouterr().err) == is_shown
 
 
 def test_progress_bars(lm, capsys):
