@@ -5,7 +5,7 @@ Shape letters: K residuals, P positions, C channels, V vocabulary, n tokens per 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,12 +77,10 @@ def lens_table(
     points: str | Sequence[str] = RESIDUALS,
     *,
     last: int | None = None,
-    progress: Callable[[int], object] = lambda count: None,
 ) -> LensTable:
     """Use the logit lens to return the n most likely next tokens at every residual and position.
 
     `points` selects residuals of the trace, and `last` the number of final positions (None: all).
-    `progress` receives the number of (residual, position) pairs done since the last call.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.
@@ -109,7 +107,6 @@ def lens_table(
         p = softmax(logits)
         ids[chunk] = top_k(p, n)
         probabilities[chunk] = np.take_along_axis(p, ids[chunk], -1)
-        progress(len(p))
     shape = len(names), len(positions), n
     known = np.unique(ids).tolist() if lm else []
     texts = dict(zip(known, lm.tokenizer.token_texts(known), strict=True)) if lm else {}
