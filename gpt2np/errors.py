@@ -84,15 +84,13 @@ FOREIGN_NAMES = {
     "temp": "temperature",
     "n": "num_return_sequences",
     "stop_sequences": "stop",
+    "stop_strings": "stop",
+    "do_sample": "for greedy decoding, set temperature to 0",
     "suppress_tokens": "bad_words_ids",
     "guided_json": "json_schema",
     "response_format": "json_schema",
     "grammar": "regex",
     "streamer": "call stream, which yields the pieces of the text",
-    "device_map": "gpt2np computes on CPUs only",
-    "torch_dtype": "dtype",
-    "load_in_8bit": "weights",
-    "n_threads": "set the environment variable OPENBLAS_NUM_THREADS before you import NumPy",
 }
 """Names that transformers, vLLM and llama.cpp have for arguments: gpt2np's name, or advice."""
 
@@ -114,14 +112,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
-def renamed(message: str, spell: Callable[[str, str], str], kept: Iterable[str] = ()) -> str:
+def renamed(message: str, spell: Callable[[str, str], str]) -> str:
     """Return a message with another interface's spelling of the arguments in backticks.
 
     `spell` maps the name of an argument and its value, "" for none, to the spelling; "" keeps it.
-    What the user has written is not changed: values in quotes, and `kept`, such as paths.
+    Values in quotes stay as the user has written them.
     """
-    words = [re.escape(printable(word)) for word in kept if "`" in word]
-    pattern = "|".join([*words, _QUOTED, r"`(\w+)=?([^`]*)`"])
+    pattern = rf"{_QUOTED}|`(\w+)=?([^`]*)`"
     return re.sub(pattern, lambda m: (m[1] and spell(m[1], m[2])) or m[0], message)
 
 
@@ -165,21 +162,17 @@ class GPT2NPError(Exception):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
-    def renamed(self, spell: Callable[[str, str], str], kept: Iterable[str] = ()) -> str:
+    def renamed(self, spell: Callable[[str, str], str]) -> str:
         """Return the message with another interface's spelling of arguments, such as --top-k.
 
-        The argument that the error is about is also renamed at the start of the message, without
-        backticks; if the message starts otherwise, the name precedes it. For `kept`, see `renamed`.
+        The argument that the error is about needs no backticks, and precedes a message without it.
         """
         message, param = str(self), self.param
-        if param and spell(param, ""):
-            message = message.removeprefix(self.place)
-            if re.match(rf"{param}\b", message):
-                message = f"`{param}`{message.removeprefix(param)}"
-            elif not message.startswith(f"`{param}"):
-                message = f"`{param}`: {message}"
-            message = f"{self.place}{message}"
-        return renamed(message, spell, kept)
+        if param and spell(param, "") and f"`{param}" not in message:
+            text = message.removeprefix(self.place)
+            name, count = re.subn(rf"^{param}\b", f"`{param}`", text)
+            message = self.place + (name if count else f"`{param}`: {text}")
+        return renamed(message, spell)
 
 
 class ModelNotFoundError(GPT2NPError):

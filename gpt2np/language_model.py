@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -15,7 +15,6 @@ from gpt2np.errors import (
     CheckpointError,
     InvalidArgumentError,
     check_argument,
-    did_you_mean,
     errors_at,
     is_integer,
 )
@@ -43,9 +42,7 @@ from gpt2np.generation.streaming import TextStream
 from gpt2np.hub import find_model
 from gpt2np.kernels.array import as_list
 from gpt2np.model import GPT2
-from gpt2np.options import options_of
 from gpt2np.progress import progress_bar
-from gpt2np.runtime.options import ModelOptions
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -117,9 +114,7 @@ class LanguageModel:
         processes: int | Literal["auto"] = 1,
         tokenizer: str | Path | Tokenizer | None = None,
         weights: Literal["int8"] | None = None,
-        device: Literal["cpu"] = "cpu",
         exact: bool = False,
-        **unknown: NoReturn,
     ) -> LanguageModel:
         """Find and load a model.
 
@@ -134,7 +129,6 @@ class LanguageModel:
             tokenizer: a vocabulary to use instead of the model's own; see `Tokenizer.load`.
             weights: "int8" quantizes the matrices to 8 bits: the matrices take a quarter of the
                 memory, and the results change slightly; see `GPT2.from_folder`.
-            device: "cpu", the only device.
             exact: compute in float64 by operations that give the same bits on every machine, so
                 that logits, texts and scores are equal everywhere; slower. See `GPT2.from_folder`.
 
@@ -143,13 +137,7 @@ class LanguageModel:
                 damaged.
             InvalidArgumentError: the draft model or table has a different vocabulary, or
                 `processes` is below 1.
-            TypeError: an argument does not exist.
         """
-        if unknown:
-            name, names = next(iter(unknown)), [*options_of(ModelOptions), "device"]
-            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
-            raise TypeError(f"there is no argument {name!r}{hint}")
-        check_argument(device == "cpu", "device", device, '"cpu": gpt2np has no code for GPUs')
         source = find_model(model)
         if source.fallback_reason:
             warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
@@ -394,9 +382,8 @@ class LanguageModel:
     ) -> GenerationOptions:
         """Complete the options of a call: `changes` override `options` (default: `defaults`).
 
-        A missing seed is drawn at random. With do_sample=True, a temperature of 0 becomes the
-        default of `GenerationOptions`. If `changes` has `num_beams` above 1 but no temperature, the
-        temperature becomes 0. If `changes` has a temperature above 0 but no `num_beams`,
+        A missing seed is drawn at random. If `changes` has `num_beams` above 1 but no temperature,
+        the temperature becomes 0. If `changes` has a temperature above 0 but no `num_beams`,
         `num_beams` becomes 1.
         """
         return resolve_options(self.defaults if options is None else options, dict(changes))

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, Field, create_model
 from gpt2np.errors import GPT2NPError
 from gpt2np.generation.options import ONE_TEXT_ONLY, GenerationOptions
 from gpt2np.option_types import option_type
-from gpt2np.options import help_text, options_of
+from gpt2np.options import options_of
 
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession, ChatTemplate
@@ -55,8 +55,7 @@ def _option_fields() -> dict[str, Any]:
             decode = _texts_from_text if option.item_type is str else _from_text
             kind = Annotated[kind, BeforeValidator(decode)]
         if option.group not in ONE_TEXT_ONLY:
-            description = help_text(GenerationOptions, option.help)
-            fields[name] = kind | None, Field(None, description=description)
+            fields[name] = kind | None, Field(None, description=option.help)
     return fields
 
 

@@ -11,7 +11,7 @@ server, the plugin for `llm` and the reference pages all follow from the fields.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from numbers import Integral, Real
@@ -29,7 +29,7 @@ class Option:
 
     Attributes:
         default: default value.
-        help: text without a final period; `{name}` stands for the name of another option.
+        help: text without a final period; names of options are in backticks.
         low: least valid number, also of a list's items.
         high: greatest valid number.
         above: number that valid numbers exceed.
@@ -199,19 +199,10 @@ def is_number(value: Any) -> bool:
     return bool(abs(value) < 1e300)
 
 
-def help_text(declaration: type, text: str, names: Mapping[str, str] | None = None) -> str:
-    """Return a help text with the names of options, or with what `names` has in their place."""
-    return text.format_map({name: name for name in options_of(declaration)} | dict(names or {}))
-
-
 def meaning(declaration: type, name: str) -> str:
     """Return the help, the valid values and the details of the option `name`."""
     declared = options_of(declaration)[name]
-    code = {other: f"`{other}`" for other in options_of(declaration)}  # `stop` is no verb
-    text, details = (
-        help_text(declaration, part, code) for part in (declared.help, declared.details)
-    )
-    return f"{text}. Value: {declared.words()}. {details}".rstrip()
+    return f"{declared.help}. Value: {declared.words()}. {declared.details}".rstrip()
 
 
 def attributes_text(declaration: type) -> str:

@@ -1,8 +1,7 @@
 """Prompt files, and the resumable job that continues every prompt of a file.
 
-A file has a text per line (.txt), a JSON value per line (.jsonl), or rows of a table. In a row,
-values that are null or empty are left out. Whole floats become integers: pandas turns a column of
-integers with gaps into floats.
+A file has a text per line (.txt), a JSON value per line (.jsonl), or rows of a table. Fields of a
+JSON object that are named like options are options of its prompt, unless they are null.
 
 A resumed job writes the same file as an uninterrupted job, because each text depends only on the
 model, the prompt, the options and the seed. Prompts may be appended to the file before the job
@@ -15,7 +14,6 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -45,7 +43,6 @@ from gpt2np.generation.options import NEUTRAL, GenerationOptions, Options
 from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import LanguageModel, model_settings
-from gpt2np.options import options_of
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.tokenizer.normalizer import allowed_special, check_special
 
@@ -87,10 +84,10 @@ def read_prompts(path: Path, name: str = "prompt", after: int = 0) -> Iterator[P
 
     Blank lines are left out.
     """
-    has_cells = kind_of(path).removesuffix(".gz") in (".csv", ".tsv")
+    has_options = kind_of(path).removesuffix(".gz") == ".jsonl"
     for record in read_records(path, name, None):
         if record.number > after:
-            yield replace(_parse(record, name, has_cells), digest=_digest(record))
+            yield replace(_parse(record, name, has_options), digest=_digest(record))
 
 
 def line_digests(path: Path, name: str, n: int) -> list[str]:
@@ -107,7 +104,7 @@ def _digest(record: Record) -> str:
     return hashlib.sha256(repr(record[1:]).encode(errors="backslashreplace")).hexdigest()[:16]
 
 
-def _parse(record: Record, name: str, has_cells: bool) -> PromptLine:
+def _parse(record: Record, name: str, has_options: bool) -> PromptLine:
     number, value, problem = record
     is_row = isinstance(value, dict) and name in value
     if problem is None and not (is_row or isinstance(value, str)):
@@ -118,10 +115,10 @@ def _parse(record: Record, name: str, has_cells: bool) -> PromptLine:
         problem = "a text has half of a surrogate pair"
     if problem is not None:
         return PromptLine(number, problem=problem)
-    return _parse_row(number, value, name, has_cells) if is_row else PromptLine(number, value)
+    return _parse_row(number, value, name, has_options) if is_row else PromptLine(number, value)
 
 
-def _parse_row(number: int, row: Mapping[str, Any], name: str, has_cells: bool) -> PromptLine:
+def _parse_row(number: int, row: Mapping[str, Any], name: str, has_options: bool) -> PromptLine:
     prompt = row[name]
     if not isinstance(prompt, (str, list)):
         problem = f"the prompt is {short_repr(prompt)}; expected a string or a list of token ids"
@@ -130,30 +127,17 @@ def _parse_row(number: int, row: Mapping[str, Any], name: str, has_cells: bool) 
     for key, value in row.items():
         if key in (name, "id"):
             continue
-        if key not in Options.__annotations__:
-            if hint := did_you_mean(key, Options.__annotations__):
-                return PromptLine(number, problem=f"unknown option {short_repr(key)}{hint}")
+        if has_options and key in Options.__annotations__:
+            if value is not None:
+                options[key] = value
+        elif has_options and (hint := did_you_mean(key, Options.__annotations__)):
+            return PromptLine(number, problem=f"unknown option {short_repr(key)}{hint}")
+        else:
             columns[key] = value
-        elif value is not None and value != "":
-            options[key] = _parse_cell(key, value) if has_cells else value
-            if isinstance(options[key], float) and options[key].is_integer():
-                options[key] = int(options[key])  # pandas writes 3 as 3.0
     return PromptLine(number, prompt, options, row.get("id"), columns)
 
 
-def _parse_cell(name: str, cell: str) -> Any:
-    """Return the value of an option in a cell: JSON, or a text where the option takes a text."""
-    option = options_of(GenerationOptions)[_ALIASES.get(name, name)]
-    with suppress(ValueError):
-        value = json.loads(cell)
-        if option.item_type is not str or (option.is_list and isinstance(value, list)):
-            return value
-    return cell
-
-
 RunLines = Callable[[Iterable[PromptLine]], Iterator[tuple[PromptLine, Results]]]
-
-_ALIASES = {"stop_strings": "stop", "do_sample": "temperature"}
 
 
 def job_seed(out: Path, seed: int | None) -> int:
@@ -270,12 +254,8 @@ def _start(
     """Return a line's sequences, its problem, or None for a blank line."""
     if line.problem is not None or line.prompt is None:
         return line.problem
-    replaced = {_ALIASES.get(name, name) for name in line.options}
-    kept = {
-        name: value for name, value in options.items() if _ALIASES.get(name, name) not in replaced
-    }
     seed = options["seed"] + (line.number - 1) * n_texts
-    changes: Any = {**kept, "seed": seed, **line.options}
+    changes: Any = {**options, "seed": seed, **line.options}
     changes["allowed_special"] = allowed_special(special)
     try:
         if isinstance(line.prompt, str):

@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from gpt2np.cli.parser import FLAGS
-from gpt2np.options import Option, help_text, options_of
+from gpt2np.cli.parser import FLAGS, spelled
+from gpt2np.options import Option, options_of
 
 
 def flags_of(option: Option, name: str) -> tuple[str, ...]:
@@ -23,12 +23,10 @@ def add_option(group: Any, declaration: type, name: str, **changes: Any) -> None
 
     `changes` are keyword arguments of `add_argument` that replace those of the declaration.
     """
-    declared = options_of(declaration)
-    flags = {other: long_flag(option, other) for other, option in declared.items()}
-    option = declared[name]
-    FLAGS[name] = flags[name]
+    option = options_of(declaration)[name]
+    FLAGS[name] = long_flag(option, name)
     keywords = {"dest": name, **_value_keywords(option)}
-    text = help_text(declaration, option.help, flags)
+    text = spelled(option.help)
     text += "" if changes.get("required") else _default_text(option)
     keywords["help"] = text.replace("%", "%%")
     group.add_argument(*flags_of(option, name), **keywords | changes)

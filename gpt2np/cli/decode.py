@@ -2,16 +2,14 @@
 
 The IDs on the command line form one text. Standard input is read if ID is '-',
 or if neither ID nor --file is given. In standard input and in a file, each line
-holds the ids of one text: numbers separated by spaces or commas, a JSON list,
-or a JSON object with the field "ids". The commands 'gpt2np tokenize --json' and
-'gpt2np generate --json' print such objects.
+holds the ids of one text, separated by spaces or commas, as 'gpt2np tokenize
+--ids' prints them.
 
 Bytes that are not UTF-8 become U+FFFD. An id that is not below the size of the
 vocabulary is an error. Only the vocabulary of the model is downloaded.
 """
 
 import argparse
-import json
 from itertools import chain
 from pathlib import Path
 
@@ -48,19 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _parse_line(line: str) -> list[int]:
-    """Parse numbers, a JSON list, or a JSON object with the field "ids"."""
-    if line.lstrip()[:1] in ("[", "{"):
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InvalidArgumentError(f"the ids are not valid JSON: {error}") from error
-        ids = value.get("ids") if isinstance(value, dict) else value
-    else:
-        words = line.replace(",", " ").split()
-        ids = [int(w) if w.isascii() and w.isdecimal() and len(w) < 20 else w for w in words]
-    if not isinstance(ids, list):
-        raise InvalidArgumentError('expected a list such as [464, 3290] in the field "ids"')
-    for item in ids:
-        if type(item) is not int:
-            raise InvalidArgumentError(f"{short_repr(item)} is not an id; ids are integers from 0")
-    return ids
+    words = line.replace(",", " ").split()
+    for word in words:
+        if not (word.isascii() and word.isdecimal() and len(word) < 20):
+            raise InvalidArgumentError(f"{short_repr(word)} is not an id; ids are integers from 0")
+    return [*map(int, words)]

@@ -5,7 +5,6 @@ from collections.abc import Collection
 from typing import Any
 
 from gpt2np.cli.declared_options import add_groups, add_options
-from gpt2np.cli.parser import MORE_OPTIONS
 from gpt2np.cli.text_input import text_argument
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import GenerationOptions
@@ -16,24 +15,20 @@ _WITHOUT_FLAG = ("bad_words_ids", "draft")  # --bad-word takes texts; load_model
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser, omit: Collection[str] = ()) -> None:
-    """Declare the options for generation, except the groups `omit`.
-
-    Options that are declared in a group afterwards are shown by --help-all only.
-    """
+    """Declare the options for generation, except the groups `omit`; the common ones first."""
     add_options(parser, GenerationOptions, _COMMON)
     greedy = "Always select the most likely token, as --temperature 0 does"
     parser.add_argument(
-        "--greedy", dest="do_sample", action="store_const", const=False, help=greedy
+        "--greedy", dest="temperature", action="store_const", const=0.0, help=greedy
     )
-    parser.add_argument_group(
-        MORE_OPTIONS, "The model's generation_config.json may change defaults."
-    )
+    more = "The model's generation_config.json may change defaults."
+    parser.add_argument_group("More options", more)
     add_groups(parser, GenerationOptions, omit, (*_COMMON, *_WITHOUT_FLAG))
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Convert the options that are given to keyword arguments of `LanguageModel.generate`."""
-    options: dict[str, Any] = {} if args.do_sample is None else {"do_sample": args.do_sample}
+    options: dict[str, Any] = {}
     for name, option in options_of(GenerationOptions).items():
         value = None if name in _WITHOUT_FLAG else getattr(args, name, None)
         if value is None:

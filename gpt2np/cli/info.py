@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(content, ensure_ascii=False))
     else:
-        print("\n".join(map(printable, _text_lines(content))))
+        print("\n".join(map(printable, _text_lines(dict(content)))))
     sys.stdout.flush()  # so that the report precedes the error
     if problems := content["problems"]:
         raise CheckpointError(f"the weights do not fit the config: {'; '.join(problems)}")
@@ -73,24 +73,12 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
 
 
 def _text_lines(content: dict[str, Any]) -> Iterator[str]:
-    for name, value in content.items():
-        if name == "tensors":
-            yield f"{'tensor':<32}{'shape':<16}{'dtype':<8}{'bytes':>13}"
-            for tensor in value:
-                shape = " × ".join(map(str, tensor["shape"]))
-                yield f"{tensor['name']:<32}{shape:<16}{tensor['dtype']:<8}{tensor['bytes']:>13,}"
-        elif name == "problems":
-            yield from value
-        elif isinstance(value, dict):
-            yield name
-            yield from (f"  {key:<32}{_as_text(item)}" for key, item in value.items())
-        else:
-            yield f"{name:<12}{_as_text(value)}"
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value)) or "none"
-    if value is None:
-        return "not specified"
-    return f"{value:,}" if is_integer(value) else str(value)
+    """Yield a line for each value, tensor and problem."""
+    parts = {**content.pop("config"), **content.pop("memory")}
+    tensors, problems = content.pop("tensors"), content.pop("problems")
+    for name, value in {**content, **parts}.items():
+        yield f"{name:<32}{value:,}" if is_integer(value) else f"{name:<32}{value}"
+    for tensor in tensors:
+        shape = " × ".join(map(str, tensor["shape"]))
+        yield f"{tensor['name']:<32}{shape:<16}{tensor['dtype']:<8}{tensor['bytes']:>13,}"
+    yield from problems

@@ -78,13 +78,12 @@ def run(arguments: Sequence[str]) -> int:
     gc.set_threshold(50_000)  # by default, GC takes longer than reading a vocabulary
     named = [name for name in arguments[:1] if name in COMMANDS]
     program = " ".join(["gpt2np", *named])
-    Parser.innermost, Parser.words = None, arguments
     warnings.showwarning = lambda message, *_: print_warning(message)
     try:
         _set_threads(arguments)
         return _run_command({name: import_command(name) for name in named}, arguments)
     except GPT2NPError as error:
-        print_stderr(f"{program}: error: {error.renamed(spell, Parser.words)}")
+        print_stderr(f"{program}: error: {error.renamed(spell)}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""

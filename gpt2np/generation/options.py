@@ -10,7 +10,7 @@ from itertools import combinations
 from os import PathLike, fspath
 from typing import Any, Literal, TypedDict
 
-from gpt2np.errors import InvalidArgumentError, check_argument, did_you_mean, is_integer, short_repr
+from gpt2np.errors import InvalidArgumentError, did_you_mean, is_integer, short_repr
 from gpt2np.limits import limits
 from gpt2np.options import (
     attributes_text,
@@ -26,13 +26,7 @@ Draft = Literal["auto", "none"]
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of `LanguageModel.generate`; see `GenerationOptions`.
-
-    `stop_strings` and `do_sample` mean the same as in `transformers`.
-    """
-
-    stop_strings: str | Sequence[str]
-    do_sample: bool
+    """The keyword arguments of `LanguageModel.generate`; see `GenerationOptions`."""
 
     token_healing: bool
     temperature: float
@@ -80,9 +74,7 @@ _OTHER_ARGUMENTS = (  # of `generate`
 
 
 def option_fields(options: Options) -> dict[str, Any]:
-    """Convert the keyword arguments of `generate` to those of `GenerationOptions`.
-
-    `stop_strings` becomes `stop`, and `do_sample=False` becomes `temperature=0.0`.
+    """Return keyword arguments of `generate` as arguments of `GenerationOptions`.
 
     Raises:
         InvalidArgumentError: a value is an array.
@@ -91,17 +83,11 @@ def option_fields(options: Options) -> dict[str, Any]:
     given: dict[str, Any] = dict(options)
     for name, value in given.items():
         check_no_array(name, value)
-    if "stop_strings" in given:
-        given["stop"] = given.pop("stop_strings")
-    if (do_sample := given.pop("do_sample", None)) is not None:
-        check_argument(isinstance(do_sample, bool), "do_sample", do_sample, "True or False")
-        if not do_sample:
-            given["temperature"] = 0.0
     names = list(options_of(GenerationOptions))
     if unknown := sorted(set(given) - set(names)):
         if unknown[0] in _OTHER_ARGUMENTS:
             raise TypeError(f"{unknown[0]!r} is an argument of generate, but not an option")
-        hint = did_you_mean(unknown[0], [*Options.__annotations__, *_OTHER_ARGUMENTS])
+        hint = did_you_mean(unknown[0], [*names, *_OTHER_ARGUMENTS])
         hint = hint or f"; there are {', '.join(names)}"
         raise TypeError(f"there is no option {unknown[0]!r}{hint}")
     return given
@@ -232,7 +218,7 @@ class GenerationOptions:
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "When the search ends: at {num_beams} complete texts (true), when no beam is better "
+        "When the search ends: at `num_beams` complete texts (true), when no beam is better "
         "(false), or when none can become better ('never')",
         details="With false, no unfinished beam has a higher score than the worst complete text. "
         "With 'never', which is slowest, none could reach a higher score by growing longer.",
@@ -300,7 +286,7 @@ class GenerationOptions:
     ignore_eos: bool = _stopping(
         False,
         "Never generate the end-of-text token (EOS)",
-        details="The text ends at a stop string, at {max_new_tokens} or at another limit.",
+        details="The text ends at a stop string, at `max_new_tokens` or at another limit.",
     )
     stop: tuple[str, ...] = _stopping(
         (),
@@ -444,14 +430,15 @@ NEUTRAL = FILTERS | _OF_BEAM_SEARCH
 """Options of one search method, with the value that changes nothing."""
 
 
-def check_effect(given: Mapping[str, Any], resolved: GenerationOptions, cause: str) -> None:
+def check_effect(given: Mapping[str, Any], resolved: GenerationOptions) -> None:
     """Raise InvalidArgumentError if a given option belongs to another search method.
 
-    `cause` is the argument that selected greedy decoding. Defaults, such as those of a
-    generation_config.json, contradict nothing.
+    Defaults, such as those of a generation_config.json, contradict nothing.
     """
     unused: dict[str, str] = {}
     if "temperature" in given and not resolved.temperature:
+        n_beams = resolved.num_beams
+        cause = f"num_beams={n_beams}" if n_beams > 1 else "temperature=0"
         unused |= dict.fromkeys(FILTERS, f"with `{cause}`; omit one")
     if resolved.num_beams == 1:
         unused |= dict.fromkeys(_OF_BEAM_SEARCH, "without beam search; set `num_beams` above 1")

@@ -200,8 +200,4 @@ def _not_cached(model: HubId, weights: bool, problem: str) -> str:
         else f"is neither a folder nor in the cache {cache_folder()}"
     )
     required = ", ".join(missing_files(lambda _: False, weights=weights))
-    return (
-        f"{model} {state}, and {problem} put {required} into a folder, such as "
-        f"./{model.repository.rpartition('/')[2]}, and name that folder as the model, or use the "
-        "model 'bundled'"
-    )
+    return f"{model} {state}, and {problem} name a folder with {required}"

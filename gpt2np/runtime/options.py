@@ -27,7 +27,7 @@ class ModelOptions:
     )
     tokenizer: str | None = option(
         None,
-        "Tokenizer to use instead of the model's own: a vocabulary file, or a model as in {model}",
+        "Tokenizer to use instead of the model's own: a vocabulary file, or a model as in `model`",
         metavar="MODEL",
     )
     dtype: Literal["float32", "float64"] = option(

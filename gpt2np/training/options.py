@@ -34,7 +34,7 @@ class TrainerOptions:
     n_layer: int = _architecture(6, "Number of blocks", low=1, high=_MAX_BLOCKS)
     n_head: int = _architecture(4, "Number of attention heads per block", low=1)
     n_embd: int = _architecture(
-        256, "Width of the residual stream, a multiple of {n_head}", low=1, high=_MAX_SIZE
+        256, "Width of the residual stream, a multiple of `n_head`", low=1, high=_MAX_SIZE
     )
     n_positions: int = _architecture(512, "Context length in tokens", low=1, high=_MAX_SIZE)
     max_steps: int = _training(10_000, "Number of training steps", low=1)

@@ -37,8 +37,6 @@ RIGHT = {
     "min_new_tokens": (0, 1, 5),
     "ignore_eos": (False, True),
     "stop": ((), "a", ["a", "ab"]),
-    "stop_strings": ("b", ["é"]),
-    "do_sample": (True, False),
     "stop_token_ids": ([], [97, 98], [10**12]),
     "stop_regex": ((), "a|b", ["[a-f]{2}", "x$"], "(a*)*b"),
     "num_beams": (1, 2, 4, 64),
@@ -84,13 +82,13 @@ def all_ids(completion):
 
 
 OPTIONS = options_of(GenerationOptions)
-FLAGS = {name: long_flag(OPTIONS[name], name) for name in RIGHT if name in OPTIONS}
+FLAGS = {name: long_flag(OPTIONS[name], name) for name in RIGHT}
 ARGUMENTS = ("", "a", "1", "-1", "0", "0.5", "1e999", "nan", "97=1", "97=x", "true", "\udcff")
 
 
 def as_arguments(name, value):
     """Return an option and its value as arguments of the command line; None if it has none."""
-    if name in ("stop_strings", "do_sample", "bad_words_ids") or value is None:
+    if name == "bad_words_ids" or value is None:
         return None
     if name == "ignore_eos":
         return ["--ignore-eos"] if value else []

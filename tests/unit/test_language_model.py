@@ -89,17 +89,6 @@ class TestOptionNames:
         with pytest.raises(InvalidArgumentError, match="beam search runs alone"):
             lm.stream("Once", beams)
 
-    def test_names_of_transformers(self, lm):
-        greedy = lm.generate("Once", max_new_tokens=12, temperature=0)
-        assert lm.generate("Once", max_new_tokens=12, do_sample=False).ids == greedy.ids
-        assert lm.generate("Once", **SEEDED, do_sample=True).ids == (
-            lm.generate("Once", **SEEDED).ids
-        )
-        base = GenerationOptions(temperature=0)
-        assert lm.resolve_options(base, do_sample=True).temperature > 0
-        stopped = lm.generate("Once", max_new_tokens=60, do_sample=False, stop_strings=["the"])
-        assert stopped.text == greedy.text.split("the")[0] and stopped.finish_reason == "stop"
-
 
 class TestStream:
     @pytest.mark.parametrize("prompt", PROMPTS)

@@ -51,10 +51,6 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         r"choices is np\.int64\(3\)",
     ),
     "prefix": (lambda lm: lm.generate("a", prefix="b"), "prefix is 'b'; it must be made by"),
-    "do_sample": (
-        lambda lm: lm.generate("Once", do_sample="no"),
-        "do_sample is 'no'; it must be True or",
-    ),
     "second prompt": (
         lambda lm: lm.generate_batch(["a", 5, "b"]),
         r"^prompt 2 of 3: prompt is 5",
@@ -86,14 +82,6 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "special bad word": (
         lambda lm: lm.generate("a", bad_words=["fox", "<|endoftext|>"]),
         r"^bad_words: <\|endoftext\|> is a special token, not a text; to forbid it, give",
-    ),
-    "beams that sample": (
-        lambda lm: lm.generate("a", num_beams=3, do_sample=True),
-        "`num_beams=3` and `do_sample=True` contradict each other: beam search does not sample",
-    ),
-    "device": (
-        lambda lm: gpt2np.load("bundled", device="cuda"),
-        "device is 'cuda'; it must be \"cpu\": gpt2np",
     ),
     "texts to trace": (lambda lm: trace(lm, ["a", "b"]), "call trace once for each text"),
     "bytes to score": (lambda lm: lm.score(b"abc"), "text is b'abc'"),
@@ -240,17 +228,14 @@ def test_batch_takes_iterables_and_names_the_prompt(lm: LanguageModel) -> None:
     [
         ("generate", "max_tokens", "no option 'max_tokens'; did you mean 'max_new_tokens'"),
         ("generate", "temprature", "did you mean 'temperature'"),
-        ("generate", "stop_string", "did you mean 'stop_strings'"),
+        ("generate", "stop_strings", "did you mean 'stop'"),
+        ("generate", "do_sample", "for greedy decoding, set temperature to 0"),
         ("generate", "response_format", "did you mean 'json_schema'"),
         ("generate", "streamer", "call stream, which yields the pieces"),
         ("generate", "n", "did you mean 'num_return_sequences'"),
         ("resolve_options", "interventions", "is an argument of generate, but not an option"),
         ("generate", "logits_processors", "did you mean 'logits_processor'"),
         ("generate", "xyz", "there are token_healing, "),
-        ("load", "n_threads", "set the environment variable OPENBLAS_NUM_THREADS before"),
-        ("load", "torch_dtype", "did you mean 'dtype'"),
-        ("load", "proceses", "did you mean 'processes'"),
-        ("load", "trust_remote_code", "no argument 'trust_remote_code'; there are model, "),
     ],
 )
 def test_unknown_argument_is_a_type_error_with_a_hint(

@@ -1,4 +1,4 @@
-"""`gpt2np decode`: ids on the command line, on stdin, in a file, and in JSON."""
+"""`gpt2np decode`: ids on the command line, on stdin and in a file."""
 
 import json
 
@@ -24,11 +24,6 @@ def ids():
     return run("tokenize", "--ids", *TEXTS).stdout
 
 
-@pytest.fixture(scope="module")
-def tokenized():
-    return run("tokenize", "--json", *TEXTS).stdout
-
-
 def test_arguments_are_one_text(ids):
     assert decode(*ids.splitlines()[0].split()) == TEXTS[0] + "\n"
 
@@ -39,16 +34,6 @@ def test_each_line_of_stdin_or_a_file_is_a_text(ids, tmp_path):
     assert decode(stdin=ids) == decode("-", stdin=ids) == expected
     assert decode("--file", str(tmp_path / "ids.txt")) == expected
     assert decode(stdin=ids.replace(" ", ", ")) == expected
-
-
-def test_json_of_other_commands(tokenized):
-    expected = "".join(f"{text}\n" for text in TEXTS)
-    lists = [json.loads(line)["ids"] for line in tokenized.splitlines()]
-    for content in (tokenized, "\n".join(map(str, lists))):
-        assert decode(stdin=content) == expected
-    assert decode(json.dumps(lists[0])) == TEXTS[0] + "\n"
-    generated = json.loads(run("generate", "Once", "--json", "-n", "5", "--greedy").stdout)
-    assert decode(stdin=json.dumps(generated)) == generated["text"] + "\n"
 
 
 def test_an_id_beyond_the_vocabulary_is_an_error():

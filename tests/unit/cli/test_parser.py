@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from gpt2np.cli.main import COMMANDS, create_parser, import_command, run
-from gpt2np.cli.parser import Parser, spelled
+from gpt2np.cli.parser import spelled
 
-MODULES = {name: import_command(name) for name in COMMANDS}
-NAMES = {module.__name__ for module in MODULES.values()}
+NAMES = {import_command(name).__name__ for name in COMMANDS}
 
 
 def test_the_list_of_commands_imports_none_of_them(capsys):
@@ -80,28 +79,12 @@ def test_an_unknown_option_suggests_one_of_its_command(capsys, command, program,
     assert error.endswith(f"(try gpt2np {program} --help)\n")
 
 
-@pytest.mark.parametrize("command", ["encode", "parity check", "serve"])
-def test_help_all_of_other_commands_is_their_help(capsys, command):
-    texts = []
-    for option in ("--help", "--help-all"):
-        with pytest.raises(SystemExit) as end:
-            run([*command.split(), option])
-        assert end.value.code == 0
-        texts.append(capsys.readouterr().out)
-    assert texts[0] == texts[1] and "--help-all" not in texts[0]
-
-
-def test_help_shows_common_options_and_help_all_shows_all(capsys):
-    texts = []
-    for option in ("--help", "--help-all"):
-        with pytest.raises(SystemExit) as end:
-            run(["generate", option])
-        assert end.value.code == 0
-        texts.append(capsys.readouterr().out)
-    common, all_options = texts
+def test_the_help_of_generate_begins_with_common_options(capsys):
+    with pytest.raises(SystemExit):
+        run(["generate", "--help"])
+    common, more = capsys.readouterr().out.split("\nMore options:\n")
     assert "--temperature X" in common and "--typical-p" not in common
-    assert common.splitlines()[-1] == "gpt2np generate --help-all shows all options."
-    assert "--temperature X" in all_options and "--typical-p" in all_options
+    assert "--temperature X" not in more and "--typical-p" in more
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -121,11 +104,8 @@ def test_the_help_of_an_option_is_one_short_sentence(command):
     [
         ("`seed=5` and `top_k` contradict", "--seed 5 and --top-k contradict"),
         ("prompt is 'a `seed` b'; set `seed`", "prompt is 'a `seed` b'; set --seed"),
-        ("can't read `seed`.txt; set `seed`", "can't read `seed`.txt; set --seed"),
+        ("give `force=True`, `dtype='float64'`", "give --force, --dtype float64"),
     ],
 )
-def test_backticks_of_the_user_are_kept(message, shown, monkeypatch):
-    monkeypatch.setattr(Parser, "innermost", create_parser(MODULES))
-    monkeypatch.setattr(Parser, "words", ["generate", "--file", "`seed`.txt"])
-    monkeypatch.setattr(Parser, "option_names", lambda parser: {"--seed", "--top-k"})
+def test_arguments_in_backticks_are_spelled_as_options(message, shown):
     assert spelled(message) == shown

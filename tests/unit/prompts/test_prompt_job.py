@@ -149,8 +149,8 @@ def test_a_prompt_that_changes_while_the_job_runs(lm, tmp_path, monkeypatch):
     assert resumed == [40] and len(found) == 40
 
 
-def test_names_of_transformers_in_a_line_replace_the_options_of_the_job(lm, tmp_path):
-    given = {"prompt": "The king", "do_sample": False, "stop_strings": ["a"]}
+def test_options_of_a_line_replace_the_options_of_the_job(lm, tmp_path):
+    given = {"prompt": "The king", "temperature": 0, "stop": ["a"]}
     options = {"temperature": 0.9, "stop": ["z"], "max_new_tokens": 9}
     found = run(lm, tmp_path, json.dumps(given) + "\n", **options)[2]
     expected = lm.generate("The king", temperature=0, stop=["a"], max_new_tokens=9)
