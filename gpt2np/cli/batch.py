@@ -3,7 +3,7 @@
 FILE has a prompt per line or row: .txt, .jsonl (each line is a string or an
 object), .csv, .tsv or .parquet. Fields of an object that are named like options
 apply to this prompt alone, as in {"prompt": "...", "seed": 5}. Other fields and
-columns are copied to the results, which go to --out in the order of the prompts.
+columns are copied to the results, which go to --out in the prompts' order.
 Each result has a seed, with which 'gpt2np generate' writes the same text.
 
 Run an interrupted command again to resume, also after you have added prompts at
