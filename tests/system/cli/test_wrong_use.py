@@ -42,7 +42,7 @@ generate x --num-beams 3 --temperature 0.5 | 2 | --num-beams 3 and --temperature
 generate x --greedy --samples 2 | 2 | --samples 2 and --temperature 0.0 contradict each other
 generate x --regex a --token-healing | 2 | --token-healing and --regex contradict each other
 generate x --bad-word <|endoftext|> | 2 | give --ignore-eos, or -100 for its id in --logit-bias
-generate x --greedy --top-p 0.9 | 2 | --top-p is 0.9, which has no effect with --temperature 0; omit one
+generate x --greedy --top-p 0.9 | 2 | --top-p is 0.9, which has no effect with --temperature 0
 generate x --temperature 0 --top-k 5 | 2 | --top-k is 5, which has no effect with --temperature 0
 generate x --num-beams 2 --top-k 5 | 2 | --top-k is 5, which has no effect with --num-beams 2
 generate x --length-penalty 2 | 2 | --length-penalty is 2.0, which has no effect without beam
