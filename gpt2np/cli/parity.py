@@ -83,9 +83,12 @@ def run(args: argparse.Namespace) -> int:
     if args.tested.suffix == ".json":
         ids = read_json_object(args.tested, InvalidArgumentError)
         results = check_texts(reference, ids, load_model(args), args.engine or "float32")
-        is_rounding = all(result.is_rounding for result in results.values())
-        content: dict[str, Any] = {name: asdict(result) for name, result in results.items()}
-        lines = [f"{name:10} {result}" for name, result in results.items()]
+        is_rounding = all(token is None for token in results.values())
+        content: dict[str, Any] = {"is_rounding": is_rounding, "first_wrong_tokens": results}
+        lines = [
+            f"{name:10} {'rounding' if token is None else f'a bug, first at token {token}'}"
+            for name, token in results.items()
+        ]
     else:
         report = check(reference, read_tested(args.tested), load_model(args), args.engine)
         is_rounding = report.is_rounding

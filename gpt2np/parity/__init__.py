@@ -8,7 +8,7 @@
 shows only at the step that causes it, not at later steps.
 """
 
-from gpt2np.parity.check import PointReport, Report, TextReport, check, check_texts
+from gpt2np.parity.check import PointReport, Report, check, check_texts
 from gpt2np.parity.mistakes import MISTAKES, Mistake
 from gpt2np.parity.reference import Reference, read_reference, record, write_reference
 from gpt2np.parity.tested import read_tested
@@ -19,7 +19,6 @@ __all__ = [
     "PointReport",
     "Reference",
     "Report",
-    "TextReport",
     "check",
     "check_texts",
     "read_reference",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,6 @@ def run_with_mistakes(
     gpt2(PlainContext(ids, config, wrong_hook), w)
 
 
-def _next_row(x: Array, config: GPT2Config) -> Array:
-    return np.roll(x, -1, 0)
-
-
-def _omit(part: Any, config: GPT2Config) -> Callable[[Array], Array]:
-    return np.copy  # hooks overwrite the result
-
-
 def _without_bias(layer: Any, config: GPT2Config) -> Any:
     return replace(layer, bias=np.zeros_like(layer.bias))
 
@@ -104,24 +97,16 @@ def _norms(change: Part) -> dict[str, Part]:
     return dict.fromkeys(("ln_1", "ln_2", "ln_f"), change)
 
 
-def _normalized(normalize: Callable[[Array, float], Array]) -> dict[str, Part]:
-    """Return layer norms that normalize differently: x and epsilon → array."""
-    return _norms(lambda ln, c: lambda x: normalize(x, ln.epsilon) * ln.weight + ln.bias)
+def _normalized(axis: int = -1, ddof: int = 0, center: bool = True) -> dict[str, Part]:
+    """Return layer norms over another axis, with another divisor, or without the mean."""
 
+    def normalize(ln: Any, x: Array) -> Array:
+        x = x - x.mean(axis, keepdims=True) if center else x
+        variance = (x * x).sum(axis, keepdims=True) / (x.shape[axis] - ddof)
+        y: Array = x / np.sqrt(variance + ln.epsilon) * ln.weight + ln.bias
+        return y
 
-def _unbiased(x: Array, epsilon: float) -> Array:
-    y: Array = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True, ddof=1) + epsilon)
-    return y
-
-
-def _rms_norm(x: Array, epsilon: float) -> Array:
-    y: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon)
-    return y
-
-
-def _over_tokens(x: Array, epsilon: float) -> Array:
-    y: Array = (x - x.mean(0)) / np.sqrt(x.var(0) + epsilon)
-    return y
+    return _norms(lambda ln, c: partial(normalize, ln))
 
 
 def _scale(factor: Callable[[GPT2Config], float]) -> dict[str, Part]:
@@ -169,17 +154,17 @@ FLOAT16_TABLE = Mistake("GELU from a table of float16", hooks={"mlp.act": _float
 """What llama.cpp computes on purpose."""
 
 _PARTS: dict[str, Mapping[str, Part]] = {
-    "positions are off by one": {"wpe": _next_row},
+    "positions are off by one": {"wpe": lambda wpe, c: np.roll(wpe, -1, 0)},
     "position embeddings are missing": {"wpe": lambda wpe, c: np.zeros_like(wpe)},
-    "token ids are off by one": {"wte": _next_row},
-    "ln_1 is missing": {"ln_1": _omit},
-    "ln_2 is missing": {"ln_2": _omit},
-    "ln_f is missing": {"ln_f": _omit},
+    "token ids are off by one": {"wte": lambda wte, c: np.roll(wte, -1, 0)},
+    "ln_1 is missing": {"ln_1": lambda ln, c: np.copy},
+    "ln_2 is missing": {"ln_2": lambda ln, c: np.copy},
+    "ln_f is missing": {"ln_f": lambda ln, c: np.copy},
     "layer norm: epsilon is 1e-3": _norms(lambda ln, c: replace(ln, epsilon=1e-3)),
     "layer norm: the bias is missing": _norms(_without_bias),
-    "layer norm: the variance is divided by C - 1": _normalized(_unbiased),
-    "layer norm: the mean is not subtracted (RMS norm)": _normalized(_rms_norm),
-    "layer norm: over the tokens, not the channels": _normalized(_over_tokens),
+    "layer norm: the variance is divided by C - 1": _normalized(ddof=1),
+    "layer norm: the mean is not subtracted (RMS norm)": _normalized(center=False),
+    "layer norm: over the tokens, not the channels": _normalized(axis=0),
     "c_attn is transposed": {"c_attn": _transposed},
     "attention's c_proj is transposed": {"attn_c_proj": _transposed},
     "the bias of c_attn is missing": {"c_attn": _without_bias},
@@ -197,44 +182,45 @@ _PARTS: dict[str, Mapping[str, Part]] = {
     "the scale is 1 / D": _scale(lambda c: (c.n_embd / c.n_head) ** -0.5),
     "the scale is 1 / √C": _scale(lambda c: c.n_head**-0.5),
 }
-_HOOKS: dict[str, tuple[str, WrongHook]] = {
-    "the causal mask is missing": (
-        "attn.pattern",
-        lambda x, a, w: _pattern(a["attn.q"], a["attn.k"], w, np.zeros(x.shape[1:], bool)),
-    ),
-    "the causal mask is off by one: each token sees the next": ("attn.pattern", _seen_until(1)),
-    "the causal mask is off by one: no token sees itself": ("attn.pattern", _seen_until(-1)),
-    "softmax is over the queries": ("attn.pattern", _over_queries),
-    "the cache lags: keys are those of the token before": ("attn.pattern", _lagging_keys),
-    "the cache lags: values are those of the token before": (
-        "attn.z",
-        lambda x, a, w: a["attn.pattern"] @ _one_later(a["attn.v"]),
-    ),
-    "heads are joined without a transposition of tokens and heads": (
-        "attn.out",
-        lambda x, a, w: w.attn_c_proj(a["attn.z"].reshape(len(x), -1)),
-    ),
-    "the residual connection around attention is missing": (
-        "resid_mid",
-        lambda x, a, w: a["attn.out"],
-    ),
-    "GELU by erf instead of the config's activation": (
-        "mlp.act",
-        lambda x, a, w: gelu(a["mlp.pre"]),
-    ),
-    "GELU in the tanh form instead of the config's activation": (
-        "mlp.act",
-        lambda x, a, w: gelu_new(a["mlp.pre"]),
-    ),
-    "GELU as x · sigmoid(1.702 x)": ("mlp.act", lambda x, a, w: silu(1.702 * a["mlp.pre"]) / 1.702),
-    "post-norm: the MLP is added to ln_2's output": (
-        "resid",
-        lambda x, a, w: a["ln_2"] + a["mlp.out"],
-    ),
+_HOOKS: dict[str, dict[str, WrongHook]] = {
+    "attn.pattern": {
+        "the causal mask is missing": _seen_until(10**6),
+        "the causal mask is off by one: each token sees the next": _seen_until(1),
+        "the causal mask is off by one: no token sees itself": _seen_until(-1),
+        "softmax is over the queries": _over_queries,
+        "the cache lags: keys are those of the token before": _lagging_keys,
+    },
+    "attn.z": {
+        "the cache lags: values are those of the token before": lambda x, a, w: (
+            a["attn.pattern"] @ _one_later(a["attn.v"])
+        ),
+    },
+    "attn.out": {
+        "heads are joined without a transposition of tokens and heads": lambda x, a, w: (
+            w.attn_c_proj(a["attn.z"].reshape(len(x), -1))
+        ),
+    },
+    "resid_mid": {
+        "the residual connection around attention is missing": lambda x, a, w: a["attn.out"],
+    },
+    "mlp.act": {
+        "GELU by erf instead of the config's activation": lambda x, a, w: gelu(a["mlp.pre"]),
+        "GELU in the tanh form instead of the config's activation": lambda x, a, w: gelu_new(
+            a["mlp.pre"]
+        ),
+        "GELU as x · sigmoid(1.702 x)": lambda x, a, w: silu(1.702 * a["mlp.pre"]) / 1.702,
+    },
+    "resid": {
+        "post-norm: the MLP is added to ln_2's output": lambda x, a, w: a["ln_2"] + a["mlp.out"],
+    },
 }
 
 MISTAKES: tuple[Mistake, ...] = (
     *(Mistake(name, parts) for name, parts in _PARTS.items()),
-    *(Mistake(name, hooks={point: hook}) for name, (point, hook) in _HOOKS.items()),
+    *(
+        Mistake(name, hooks={point: f})
+        for point, hooks in _HOOKS.items()
+        for name, f in hooks.items()
+    ),
 )
 """The known mistakes. Each shows wherever a changed part or array is used."""

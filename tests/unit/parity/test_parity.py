@@ -17,8 +17,8 @@ from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, plain_weights
 from gpt2np.parity import MISTAKES, Reference, check, check_texts, read_reference, read_tested
+from gpt2np.parity.check import round_to
 from gpt2np.parity.mistakes import FLOAT16_TABLE, run_with_mistakes
-from gpt2np.parity.rounding import round_to
 
 CONFIGS = {
     "GPT-2": {"vocab_size": 211, "n_embd": 48, "n_head": 4, "n_layer": 3},
@@ -259,18 +259,6 @@ def add(array: Array, where: object, value: object) -> Array:
     return changed
 
 
-@pytest.mark.parametrize("dtype", [None, "bfloat16", "float16"])
-@pytest.mark.parametrize(("factor", "shift"), [(1.01, 0), (1.003, 0), (1, 0.02)])
-def test_check_factor_or_shift_of_all_logits_is_no_rounding(
-    factor: float, shift: float, dtype: str | None
-) -> None:
-    model = small_model("GPT-2")
-    ids = random_ids(12, 3, model.config.vocab_size)
-    logits = (run(model, ids, "float32")["logits"] * factor + shift).astype(np.float32)
-    report = check(reference_of(ids), {"logits": logits}, model, dtype)
-    assert not report.is_rounding and "it looks like rounding" not in str(report)
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
 def test_reference_arrays_are_in_a_file(tmp_path: Path) -> None:
     """Reading a pipe might never end."""
@@ -332,11 +320,8 @@ def test_check_texts_first_token_that_rounding_does_not_explain() -> None:
     for _ in range(4):
         greedy.append(int(model.forward([[*ids, *greedy]])[-1].argmax()))
     wrong = [*greedy[:2], (greedy[2] + 1) % 211, *greedy[3:]]
-    reports = check_texts(reference_of(ids), {"p": greedy}, model)
-    assert reports["p"].is_rounding and str(reports["p"]).startswith("right")
-    report = check_texts(reference_of(ids), {"p": wrong}, model)["p"]
-    assert report.step == 2 and report.gap > report.tolerance > 0
-    assert str(report).startswith("a bug at token 2: another logit is higher by ")
+    assert check_texts(reference_of(ids), {"p": greedy}, model) == {"p": None}
+    assert check_texts(reference_of(ids), {"p": wrong}, model) == {"p": 2}
 
 
 def test_check_texts_of_two_equal_logits_either_is_right() -> None:
@@ -347,14 +332,14 @@ def test_check_texts_of_two_equal_logits_either_is_right() -> None:
     wte[other] = wte[best]
     model = GPT2(model.config, {**model.weights, "wte.weight": wte})
     for token in (best, other):
-        assert check_texts(reference_of([5, 6, 7]), {"p": [token]}, model)["p"].is_rounding
+        assert check_texts(reference_of([5, 6, 7]), {"p": [token]}, model) == {"p": None}
 
 
 def test_check_texts_of_a_full_context_checks_what_fits() -> None:
     model = small_model("GPT-2")
     ids = random_ids(model.config.n_positions, 1, 211)
     best = int(model.forward([ids])[-1].argmax())
-    assert check_texts(reference_of(ids), {"p": [best, 7, 7]}, model)["p"].is_rounding
+    assert check_texts(reference_of(ids), {"p": [best, 7, 7]}, model) == {"p": None}
 
 
 def test_check_texts_several_differ_weights_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
