@@ -7,14 +7,11 @@ trials go up or down again, and down at once if passes have become slower.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.runtime.ranks import MAX_RANKS
 
-ROW_GROUPS = (1, 4, 16, SMALL_BATCH, 256)
-"""The largest number of rows of each group of passes; one more group has all longer passes."""
-
+_ROW_GROUPS = (1, 4, 16, SMALL_BATCH, 256)  # most rows of similar passes; longer ones are alike
 _FIXED_WORK = 8  # a pass over n rows takes about as long as n + 8 units of work
 _BLOCK_S = 0.06  # minimum time of the passes that measure one number of ranks
 _MIN_PASSES = 4  # of a block, unless its passes are long
@@ -29,18 +26,16 @@ _MAX_COST = 0.02  # the largest share of the time that trials of slower numbers 
 class RankChoice:
     """The number of ranks of passes over similar numbers of rows, and that of the next pass."""
 
-    def __init__(self, candidates: Sequence[int]) -> None:
+    def __init__(self, candidates: list[int]) -> None:
         self.ranks = self.next_ranks = 1
         self._candidates, self._step = candidates, 1  # 1 if the next trial has more ranks, or -1
         self._times: dict[int, float] = {}  # seconds per unit of work, by number of ranks
-        self._is_first = True  # whether no pass was recorded
         self._block: list[float] = []  # times of passes with `next_ranks` ranks
         self._block_s, self._since_trial, self._interval = 0.0, 0.0, _PAUSE_S
 
     def record(self, n_rows: int, n_ranks: int, seconds: float) -> None:
-        """Record the time of a pass; the first pass touches memory, and does not count."""
-        is_first, self._is_first = self._is_first, False
-        if is_first or n_ranks != self.next_ranks:
+        """Record the time of a pass."""
+        if n_ranks != self.next_ranks:
             return
         self._block.append(seconds / (n_rows + _FIXED_WORK))
         self._block_s += seconds
@@ -84,14 +79,11 @@ class RankTuner:
     def __init__(self, cpus: int, n_head: int) -> None:
         # In a short pass, ranks share the heads. The smallest layer has about as many panels.
         limits = [min(cpus, n_head)] * 4 + [min(cpus, MAX_RANKS)] * 2
-        self._choices = [RankChoice(_doublings(limit)) for limit in limits]
+        self._choices = [
+            RankChoice([*(n for n in (1, 2, 4, 8, 16, 32) if n < limit), limit]) for limit in limits
+        ]
         self.max_ranks = max(limits)
 
     def choice(self, n_rows: int) -> RankChoice:
         """Return the choice for passes over `n_rows` rows."""
-        return self._choices[bisect_left(ROW_GROUPS, n_rows)]
-
-
-def _doublings(limit: int) -> list[int]:
-    """Return 1, 2, 4, … below `limit`, then `limit`."""
-    return [*(1 << i for i in range((limit - 1).bit_length())), limit]
+        return self._choices[bisect_left(_ROW_GROUPS, n_rows)]
