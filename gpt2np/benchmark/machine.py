@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpt2np import __version__
-from gpt2np.kernels.blas import describe_kernels
+from gpt2np.kernels.blas import blas
 
 _MAX_READ_BYTES = 512_000_000  # far more than any CPU cache; reading more is not slower per byte
 _MATRIX_COLUMNS = 4096  # in the test of vector-matrix products; about as many as in a model
@@ -23,6 +23,7 @@ _MATMUL_SIZE = 2048
 
 def describe_machine(threads: int) -> dict[str, Any]:
     """Describe this machine and its software; `threads` is the number of threads per matmul."""
+    library = blas()
     return {
         "cpu": _cpu_name(),
         "cpus": os.cpu_count() or 1,  # logical CPUs
@@ -31,7 +32,7 @@ def describe_machine(threads: int) -> dict[str, Any]:
         "numpy": np.__version__,
         "gpt2np": __version__,
         "blas": blas_name(),
-        "kernels": describe_kernels(),
+        "kernels": library.core if library else "unknown",
         "threads": threads,
     }
 
@@ -39,8 +40,8 @@ def describe_machine(threads: int) -> dict[str, Any]:
 def blas_name() -> str:
     """Return the name of NumPy's BLAS, e.g. "scipy-openblas 0.3.31", or "unknown"."""
     config: Any = np.show_config(mode="dicts")  # type: ignore[call-overload,unused-ignore]
-    blas = config["Build Dependencies"].get("blas", {})
-    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+    built_with = config["Build Dependencies"].get("blas", {})
+    return f"{built_with.get('name', 'unknown')} {built_with.get('version', '')}".strip()
 
 
 def _cpu_name() -> str:

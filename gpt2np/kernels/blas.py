@@ -20,7 +20,6 @@ from pathlib import Path
 from gpt2np.kernels.threads import thread_count
 
 _WITH_SMALL_KERNELS = {"SkylakeX", "Cooperlake", "SapphireRapids"}  # OpenBLAS's AVX-512 cores
-_MEASURED = {*_WITH_SMALL_KERNELS, "Haswell", "Zen"}  # docs/internals/processors.md
 _OPENBLAS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 
 
@@ -83,14 +82,6 @@ def halves_long_sums() -> bool:
     """Tell whether GEMM cuts sums of 321 to 640 products into two halves (OpenBLAS on AVX2)."""
     library = blas()
     return library is not None and library.core in ("Haswell", "Zen") and not small_kernels()
-
-
-def describe_kernels() -> str:
-    """Describe the kernels of NumPy's BLAS, and how matrices are stored for them."""
-    library = blas()
-    core = library.core if library else "unknown BLAS"
-    layout = "panels, small-matrix kernels" if small_kernels() else "whole matrices, GEMV and GEMM"
-    return f"{core}: {layout}{'' if core in _MEASURED else ' (speed not yet measured here)'}"
 
 
 @cache
