@@ -293,8 +293,6 @@ class GPT2:
         if caches is None:
             caches = [self.new_cache() for _ in new]
         check_caches(caches, new, self.config, self.weights)
-        for cache in caches:
-            cache.bind(self.weights)
         n_tokens = sum(map(len, new))
         indices = check_logits_indices(logits_indices, n_tokens)
         group = self._group  # another thread may replace it

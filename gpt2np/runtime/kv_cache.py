@@ -56,7 +56,7 @@ class KVCache:
     """
 
     _copies: ReferenceType[KVStore] | None = None  # the store of the last copies
-    _weights: ReferenceType[object] | None = None  # None until the first pass
+    _weights: ReferenceType[object] | None = None
 
     def __init__(
         self,
