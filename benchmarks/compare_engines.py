@@ -106,9 +106,10 @@ class GPT2NP(StepEngine):
     @property
     def version(self) -> str:
         from gpt2np import __version__
-        from gpt2np.kernels.blas import describe_kernels
+        from gpt2np.kernels.blas import blas
 
-        return f"{__version__} ({describe_kernels()})"
+        library = blas()
+        return f"{__version__} ({library.core if library else 'unknown BLAS'})"
 
     def __init__(self, folder: Path, threads: int) -> None:
         from gpt2np.model import GPT2

@@ -56,10 +56,9 @@ class TensorInfo:
 class StoredArray:
     """A tensor that `np.asarray` reads from its file and converts to `dtype`, at each call.
 
-    `np.asarray` raises CheckpointError if the file is truncated, or a value is too large.
+    `np.asarray` raises CheckpointError if the file is truncated.
     """
 
-    name: str
     tensor: TensorInfo
     dtype: np.dtype[Any]
 
@@ -70,7 +69,13 @@ class StoredArray:
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> NDArray[Any]:
-        return _convert(self.name, self.tensor, dtype or self.dtype)
+        array, done = np.empty(self.tensor.size, dtype or self.dtype), 0
+        with np.errstate(all="ignore"):  # infinity and NaN are reported with the logits
+            for chunk in read_chunks(self.tensor):
+                array[done : done + len(chunk)] = chunk
+                done += len(chunk)
+        array.flags.writeable = False
+        return array.reshape(self.tensor.shape)
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
@@ -93,8 +98,6 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
             header = json.loads(file.read(size).decode())
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error_reason(error)}") from error
-    except MemoryError as error:
-        raise CheckpointError(f"cannot map {path} into memory: {error_reason(error)}") from error
     except (SafetensorError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
     header.pop("__metadata__", None)
@@ -125,7 +128,7 @@ def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[st
     arrays: dict[str, Any] = {}
     for name, tensor in tensors.items():
         if not _can_view(tensor, dtype):
-            arrays[name] = StoredArray(name, tensor, np.dtype(dtype))
+            arrays[name] = StoredArray(tensor, np.dtype(dtype))
             continue
         data = mapped[tensor.path][tensor.offset : tensor.offset + tensor.nbytes]
         if len(data) < tensor.nbytes:  # the file has changed since its header was read
@@ -167,26 +170,6 @@ def _can_view(tensor: TensorInfo, dtype: DTypeLike) -> bool:
     target = np.dtype(dtype)
     same_dtype = tensor.dtype != "BF16" and np.dtype(NUMPY_DTYPES[tensor.dtype]) == target
     return same_dtype and tensor.size > 0 and tensor.offset % target.alignment == 0
-
-
-def _convert(name: str, tensor: TensorInfo, dtype: DTypeLike) -> NDArray[Any]:
-    try:
-        array = np.empty(tensor.size, dtype)
-    except MemoryError as error:
-        raise CheckpointError(f"{tensor.path}: not enough memory for {name}: {error}") from error
-    done = 0
-    try:
-        # NaN is reported with the logits.
-        with np.errstate(over="raise", under="ignore", invalid="ignore"):
-            for chunk in read_chunks(tensor):
-                array[done : done + len(chunk)] = chunk
-                done += len(chunk)
-    except FloatingPointError:
-        raise CheckpointError(
-            f"{tensor.path}: {name} has values too large for {np.dtype(dtype)}"
-        ) from None
-    array.flags.writeable = False
-    return array.reshape(tensor.shape)
 
 
 def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:

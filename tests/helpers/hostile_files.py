@@ -263,26 +263,6 @@ def outside(shard: str) -> Change:
     return apply
 
 
-def sparse(folder: Path) -> None:
-    """Make a model of 16 gigabytes as a sparse file."""
-    rows = 1 << 30
-    configured(vocab_size=rows)(folder)
-    content, body = parts(folder / WEIGHTS)
-    start = len(body)
-    content[WTE] = {"dtype": "F16", "shape": [rows, 8], "data_offsets": [start, start + 16 * rows]}
-    old = {name: stored for name, stored in content.items() if name[0] != "_" and name != WTE}
-    offset, new = 0, b""
-    for stored in old.values():
-        begin, end = stored["data_offsets"]
-        new += body[begin:end]
-        stored["data_offsets"] = [offset, offset + end - begin]
-        offset += end - begin
-    content[WTE]["data_offsets"] = [offset, offset + 16 * rows]
-    whole = assemble(json.dumps(content).encode(), new)
-    (folder / WEIGHTS).write_bytes(whole)
-    os.truncate(folder / WEIGHTS, len(whole) + 16 * rows)
-
-
 # The list ------------------------------------------------------------------------------------
 
 DAMAGED = "damaged or not a safetensors file"
@@ -326,9 +306,7 @@ HAND_MADE: dict[str, Hostile] = {
     ),
     "float32 called float16 pairs": Hostile(entry(LN_F, dtype="F16", shape=[16]), r"shape \(16,\)"),
     "float32 called float8": Hostile(entry(LN_F, dtype="F8_E4M3", shape=[32]), "dtype F8_E4M3"),
-    "float64 beyond float32": Hostile(
-        with_bias(np.full(8, 1e300)), r"ln_f\.bias has values too large"
-    ),
+    "float64 beyond float32": Hostile(with_bias(np.full(8, 1e300)), None),
     # names
     "name empty": Hostile(renamed(LN_F, ""), r"ln_f\.bias is missing"),
     "name with control characters": Hostile(
@@ -351,7 +329,6 @@ HAND_MADE: dict[str, Hostile] = {
     "float16 nan that signals": Hostile(
         with_bias(np.full(8, 0x7C01, np.uint16).view(np.float16)), None
     ),
-    "a model of 16 gigabytes": Hostile(sparse, "memory"),
     # the config; tests/parity/checkpoint/test_checkpoint.py has the values of the wrong type
     "config UTF-16": Hostile(encoded("utf-16"), NOT_JSON),
     "config with a BOM": Hostile(encoded("utf-8-sig"), None),

@@ -27,7 +27,6 @@ from safetensors.numpy import save_file
 from gpt2np import GPT2, CheckpointError, GPT2Config
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.checkpoint.names import weight_shapes
-from gpt2np.checkpoint.safetensors_file import TensorInfo, read_tensors
 
 LOAD_WATCHED = CHECKOUT / "tests/helpers/load_watched.py"
 SEED = 4
@@ -188,12 +187,6 @@ def test_a_file_that_is_cut_after_its_header_was_read(bases, tmp_path, base, kee
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(CheckpointError, match=r"is truncated|cannot map"):
         GPT2(checkpoint.config, load_weights(checkpoint))
-
-
-def test_a_tensor_that_is_larger_than_the_memory(tmp_path):
-    tensor = TensorInfo(tmp_path / "file", "F16", (1 << 58,), 0, 1 << 59)
-    with pytest.raises(CheckpointError, match="not enough memory for wte"):
-        np.asarray(read_tensors({"wte": tensor}, "float32")["wte"])
 
 
 def test_nothing_is_unpickled_from_start_to_text(bundled):
