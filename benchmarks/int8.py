@@ -198,7 +198,7 @@ def measure_peaks(folder: Path, weights: Any) -> tuple[int, int, int]:
     for _ in range(32):
         logits = model.forward([ids], [cache], logits_indices=[len(ids) - 1])
         ids = [int(logits[0].argmax())]
-    used = peak_memory(model.worker_pids)
+    used = peak_memory()
     assert loaded and used
     return model.weights.nbytes, loaded, used
 

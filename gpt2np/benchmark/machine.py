@@ -6,8 +6,9 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +87,17 @@ def matmul_flops(seconds: float) -> float:
     return 2 * _MATMUL_SIZE**3 / min(time_runs(lambda: matrix @ matrix, seconds))
 
 
-def peak_memory(workers: Sequence[int] = ()) -> int | None:
+def peak_memory() -> int | None:
     """Return the peak resident memory in bytes; None if the system does not report it.
 
-    On Linux, the result is the peak of this process plus the current memory of the workers. Pages
-    that workers share with this process count once. On other systems, workers are not counted.
+    On Linux, the result is the peak of this process plus the current memory of the processes of
+    `multiprocessing`, such as a model's workers. Pages that they share with this process count
+    once. On other systems, they are not counted.
     """
     status = Path("/proc/self/status")
     if status.is_file():  # getrusage would include the parent process's peak
         text = status.read_text(encoding="utf-8", errors="replace")
-        return int(text.partition("VmHWM:")[2].split()[0]) * 1024 + _worker_memory(workers)
+        return int(text.partition("VmHWM:")[2].split()[0]) * 1024 + _worker_memory()
     if sys.platform == "win32":
         return None
     import resource
@@ -104,12 +106,14 @@ def peak_memory(workers: Sequence[int] = ()) -> int | None:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _worker_memory(workers: Sequence[int]) -> int:
+def _worker_memory() -> int:
     """Return the memory in bytes of the workers, without pages shared with this process."""
+    workers = active_children()
     if not workers:
         return 0
     # Proportional set sizes of all processes, without the resident set of this process.
-    proportional = sum(_smaps_field(str(process), "Pss") for process in ("self", *workers))
+    processes = ["self", *(str(worker.pid) for worker in workers)]
+    proportional = sum(_smaps_field(process, "Pss") for process in processes)
     return max(0, proportional - _smaps_field("self", "Rss"))
 
 

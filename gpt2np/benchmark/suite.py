@@ -47,7 +47,7 @@ def run_benchmark(
         speeds.append(
             {"name": name, "tokens": tokens, "seconds": duration, "tokens_per_second": rate}
         )
-    peak = peak_memory(model.worker_pids)
+    peak = peak_memory()
     on_start("limits of the machine")
     bandwidth = read_bandwidth(model.weights.nbytes, threads, seconds)
     flops = matmul_flops(seconds)

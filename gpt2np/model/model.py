@@ -244,12 +244,6 @@ class GPT2:
                 workers = create_workers(self._runner, size, width, max_kept)
                 self._group = ProcessGroup(self._runner, workers, size, self, tuner)
 
-    @property
-    def worker_pids(self) -> list[int]:
-        """The process ids of the workers; none before the first pass that needs them."""
-        group = self._group
-        return group.workers.pids if group else []
-
     @np.errstate(under="ignore")
     def forward(
         self,

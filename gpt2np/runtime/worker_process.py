@@ -59,10 +59,6 @@ class ForkedWorkers(Workers):
         self._buffers = [np.frombuffer(mmap.mmap(-1, size), runner.dtype) for _ in range(2)]
         self._counters = memoryview(mmap.mmap(-1, 8 * COUNTER_STRIDE * world_size)).cast("q")
 
-    @property
-    def pids(self) -> list[int]:
-        return [process.pid or 0 for process, _ in self._workers]
-
     def start(self, count: int) -> bool:
         if len(self._workers) < count:
             timeout, self._blas_timeout = self._blas_timeout, 0.0

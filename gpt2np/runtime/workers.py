@@ -41,11 +41,6 @@ class Workers:
     def __len__(self) -> int:
         return len(self._workers)
 
-    @property
-    def pids(self) -> list[int]:
-        """The process ids of the workers; none for threads."""
-        return []
-
     def start(self, count: int) -> bool:
         """Start workers until there are `count`; return False if that must wait.
 

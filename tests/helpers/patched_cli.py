@@ -41,13 +41,13 @@ GPT2.forward = waiting
 """
 
 _KILL_RANKS = """
-import os, signal
+from multiprocessing import active_children
 from gpt2np import GPT2
 forward, passes = GPT2.forward, []
 def killing(self, *args, **kwargs):
     passes.append(1)
-    for process in self.worker_pids if len(passes) == 6 else ():
-        os.kill(process, signal.SIGKILL)
+    for process in active_children() if len(passes) == 6 else ():
+        process.kill()
     return forward(self, *args, **kwargs)
 GPT2.forward = killing
 """

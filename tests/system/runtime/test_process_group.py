@@ -92,7 +92,8 @@ def with_embedding(model, token_id, value):
 
 
 def pids(model):
-    return model.worker_pids
+    workers = model._group.workers._workers if model._group else []
+    return [worker.pid for worker, _ in workers if not isinstance(worker, threading.Thread)]
 
 
 def n_workers(model):
