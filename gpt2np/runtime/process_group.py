@@ -27,8 +27,7 @@ from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.rank_tuner import RankTuner
 from gpt2np.runtime.ranks import RankFailedError, has_gil
-from gpt2np.runtime.worker_process import ForkedWorkers, is_forking_worker
-from gpt2np.runtime.workers import Workers
+from gpt2np.runtime.workers import ForkedWorkers, Workers, fork
 
 
 def create_workers(runner: ModelRunner, world_size: int, max_width: int, max_kept: int) -> Workers:
@@ -108,8 +107,8 @@ class ProcessGroup:
                 return None
 
     def _compute_timed(
-        self, tuner: RankTuner, n_tokens: int, compute: Callable[[int], Array | None]
-    ) -> Array | None:
+        self, tuner: RankTuner, n_tokens: int, compute: Callable[[int], Array]
+    ) -> Array:
         """Compute a pass on as many ranks as the tuner chooses; report the time to the tuner."""
         if not splits_exactly(n_tokens):
             # The number of ranks would change bits, and so sampled texts from run to run.
@@ -117,7 +116,7 @@ class ProcessGroup:
         choice, n_started = tuner.choice(n_tokens), 1 + len(self.workers)
         n_ranks, start = choice.next_ranks, time.perf_counter()
         logits = compute(n_ranks)
-        if logits is not None and n_ranks <= n_started:  # a start happens once
+        if n_ranks <= n_started:  # a start happens once
             choice.record(n_tokens, n_ranks, time.perf_counter() - start)
         return logits
 
@@ -127,16 +126,14 @@ class ProcessGroup:
         caches: Sequence[KVCache],
         logits_indices: IntArray,
         n_ranks: int,
-    ) -> Array | None:
+    ) -> Array:
         if n_ranks == 1:
             return self._runner.run(sequences, caches, logits_indices)
         try:
             if self._is_busy:
                 self.workers.stop()
             self._is_busy = True
-            if not self.workers.start(n_ranks - 1):
-                self._is_busy = False
-                return None  # a later pass tries again
+            self.workers.start(n_ranks - 1)
             logits = self.workers.run(n_ranks, sequences, caches, logits_indices)
             self._is_busy = False
             return logits
@@ -161,7 +158,7 @@ _groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    for group in () if is_forking_worker() else _groups:
+    for group in () if getattr(fork, "is_of_worker", False) else _groups:
         group.forget_workers()
 
 
