@@ -1,4 +1,4 @@
-"""`batch` as a user runs it; killed, and run again."""
+"""`batch` as a user runs it; interrupted, and run again."""
 
 import contextlib
 import json
@@ -142,34 +142,6 @@ class TestInterruption:
         where = [str(tmp_path / "p.txt"), "--out", str(tmp_path / out)]
         return [*where, "-n", "2", "--seed", "1", "--threads", "1"]
 
-    def killed_and_again(self, tmp_path, count):
-        """Runs and is killed at a random moment, twice; how often that was before its end."""
-        kills = 0
-        rng = random.Random(count)
-        for _ in range(2):
-            arguments = self.arguments(tmp_path, "killed.jsonl")
-            process = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.DEVNULL)
-            folder = tmp_path / "killed.jsonl.partial"
-            wait_for_saves(process, folder, len(saves(folder)) + 3)
-            time.sleep(rng.random() * 0.2)
-            process.send_signal(signal.SIGKILL)
-            kills += process.wait() == -signal.SIGKILL
-        return kills
-
-    def test_killed_at_random_moments(self, tmp_path):
-        texts = short_prompts(tmp_path / "p.txt", self.COUNT)
-        assert batch(*self.arguments(tmp_path, "whole.jsonl")).returncode == 0
-        assert self.killed_and_again(tmp_path, self.COUNT) == 2
-        assert not (tmp_path / "killed.jsonl").exists()
-        last = batch(*self.arguments(tmp_path, "killed.jsonl"))
-        assert last.returncode == 0 and "resuming at line " in last.stderr
-        found = written(tmp_path / "killed.jsonl")
-        assert [line["line"] for line in found] == [*range(1, self.COUNT + 1)]
-        assert [line["prompt"] for line in found] == texts
-        whole, again = (tmp_path / name for name in ("whole.jsonl", "killed.jsonl"))
-        assert whole.read_bytes() == again.read_bytes()
-        assert not (tmp_path / "killed.jsonl.partial").exists()
-
     def test_ctrl_c_keeps_what_is_done(self, tmp_path):
         short_prompts(tmp_path / "p.txt", self.COUNT)
         arguments = self.arguments(tmp_path, "o.jsonl")[:-4]  # the seed is chosen, and kept
@@ -207,23 +179,3 @@ class TestInterruption:
         assert process.returncode == 130
         assert b"interrupted before the first results; run the same command again" in stderr
         assert [path.name for path in tmp_path.iterdir()] == ["p.txt"]
-
-    def test_a_second_process_keeps_off(self, tmp_path):
-        short_prompts(tmp_path / "p.txt", 100)
-        arguments = self.arguments(tmp_path, "o.jsonl")
-        first = subprocess.Popen([*SMALL_PARTS, *arguments], stderr=subprocess.DEVNULL)
-        folder = tmp_path / "o.jsonl.partial"
-        wait_for_saves(first, folder)
-        first.send_signal(signal.SIGSTOP)
-        second = batch(*arguments)
-        first.send_signal(signal.SIGCONT)
-        assert second.returncode == 1 and "Traceback" not in second.stderr
-        assert "error: another process is writing to " in second.stderr.splitlines()[-1]
-        assert first.wait(timeout=120) == 0
-        lines = [line["line"] for line in written(tmp_path / "o.jsonl")]
-        assert lines == [*range(1, 101)] and not folder.exists()
-
-    @pytest.mark.slow
-    def test_killed_over_many_and_longer_texts(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(type(self), "COUNT", 20_000)
-        self.test_killed_at_random_moments(tmp_path)

@@ -36,22 +36,6 @@ def test_bench_prints_twelve_lines_or_one_json_object():
     assert content["weights"] == 4 * 5_918_720
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["bundled", "--threads", "0"], "argument --threads: '0' is not a number from 1 on"),
-        (["bundled", "--dtype", "float16"], "invalid choice: 'float16'"),
-        (["bundled", "other"], "unrecognized argument"),
-        (["bundled", "--processes=0"], "'0' is neither auto nor a number from 1 on"),
-        (["bundled", "--processes=many"], "'many' is neither auto nor a number from 1 on"),
-    ],
-)
-def test_wrong_use_is_one_line_and_exit_code_2(arguments, message):
-    result = run_here("bench", *arguments)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert message in result.stderr and result.stderr.count("\n") == 1
-
-
 @pytest.mark.skipif(os.name == "nt", reason="signals work otherwise there")
 @pytest.mark.parametrize("delay", [0.0, 0.6])
 def test_ctrl_c_leaves_no_traceback(delay):

@@ -1,4 +1,4 @@
-"""`python -m gpt2np encode` as a user runs it; killed, and run again."""
+"""`python -m gpt2np encode` as a user runs it."""
 
 import os
 import signal
@@ -112,41 +112,6 @@ class TestInterruption:
             assert process.poll() is None
             time.sleep(0.01)
         return process
-
-    @pytest.mark.parametrize("suffix", [".bin", ".npz"])
-    def test_killed_and_run_again(self, stories, expected, tmp_path, gpt2_vocabulary, suffix):
-        out = tmp_path / f"x{suffix}"
-        process = self.start(stories, out, gpt2_vocabulary)
-        process.kill()
-        process.communicate()
-        assert not out.exists()
-        result = encode_in_a_process(stories, out, model=gpt2_vocabulary)
-        assert result.returncode == 0 and "resuming at " in result.stderr
-        assert "resuming at 0%" not in result.stderr
-        assert [path.name for path in tmp_path.iterdir()] == [out.name]
-        if suffix == ".bin":
-            assert np.array_equal(np.fromfile(out, np.uint16), expected)
-        else:
-            encode(stories, tmp_path / "y.npz", model=gpt2_vocabulary)
-            assert out.read_bytes() == (tmp_path / "y.npz").read_bytes()
-
-    def test_with_another_model_it_is_refused_unless_forced(
-        self, stories, corpus, tmp_path, gpt2_vocabulary
-    ):
-        out = tmp_path / "x.bin"
-        process = self.start(stories, out, gpt2_vocabulary)
-        process.kill()
-        process.communicate()
-        result = encode(corpus, out)
-        assert result.returncode == 2
-        assert f"{out}.partial has the results of an unfinished job" in result.stderr
-        assert "but the vocabulary has changed; undo the change to go on, or" in result.stderr
-        assert saves(tmp_path / "x.bin.partial")
-        result = encode(corpus, out, "--force")
-        assert result.returncode == 0
-        assert "discarding unfinished work: the vocabulary has changed" in result.stderr
-        assert "discarding" not in encode(corpus, tmp_path / "y.bin").stderr
-        assert out.read_bytes() == (tmp_path / "y.bin").read_bytes()
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
     def test_no_process_is_left_behind(self, stories, tmp_path, number):

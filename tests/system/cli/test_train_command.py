@@ -194,21 +194,6 @@ def test_a_state_of_other_arrays_is_damaged(corpus, tmp_path, change):
             Trainer(corpus, folder, tokenizer, options, eval_corpus=corpus)
 
 
-def test_files_of_others_in_the_folder_are_kept(corpus, tmp_path):
-    partial = tmp_path / "m.partial"
-    partial.mkdir()
-    (partial / "my thesis.txt").write_text("years of work")
-    assert train(corpus, tmp_path / "m", "--max-steps", "1") == 0
-    assert [path.name for path in partial.iterdir()] == ["my thesis.txt"]
-
-
-def test_two_runs_at_once(corpus, tmp_path, capsys):
-    with work_folder(tmp_path / "m"):
-        assert train(corpus, tmp_path / "m") == 1
-    assert "another process is writing" in capsys.readouterr().err
-    assert train(corpus, tmp_path / "m", "--max-steps", "1") == 0
-
-
 def test_fine_tuning_keeps_the_best_weights(corpus, tmp_path, capsys):
     """The bundled model learns a text; the kept weights are those of the best evaluation."""
     options = "--block-size 64 --per-device-train-batch-size 2 --max-steps 30 --warmup-steps 2"
@@ -235,12 +220,6 @@ def test_a_rate_that_is_too_high_is_one_error(corpus, tmp_path, capsys, recwarn,
     assert train(corpus, tmp_path / "m", *options, "--max-grad-norm", "1e30") == 1
     assert "lower the learning rate" in capsys.readouterr().err
     assert not recwarn.list and not (tmp_path / "m").exists()
-
-
-def test_the_last_step_is_evaluated(corpus, tmp_path, capsys):
-    options = ["--max-steps", "4", "--warmup-steps", "1", "--eval-corpus", str(corpus)]
-    assert train(corpus, tmp_path / "m", *options) == 0
-    assert "step 4: evaluation" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("last", ["write_checkpoint", "atomic_write_text"])
