@@ -4,8 +4,8 @@ Every text that the tree matches is valid. An unsupported keyword is an error, b
 ignores the keyword could be invalid. Some valid texts are never generated:
 
 - Texts with white space, or with properties in another order than in `properties`.
-- Objects with further properties, except if the schema has `additionalProperties`, or has neither
-  `properties` nor `required`. A similar rule applies to further items of arrays.
+- Objects with further properties, except if the schema has neither `properties` nor `required`.
+  A similar rule applies to further items of arrays.
 - Values below `depth` levels of arrays and objects where the schema allows any value, and below
   `depth` references of a schema to itself.
 - Numbers with more than MAX_DIGITS digits before or after the point. If the schema has bounds, this
@@ -264,17 +264,16 @@ class _Compiler:
         properties, required = keywords.get("properties", {}), keywords.get("required", ())
         names = dict.fromkeys((*properties, *required))
         value: Tree = NOTHING
-        is_open = "additionalProperties" in keywords or not names
         if "additionalProperties" in keywords:
             value = self.tree(keywords["additionalProperties"])
-        elif is_open or len(names) > len(properties):
+        elif not names or len(names) > len(properties):
             value = self._any_value(self.depth - 1)
         values = {name: self.tree(parts) for name, parts in properties.items()}
         members = [
             (json_text.member(json_text.literal(name), values.get(name, value)), name in required)
             for name in names
         ]
-        further = json_text.member(json_text.other_strings(names), value) if is_open else None
+        further = None if names else json_text.member(json_text.ANY_STRING, value)
         return json_text.object_of(members, further)
 
 

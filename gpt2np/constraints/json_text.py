@@ -7,7 +7,7 @@ property has one tree, whether it is the first of its object or comes after a co
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from gpt2np.constraints.characters import Ranges, character_set, complement, intersection
@@ -82,9 +82,6 @@ def character(characters: Ranges) -> Tree:
     return either([raw, sequence(_BACKSLASH, escapes)])
 
 
-_REST = sequence(Repetition(character(complement(())), 0, None), _QUOTE)
-
-
 def string(content: Tree) -> Tree:
     """Return a tree of strings whose decoded content matches a tree."""
     return sequence(_QUOTE, _written(content), _QUOTE)
@@ -98,22 +95,6 @@ def _written(tree: Tree) -> Tree:
     if isinstance(tree, Concatenation):
         return Concatenation(tuple(map(_written, tree.parts)))
     return Alternation(tuple(map(_written, tree.branches)))
-
-
-def other_strings(texts: Collection[str]) -> Tree:
-    """Return a tree of the strings that equal none of `texts`."""
-    return sequence(_QUOTE, _other_rest(texts)) if texts else ANY_STRING
-
-
-def _other_rest(texts: Collection[str]) -> Tree:
-    firsts = sorted({text[0] for text in texts if text})
-    other_firsts = character(complement(character_set((ord(c), ord(c)) for c in firsts)))
-    branches = [] if "" in texts else [_QUOTE]
-    branches.append(sequence(other_firsts, _REST))
-    for first in firsts:
-        rest = _other_rest({text[1:] for text in texts if text[:1] == first})
-        branches.append(sequence(character(((ord(first), ord(first)),)), rest))
-    return either(branches)
 
 
 def array(prefix: Sequence[Tree], item: Tree, least: int, most: int | None) -> Tree:
