@@ -392,13 +392,15 @@ class TestDraftModel:
 
 
 def test_a_draft_model_proposes_while_its_text_runs_alone(lm, early_exit, monkeypatch):
-    lengths, forward = [], early_exit.model.forward
-    monkeypatch.setattr(
-        early_exit.model, "forward", lambda *a, **k: lengths.append(n_running()) or forward(*a, **k)
-    )
+    scheduler, lengths = Scheduler(lm.model), []
+    forward = early_exit.model.forward
+
+    def recorded(*args, **kwargs):
+        lengths.append(len(scheduler.running))
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(early_exit.model, "forward", recorded)
     lm.use_draft(early_exit)
-    scheduler = Scheduler(lm.model)
-    n_running = lambda: len(scheduler.running)  # noqa: E731
     streams = [lm.stream("The", seed=1, max_new_tokens=n) for n in (4, 20)]
     for stream in streams:
         scheduler.add(stream.sequence)
