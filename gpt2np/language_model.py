@@ -21,7 +21,7 @@ from gpt2np.errors import (
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.complete import complete
 from gpt2np.generation.completion import Completion
-from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
+from gpt2np.generation.config_file import read_generation_config
 from gpt2np.generation.drafts import DraftSource
 from gpt2np.generation.options import GenerationOptions, Options
 from gpt2np.generation.request import (
@@ -142,9 +142,6 @@ class LanguageModel:
         if source.fallback_reason:
             warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
         config = read_generation_config(source.path)
-        if config.ignored:
-            ignored = f"{GENERATION_CONFIG_FILE} sets {', '.join(config.ignored)}"
-            warnings.warn(f"{source.name}: {ignored}, which gpt2np ignores", stacklevel=2)
         lm = cls(
             GPT2.from_folder(source.path, dtype, weights, exact),
             tokenizer

@@ -19,20 +19,6 @@ _SUPPORTED = (  # keys that set the default of the option of this name
     *("no_repeat_ngram_size", "max_new_tokens", "min_new_tokens", "max_time", *FILTERS),
 )
 
-# Unsupported key of transformers → values that have no effect there.
-_UNSUPPORTED: dict[str, tuple[object, ...]] = {
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "penalty_alpha": (0,),
-    "min_length": (0,),
-    "max_length": (20,),  # transformers' default, which older versions write
-    "begin_suppress_tokens": ([],),
-    "sequence_bias": ({}, []),
-    "forced_bos_token_id": (),
-    "forced_eos_token_id": (),
-    "guidance_scale": (1,),
-}
-
 
 @dataclass(frozen=True)
 class GenerationConfig:
@@ -40,11 +26,12 @@ class GenerationConfig:
 
     options: GenerationOptions = field(default_factory=GenerationOptions)
     eos_token_ids: frozenset[int] = frozenset()
-    ignored: tuple[str, ...] = ()  # keys of the file that gpt2np does not support
 
 
 def read_generation_config(folder: Path) -> GenerationConfig:
     """Read a folder's `generation_config.json`; without the file, return the defaults.
+
+    Keys that gpt2np does not know are ignored, as in `config.json`.
 
     Raises:
         CheckpointError: the file is damaged, or an option in it is out of range.
@@ -53,11 +40,6 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     if not os.path.lexists(path):  # a broken link is an error
         return GenerationConfig()
     content = read_json_object(path, CheckpointError, max_bytes=limits().max_config_bytes)
-    ignored = [
-        name
-        for name, harmless in _UNSUPPORTED.items()
-        if content.get(name) is not None and content[name] not in harmless
-    ]
     eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id"), str(path)))
     options = {name: content[name] for name in _SUPPORTED if content.get(name) is not None}
     if content.get("do_sample") is False:
@@ -65,8 +47,7 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     if banned := _bad_words_ids(content, str(path), eos_token_ids):
         options["bad_words_ids"] = banned
     if options.get("num_beams", 1) != 1:
-        if content.get("do_sample"):  # beam sampling
-            ignored.append("num_beams")
+        if content.get("do_sample"):  # beam sampling, which gpt2np does not have
             del options["num_beams"]
         else:
             options["temperature"] = 0.0
@@ -74,7 +55,7 @@ def read_generation_config(folder: Path) -> GenerationConfig:
         defaults = GenerationOptions(**options)
     except InvalidArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    return GenerationConfig(defaults, eos_token_ids, tuple(ignored))
+    return GenerationConfig(defaults, eos_token_ids)
 
 
 def _bad_words_ids(

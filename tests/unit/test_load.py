@@ -73,13 +73,6 @@ class TestDefaults:
             LanguageModel.load(copy_of_bundled)
 
 
-def test_what_the_generation_config_asks_for_in_vain_is_told(copy_of_bundled):
-    asked = {"guidance_scale": 1.5, "penalty_alpha": 0.6, "eta_cutoff": 0, "min_length": None}
-    (copy_of_bundled / "generation_config.json").write_text(json.dumps(asked))
-    with pytest.warns(UserWarning, match=r"sets penalty_alpha, guidance_scale, which gpt2np ign"):
-        LanguageModel.load(copy_of_bundled)
-
-
 def test_an_empty_prompt_where_the_end_of_text_has_no_row(copy_of_bundled):
     (copy_of_bundled / "special_tokens_map.json").write_text('{"eos_token": "<|im_end|>"}')
     lm = LanguageModel.load(copy_of_bundled)

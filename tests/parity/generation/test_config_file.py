@@ -1,4 +1,4 @@
-"""generation_config.json: keys that are used, keys that are ignored, and damaged files."""
+"""generation_config.json: keys that are used, and damaged files."""
 
 import json
 
@@ -29,26 +29,20 @@ def test_what_is_honored(tmp_path):
         "early_stopping": "never",
     }
     config = read(tmp_path, **content, do_sample=True)
-    assert config.ignored == ()
     assert {name: getattr(config.options, name) for name in content} == content
 
 
 def test_bans(tmp_path):
     """As in transformers, an end-of-text id is not a bad word."""
     config = read(tmp_path, bad_words_ids=[[5], [6, 7], [9]], suppress_tokens=[3], eos_token_id=9)
-    assert config.options.bad_words_ids == ((5,), (6, 7), (3,)) and config.ignored == ()
+    assert config.options.bad_words_ids == ((5,), (6, 7), (3,))
 
 
 def test_beams(tmp_path):
     greedy = read(tmp_path, num_beams=4)
     assert (greedy.options.num_beams, greedy.options.temperature) == (4, 0)
     sampled = read(tmp_path, num_beams=4, do_sample=True)
-    assert sampled.options.num_beams == 1 and sampled.ignored == ("num_beams",)
-
-
-def test_what_is_not_done_is_told(tmp_path):
-    content = {"min_length": 5, "penalty_alpha": 0.6, "guidance_scale": 1, "sequence_bias": []}
-    assert read(tmp_path, **content).ignored == ("penalty_alpha", "min_length")
+    assert sampled.options.num_beams == 1
 
 
 def test_what_is_about_one_call_is_not_the_files_to_say(tmp_path):
@@ -60,7 +54,7 @@ def test_what_is_about_one_call_is_not_the_files_to_say(tmp_path):
 def test_as_transformers_writes_it(tmp_path):
     GenerationConfig().save_pretrained(tmp_path)
     config = read_generation_config(tmp_path)
-    assert config.ignored == () and config.options.num_beams == 1
+    assert config.options.num_beams == 1
     GenerationConfig(num_beams=3, length_penalty=0.5, early_stopping=True).save_pretrained(tmp_path)
     options = read_generation_config(tmp_path).options
     assert (options.num_beams, options.length_penalty, options.early_stopping) == (3, 0.5, True)
