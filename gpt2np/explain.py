@@ -8,13 +8,7 @@ import numpy as np
 
 from gpt2np.display import frame
 from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument
-from gpt2np.interp.description import (
-    PARTS,
-    Json,
-    array_json,
-    describe_pass,
-    describe_token,
-)
+from gpt2np.interp.description import Json, array_json, describe_pass, describe_token
 from gpt2np.interp.trace import trace
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.tokenizer.display import escape_token
@@ -26,8 +20,7 @@ __all__ = ["Page", "explain"]
 MAX_TOKENS = 64
 """Maximum tokens per page: with more, patterns would be too small and files too large."""
 
-_SCORE_POINTS = ("attn.q", "attn.k", "attn.v", "attn.z")  # of the zoom into one score
-_MAX_SCORE_BYTES = 1 << 20
+_PARTS = ("lens", "neurons", "lines", "guesses")
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,10 +58,9 @@ def explain(lm: LanguageModel, prompt: Prompt) -> Page:
             f"the prompt has {len(ids):,} tokens, and a page holds at most {limit}; shorten it"
         )
     traced = trace(lm, ids)
-    described = describe_pass(lm, traced, include=(*PARTS, "guesses"), n_lines=len(ids), seed=0)
-    names = [f"blocks.{i}.{name}" for i in range(traced.config.n_layer) for name in _SCORE_POINTS]
-    if sum(traced[name].nbytes for name in names) <= _MAX_SCORE_BYTES:
-        described["points"] = {name: array_json(traced[name], np.float32) for name in names}
+    described = describe_pass(lm, traced, include=_PARTS, n_lines=len(ids))
+    names = [f"blocks.{i}.attn.{x}" for i in range(traced.config.n_layer) for x in "qk"]
+    described["points"] = {name: array_json(traced[name], np.float16) for name in names}
     described["details"] = {str(i): describe_token(lm, i) for i in sorted(set(ids))}
     return Page(machine_page(described, f"What happens to “{_short(lm, ids)}”"), described)
 

@@ -290,27 +290,18 @@ def _lines(lm: LanguageModel, traced: Trace, n_lines: int) -> Json:
 
 
 def _guesses(lm: LanguageModel, residuals: Sequence[Array], n: int) -> Json:
-    """Return the logit lens of every line: likely tokens, and the line's final answer.
+    """Return the likely tokens of the logit lens at every line.
 
     `residuals` are (R, C), one for each of the L + 1 places.
     """
-    answers = None
-    ids, likely, of_answer, ranks = [], [], [], []
-    for residual in reversed(residuals):  # the last one gives the answers
-        logits = logit_lens(lm, residual)  # (R, V)
-        answers = logits.argmax(-1)[:, None] if answers is None else answers
-        probabilities = softmax(logits)
-        of_line = np.take_along_axis(probabilities, answers, -1)
-        ids.append(top_k(logits, n))
+    ids, likely = [], []
+    for residual in residuals:
+        probabilities = softmax(logit_lens(lm, residual))  # (R, V)
+        ids.append(top_k(probabilities, n))
         likely.append(np.take_along_axis(probabilities, ids[-1], -1))
-        of_answer.append(of_line[:, 0])
-        ranks.append(1 + (probabilities > of_line).sum(-1))
     return {
-        "ids": array_json(np.stack(ids[::-1]), np.int32),
-        "probabilities": array_json(np.stack(likely[::-1]), np.float32),
-        "answers": array_json(ids[0][:, :1], np.int32),
-        "of_answer": array_json(np.stack(of_answer[::-1]), np.float32),
-        "ranks": array_json(np.stack(ranks[::-1]), np.int32),
+        "ids": array_json(np.stack(ids), np.int32),
+        "probabilities": array_json(np.stack(likely), np.float32),
     }
 
 
@@ -375,7 +366,7 @@ def _picture(lm: LanguageModel, traced: Trace) -> str | None:
     names = select_hook_points(DESCRIBED_POINTS, traced.config.n_layer)
     if not all(name in traced.arrays for name in names):
         return None
-    page = machine_page(describe_pass(lm, traced, seed=0), repr(traced).strip("<>"))
+    page = machine_page(describe_pass(lm, traced), repr(traced).strip("<>"))
     return frame(page, height=700)
 
 

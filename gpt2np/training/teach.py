@@ -2,7 +2,8 @@
 
 stdin begins with a number of bytes, on a line, and the model and the page (`request_bytes`). stdout
 gets a line of JSON for each step; if the line has `n_bytes`, the weights follow, as an .npz file of
-so many bytes. Each further line of stdin asks for a step; the end of stdin, for the last one.
+so many bytes. Each further line of stdin asks for a step; the end of stdin, for the weights as they
+are.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gpt2np.training.options import TrainerOptions
 from gpt2np.training.trainer import add_gradients
 
 N_STEPS = 60
-SNAPSHOT_STEPS = 20  # between two copies of the weights that the server gets
+SNAPSHOTS = (3, 8, 20, N_STEPS)  # steps after which the server gets a copy of the weights
 _LENGTH = 128  # tokens of a sequence
 _OPTIONS = TrainerOptions(max_steps=N_STEPS, warmup_steps=5, weight_decay=0.0)
 
@@ -76,20 +77,25 @@ def teach_stdin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the server, which ends this process
     if hasattr(os, "nice"):
         os.nice(10)  # the server's streams go first
-    stdin, is_stopped = sys.stdin.buffer, False
+    stdin = sys.stdin.buffer
     given = read_weights(stdin.read(int(stdin.readline())))
     config = json.loads(str(given.pop("config")))
     config["eos_token_ids"] = tuple(config["eos_token_ids"])
     ids = given.pop("ids")
     try:
         for step, loss in enumerate(teach(GPT2Config(**config), given, ids)):
-            is_due = step and step % SNAPSHOT_STEPS == 0
-            data = npz_bytes(given) if is_due or is_stopped else b""
-            line = json.dumps({"step": step, "loss": loss, "n_bytes": len(data)})
-            sys.stdout.buffer.write(line.encode() + b"\n" + data)
-            sys.stdout.buffer.flush()
-            if is_stopped or step == N_STEPS:
-                return
-            is_stopped = not stdin.readline()
+            _send(step, loss, given if step in SNAPSHOTS else {})
+            if step == N_STEPS:
+                return None
+            if not stdin.readline():
+                return None if step in SNAPSHOTS else _send(step, loss, given)
     except BrokenPipeError:
         os._exit(1)  # Python would try to write again
+
+
+def _send(step: int, loss: float, weights: Mapping[str, Array]) -> None:
+    """Write the line of a step to stdout, and the weights, if any."""
+    data = npz_bytes(weights) if weights else b""
+    line = json.dumps({"step": step, "loss": loss, "n_bytes": len(data)})
+    sys.stdout.buffer.write(line.encode() + b"\n" + data)
+    sys.stdout.buffer.flush()

@@ -15,7 +15,7 @@ import {
   showSettings,
   state,
 } from "./state.js";
-import { pin, setStatus, showError, startStory } from "./story.js";
+import { pin, showError, startStory, stop } from "./story.js";
 import { createTeach } from "./teach.js";
 import { $ } from "./view.js";
 
@@ -26,12 +26,10 @@ addEventListener("unhandledrejection", (event) => {
 onConnection((isLost) => {
   $("connection").hidden = !isLost;
 });
-startPrompt();
 startStory();
 startBranches();
 startParts();
 startShare();
-$("heads").append(machine.heads);
 $("tables").append(machine.tables);
 
 // ---- settings
@@ -45,10 +43,7 @@ function showAgain() {
 }
 
 for (const name of SETTINGS) {
-  $(name).addEventListener("change", () => {
-    const said = correctSetting($(name));
-    if (said) setStatus(said);
-  });
+  $(name).addEventListener("change", () => correctSetting($(name)));
   $(name).addEventListener("input", () => {
     showSettings();
     save();
@@ -67,16 +62,21 @@ for (const name of ["off", "teach", "more"]) {
     opener.setAttribute("aria-expanded", String(isOpen));
     if (!isOpen) return;
     $(name).scrollIntoView({ block: name === "off" ? "nearest" : "start" });
-    $(name).querySelector("textarea")?.focus();
+    $(name).querySelector('textarea, .cell[tabindex="0"]')?.focus({ preventScroll: true });
   });
   document.addEventListener("keydown", (event) => {
     const isInside = $(name).contains(document.activeElement) || document.activeElement === opener;
     if (event.key !== "Escape" || $(name).hidden || !isInside) return;
     event.preventDefault(); // a zoom stays open
+    if ($(name).dataset.phase === "learning") return; // the lesson stays in sight
     opener.click();
     opener.focus();
   });
 }
+document.addEventListener("keydown", (event) => {
+  const isFree = !event.defaultPrevented && !document.querySelector(".machine-picture.inside");
+  if (event.key === "Escape" && isFree) stop();
+});
 
 const lesson = createTeach($("teach"), {
   model: () => state.model.id,
@@ -89,7 +89,7 @@ const lesson = createTeach($("teach"), {
   },
 });
 $("write").after(lesson.notice);
-$("model").addEventListener("change", lesson.forget);
+startPrompt(lesson.forget);
 
 // ---- start
 

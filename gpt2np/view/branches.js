@@ -19,6 +19,7 @@ import { goTo, renderStory, setBusy, setStatus, showError } from "./story.js";
 import { pathTo } from "./tree.js";
 import { $, counted, element, visible } from "./view.js";
 
+const N_TEXTS = 5; // that are written at once
 const N_SHARED = 18; // characters of a shared part: its end
 const N_OWN = 48; // of a branch's own part: its beginning
 const WIDE = 11; // px of the whole river
@@ -186,8 +187,7 @@ export async function loadNumbers() {
 /** Write several texts from the chosen token on, with as many seeds. */
 async function writeBranches() {
   const { seed, max_tokens, temperature } = readSettings();
-  const n = Math.min(12, Math.max(2, Math.round(Number($("river-count").value)) || 2));
-  $("river-count").value = String(n);
+  const n = N_TEXTS;
   if (!temperature)
     return setStatus("At temperature 0 all texts would be the same. Raise it under More.");
   if (state.running) return;
@@ -221,8 +221,5 @@ async function writeBranches() {
 export function startBranches() {
   $("branch-list").before(picture);
   new ResizeObserver(lay).observe($("branch-list"));
-  $("river-form").addEventListener("submit", (event) => {
-    event.preventDefault();
-    writeBranches();
-  });
+  $("river-run").addEventListener("click", writeBranches);
 }

@@ -1,11 +1,12 @@
 // The draw: a ruler from 0 to 1, on which each token has a share, and the random number that falls
 // on it.
 
-import { clamp, ease, element, percent, withSpaces } from "./view.js";
+import { nextChipOf } from "./numbers.js";
+import { clamp, dataElement, ease, element, percent, shareElement, withSpaces } from "./view.js";
 
 // of the phase: until then temperature and filters stretch and cut the ruler
 const STRETCHED = 0.45;
-export const FALLEN = 0.9; // of the phase: until then the number falls
+const FALLEN = 0.9; // of the phase: until then the number falls
 const FALL = 12; // px
 
 /**
@@ -15,6 +16,23 @@ const FALL = 12; // px
 function shareAt({ start, from, logprob, sampled }, f) {
   const p = Math.exp(logprob);
   return { left: start + (from - start) * f, width: p + (sampled - p) * f };
+}
+
+/** What the draw has done, in a sentence. */
+function says(pass, { token, drawn, was }) {
+  if (token === null) return ["A random number picks one of these."];
+  const own = pass.next.find(({ id }) => id === token);
+  const chip = nextChipOf(pass, token);
+  if (own?.sampled === 1) return [chip, " has the whole ruler: nothing is left to chance."];
+  if (drawn === null)
+    return [
+      chip,
+      " came next",
+      ...(own ? [": ", shareElement(was ? Math.exp(own.logprob) : own.sampled)] : []),
+      ".",
+    ];
+  const number = dataElement(drawn, drawn.toFixed(3));
+  return ["Chance picks ", number, ": that is ", chip, ". It is written."];
 }
 
 export function createDraw() {
@@ -56,6 +74,7 @@ export function createDraw() {
     const g = f === null ? 0 : ease(f / STRETCHED);
     // the moment moves them, not a transition
     segments.classList.toggle("moves", f !== null && f < 1);
+    root.parentElement.classList.toggle("fallen", f >= FALLEN);
     if (g !== stretched) {
       for (const row of rows) {
         const { left, width } = shareAt(row, g);
@@ -72,5 +91,5 @@ export function createDraw() {
     marker.style.transform = `translateY(${((fallen - 1) * FALL).toFixed(1)}px)`;
   }
 
-  return { root, show, render };
+  return { root, show, render, says };
 }

@@ -17,8 +17,8 @@ const source = {
     ),
 };
 const machine = createMachine(find("#machine"), { source });
-machine.show(described, { token: described.draw?.id ?? null, isAlone: true });
+machine.show(described);
 const text = machine.pass.texts.map((each) => (each === "·" ? "" : visible(each))).join("");
 if (!document.title.includes(text)) find("#machine").before(element("p", { dir: "auto" }, text));
-find("#machine").append(machine.heads, machine.tables);
+find("#machine").append(machine.tables);
 document.documentElement.dataset.ready = "true";

@@ -1,15 +1,14 @@
 // The Machine: a pass as a picture that moves. Its data is a description of a pass.
 
-import { FALLEN, createDraw } from "./draw.js";
 import { chipOf, lineChipOf, nextChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
-import { modelAt, modelTables, setLetters } from "./scenes.js";
-import { drawStage, headColor, layOut, paintStrips, phasesOf, secondsOf } from "./stage.js";
+import { modelAt, setLetters } from "./scenes.js";
+import { drawStage, layOut, paintStrips, phasesOf, secondsOf } from "./stage.js";
 import { button, clamp, dataElement, element, percent, rovingFocus, withSpaces } from "./view.js";
 import { phaseName, sentence, stopsOf } from "./words.js";
 import { createZoom } from "./zoom.js";
 
-const [MOST_BARS, BAR_HEIGHT] = [9, 25 / 16]; // a bar's height in rem
+const MOST_BARS = 9;
 const LEAST_BAR = 0.2; // of a bar of full length: unlikely tokens get short bars
 // What the picture's signs mean, and the moment from which each is in the picture.
 const KEY = /** @type {[number, string, string, string][]} */ ([
@@ -24,9 +23,10 @@ const KEY = /** @type {[number, string, string, string][]} */ ([
  * Build the Machine in `root`. `onPick(id)` is called for a token of the answer that is pressed,
  * `onSwitch(part)` for a part ("layer,head", "layer,mlp", "layer,nNEURON") that is switched off or
  * on, `onRun()` when the buttons that had the focus go. `source` has the numbers beyond the
- * description.
+ * description; `draw` (draw.js) shows how the token is drawn.
  */
-export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @type {any} */ ({})) {
+export function createMachine(root, options = /** @type {any} */ ({})) {
+  const { onPick, onSwitch, onRun, source, draw } = options;
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let pass = null;
   let shown = /** @type {any} */ ({}); // the token that came, and how
@@ -42,7 +42,7 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
   let colors = null;
   let bottom = Infinity; // the line after the last one in sight
   let chosen = 0; // the line that was pressed; the pointer only looks at others
-  const view = { line: 0, head: null, named: null, bars: [], off: new Set() };
+  const view = { line: 0, head: null, named: null, pointed: null, bars: [], off: new Set() };
 
   const labels = element("div", {
     class: "machine-lines",
@@ -51,12 +51,12 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
   });
   const canvas = element("canvas", { class: "machine-canvas", role: "img" });
   const answerTitle = element("p", { class: "machine-says" });
-  const draw = createDraw();
   const bars = element("ol", { class: "machine-bars" });
   const key = element("ul", { class: "machine-key" });
   for (const [, sign, color, means] of KEY)
     key.append(element("li", {}, element("b", { class: color }, sign), ` ${means}`));
-  const answer = element("div", { class: "machine-answer" }, answerTitle, draw.root, bars, key);
+  const answer = element("div", { class: "machine-answer" }, answerTitle, bars, key);
+  if (draw) answerTitle.after(draw.root);
   const blocks = element("div", { class: "machine-blocks", role: "group", "aria-label": "Blocks" });
   const caption = element("p", { class: "machine-caption", role: "status" });
   const dots = element("span", { class: "dots", "aria-hidden": "true" });
@@ -68,7 +68,6 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     "aria-label": "Moment of the pass",
   });
   const crumbs = element("nav", { class: "machine-crumbs", "aria-label": "Place in the model" });
-  const heads = element("div", { class: "machine-heads", role: "group", "aria-label": "Heads" });
   const picture = element(
     "div",
     { class: "machine-picture" },
@@ -92,8 +91,7 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     model: {
       items: [],
       paint: (context) => drawStage(context, pass, strips, place, colors, moment, view),
-      at: (x, y) => place && modelAt(pass, place, view, x, y, { moment, canSwitch: onSwitch }),
-      tables: () => modelTables(pass, { line: chosen, token: shown.token }),
+      at: (x, y) => place && modelAt(pass, place, view, x, y, { moment, canSwitch: canSwitch() }),
     },
     context: () => ({
       ...{ pass, colors, line: view.line, off: view.off, width: place.width, height: place.height },
@@ -103,13 +101,18 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
           : { y: 0, h: place.height },
     }),
     lookAt: hover,
+    pointAt(arc) {
+      if (arc?.part === view.pointed?.part && arc?.key === view.pointed?.key) return;
+      view.pointed = arc;
+      render();
+    },
     mayEnter: () => stops || !isWriting,
     setLine: (line) => choose(line),
     press: (part) => onSwitch?.(part),
     actions(level) {
-      if (!onSwitch || level?.layer === undefined) return [];
+      if (!canSwitch() || level?.layer === undefined) return [];
       const part = `${level.layer},${level.head ?? "mlp"}`;
-      const name = level.head === undefined ? "the MLP" : `head ${level.head}`;
+      const name = level.head === undefined ? "all neurons" : `head ${level.head}`;
       const to = view.off.has(part) ? "on" : "off";
       return [button(`Switch ${name} ${to}`, () => onSwitch(part), { class: "switch" })];
     },
@@ -138,6 +141,8 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     render();
   }
 
+  /** The guide and a text that is being written are not disturbed by a press in the picture. */
+  const canSwitch = () => Boolean(onSwitch) && !stops && !isWriting;
   const isAtEnd = () => moment >= phases.length;
 
   /** Play the pass again. */
@@ -254,7 +259,7 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     const phase = phases[at];
     const isNamed = phase.kind === "attention" && !(stops && phase.layer) && !isAtEnd();
     const look = isNamed && pass.strongestLook(phase.layer, view.line);
-    view.named = look && { layer: phase.layer, ...look };
+    view.named = view.pointed ?? (look && { ...look, part: `${phase.layer},${look.head}` });
     if (!zoom.isInside) drawNow();
     range.value = String(moment);
     const now = `${at} ${chosen} ${moment > 0} ${checkpoint()}`;
@@ -273,15 +278,15 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     const grown = phase.kind === "answer" ? clamp(moment - at).toFixed(3) : "1";
     bars.style.setProperty("--grow", grown);
     const drawn = phase.kind === "draw" ? clamp(moment - at) : null;
-    draw.render(drawn);
-    answer.classList.toggle("fallen", drawn >= FALLEN);
+    draw?.render(drawn);
     root.dataset.moment = moment.toFixed(3);
   }
 
   function words(phase) {
     if (shown.says && !moment && (shown.isOpen || stops)) return shown.says;
     if (isWriting && !stops) return ["The same again for each new token, faster and faster."];
-    return sentence(pass, phase, chosen, shown, stops);
+    if (phase.kind === "draw" && chosen === pass.count - 1) return draw.says(pass, shown);
+    return sentence(pass, phase, chosen, stops);
   }
 
   /** The number of blocks that the line has passed, or null before the first. */
@@ -324,7 +329,7 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     const rows = answerRows(kind);
     answer.classList.toggle("due", Boolean(rows));
     answer.classList.toggle("drawn", kind === "draw" && rows !== null);
-    draw.show(pass, shown.token, shown.drawn);
+    draw?.show(pass, shown.token, shown.drawn);
     const isNext = chosen === pass.count - 1;
     answerTitle.replaceChildren(...(rows ? titleOf(kind) : []));
     const isFinal = Boolean(rows) && (kind === "draw" || kind === "answer") && isNext;
@@ -391,19 +396,9 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
         { "data-layer": layer, "aria-label": `Block ${layer}` },
       );
     blocks.replaceChildren(...Array.from({ length: pass.n_layer }, (_, layer) => made(layer)));
-    const headButton = (head, name) => {
-      const made = button(name, () => isolate(head), {
-        ...{ "data-head": head ?? "all", "aria-pressed": String(view.head === head) },
-        "aria-label": head === null ? "All heads" : `Head ${head}`,
-      });
-      if (head !== null) made.style.borderBottomColor = headColor(head, readColors().isDark);
-      return made;
-    };
-    const all = Array.from({ length: pass.n_head }, (_, head) => headButton(head, String(head)));
-    heads.replaceChildren(headButton(null, "all heads"), ...all);
     canvas.setAttribute(
       "aria-label",
-      `${pass.count} tokens as rows through ${pass.n_layer} blocks; the tables have the numbers`,
+      `${pass.count} tokens as rows through ${pass.n_layer} blocks, which have tables inside`,
     );
     range.max = String(phases.length);
     repaint();
@@ -485,13 +480,6 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     if (pass) lookAt(chosen);
   });
 
-  function isolate(head) {
-    view.head = head;
-    for (const each of heads.children)
-      each.setAttribute("aria-pressed", String(each.dataset.head === String(head ?? "all")));
-    render();
-  }
-
   function readColors() {
     const style = getComputedStyle(root);
     const of = (name) => style.getPropertyValue(name).trim();
@@ -516,7 +504,7 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
     const size = parseFloat(getComputedStyle(labels).fontSize);
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     setLetters(rem / 16);
-    const bar = BAR_HEIGHT * rem;
+    const bar = parseFloat(getComputedStyle(bars).lineHeight);
     const room = bars.clientHeight || MOST_BARS * bar;
     const count = Math.max(3, Math.min(MOST_BARS, Math.floor(room / bar)));
     place = { ...layOut(pass, width, height, bottom, (24 / 17) * size), bars: count };
@@ -558,8 +546,9 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
       const drawn = described.draw?.id === token ? described.draw.number : null;
       shown = { picks: true, ...options, token, isOpen, drawn };
       shown.was = was && new Map(was.map(({ id, logprob }) => [id, Math.exp(logprob)]));
-      phases = phasesOf(pass);
+      phases = phasesOf(pass, Boolean(draw));
       view.off = new Set(off);
+      view.pointed = null;
       view.line = chosen = pass.count - 1;
       bottom = Infinity;
       if (isOpen || plays || zoom.isToken) zoom.leave();
@@ -595,7 +584,11 @@ export function createMachine(root, { onPick, onSwitch, onRun, source } = /** @t
       isWriting = is;
       setMode();
     },
-    heads,
+    /** Show the arcs of one head only; null: of all. */
+    isolate(head) {
+      view.head = head;
+      render();
+    },
     tables: zoom.sheet,
     get pass() {
       return pass;

@@ -1,6 +1,8 @@
 // Parts of the model that are switched off, and what each does to the token that is looked at.
 
 import { postJson } from "./api.js";
+import { machine } from "./picture.js";
+import { headColor } from "./stage.js";
 import { changes, chip, partName, requestNext, state } from "./state.js";
 import { setStatus, showError, writeAgain } from "./story.js";
 import { $, button, element, formatNumber, percent, rovingFocus } from "./view.js";
@@ -58,7 +60,7 @@ function build() {
       ...parts.map((part) => element("td", {}, cell(layer, part))),
     ),
   );
-  const titles = parts.map((part) => (part === "mlp" ? "MLP" : `head ${part}`));
+  const titles = parts.map((part) => (part === "mlp" ? "neurons" : `head ${part}`));
   const head = titles.map((title) => element("th", { scope: "col" }, title));
   $("parts").replaceChildren(
     element("thead", {}, element("tr", {}, element("td"), ...head)),
@@ -66,6 +68,20 @@ function build() {
   );
   Object.assign($("parts").dataset, { model: id, columns: n_head + 1 });
   focus.reset();
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const show = (event, head) => {
+    machine.isolate(head);
+    for (const each of $("heads").children)
+      each.setAttribute("aria-pressed", String(each === event.target));
+  };
+  const heads = [null, ...Array(n_head).keys()].map((head) => {
+    const name = head === null ? "all heads" : `head ${head}`;
+    const pressed = { "aria-pressed": String(head === null) };
+    const made = button(name, (event) => show(event, head), pressed);
+    if (head !== null) made.style.borderBottomColor = headColor(head, isDark);
+    return made;
+  });
+  $("heads").replaceChildren(...heads);
 }
 
 const focus = rovingFocus($("parts"), ".cell");
@@ -104,7 +120,7 @@ async function showEffects() {
     $("effects-says").replaceChildren(
       "Without each part, the probability of ",
       chip(token, context),
-      ` (${percent(before)}) changes by so many percentage points.`,
+      ` is not ${percent(before)}, but so many percentage points more or less.`,
     );
   } finally {
     $("all-off").disabled = Boolean(state.running);

@@ -162,22 +162,6 @@ export function readPass(described) {
           }
         : null;
     },
-    /**
-     * The final guess of a line (an id), or null if the description lacks the lens of all lines.
-     */
-    answer: (line) => (guesses ? guesses.answers.data[line] : null),
-    /**
-     * The probability and the rank, after `k` blocks, of a line's answer or, for the last line, of
-     * one of the followed tokens; otherwise null.
-     */
-    followed(k, line, id) {
-      if (guesses?.answers.data[line] === id)
-        return { p: row(guesses.of_answer, k)[line], rank: row(guesses.ranks, k)[line] };
-      const i = line === count - 1 ? described.tokens.indexOf(id) : -1;
-      return i < 0 ? null : { p: described.lens[k].followed[i], rank: described.lens[k].ranks[i] };
-    },
-    /** A hook point as it is, or null if the description lacks it. */
-    point: (name) => (described.points?.[name] ? arrayOf(described.points[name]) : null),
     neurons: (layer, line) => {
       const activations = row(arrays.activations, layer, line);
       return [...row(arrays.neurons, layer, line)].map((neuron, i) => ({
@@ -185,12 +169,10 @@ export function readPass(described) {
         activation: activations[i],
       }));
     },
-    /**
-     * The neurons that write most, with what they write and which tokens they raise; null if the
-     * description has none for the line.
-     */
-    written(layer, line) {
-      return line === count - 1 ? (described.neurons?.[layer] ?? null) : null;
+    /** The neurons that write most; for the last line, with the tokens that they raise. */
+    strongestNeurons(layer, line) {
+      const written = line === count - 1 && described.neurons?.[layer];
+      return written || this.neurons(layer, line);
     },
     largestActivation: arrays.activations.data.reduce(
       (most, value) => Math.max(most, Math.abs(value)),

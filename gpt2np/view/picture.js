@@ -1,6 +1,7 @@
 // The Machine of the playground: what a press in the picture does.
 
 import { serverSource } from "./api.js";
+import { createDraw } from "./draw.js";
 import { createMachine } from "./machine.js";
 import { toggle } from "./parts.js";
 import { usePrompt } from "./prompt.js";
@@ -19,5 +20,6 @@ export const machine = createMachine($("machine"), {
   onPick: pick,
   onSwitch: (part) => toggle(part),
   onRun: () => $("generate").focus({ preventScroll: true }),
+  draw: createDraw(),
   source: serverSource({ model: () => state.model.id, changes: () => changes() }),
 });

@@ -33,7 +33,9 @@ export async function showPrompt() {
       const n = counted(ids.length, "token");
       return setStatus(`${n}: the model’s context holds ${limit}. Shorten the text.`, true);
     }
-    if ($("prompt").value.endsWith(" "))
+    if (!$("prompt").value)
+      setStatus("Nothing is typed, so the model begins with <|endoftext|>, which parts its texts.");
+    else if ($("prompt").value.endsWith(" "))
       setStatus(
         "The text ends in a space. GPT-2’s words begin with theirs, so leave this one out.",
       );
@@ -100,7 +102,8 @@ export async function showModels(names, wanted) {
   await useModel(wanted ?? names[0]);
 }
 
-export function startPrompt() {
+/** `onModel()` is called when another model has been chosen and is shown. */
+export function startPrompt(onModel) {
   $("prompt").addEventListener("input", () => {
     if (state.tree && isTreeOfPrompt()) {
       setBusy(null);
@@ -132,5 +135,6 @@ export function startPrompt() {
     await stop();
     await useModel($("model").value);
     await setPrompt($("prompt").value);
+    onModel(); // no request names the old model any more
   });
 }

@@ -3,9 +3,8 @@
 
 import { once } from "./api.js";
 import { allIds, changes, state, textsOf } from "./state.js";
-import { $, chipElement, dataElement, formatNumber } from "./view.js";
+import { $, chipElement } from "./view.js";
 
-const N_SAID = 3;
 const MOST = 256; // tokens of a text that the server does this for
 let asked = new AbortController();
 
@@ -38,19 +37,12 @@ export async function glow(index) {
 
 function show(values, ids) {
   const most = Math.max(...values.map(Math.abs), 1e-9);
-  const texts = textsOf(ids);
   $("story").classList.add("glowing");
   values.forEach((value, i) => {
     const piece = $("story").children[i];
     piece?.style.setProperty("--glow", Math.abs(value / most).toFixed(4));
     piece?.classList.toggle("against", value < 0);
   });
-  const indices = values.map((_, i) => i);
-  const ranked = indices.sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
-  const said = ranked.slice(0, N_SAID).flatMap((i) => {
-    const share = `${values[i] > 0 ? "+" : ""}${formatNumber(values[i])}`;
-    return [" ", chipElement(texts[i], ids[i]), " ", dataElement(values[i], share)];
-  });
-  const own = chipElement(texts.at(-1), ids.at(-1));
-  $("glow-says").replaceChildren("Lines made ", own, " likelier, dots less:", ...said);
+  const own = chipElement(textsOf(ids).at(-1), ids.at(-1));
+  $("glow-says").replaceChildren("Blue lines made ", own, " likelier, orange dots less likely.");
 }

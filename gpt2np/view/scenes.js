@@ -1,17 +1,9 @@
 // What the picture shows when one goes into it: a block, a head, a score, a token.
-// A scene is { says, items, paint, at, tables }; `items` are texts and buttons in CSS pixels, and
-// `at(x, y)` tells what is under the pointer.
+// A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x, y)`
+// tells what is under the pointer, and `table` is a caption and vectors [name, numbers].
 
-import {
-  attentionTable,
-  lensTable,
-  mergesTable,
-  nearestTable,
-  neuronsTable,
-  vectorTable,
-} from "./numbers.js";
 import { arrayOf, row, strongest } from "./pass.js";
-import { CELLS, colorOf, partAt } from "./stage.js";
+import { colorOf, partAt } from "./stage.js";
 import {
   dataElement,
   decodeToken,
@@ -67,25 +59,6 @@ const paintVector = (context, vector, box, limit, colors) => {
   paintCells(context, cells, cells.length, box, limit, colors);
 };
 
-/** Bars up and down from the middle of a box. */
-function paintBars(context, values, box, limit, colors) {
-  const cells = strongest(values, Math.max(1, Math.floor(box.w)));
-  const middle = box.y + box.h / 2;
-  const width = box.w / cells.length;
-  cells.forEach((value, i) => {
-    const height = (value / limit) * (box.h / 2);
-    context.fillStyle = value < 0 ? colors.orange : colors.blue;
-    context.fillRect(
-      box.x + i * width,
-      middle - Math.max(0, height),
-      Math.max(0.7, width * 0.8),
-      Math.max(0.5, Math.abs(height)),
-    );
-  });
-  context.fillStyle = colors.soft;
-  context.fillRect(box.x, middle, box.w, 1);
-}
-
 const inside = ({ x, y, w, h }, px, py) => px >= x && px < x + w && py >= y && py < y + h;
 const cellAt = (box, px, count) =>
   Math.max(0, Math.min(count - 1, Math.floor(((px - box.x) / box.w) * count)));
@@ -104,20 +77,21 @@ const shareIn = (width, p) =>
 export function modelAt(pass, place, view, x, y, { moment, canSwitch }) {
   const line = place.lineAt(y);
   const layer = Math.floor((x - place.start) / place.block);
-  if (layer < 0 && line !== null) {
-    const to = { kind: "token", id: pass.lineIds[line] };
-    return { line, to, says: tipAt(pass, place, layer, line, x) };
+  if (layer >= pass.n_layer) return { line };
+  if (layer < 0) {
+    if (line === null) return null;
+    const id = pass.lineIds[line];
+    const says = `embedding of ${chipText(pass, line)}, token ${id} at position ${pass.first + line}`;
+    return { line, to: { kind: "token", id }, says: [says] };
   }
-  const isDrawn = layer >= 0 && layer < pass.n_layer && moment > 1 + 2 * layer;
-  const found = isDrawn && partAt(pass, place, view, layer, x, y);
-  if (found)
-    return { ...(canSwitch && { part: found.part }), says: sayPart(pass, view, found, canSwitch) };
-  const to = layer >= 0 && layer < pass.n_layer ? { to: { kind: "block", layer } } : {};
-  return { line, ...to, says: line === null ? null : tipAt(pass, place, layer, line, x) };
+  const found = moment > 1 + 2 * layer && partAt(pass, place, view, layer, x, y);
+  if (!found) return { line, to: { kind: "block", layer }, says: [`Go into block ${layer}.`] };
+  const arc = found.neuron === undefined ? found : null;
+  const says = sayPart(pass, view, found, canSwitch);
+  return { ...(canSwitch && { part: found.part }), arc, says };
 }
 
-function sayPart(pass, view, found, canSwitch) {
-  const { part, neuron, activation, key, weight } = found;
+function sayPart(pass, view, { part, neuron, activation, key, weight }, canSwitch) {
   const [layer, name] = part.split(",");
   const isOff = view.off.has(part);
   const does = canSwitch ? ` Press: switch it ${isOff ? "on" : "off"}.` : "";
@@ -130,52 +104,27 @@ function sayPart(pass, view, found, canSwitch) {
   return [head, `${chipText(pass, view.line)} → ${to} `, shareElement(weight), ".", does];
 }
 
-/** The tables of the picture of the whole model. */
-export const modelTables = (pass, choice) => [lensTable(pass, choice)];
-
-function tipAt(pass, place, layer, line, x) {
-  const own = chipText(pass, line);
-  const k = Math.min(
-    pass.n_layer,
-    Math.max(0, Math.round((x - place.start + place.strip / 2) / place.block)),
-  ); // of the nearest strip
-  if (layer < 0 || (k && Math.abs(x - place.stop(k)) <= place.strip / 2)) {
-    const name = k
-      ? `line of ${own} after block ${k - 1}`
-      : `embedding of ${own}, token ${pass.lineIds[line]} at position ${pass.first + line}`;
-    return readVector(
-      pass.resid(k, line),
-      { x: place.stop(k) - place.strip / 2, w: place.strip },
-      x,
-      `${name}, number`,
-      CELLS,
-    ).says;
-  }
-  return layer < pass.n_layer ? [`Go into block ${layer}.`] : null;
-}
-
-/** A block: the pattern of each head, the sums on the token's line, all neurons. */
-export function blockScene({ layer }, { pass, line, colors, width, height, data, off }) {
+/** A block: the pattern of each head, the sums on the token's line, the strongest neurons. */
+export function blockScene({ layer }, { pass, line, colors, width, height, off }) {
   const heads = pass.n_head;
-  const exact = (name, rounded) => (data[name] ? row(data[name], line) : rounded);
   const parts = [
-    ["before", exact("before", pass.resid(layer, line))],
-    ["attention", exact("attention", pass.attention(layer, line))],
-    ["between", exact("middle", pass.middle(layer, line))],
-    ["MLP", exact("mlp", pass.mlp(layer, line))],
-    ["after", exact("after", pass.resid(layer + 1, line))],
+    ["before", pass.resid(layer, line)],
+    ["attention", pass.attention(layer, line)],
+    ["between", pass.middle(layer, line)],
+    ["neurons", pass.mlp(layer, line)],
+    ["after", pass.resid(layer + 1, line)],
   ];
   const signs = ["", "+", "=", "+", "="];
   const gap = 6;
-  const top = { y: LABEL + 5, h: height * 0.34 - LABEL };
+  const top = LABEL + 5;
   const size = (width + gap) / heads - gap;
   const boxes = Array.from({ length: heads }, (_, head) => ({
     x: head * (size + gap),
-    y: top.y,
+    y: top,
     w: size,
-    h: top.h,
+    h: height * 0.36 - LABEL,
   }));
-  const start = top.y + top.h + 10;
+  const start = top + boxes[0].h + 10;
   const pitch = Math.max(LABEL, (height * 0.3) / parts.length);
   const left = Math.min(100, width * 0.28);
   const strips = parts.map((_, i) => ({
@@ -184,13 +133,9 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
     w: width - left,
     h: pitch - 4,
   }));
-  const under = start + parts.length * pitch + 8 + LABEL;
-  const act = data.act ? row(data.act, line) : null;
-  const grid = { x: 0, y: under, w: width, h: Math.max(12, height - under - 2) };
-  const columns = act
-    ? Math.ceil(act.length / Math.max(1, Math.round(Math.sqrt((act.length * grid.h) / grid.w))))
-    : 1;
-  const rows = act ? Math.ceil(act.length / columns) : 1;
+  const under = start + parts.length * pitch + 6;
+  const neurons = pass.strongestNeurons(layer, line);
+  const shown = neurons.slice(0, Math.max(0, Math.floor((height - under) / (LABEL + 3)) - 1));
   const looks = (head) =>
     pass
       .weights(layer, head, line)
@@ -199,8 +144,11 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
     const { key, weight } = looks(head);
     return `head ${head}: looks most at ${chipText(pass, key)}, ${percent(weight)}`;
   };
+  const sayNeuron = ({ neuron, activation, raises = [] }) =>
+    `neuron ${neuron}: ${shownNumber(activation)}` +
+    (raises.length ? `, raises ${raises.map((id) => withSpaces(pass.text(id))).join("  ")}` : "");
   return {
-    says: [`Heads look back. Attention and MLP add to ${chipText(pass, line)}. Open a head.`],
+    says: [`Heads look back. Heads and neurons add to ${chipText(pass, line)}. Open a head.`],
     items: [
       ...boxes.map((box, head) => label(size > 50 ? `head ${head}` : String(head), box.x, 0, size)),
       ...boxes.map((box, head) => ({
@@ -213,12 +161,10 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
         const y = strips[i].y + (strips[i].h - LABEL) / 2;
         return [label(signs[i], 0, y, SIGN), label(name, SIGN, y, left - SIGN)];
       }),
-      label(
-        `MLP: ${pass.n_inner.toLocaleString("en")} neurons${act ? `, ${rangeOf(act)}` : ""}`,
-        0,
-        under - LABEL - 2,
-        width,
-      ),
+      ...[
+        `the strongest of ${pass.n_inner.toLocaleString("en")} neurons`,
+        ...shown.map(sayNeuron),
+      ].map((text, i) => label(text, 0, under + i * (LABEL + 3), width)),
     ],
     paint(context) {
       boxes.forEach((box, head) =>
@@ -226,36 +172,21 @@ export function blockScene({ layer }, { pass, line, colors, width, height, data,
       );
       const limit = largest(...parts.map(([, vector]) => vector));
       parts.forEach(([, vector], i) => paintVector(context, vector, strips[i], limit, colors));
-      if (act) paintCells(context, act, columns, grid, largest(act), colors);
     },
     at(x, y) {
       const head = boxes.findIndex((box) => inside(box, x, y));
-      if (head >= 0)
-        return {
-          to: { kind: "head", layer, head },
-          says: [sayLook(head)],
-        };
+      if (head >= 0) return { to: { kind: "head", layer, head }, says: [sayLook(head)] };
       const strip = strips.findIndex((box) => inside(box, x, y));
-      if (strip >= 0)
-        return readVector(parts[strip][1], strips[strip], x, `${parts[strip][0]}, number`);
-      if (!act || !inside(grid, x, y)) return null;
-      const neuron =
-        Math.floor(((y - grid.y) / grid.h) * rows) * columns + cellAt(grid, x, columns);
-      return neuron < act.length
-        ? { says: [`neuron ${neuron}: `, numberElement(act[neuron])] }
-        : null;
+      if (strip < 0) return null;
+      return readVector(parts[strip][1], strips[strip], x, `${parts[strip][0]}, number`);
     },
-    tables: () => [
-      vectorTable(`Block ${layer}: the row of ${chipText(pass, line)}`, parts, "channel"),
-      attentionTable(pass, layer, line),
-      neuronsTable(pass, layer, line),
-    ],
+    table: [`Block ${layer}: the row of ${chipText(pass, line)}`, parts],
   };
 }
 
 /** The number of a vector's cell under the pointer: the one that is painted. */
-function readVector(vector, box, x, name, count = Math.floor(box.w)) {
-  const cells = strongest(vector, Math.max(1, count));
+function readVector(vector, box, x, name) {
+  const cells = strongest(vector, Math.max(1, Math.floor(box.w)));
   const cell = cellAt(box, x, cells.length);
   const i = vector.indexOf(cells[cell], Math.floor((cell * vector.length) / cells.length));
   return { says: [`${name} ${i}: `, numberElement(vector[i])] };
@@ -343,141 +274,84 @@ export function headScene(
         `${names[i]} of ${chipText(pass, query)}, number`,
       );
     },
-    tables: () => [
-      vectorTable(
-        `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`,
-        names.map((name) => [titles[name], row(data[name], head, line)]),
-      ),
+    table: [
+      `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`,
+      names.map((name) => [titles[name], row(data[name], head, line)]),
     ],
   };
 }
 
-/** Two vectors, multiplied number by number; `paintMore` paints below the products. */
-function productScene({ a, b, nameA, nameB, extra, says }, { colors, width, height }, paintMore) {
-  const products = Float32Array.from(a, (value, i) => value * b[i]);
-  const part = (height * 0.62 - 3 * (LABEL + 6)) / 4;
-  const y1 = LABEL + 4;
-  const y2 = y1 + part + LABEL + 8;
-  const y3 = y2 + part + LABEL + 8;
-  const boxes = [
-    { x: 0, y: y1, w: width, h: part },
-    { x: 0, y: y2, w: width, h: part },
-    { x: 0, y: y3, w: width, h: 2 * part },
-  ];
-  return {
-    says,
-    items: [
-      label(`${nameA}, ${rangeOf(a)}`, 0, 0, width),
-      label(`${nameB}, ${rangeOf(b)}`, 0, y2 - LABEL - 2, width),
-      label("each pair multiplied", 0, y3 - LABEL - 2, width),
-      ...extra,
-    ],
-    paint(context) {
-      paintVector(context, a, boxes[0], largest(a), colors);
-      paintVector(context, b, boxes[1], largest(b), colors);
-      paintBars(context, products, boxes[2], largest(products), colors);
-      paintMore(context);
-    },
-    at(x, y) {
-      if (y < y1 || y > y3 + 2 * part) return null;
-      const i = cellAt(boxes[0], x, a.length);
-      return {
-        says: [
-          `number ${i}: `,
-          numberElement(a[i]),
-          " × ",
-          numberElement(b[i]),
-          " = ",
-          numberElement(products[i]),
-        ],
-      };
-    },
-    tables: () => [
-      vectorTable(`${nameA}; ${nameB}`, [
-        ["first", a],
-        ["second", b],
-        ["product", products],
-      ]),
-    ],
-  };
-}
-
-const sumOf = (a, b) => a.reduce((all, value, i) => all + value * b[i], 0);
+const sumOf = (values) => values.reduce((all, value) => all + value, 0);
 
 /** A score: query times key, the scale, and the softmax with the scores of the other tokens. */
-export function scoreScene({ layer, head, key: wanted }, context) {
-  const { pass, line, width, height, colors, data } = context;
+export function scoreScene(
+  { layer, head, key: wanted },
+  { pass, line, width, height, colors, data },
+) {
   const factor = pass.described.scales[layer];
   const key = Math.min(wanted, line);
   const q = row(data.q, head, line);
-  const scores = Array.from(
-    { length: line + 1 },
-    (_, other) => sumOf(q, row(data.k, head, other)) * factor,
-  );
+  const productsOf = (other) => row(data.k, head, other).map((value, i) => value * q[i]);
+  const scores = Array.from({ length: line + 1 }, (_, other) => sumOf(productsOf(other)) * factor);
   const weights = pass.weights(layer, head, line);
-  const y = height * 0.7;
-  const box = (i) => ({
-    x: (i * width) / scores.length,
-    y,
-    w: width / scores.length,
-    h: height - y,
-  });
-  const sum = sumOf(q, row(data.k, head, key));
-  const terms = [
-    numberElement(sum),
-    " × ",
-    numberElement(factor),
-    " = ",
-    numberElement(scores[key]),
+  const parts = [
+    [`query of ${chipText(pass, line)}`, q],
+    [`key of ${chipText(pass, key)}`, row(data.k, head, key)],
+    ["each pair multiplied", productsOf(key)],
   ];
-  return productScene(
-    {
-      a: q,
-      b: row(data.k, head, key),
-      nameA: `query of ${chipText(pass, line)}`,
-      nameB: `key of ${chipText(pass, key)}`,
-      says: [
-        "Query times key, added up: ",
-        ...terms,
-        "; the softmax makes it ",
-        shareElement(weights[key]),
-        ".",
-      ],
-      extra: [
-        label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
-        ...scores.map((score, other) => ({
-          ...box(other),
-          to: { kind: "score", layer, head, key: other },
-          name: other === key ? "spot lines current" : "spot lines",
-          text:
-            box(other).w > 24
-              ? [
-                  withSpaces(pass.lineText(other)),
-                  ...(box(other).w > 44 ? [shownNumber(score)] : []),
-                  shareIn(box(other).w, weights[other]),
-                ].join("\n")
-              : "",
-          label: `${chipText(pass, other)}: ${shownNumber(score)}, ${percent(weights[other])}`,
-        })),
-      ],
-    },
-    context,
-    (canvas) => {
+  const pitch = (height * 0.62) / parts.length;
+  const strips = parts.map((_, i) => ({
+    x: 0,
+    y: i * pitch + LABEL + 4,
+    w: width,
+    h: pitch - LABEL - 10,
+  }));
+  const y = height * 0.7;
+  const w = width / scores.length;
+  const shareOf = (other) => shareIn(w, weights[other]);
+  const textOf = (other) => [
+    withSpaces(pass.lineText(other)),
+    ...(w > 44 ? [shownNumber(scores[other])] : []),
+    shareOf(other),
+  ];
+  return {
+    says: [
+      "Query times key, added up: ",
+      ...[numberElement(sumOf(parts[2][1])), " × ", numberElement(factor), " = "],
+      ...[numberElement(scores[key]), "; the softmax makes it ", shareElement(weights[key]), "."],
+    ],
+    items: [
+      ...parts.map(([name, vector], i) =>
+        label(`${name}, ${rangeOf(vector)}`, 0, i * pitch, width),
+      ),
+      label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
+      ...scores.map((score, other) => ({
+        ...{ x: other * w, y, w, h: height - y },
+        to: { kind: "score", layer, head, key: other },
+        name: other === key ? "spot lines current" : "spot lines",
+        text: w > 24 ? textOf(other).join("\n") : "",
+        label: `${chipText(pass, other)}: ${shownNumber(score)}, ${percent(weights[other])}`,
+      })),
+    ],
+    paint(context) {
+      parts.forEach(([, vector], i) =>
+        paintVector(context, vector, strips[i], largest(vector), colors),
+      );
       const most = Math.max(...weights);
-      weights.slice(0, line + 1).forEach((weight, other) => {
-        const { x, w, h } = box(other);
-        canvas.fillStyle = colors.chance;
-        canvas.globalAlpha = 0.45; // so that the words on it stay readable
-        canvas.fillRect(
-          x + 2,
-          y + h * (1 - (weight / most) * 0.75),
-          w - 4,
-          h * (weight / most) * 0.75,
-        );
+      context.fillStyle = colors.chance;
+      context.globalAlpha = 0.45; // so that the words on it stay readable
+      scores.forEach((_, other) => {
+        const h = (height - y) * 0.75 * (weights[other] / most);
+        context.fillRect(other * w + 2, height - h, w - 4, h);
       });
-      canvas.globalAlpha = 1;
+      context.globalAlpha = 1;
     },
-  );
+    at(x, py) {
+      const i = strips.findIndex((box) => inside(box, x, py));
+      return i < 0 ? null : readVector(parts[i][1], strips[i], x, `${parts[i][0]}, number`);
+    },
+    table: [`Head ${head} of block ${layer}: a score`, parts],
+  };
 }
 
 /** A token: its embedding, the tokens with the nearest embeddings, the merges of its letters. */
@@ -518,11 +392,7 @@ export function tokenScene({ id }, { colors, width, height, data }) {
       context.globalAlpha = 1;
     },
     at: (x, py) => (inside(strip, x, py) ? readVector(vector, strip, x, "number") : null),
-    tables: () => [
-      nearestTable(name, nearest, textOf),
-      ...(steps.length > 1 ? [mergesTable(name, steps)] : []),
-      vectorTable(`The embedding of ${name}`, [["number", vector]]),
-    ],
+    table: [`The embedding of ${name}`, [["embedding", vector]]],
   };
 }
 

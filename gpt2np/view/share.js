@@ -34,8 +34,10 @@ const arrived = readAddress();
 let timer = null;
 
 /** The model of the address, if the server has it. */
-export const wantedModel = () =>
-  state.models.includes(arrived?.model) ? arrived.model : undefined;
+export function wantedModel() {
+  const [name] = String(arrived?.model).split(" taught "); // a page that was learned is forgotten
+  return state.models.includes(name) ? name : undefined;
+}
 
 const snapshot = () => ({
   ...{ v: 1, model: state.model?.id, prompt: $("prompt").value, settings: readSettings() },
@@ -85,8 +87,13 @@ async function restoreText() {
     !ids.every(isId) ||
     !path.every((each) => isId([each].flat()[0]))
   ) {
-    const name = visible(String(model)).slice(0, 60);
-    setStatus(`This link was made with the model ${name}, which this server does not have.`, true);
+    const [name, taught] = visible(String(model)).slice(0, 60).split(" taught ");
+    setStatus(
+      taught
+        ? "The page that the model had learned is forgotten. This is the model without it."
+        : `This link was made with the model ${name}, which this server does not have.`,
+      !taught,
+    );
     return false;
   }
   const tree = new Tree(text, ids, model);

@@ -3,42 +3,28 @@
 import { strongest } from "./pass.js";
 import { clamp, ease } from "./view.js";
 
-export const CELLS = 48; // of a strip
+const CELLS = 48; // of a strip
 // The hue, saturation and lightness of each head: no gray, which is for parts that are off, no blue,
 // orange and green, which say what a number is.
 const HEADS = [
-  ...[
-    [322, 58, 52],
-    [262, 58, 58],
-    [188, 85, 33],
-    [24, 45, 38],
-    [352, 65, 50],
-    [292, 55, 42],
-  ],
-  ...[
-    [340, 65, 66],
-    [246, 45, 46],
-    [176, 50, 44],
-    [310, 45, 66],
-    [8, 38, 54],
-    [276, 60, 74],
-  ],
+  ...["322 58 52", "262 58 58", "188 85 33", "24 45 38", "352 65 50", "292 55 42"],
+  ...["340 65 66", "246 45 46", "176 50 44", "310 45 66", "8 38 54", "276 60 74"],
 ];
 export function headColor(head, isDark) {
-  const [hue, saturation, lightness] = HEADS[head % HEADS.length];
+  const [hue, saturation, lightness] = HEADS[head % HEADS.length].split(" ").map(Number);
   return `hsl(${hue} ${saturation}% ${lightness + (isDark ? (75 - lightness) * 0.8 : 0)}%)`;
 }
 const LEAST = 0.03; // a smaller weight gets no arc
 
 /** The moments of a pass: the embedding, attention and MLP of each block, the answer, the draw. */
-export const phasesOf = ({ n_layer }) => [
+export const phasesOf = ({ n_layer }, isDrawn) => [
   { kind: "embed" },
   ...Array.from({ length: n_layer }, (_, layer) => [
     { kind: "attention", layer },
     { kind: "mlp", layer },
   ]).flat(),
   { kind: "answer" },
-  { kind: "draw" },
+  ...(isDrawn ? [{ kind: "draw" }] : []),
 ];
 
 /** Seconds of a phase: the middle blocks run quicker than the first. */
@@ -108,6 +94,7 @@ export function layOut(pass, width, height, bottom, least) {
     hidden,
     hasEarlier,
     pitch,
+    swing: Math.min(pitch, 64), // how far a part may lie from its row
     block,
     strip,
     start,
@@ -160,7 +147,7 @@ export function arcsOf(pass, place, layer, head, line) {
   let earlier = 1;
   for (let key = place.hidden; key <= line; key++) {
     earlier -= weights[key];
-    const top = y - place.pitch * 0.6; // of the loop of a token that looks at itself
+    const top = y - place.swing * 0.6; // of the loop of a token that looks at itself
     const loop = [
       [x, y],
       [x - reach * 0.1, top],
@@ -191,7 +178,7 @@ function neuronsOf(pass, place, view, layer, line) {
     return {
       ...{ neuron, activation, isOff, part: prefix + neuron },
       x: x + Math.cos(angle) * place.block * 0.06,
-      y: place.y(line) + Math.sin(angle) * place.pitch * 0.36,
+      y: place.y(line) + Math.sin(angle) * place.swing * 0.36,
       radius: (isOff ? 0.5 : size) * Math.min(6, place.block * 0.1, place.pitch * 0.24),
     };
   });
@@ -232,7 +219,6 @@ export function partAt(pass, place, view, layer, x, y) {
 export function drawStage(context, pass, strips, place, colors, moment, view) {
   const { width, height, strip, thickness } = place;
   const layers = pass.n_layer;
-  const isOver = moment >= phasesOf(pass).length;
   context.clearRect(0, 0, width, height);
   context.imageSmoothingEnabled = false;
   const lines = Array.from({ length: place.rows }, (_, i) => i + place.hidden);
@@ -285,8 +271,8 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
   }
   for (let each = 0; each < layers; each++) {
     const f = moment - 1 - 2 * each;
-    if (f > 0) drawAttention(each, clamp(f), f < 2 && !isOver);
-    if (f > 1) drawNeurons(each, clamp(f - 1), f < 2 && !isOver);
+    if (f > 0) drawAttention(each, clamp(f), f < 2);
+    if (f > 1) drawNeurons(each, clamp(f - 1), f < 2);
   }
   for (const line of lines) drawVectors(line);
   if (moment > 1 + 2 * layers) drawFan(ease(moment - 1 - 2 * layers));
@@ -298,8 +284,8 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     if (moment < 1) {
       // what and where slide together
       const f = ease(moment * 1.25);
-      drawStrip(line, "wte", 0, place.stop(0), y - (1 - f) * place.pitch * 0.24, 0.9, 1 - f * f);
-      drawStrip(line, "wpe", 0, place.stop(0), y + (1 - f) * place.pitch * 0.24, 0.9, 1 - f * f);
+      drawStrip(line, "wte", 0, place.stop(0), y - (1 - f) * place.swing * 0.24, 0.9, 1 - f * f);
+      drawStrip(line, "wpe", 0, place.stop(0), y + (1 - f) * place.swing * 0.24, 0.9, 1 - f * f);
       if (f > 0.6) drawStrip(line, "resid", 0, place.stop(0), y, 1, (f - 0.6) / 0.4);
       return;
     }
@@ -317,7 +303,7 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
         half,
         layer,
         traveler + 2,
-        y + (half === "mlp" ? 1 : -1) * (1 - g) * place.pitch * 0.55,
+        y + (half === "mlp" ? 1 : -1) * (1 - g) * place.swing * 0.55,
         1,
         (1 - g * g) * opacity,
       );
@@ -335,16 +321,16 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
       for (const line of lines) {
         if (line !== view.line && !isNow) continue; // what is over stays for one line only
         for (const arc of arcsOf(pass, place, each, head, line))
-          draw(arc, line === view.line, named(head, arc.key));
+          draw(arc, line === view.line, named(arc));
       }
     }
     context.globalAlpha = 1;
     context.setLineDash([]);
 
     /** Whether the sentence is about this arc: the others are pale then. */
-    function named(head, key) {
-      if (view.named?.layer !== each) return null;
-      return view.named.head === head && view.named.key === key;
+    function named({ part, key }) {
+      if (!view.named?.part.startsWith(`${each},`)) return null;
+      return view.named.part === part && view.named.key === key;
     }
 
     function draw({ weight, points }, isLooked, isNamed) {

@@ -34,15 +34,9 @@ function inRange({ min, max, step, value }) {
 export const readSettings = () =>
   /** @type {any} */ (Object.fromEntries(SETTINGS.map((name) => [name, inRange($(name))])));
 
-/** Give an input the nearest number that it can have; return what to say about it. */
+/** Give an input the nearest number that it can have. */
 export function correctSetting(input) {
-  const value = inRange(input);
-  if (input.value !== "" && Number(input.value) === value) return "";
-  input.value = value;
-  const kind = input.step === "1" ? "a whole number " : "";
-  const most = Number(input.max).toLocaleString("en");
-  const name = input.labels[0].firstChild.textContent.trim();
-  return `${name} is ${kind}from ${Number(input.min)} to ${most}; it is ${value} now.`;
+  input.value = inRange(input);
 }
 
 export function showSettings() {
@@ -97,7 +91,7 @@ export async function encode(text) {
 
 export function partName(key) {
   const [layer, part] = key.split(",");
-  if (part === "mlp") return `the MLP of block ${layer}`;
+  if (part === "mlp") return `all neurons of block ${layer}`;
   if (part[0] === "n") return `neuron ${part.slice(1)} of block ${layer}`;
   return `head ${part} of block ${layer}`;
 }

@@ -154,9 +154,11 @@ export function renderStory() {
 const focus = () => rovingFocus($("story"), ".piece");
 let storyFocus = null;
 
-/** Bring a token in sight, without moving the page. */
+/** Bring a token in sight, without moving the page; no line is cut in two. */
 function show(text, token) {
-  if (token) text.scrollTop = token.offsetTop - 24;
+  if (!token) return;
+  const line = parseFloat(getComputedStyle(text).lineHeight);
+  text.scrollTop = line * Math.max(0, Math.floor(token.offsetTop / line) - 1);
 }
 
 function markPinned() {
@@ -188,9 +190,9 @@ export async function pin(index) {
 function drawTitle() {
   const { temperature, top_k, top_p } = readSettings();
   if (!temperature) return "The likeliest one is taken";
-  if (temperature > 1) return "Unlikely ones get more, then chance picks";
-  const isSharper = temperature < 1 || top_k || top_p < 1;
-  return isSharper ? "Likely ones get more, then chance picks" : "Chance picks";
+  if (temperature > 1) return `Temperature ${temperature} favors unlikely ones; then chance picks`;
+  if (temperature < 1) return `Temperature ${temperature} favors likely ones; then chance picks`;
+  return top_k || top_p < 1 ? "Only likely ones stay; then chance picks" : "Chance picks";
 }
 
 let asked = 0; // the number of the latest pass to show
@@ -208,8 +210,10 @@ export async function showPass(context, token, options = {}) {
   $("machine").setAttribute("aria-busy", "true");
   const ask = async () => {
     const { draw } = options;
-    if (!state.off.size) return [await askNext(context, token, draw), null];
-    const intact = await askNext(context, token, draw, new Set());
+    const now = await askNext(context, token, draw);
+    if (!state.off.size) return [now, null];
+    const listed = now.next.map(({ id }) => id); // each row shows what it was before
+    const intact = await askNext(context, token, draw, new Set(), listed);
     return [await askNext(context, token, draw, state.off, [intact.next[0].id]), intact];
   };
   const [described, intact] = await ask().finally(
@@ -446,6 +450,8 @@ async function retry() {
 
 export function startStory() {
   storyFocus = focus();
+  for (const text of [$("story"), $("intact")])
+    text.addEventListener("scroll", () => text.classList.toggle("cut", text.scrollTop > 1));
   const indexOf = (event) => {
     const piece = event.target.closest(".piece");
     return piece ? Number(piece.dataset.index) : null;

@@ -2,10 +2,9 @@
 // server keeps the taught model as long as the connection of the request is open.
 
 import { ConnectionLost, ServerError, post, postJson, readEvents } from "./api.js";
-import { encode, textOf } from "./state.js";
+import { encode, state, textOf } from "./state.js";
 import { button, counted, element, find, formatNumber } from "./view.js";
 
-const MOST_TOKENS = 512; // of a page
 const LEAST_RUN = 5; // words in a row that chance hardly gives
 const [WIDTH, HEIGHT] = [320, 100];
 
@@ -77,9 +76,8 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
   let [base, name] = ["", ""]; // of the model that is taught, and of the taught model
   const text = element("textarea", {
     ...{ id: "teach-text", rows: 7, dir: "auto", spellcheck: "false", maxlength: 20_000 },
-    required: true,
     ...{ "aria-label": "The page to learn", "aria-describedby": "teach-count" },
-    placeholder: `Paste a page here: up to ${MOST_TOKENS} tokens, about 300 words.`,
+    placeholder: "Paste a page here, about 300 words.",
   });
   const count = element("p", { id: "teach-count", class: "hint" });
   const run = element("button", { class: "primary" }, "Teach");
@@ -96,16 +94,14 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
   const lessonElement = element("div", { class: "lesson" }, form);
   lessonElement.append(element("div", {}, says, figure, texts));
   root.append(lessonElement);
-  const notice = element(
-    "p",
-    { class: "taught", hidden: true },
-    "This model has learned your page.",
-  );
-  notice.append(button("Forget", () => forgetAndFocus(find("#generate"))));
+  const noticeSays = element("span");
+  const noticeForget = button("Forget", () => forgetAndFocus(find("#generate")));
+  const notice = element("p", { class: "taught", hidden: true }, noticeSays, noticeForget);
 
   function say(words, isWrong = false) {
     says.textContent = words;
     says.classList.toggle("wrong", isWrong);
+    if (root.dataset.phase === "learning") noticeSays.textContent = `Teaching: ${words}`;
   }
 
   /** Show the buttons of a phase: "" before a lesson, "learning", or "taught". */
@@ -113,7 +109,9 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
     root.dataset.phase = phase;
     run.disabled = phase === "learning";
     Object.assign(stop, { hidden: phase !== "learning", disabled: false });
-    watch.hidden = forget.hidden = notice.hidden = phase !== "taught";
+    notice.hidden = !phase;
+    watch.hidden = forget.hidden = noticeForget.hidden = phase !== "taught";
+    if (phase === "taught") noticeSays.textContent = "This model has learned your page.";
     run.classList.toggle("primary", phase !== "taught");
   }
 
@@ -143,12 +141,13 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
     if (number !== typed) return;
     const ids = text.value ? await encode(text.value) : [];
     if (number !== typed) return;
-    const words = textOf(ids.slice(0, MOST_TOKENS)).trim().split(/\s+/).slice(-4).join(" ");
-    const isLong = ids.length > MOST_TOKENS;
+    const most = state.model.page_tokens;
+    const words = textOf(ids.slice(0, most)).trim().split(/\s+/).slice(-4).join(" ");
+    const isLong = ids.length > most;
     count.textContent = isLong
-      ? `${counted(ids.length, "token")}: it learns the first ${MOST_TOKENS}, up to “… ${words}”.`
+      ? `${counted(ids.length, "token")}: it learns the first ${most}, up to “… ${words}”.`
       : ids.length
-        ? `${counted(ids.length, "token")} of at most ${MOST_TOKENS}`
+        ? `${counted(ids.length, "token")} of at most ${most}`
         : "";
   }
 
@@ -166,7 +165,7 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
   }
 
   function showLoss(losses, { step, loss: now }, { n_steps, n_tokens, n_left_out }) {
-    losses.push(now);
+    losses[step] = now; // a stop repeats the last one
     drawLosses(curve, losses, n_steps);
     figure.hidden = false;
     const [first, last] = [losses[0], now].map((x) => formatNumber(x));
@@ -208,6 +207,11 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
 
   /** Teach the page of the form, and say how it ends. */
   async function learn() {
+    if (!text.value.trim()) {
+      enter("");
+      text.focus();
+      return say("Paste or type a page first.", true);
+    }
     controller = new AbortController();
     name = "";
     enter("learning");
@@ -239,6 +243,9 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
   }
 
   text.addEventListener("input", countTokens);
+  addEventListener("beforeunload", (event) => {
+    if (root.dataset.phase) event.preventDefault(); // what was learned goes with the page
+  });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     controller.abort();

@@ -46,14 +46,10 @@ const minus = (shown) => shown.replace(/-/g, "\u2212");
 export const formatNumber = (value, digits = 2) =>
   minus(value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
 
-/** A number with enough digits to tell it from others. */
-export const shownNumber = (value) => formatNumber(value, Math.abs(value) < 10 ? 3 : 2);
-
-/** The shortest decimal text that identifies a number, a float32 if it is one. */
-function shortest(value) {
-  if (Math.fround(value) !== value) return String(value);
-  const digits = [6, 7, 8, 9].find((n) => Math.fround(Number(value.toPrecision(n))) === value);
-  return String(Number(value.toPrecision(digits)));
+/** A number with the three digits that a float16 has. */
+export function shownNumber(value) {
+  const size = Math.abs(value);
+  return formatNumber(value, size < 1 ? 3 : size < 10 ? 2 : size < 100 ? 1 : 0);
 }
 
 export const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
@@ -65,9 +61,9 @@ export function percent(p) {
   return `${value.toFixed(value >= 9.95 ? 0 : value >= 0.095 ? 1 : 2)}\u00a0%`;
 }
 
-/** A number with all its digits in `value` and in the tooltip. */
+/** A number with all its digits in `value`, and those of a float32 in the tooltip. */
 export const dataElement = (value, shown) =>
-  element("data", { value, title: shortest(value) }, shown);
+  element("data", { value, title: Number(value.toPrecision(7)) }, shown);
 export const shareElement = (p) => dataElement(p, percent(p));
 
 const isControl = (byte) => (byte < 0x20 && byte !== 0x09 && byte !== 0x0a) || byte === 0x7f;

@@ -1,10 +1,11 @@
 // Going into the picture: the path of levels, and what each level needs.
 
 import { blockScene, headScene, scoreScene, tokenScene } from "./scenes.js";
+import { vectorTable } from "./numbers.js";
 import { button, element, rovingFocus, withSpaces } from "./view.js";
 
 const SCENES = { block: blockScene, head: headScene, score: scoreScene, token: tokenScene };
-const DESCRIBED = ["block", "head"]; // levels that the description has numbers for
+const DESCRIBED = ["block", "head"]; // levels that need no source
 
 /** The levels above a level, as a path from the model. */
 function pathOf(level) {
@@ -13,45 +14,20 @@ function pathOf(level) {
   return up ? [...pathOf(up), level] : [level];
 }
 
-/**
- * What the scene of a level needs beyond the description, from `source`; {} without a source. What
- * `source` lacks is missing.
- */
-async function loadLevel(level, pass, source) {
-  if (!source) return {};
-  const { kind, layer } = level;
-  if (kind === "token") return { token: await source.token(level.id) };
-  const at = `blocks.${layer}.`;
-  const points = async (names) => {
-    const found = await source.points(pass, Object.values(names));
-    return Object.fromEntries(Object.entries(names).map(([short, point]) => [short, found[point]]));
-  };
-  const before = layer ? `blocks.${layer - 1}.resid` : "embed";
-  if (kind === "block")
-    return points({
-      before,
-      attention: `${at}attn.out`,
-      middle: `${at}resid_mid`,
-      mlp: `${at}mlp.out`,
-      after: `${at}resid`,
-      act: `${at}mlp.act`,
-    });
-  const found = await points({
-    q: `${at}attn.q`,
-    k: `${at}attn.k`,
-    v: `${at}attn.v`,
-    z: `${at}attn.z`,
-  });
-  if (kind === "score" && !found.q)
-    throw new Error("To stay small, this file has no queries and keys.");
-  return found;
+/** What the scene of a level needs beyond the description, from `source`; {} without a source. */
+async function loadLevel({ kind, layer, id }, pass, source) {
+  if (!source || kind === "block") return {};
+  if (kind === "token") return { token: await source.token(id) };
+  const names = ["q", "k", "v", "z"].map((name) => `blocks.${layer}.attn.${name}`);
+  const found = Object.entries(await source.points(pass, names));
+  return Object.fromEntries(found.map(([name, array]) => [name.at(-1), array]));
 }
 
 /**
  * Let the user go into a picture. `host` has `canvas`, `picture` (its element), `crumbs`,
  * `say(nodes)`, `model` (the scene of the whole model),
  * `context()` (of the scenes: pass, line, colors, width, height, off), `lookAt(line)` and
- * `setLine(line)`, `mayEnter()`, `source`,
+ * `setLine(line)`, `pointAt(arc)`, `mayEnter()`, `source`,
  * `actions(level)` (buttons beside the path) and `onChange(level)`.
  */
 export function createZoom(host) {
@@ -67,7 +43,7 @@ export function createZoom(host) {
   });
   const tip = element("p", { class: "machine-tip", hidden: true });
   const summary = element("summary", {}, "These numbers as a table");
-  const sheet = element("details", { class: "zoom-table" }, summary);
+  const sheet = element("details", { class: "zoom-table", hidden: true }, summary);
   picture.append(layer, tip);
   picture.tabIndex = -1; // keeps the focus where there is nothing to go into
 
@@ -86,11 +62,12 @@ export function createZoom(host) {
 
   function build() {
     const level = path.at(-1);
-    scene = level ? SCENES[level.kind](level, { ...host.context(), data, isThere }) : host.model;
+    scene = level ? SCENES[level.kind](level, { ...host.context(), data }) : host.model;
     host.say(scene.says);
     showCrumbs();
     showItems();
     picture.dataset.level = level?.kind ?? "model";
+    sheet.hidden = !level;
     picture.classList.toggle("inside", Boolean(level));
   }
 
@@ -155,30 +132,19 @@ export function createZoom(host) {
   async function enter(next) {
     if (next.length && !host.mayEnter()) return;
     const mine = ++loads;
-    const { pass } = host.context();
     const level = next.at(-1);
     if (level && !isThere(level))
       return host.say([
         "This page has no numbers beyond this point; the playground of gpt2np serve has them.",
       ]);
     picture.setAttribute("aria-busy", "true");
-    const isDescribed = next !== path && (!level || DESCRIBED.includes(level.kind));
-    if (isDescribed) change(next, {}); // at once, with the description's rounded numbers
-    let loaded;
     try {
-      loaded = level ? await loadLevel(level, pass, host.source) : {};
+      const loaded = level ? await loadLevel(level, host.context().pass, host.source) : {};
+      if (mine === loads) change(next, loaded);
     } catch (error) {
       if (mine === loads) host.say([error.message]);
-      return;
     } finally {
       if (mine === loads) picture.removeAttribute("aria-busy");
-    }
-    if (mine !== loads) return;
-    if (!isDescribed) change(next, loaded);
-    else if (level && host.source) {
-      data = loaded;
-      sheet.open = false;
-      show();
     }
   }
 
@@ -225,6 +191,7 @@ export function createZoom(host) {
 
   function point(event) {
     const found = at(event);
+    host.pointAt(found?.arc ?? null);
     if (!path.length && !found?.part) host.lookAt(found?.line ?? null);
     tip.hidden = !found?.says;
     tip.replaceChildren(...(found?.says ?? []));
@@ -251,6 +218,7 @@ export function createZoom(host) {
   picture.addEventListener("pointermove", point);
   picture.addEventListener("pointerleave", () => {
     tip.hidden = true;
+    host.pointAt(null);
   });
   picture.addEventListener("click", (event) => {
     if (event.detail) enterAt(event);
@@ -260,7 +228,8 @@ export function createZoom(host) {
   });
 
   sheet.addEventListener("toggle", () => {
-    sheet.replaceChildren(summary, ...(sheet.open ? scene.tables() : []));
+    const { table = ["", []] } = scene;
+    sheet.replaceChildren(summary, ...(sheet.open ? [vectorTable(...table)] : []));
   });
 
   return {

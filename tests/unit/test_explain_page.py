@@ -74,14 +74,9 @@ def test_the_points_of_a_score_are_those_of_the_pass(lm):
     found, traced = content(explain(lm, PROMPT)), trace(lm, PROMPT)
     assert found["ids"] == traced.ids.tolist()
     for name, array in found["points"].items():
-        data = np.frombuffer(base64.b64decode(array["base64"]), "<f4").reshape(array["shape"])
-        np.testing.assert_array_equal(data, traced[name])
-    assert len(found["points"]) == 4 * 6
-
-
-def test_large_points_are_left_out(lm, monkeypatch):
-    monkeypatch.setattr("gpt2np.explain._MAX_SCORE_BYTES", 0)
-    assert "points" not in content(explain(lm, PROMPT))
+        data = np.frombuffer(base64.b64decode(array["base64"]), "<f2").reshape(array["shape"])
+        np.testing.assert_array_equal(data, traced[name].astype(np.float16))
+    assert len(found["points"]) == 2 * 6
 
 
 def test_every_token_has_its_neighbors_and_its_merges(lm):

@@ -155,8 +155,6 @@ class TestSaliency:
             "#story .piece", "all => all.map(p => p.classList.contains('against'))"
         )
         assert against[:14] == [value < 0 for value in expected]
-        said = tab.eval_on_selector_all("#glow-says data", "all => all.map(d => +d.value)")
-        assert sorted(said) == pytest.approx(sorted(sorted(expected, key=abs)[-3:]), rel=1e-3)
         look_at(tab, 0)
         tab.wait_for_selector("#story:not(.glowing)")
 
@@ -169,11 +167,10 @@ class TestBranches:
         ids = [*lm.encode_prompt(PROMPT), *story(tab)[0]]
         look_at(tab, 11)
         open_below(tab)
-        tab.fill("#river-count", "4")
         tab.click("#river-run")
-        expect(tab.locator("#status")).to_contain_text("4 texts from the same point")
+        expect(tab.locator("#status")).to_contain_text("5 texts from the same point")
         options = {"temperature": 0.8, "top_k": 40, "max_new_tokens": 6}
-        texts = [lm.generate(ids[:11], seed=1 + i, **options).ids for i in range(4)]
+        texts = [lm.generate(ids[:11], seed=1 + i, **options).ids for i in range(5)]
         expected = {tuple(ids[11:]), *map(tuple, texts)}
         found = set()
         for i in range(tab.locator(".branch").count()):

@@ -60,6 +60,13 @@ class TestSwitchedOff:
         rows = dict(cells(tab, ".machine-bars li"))
         for token_id, p in rows.items():
             assert p == pytest.approx(softmax(logits)[token_id], abs=1e-6)
+        intact_p = softmax(lm.model.forward([context])[-1])
+        befores = tab.eval_on_selector_all(
+            ".machine-bars li", "all => all.map(li => [+li.dataset.id, li.innerText])"
+        )
+        for token_id, text in befores:  # each row that changed says so, also one that is new here
+            if abs(intact_p[token_id] - rows[token_id]) > 1e-3:
+                assert "→" in text, text
         likeliest = int(lm.model.forward([context])[-1].argmax())
         assert likeliest in rows  # what it was before stays in sight
         assert tab.locator(f'.cell[data-part="{part}"][aria-pressed=true]').count() == 1
@@ -176,15 +183,15 @@ class TestSwitchedOff:
         tab.wait_for_selector("#story-name", state="hidden")
         assert tab.locator(".cell[aria-pressed=true]").count() == 0
 
-    def test_an_arc_that_is_pressed_in_the_guide(self, open_tab):
-        """The page says what is off, writes both texts, and names them; the tip is gone."""
+    def test_an_arc_that_is_pressed_in_the_guide_does_not_end_it(self, open_tab):
+        """Its tip lies near, and says nothing of a press."""
         tab = open_tab(reduced_motion="reduce")
         set_inputs(tab, {"max_tokens": 4})
         tab.click("#generate")
         for moment in ("1.000", "2.000"):
             tab.wait_for_selector(f"#machine[data-moment='{moment}']")
             tab.click(".forth")
-        x, y = find_part(tab, "head")
+        x, y = find_part(tab, "head", "→")
         tab.mouse.move(x, y)
         tip = tab.locator(".machine-tip")
         box = tip.bounding_box()
@@ -194,13 +201,24 @@ class TestSwitchedOff:
             for edge in (box[edges[0]], box[edges[0]] + box[edges[2:]])
         ]
         assert min(near[:2]) < 20 and min(near[2:]) < 20
+        assert "Press" not in tip.inner_text()
         tab.mouse.click(x, y)
-        assert tip.is_hidden()
-        tab.wait_for_function("document.querySelector('#status').textContent.startsWith('Off: ')")
-        tab.wait_for_selector("#story-name:not([hidden])")
+        tab.wait_for_timeout(300)
+        assert tab.get_attribute("#machine", "data-mode") == "guide"
+        tab.click(".forth")
+        tab.wait_for_selector("#machine[data-moment='13.000']")
         wait_for_end(tab)
-        assert "Without head" in tab.inner_text("#story-name")
-        assert tab.is_visible("#intact-name") and tab.inner_text("#intact")
+        assert tab.is_hidden("#story-name")
+
+    def test_an_arc_that_is_pointed_at_is_lit(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab, PROMPT, max_tokens=4)
+        x, y = find_part(tab, "head")
+        tab.mouse.move(x, y)
+        lit = tab.screenshot(clip=tab.locator(".machine-canvas").bounding_box())
+        tab.mouse.move(2, 2)
+        tab.wait_for_timeout(100)
+        assert lit != tab.screenshot(clip=tab.locator(".machine-canvas").bounding_box())
 
     def test_the_squares_can_be_seen(self, open_tab):
         """Their borders have a contrast of 3:1, in the light and in the dark."""
@@ -222,7 +240,7 @@ def luminance(color):
     return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
 
 
-def find_part(tab, kind):
+def find_part(tab, kind, says="switch it off"):
     """A point of the picture where a part of a kind lies."""
     box = tab.locator(".machine-canvas").bounding_box()
     for y in range(int(box["height"]) - 8, int(box["height"]) // 2, -3):
@@ -236,6 +254,6 @@ def find_part(tab, kind):
                 }""",
                 [box["x"] + x, box["y"] + y],
             )
-            if found.startswith(kind) and "switch it off" in found:
+            if found.startswith(kind) and says in found:
                 return box["x"] + x, box["y"] + y
     raise AssertionError(f"no {kind} in the picture")

@@ -1,6 +1,7 @@
 """POST /api/teach: a model learns a page while its client listens, and forgets it afterwards."""
 
 import asyncio
+import base64
 import gc
 import json
 import os
@@ -26,7 +27,7 @@ from gpt2np.server import teach
 from gpt2np.server.app import _stream_response
 from gpt2np.server.engine import Engine, Metrics
 from gpt2np.server.options import ServerOptions
-from gpt2np.training.teach import N_STEPS, SNAPSHOT_STEPS, npz_bytes
+from gpt2np.training.teach import N_STEPS, SNAPSHOTS, npz_bytes
 
 PAGE = (CHECKOUT / "examples/walkthrough/texts/the_fox_and_the_bell.txt").read_text()
 PROMPT = {"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0}
@@ -93,7 +94,8 @@ def test_a_page_is_learned_beside_the_old_model_and_forgotten(server, client):
             if "is_done" in event:
                 break
             found.append(event)
-            if event["step"] == SNAPSHOT_STEPS:
+            assert event["is_ready"] == (event["step"] in SNAPSHOTS)
+            if event["step"] == SNAPSHOTS[0]:
                 assert write(client, first["model"])[0] == 200
         losses = [event["loss"] for event in found]
         assert [event["step"] for event in found] == list(range(N_STEPS + 1))
@@ -112,8 +114,8 @@ def test_a_stopped_training_keeps_what_it_has_learned(server, client):
         name = next(events)["model"]
         assert next(events)["step"] == 0
         assert client.post("/api/teach/stop", json={"model": name}).status_code == 200
-        *_, last = iter(events.__next__, {"is_done": True})
-        assert last["is_ready"] and last["step"] < 5
+        *_, before, last = iter(events.__next__, {"is_done": True})
+        assert last["is_ready"] and last["step"] == before["step"] < 5  # no step more
         assert write(client, name)[0] == 200
         assert not trainings(server.process.pid)
 
@@ -129,6 +131,7 @@ def test_at_the_time_limit_the_model_keeps_what_it_has_learned(lm, monkeypatch):
 
     _, *steps, done = asyncio.run(events())
     assert [step["is_ready"] for step in steps] == [False, True] and done["is_done"]
+    assert [step["step"] for step in steps] == [0, 0]
 
 
 def test_a_client_that_closes_in_the_middle_ends_the_process(server, client):
@@ -340,6 +343,32 @@ class TestPage:
         tab.locator(".teach-says.wrong", has_text="the page is too short").wait_for()
         assert focused(tab, "id") == "teach-text"
         assert tab.is_hidden(".taught") and not tab.locator("#teach dt").count()
+
+    def test_escape_and_an_empty_page(self, tab):
+        """Escape keeps a lesson in sight, and a page without text is asked for."""
+        tab.click("#teach-button")
+        press(tab, "Teach")
+        assert "Paste" in tab.inner_text(".teach-says") and focused(tab, "id") == "teach-text"
+        tab.fill("#teach-text", "A fox ran.")
+        press(tab, "Teach")
+        tab.locator("#teach figcaption", has_text="Loss").wait_for()
+        tab.keyboard.press("Escape")
+        assert tab.is_visible("#teach")
+        tab.click("#teach-button")  # shut, it goes on above the picture
+        assert "Teaching: It reads your" in tab.inner_text(".taught")
+        tab.locator(".taught", has_text="has learned your page").wait_for(timeout=200_000)
+
+    def test_a_page_that_is_opened_again_says_that_the_lesson_is_gone(self, open_tab):
+        link = {
+            "prompt": "A fox",
+            "model": "bundled taught 0123456789abcdef",
+            "ids": [1],
+            "path": [1],
+        }
+        state = base64.urlsafe_b64encode(json.dumps(link).encode()).decode().rstrip("=")
+        tab = open_tab(f"#s={state}")
+        assert "is forgotten" in tab.inner_text("#status")
+        assert tab.input_value("#prompt") == "A fox"
 
     def test_another_model_forgets_the_page(self, open_tab, bundled, tmp_path):
         other = shutil.copytree(bundled, tmp_path / "other")
