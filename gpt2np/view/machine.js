@@ -259,7 +259,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const phase = phases[at];
     const isNamed = phase.kind === "attention" && !(stops && phase.layer) && !isAtEnd();
     const look = isNamed && pass.strongestLook(phase.layer, view.line);
-    view.named = view.pointed ?? (look && { ...look, part: `${phase.layer},${look.head}` });
+    view.named = view.pointed ?? (look ? { ...look, part: `${phase.layer},${look.head}` } : null);
     if (!zoom.isInside) drawNow();
     range.value = String(moment);
     const now = `${at} ${chosen} ${moment > 0} ${checkpoint()}`;

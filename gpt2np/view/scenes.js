@@ -84,7 +84,8 @@ export function modelAt(pass, place, view, x, y, { moment, canSwitch }) {
     const says = `embedding of ${chipText(pass, line)}, token ${id} at position ${pass.first + line}`;
     return { line, to: { kind: "token", id }, says: [says] };
   }
-  const found = moment > 1 + 2 * layer && partAt(pass, place, view, layer, x, y);
+  const isDrawn = moment > 1 + 2 * layer;
+  const found = /** @type {any} */ (isDrawn && partAt(pass, place, view, layer, x, y));
   if (!found) return { line, to: { kind: "block", layer }, says: [`Go into block ${layer}.`] };
   const arc = found.neuron === undefined ? found : null;
   const says = sayPart(pass, view, found, canSwitch);

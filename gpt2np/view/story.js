@@ -212,7 +212,7 @@ export async function showPass(context, token, options = {}) {
     const { draw } = options;
     const now = await askNext(context, token, draw);
     if (!state.off.size) return [now, null];
-    const listed = now.next.map(({ id }) => id); // each row shows what it was before
+    const listed = now.next.slice(0, 9).map(({ id }) => id); // each row shows what it was before
     const intact = await askNext(context, token, draw, new Set(), listed);
     return [await askNext(context, token, draw, state.off, [intact.next[0].id]), intact];
   };

@@ -97,25 +97,24 @@ export function createZoom(host) {
   function showItems() {
     const focused = [...layer.children].indexOf(document.activeElement);
     layer.replaceChildren(
-      ...scene.items
-        .filter(({ to }) => !to || isThere(to))
-        .map((item) => {
-          const { x, y, w, h, text = "", to, name = "", label } = item;
-          const press = (event) => {
-            event.stopPropagation();
-            if (event.detail === 0 || !enterAt(event)) enter(pathOf(to));
-          };
-          const made = to
+      ...scene.items.map((item) => {
+        const { x, y, w, h, text = "", to, name = "", label } = item;
+        const press = (event) => {
+          event.stopPropagation();
+          if (event.detail === 0 || !enterAt(event)) enter(pathOf(to));
+        };
+        const made =
+          to && isThere(to)
             ? button(text, press, { class: `target ${name}`, "aria-label": label, tabindex: -1 })
             : element("span", { class: `target ${name}` }, text);
-          Object.assign(made.style, {
-            left: `${x}px`,
-            top: `${y}px`,
-            width: w ? `${w}px` : "auto",
-            height: `${h}px`,
-          });
-          return made;
-        }),
+        Object.assign(made.style, {
+          left: `${x}px`,
+          top: `${y}px`,
+          width: w ? `${w}px` : "auto",
+          height: `${h}px`,
+        });
+        return made;
+      }),
     );
     focus.reset();
     if (focused >= 0)

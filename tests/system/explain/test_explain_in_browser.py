@@ -106,7 +106,7 @@ def test_the_numbers_are_the_librarys(open_page, page, lm, traced, layer, line):
     tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=head]")
     looks = [float(x) for x in re.findall(r": <?\xa0?([\d.]+)", said(tab, ".target.spot"))]
     pattern = traced[f"blocks.{layer}.attn.pattern"][1, line, : line + 1]
-    np.testing.assert_allclose(looks, 100 * pattern, rtol=0.06, atol=0.01)
+    np.testing.assert_allclose(looks, 100 * pattern, rtol=0.06, atol=0.06)
 
 
 def test_the_list_is_the_librarys_and_nothing_is_drawn(open_page, page, traced):
@@ -114,7 +114,7 @@ def test_the_list_is_the_librarys_and_nothing_is_drawn(open_page, page, traced):
     probabilities = softmax(traced["logits"][-1])
     shown = cells(tab, ".machine-bars li")
     assert [i for i, _ in shown] == np.argsort(-probabilities)[: len(shown)].tolist()
-    np.testing.assert_allclose([p for _, p in shown], -np.sort(-probabilities)[: len(shown)])
+    np.testing.assert_allclose([p for _, p in shown], -np.sort(-probabilities)[: len(shown)], 1e-6)
     assert not tab.locator(".draw").count()
 
 
@@ -138,11 +138,11 @@ def test_a_token_opens_with_its_merges_and_neighbors(open_page, page, lm):
     tab.keyboard.press("Enter")
     tab.wait_for_selector(".machine-picture:not([aria-busy])[data-level=token]")
     [token] = lm.tokenizer.encode(" fox")
-    _, cosines = nearest_tokens(lm.model.weights["wte.weight"], [token], 12)
-    shown = [float(x) for x in re.findall(r"cosine ([\d.]+)", said(tab, ".target.word"))]
-    np.testing.assert_allclose(shown, cosines[0][: len(shown)], atol=0.006)
-    assert len(shown) >= 5
+    ids, cosines = nearest_tokens(lm.model.weights["wte.weight"], [token], 12)
     merges = tab.inner_text(".machine-targets")
+    for neighbor, cosine in list(zip(ids[0], cosines[0], strict=True))[:5]:
+        assert lm.tokenizer.decode([int(neighbor)]).strip() in merges
+        assert f"{cosine:.2f}" in merges
     for step in lm.tokenizer.merge_steps(" fox")[:-1]:
         assert f"rank {step.ranks[step.chosen]}" in merges
 
