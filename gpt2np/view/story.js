@@ -190,9 +190,9 @@ export async function pin(index) {
 function drawTitle() {
   const { temperature, top_k, top_p } = readSettings();
   if (!temperature) return "The likeliest one is taken";
-  if (temperature > 1) return `Temperature ${temperature} favors unlikely ones; then chance picks`;
-  if (temperature < 1) return `Temperature ${temperature} favors likely ones; then chance picks`;
-  return top_k || top_p < 1 ? "Only likely ones stay; then chance picks" : "Chance picks";
+  if (temperature > 1) return "Chance picks; unlikely ones get more";
+  if (temperature < 1) return "Chance picks; likely ones get more";
+  return top_k || top_p < 1 ? "Chance picks among likely ones" : "Chance picks";
 }
 
 let asked = 0; // the number of the latest pass to show
