@@ -14,6 +14,12 @@ from gpt2np.interp import lens_table, zero_head
 from gpt2np.model.ops import softmax
 
 
+def shown_token(token):
+    """Return the bytes of a token as the page shows them."""
+    text = token.decode(errors="replace")
+    return "".join(f"⟨{byte:02x}⟩" for byte in token) if "�" in text else text.replace(" ", "␣")
+
+
 class TestMachine:
     """The numbers behind the picture, the picture, and its controls."""
 
@@ -66,8 +72,8 @@ class TestMachine:
             expected = activation[int(neuron)]
             assert float(value.replace("−", "-")) == pytest.approx(expected, rel=0.01, abs=1e-3)
             pushes = lm.model.unembed(written[[int(neuron)]])[0]
-            best = [lm.tokenizer.decode([i]) for i in np.argsort(-pushes)[:5]]
-            assert raised.split() == [text.replace(" ", "␣") for text in best]
+            best = [lm.tokenizer.vocabulary.token_bytes[i] for i in np.argsort(-pushes)[:5]]
+            assert raised.split() == [shown_token(token) for token in best]
         tab.keyboard.press("Escape")
 
     def test_a_strips_pixels_are_the_vectors_numbers(self, tab, traced):

@@ -335,7 +335,7 @@ class TestPage:
         press(tab, "Teach")
         tab.locator("#teach figcaption", has_text="Loss").wait_for()
         press(tab, "Stop and keep")
-        tab.locator(".taught").wait_for(state="visible")
+        tab.locator(".taught", has_text="This model has learned your page.").wait_for()
         assert re.match(r"It stopped after \d of 60 times", tab.inner_text(".teach-says"))
         tab.fill("#teach-text", "a")
         tab.locator("#teach-count", has_text="1 token of at most 512").wait_for()
