@@ -21,9 +21,9 @@ def test_size(bundled):
     assert f"{parameters / 1e6:.1f} million parameters" in card(bundled)
 
 
-@pytest.mark.parametrize(("first", "step"), [(5, 30), pytest.param(0, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("first", "step"), [(5, 45), pytest.param(0, 1, marks=pytest.mark.slow)])
 def test_held_out_bits_per_character(bundled, data, show, first, step):
-    """Of four stories of usual difficulty about what the card says.
+    """Of three stories of usual difficulty about what the card says.
 
     With `-m slow`, of all stories exactly that.
     """

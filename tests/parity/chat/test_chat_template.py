@@ -7,7 +7,6 @@ from helpers.chat_models import CHATML, LLAMA_2, TEMPLATES, chat_model
 
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
 from gpt2np.chat import ChatTemplate, read_chat_template
-from gpt2np.hub.model_files import COMPANIONS, OPTIONAL_FILES
 
 
 def message(role, content):
@@ -95,17 +94,12 @@ def test_what_is_no_message(wrong):
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("{% for %}", "the chat template is damaged: line 1"),
-        ("\n\n{{ 'a", "line 3"),
-        ("{% endgeneration %}", "line 1"),
-        ("{{ messages[7].content }}", "fails: list object has no element 7"),
+        ("\n\n{{ 'a", "the chat template is damaged: line 3"),
         ("{{ nothing.at.all }}", "fails: 'nothing' is undefined"),
         ("{{ 1 / 0 }}", "fails: division by zero"),
-        ("{{ messages + 1 }}", "fails: can only concatenate"),
         ("{{ messages | no_such_filter }}", "no_such_filter"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "fails: maximum recursion"),
         ("{% for i in range(1000000) %}{% endfor %}", "fails: Range too big"),
-        ("{{ ''.__class__.__mro__ }}", "unsafe|undefined"),
         ("{{ cycler.__init__.__globals__ }}", "unsafe|undefined"),
         ("{{ messages.append(1) }}", "fails: .*not safely callable|unsafe"),
         ("{% include '/etc/passwd' %}", "no loader"),
@@ -124,13 +118,6 @@ def test_a_long_refusal_is_shortened():
     with pytest.raises(InvalidArgumentError, match="refuses this conversation: aaa") as caught:
         ChatTemplate("{{ raise_exception('a' * 10000) }}", {}, "x").render([message("user", "a")])
     assert len(str(caught.value)) < 2100
-
-
-def test_a_template_renders_again_after_an_error():
-    template = ChatTemplate("{{ messages[1].content or messages.x.y }}", {}, "x")
-    with pytest.raises(TokenizerError):
-        template.render([message("user", "a")])
-    assert template.render([message("user", "a")] * 2) == "a"
 
 
 class TestWhereItComesFrom:
@@ -166,10 +153,6 @@ class TestWhereItComesFrom:
                 messages, tokenize=False, add_generation_prompt=True
             )
 
-    def test_none(self, bundled, tmp_path):
-        assert read_chat_template(bundled) is None
-        assert read_chat_template(tmp_path) is None
-
     @pytest.mark.parametrize("content", [b"\xff", b"x" * (3 << 20), None])
     def test_a_file_that_is_none(self, tmp_path, content):
         path = tmp_path / "chat_template.jinja"
@@ -181,7 +164,3 @@ class TestWhereItComesFrom:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": 7}))
         with pytest.raises(TokenizerError, match="chat_template is 7"):
             read_chat_template(tmp_path)
-
-    def test_it_is_fetched_with_the_model_and_kept_with_a_copy(self):
-        assert "chat_template.jinja" in OPTIONAL_FILES
-        assert COMPANIONS.count("chat_template.jinja") == 1

@@ -95,7 +95,10 @@ def test_a_name_is_no_folder(tmp_path, monkeypatch):
         GPT2.from_folder("bundled")
 
 
-def test_missing_weights(folder):
+def test_damaged_and_missing_weights(folder):
+    (folder / "model.safetensors").write_bytes((1000).to_bytes(8, "little") + b"x" * 2000)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is damaged or not a saf"):
+        GPT2.from_folder(folder)
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"has no model\.safetensors"):
         GPT2.from_folder(folder)

@@ -47,9 +47,7 @@ def guide(model, ids, context, stride):
 
 
 class TestAgainstTransformers:
-    @pytest.mark.parametrize(
-        ("context", "stride"), [(512, 512), (512, 256), (None, None), (64, 63), (64, 1), (7, 5)]
-    )
+    @pytest.mark.parametrize(("context", "stride"), [(512, 512), (None, None), (64, 1), (7, 5)])
     @pytest.mark.parametrize("part", [2, pytest.param(1, marks=pytest.mark.slow)])
     def test_strided_and_not(self, lm, peer, context, stride, part):
         text = TEXT[: len(TEXT) // part] if stride != 1 and context != 7 else TEXT[:300]
@@ -72,14 +70,6 @@ class TestAgainstTransformers:
 
 
 class TestNumbers:
-    def test_documents_do_not_see_each_other(self, lm):
-        both = perplexity(lm, [TEXT[:400], TEXT[400:900]])
-        alone = [perplexity(lm, [text]) for text in (TEXT[:400], TEXT[400:900])]
-        assert both.documents == 2
-        assert both.counted == sum(result.counted for result in alone)
-        total = sum(result.log_probability for result in alone)
-        assert both.log_probability == pytest.approx(total, rel=1e-6)
-
     def test_units(self, lm):
         text = "Ein Fuchs,  größer als\nich — “ja”.\n"
         result = perplexity(lm, [text], from_end_of_text=True)
@@ -102,9 +92,6 @@ class TestNumbers:
         result = perplexity(lm, ["xq" * 300])
         assert result.words == 1 and result.word_perplexity == math.inf
         assert math.isfinite(result.perplexity)
-
-    def test_special_tokens_are_plain_text(self, lm):
-        assert perplexity(lm, ["a<|endoftext|>b"]).tokens > 3
 
 
 @pytest.mark.parametrize(

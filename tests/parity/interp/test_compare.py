@@ -13,7 +13,6 @@ from gpt2np.interp import add, hook_point_names, trace
 TITLE = "hook points against transformers: largest |difference| of all layers"
 SHAPES = {
     "12 layers": {"n_layer": 12, "n_embd": 48, "n_head": 2, "vocab_size": 500, "n_positions": 200},
-    "7 heads": {"n_layer": 2, "n_embd": 91, "n_head": 7, "vocab_size": 300, "n_positions": 130},
     "n_inner 100": {"n_layer": 3, "n_embd": 40, "n_head": 5, "n_inner": 100, "vocab_size": 401},
     "unscaled, by layer": {
         "n_layer": 4,

@@ -45,18 +45,15 @@ class TestCache:
 
 
 class TestPacking:
-    def test_each_sequence_is_as_alone(self, model, ids):
+    def test_each_sequence_is_as_alone_and_rows_are_those_asked_for(self, model, ids):
         sequences = [ids[:7], ids[7:8], ids[8:40]]
         packed = model.forward(sequences)
         alone = np.concatenate([model.forward([sequence]) for sequence in sequences])
         np.testing.assert_allclose(packed, alone, atol=1e-5)
-
-    def test_rows_are_those_asked_for(self, model, ids):
-        sequences = [ids[:7], ids[7:8], ids[8:40]]
         rows = last_token_indices(sequences)
         assert rows.tolist() == [6, 7, 39]
         chosen = model.forward(sequences, logits_indices=rows)
-        np.testing.assert_allclose(chosen, model.forward(sequences)[rows], atol=1e-6)
+        np.testing.assert_allclose(chosen, packed[rows], atol=1e-6)
 
 
 class TestProbe:
@@ -97,10 +94,6 @@ class TestProbe:
         words = set(re.findall(r"[a-z_.12]+", documented))
         assert kinds <= words, f"{kinds - words} not in the module's docstring"
 
-    def test_a_probe_can_not_change_the_dtype(self, model, ids):
-        logits = model.forward([ids], hook=lambda name, array: array.astype(np.float64))
-        assert logits.dtype == np.float32
-
 
 class TestBounds:
     def test_the_whole_context_and_not_one_token_more(self, model, ids):
@@ -118,7 +111,6 @@ class TestBounds:
             ([[]], "no ids"),
             ([], "no sequences"),
             ([[1.5]], "integers"),
-            ([[2**70]], "not in the model's vocabulary"),
             ([[[1]]], "list of integers"),
             ([5, 6, 7], r"as in \[\[5, 6, 7\]\]"),
         ],
@@ -133,10 +125,6 @@ class TestBounds:
         with pytest.raises(InvalidArgumentError, match="logits_indices must be"):
             model.forward([[1, 2, 3]], [cache], logits_indices=rows)
         assert cache.length == 0
-
-    def test_one_cache_is_no_list(self, model):
-        with pytest.raises(InvalidArgumentError, match=r"as in \[cache\]"):
-            model.forward([[1]], model.new_cache())
 
     def test_two_sequences_can_not_share_a_cache(self, model):
         cache = model.new_cache()
