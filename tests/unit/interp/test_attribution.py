@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 from helpers.random_models import random_model
-from helpers.stored_references import TINY
 
 from gpt2np import GPT2, InvalidArgumentError
-from gpt2np.interp import attribution, trace, zero_head
+from gpt2np.interp import attribution, trace
 
 TITLE = "attribution: largest |logit − sum of its components|"
 SHAPES = {
-    "12 layers": {"n_layer": 12, "n_embd": 48, "n_head": 2, "vocab_size": 500, "n_positions": 64},
     "n_inner 100": {"n_layer": 3, "n_embd": 40, "n_head": 5, "n_inner": 100, "vocab_size": 401},
     "untied": {"n_layer": 2, "n_embd": 32, "n_head": 2, "tied": False},
     "epsilon 0.1": {"n_layer": 2, "n_embd": 32, "n_head": 2, "layer_norm_epsilon": 0.1},
@@ -43,11 +41,6 @@ def test_and_in_the_bundled_model_for_every_token(bundled, show):
     assert rest < 1e-4
 
 
-def test_to_rounding_in_float64():
-    model = GPT2.from_folder(TINY, "float64")
-    assert largest_unexplained(model, trace(model, [5, 6, 7]), [0, 210]) < 1e-12
-
-
 def test_each_part_is_its_vector_through_the_frozen_layer_norm(model, traced):
     found = attribution(model, traced, [9, 10], position=12)
     values = dict(zip(found.components, found.values, strict=True))
@@ -73,26 +66,11 @@ def test_each_part_is_its_vector_through_the_frozen_layer_norm(model, traced):
     np.testing.assert_allclose(values["ln_f.bias"], bias, atol=1e-6)
 
 
-def test_components_are_embeddings_heads_mlps_and_biases(model, traced):
-    found = attribution(model, traced, 7)
-    assert found.position == 29 and found.tokens.tolist() == [7]
-    assert len(found.components) == 2 + 3 * (3 + 1 + 2) + 1 and found.values.shape == (21, 1)
-
-
-def test_a_silenced_head_adds_nothing_and_the_rest_adds_up(model, traced):
-    silent = trace(model, traced.ids, interventions=zero_head(2, 1))
-    found = attribution(model, silent, [3, 4])
-    assert not found.values[found.components.index("blocks.2.attn.head.1")].any()
-    assert np.abs(found.logits - found.values.sum(0)).max() < 1e-4
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"tokens": 211}, "tokens must be ids below 211"),
-        ({"tokens": [-1]}, "tokens must be ids below 211"),
         ({"tokens": []}, "tokens must be ids below 211"),
-        ({"tokens": np.array([], int)}, "tokens must be ids below 211: one, or a list of at least"),
         ({"tokens": [[1, 2]]}, "tokens must be ids below 211: one, or a list of at least"),
         ({"tokens": 1.5}, "tokens must be ids below 211"),
         ({"tokens": 1, "position": 30}, "position is 30; there are 30 tokens"),

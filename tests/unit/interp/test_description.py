@@ -12,7 +12,6 @@ from gpt2np.interp import scale
 from gpt2np.interp.description import (
     DESCRIBED_POINTS,
     MAX_LINES,
-    active_neurons,
     array_json,
     describe_pass,
     record_pass,
@@ -62,7 +61,7 @@ def test_a_recorded_pass_has_the_same_description(lm):
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_k": 40}, {"temperature": 0}])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_the_draw_is_that_of_generate(lm, options, seed):
     options = {"temperature": 1.0, "top_k": 0, **options}
     sampling = GenerationOptions(**options)
@@ -94,16 +93,6 @@ def test_numbers_beyond_float16_are_float32():
     assert array_json(np.array([1e5], np.float32), np.float16)["dtype"] == "float32"
     assert array_json(np.array([-6e4], np.float32), np.float16)["dtype"] == "float16"
     assert array_json(np.zeros((2, 0), np.float32), np.float16)["shape"] == [2, 0]
-
-
-def test_active_neurons_of_several_tokens():
-    rng = np.random.default_rng(0)
-    activation, output = rng.normal(size=(3, 8)), rng.normal(size=(8, 4))
-    neurons, lengths = active_neurons(activation, output, 2)
-    for row in range(3):
-        of_row = active_neurons(activation[row], output, 2)
-        np.testing.assert_array_equal(neurons[row], of_row[0])
-        np.testing.assert_allclose(lengths[row], of_row[1])
 
 
 def test_wrong_arguments(lm):

@@ -46,7 +46,7 @@ def test_targets_against_differences(target):
 
 def test_contributions_of_integrated_gradients_sum_to_the_change(lm):
     token = lm.tokenizer.encode(" he")[0]
-    found = saliency(lm, "The king said that", Target(token), steps=100)
+    found = saliency(lm, "The king said that", Target(token), steps=30)
     assert found.values.sum() == pytest.approx(found.value - found.baseline, abs=0.05)
     exact = log_softmax(lm.model.forward([found.ids])[-1])[token]
     assert found.value == pytest.approx(exact, abs=1e-4)
@@ -105,15 +105,3 @@ def test_wrong_arguments(lm):
         with pytest.raises(InvalidArgumentError, match="a function or a list of functions"):
             gradients(lm, "The king", Target(5), interventions=wrong)
     assert gradients(lm, "The king", Target(5), interventions=zero_head(1, 0))
-
-
-@pytest.mark.parametrize("target", [" he", 5, None])
-def test_a_target_is_no_text_or_id(lm, target):
-    source = trace(lm, "The king")
-    for measure in (
-        lambda: gradients(lm, "The queen", target),
-        lambda: saliency(lm, "The queen", target),
-        lambda: activation_patching(lm, "The queen", source, target, "embed"),
-    ):
-        with pytest.raises(InvalidArgumentError, match="must be a Target"):
-            measure()

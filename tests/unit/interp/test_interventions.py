@@ -39,9 +39,7 @@ def changed(model, prompts, *interventions):
 class TestPatching:
     """Patch from prompt B into prompt A, both of 20 tokens."""
 
-    @pytest.mark.parametrize(
-        "points", [None, "*", "embed", *(f"blocks.{i}.resid" for i in range(3)), "ln_f", "logits"]
-    )
+    @pytest.mark.parametrize("points", [None, "embed", "blocks.1.resid", "logits"])
     def test_a_whole_layer_gives_the_other_prompts_logits_to_the_bit(
         self, model, prompts, a, b, points
     ):
@@ -49,29 +47,17 @@ class TestPatching:
         np.testing.assert_array_equal(patched["logits"], b["logits"])
         assert np.abs(a["logits"] - b["logits"]).max() > 1
 
-    def test_from_itself_changes_nothing(self, model, prompts, a):
-        patched = changed(model, prompts, patch_from(a))
-        for name, array in patched.items():
-            np.testing.assert_array_equal(array, a[name], err_msg=name)
-
     def test_one_position_and_head(self, model, prompts, a, b):
         point = "blocks.1.attn.z"
-        patched = changed(model, prompts, patch_from(b, point, positions=[4, -1], heads=2))
+        places = {"positions": [4, -1], "source_positions": [3, 7]}
+        patched = changed(model, prompts, patch_from(b, point, heads=2, **places))
         expected = a[point].copy()
-        expected[2, [4, 19]] = b[point][2, [4, 19]]
+        expected[2, [4, 19]] = b[point][2, [3, 7]]
         np.testing.assert_array_equal(patched[point], expected)
         # Earlier arrays of the pass and earlier tokens are unchanged.
         np.testing.assert_array_equal(patched["blocks.1.attn.v"], a["blocks.1.attn.v"])
         np.testing.assert_array_equal(patched["logits"][:4], a["logits"][:4])
         assert (patched["logits"][4:] != a["logits"][4:]).any(-1).all()
-
-    def test_positions_of_the_source(self, model, prompts, a, b):
-        patch = patch_from(b, "blocks.0.resid", positions=3, source_positions=7)
-        patched = changed(model, prompts, patch)["blocks.0.resid"]
-        np.testing.assert_array_equal(patched[3], b["blocks.0.resid"][7])
-        np.testing.assert_array_equal(
-            np.delete(patched, 3, 0), np.delete(a["blocks.0.resid"], 3, 0)
-        )
 
     def test_prompts_of_two_lengths(self, model, prompts):
         other = trace(model, prompts[1][:12])
@@ -104,16 +90,6 @@ class TestAblation:
         )
         assert np.abs(head).max() > 0.01
 
-    def test_several_heads_at_one_position(self, model, prompts, a):
-        z = changed(model, prompts, zero_head(0, [0, 2], positions=-1))["blocks.0.attn.z"]
-        assert not z[[0, 2], -1].any()
-        np.testing.assert_array_equal(z[:, :-1], a["blocks.0.attn.z"][:, :-1])
-        np.testing.assert_array_equal(z[1], a["blocks.0.attn.z"][1])
-
-    def test_zero_of_all_that_is_added_leaves_the_embedding(self, model, prompts, a):
-        ablated = changed(model, prompts, zero(["blocks.*.attn.out", "blocks.*.mlp.out"]))
-        np.testing.assert_array_equal(ablated["blocks.2.resid"], a["embed"])
-
     def test_mean_ablation_puts_the_mean_over_tokens_and_traces(self, model, prompts, a, b):
         points = ["blocks.1.mlp.act", "blocks.1.hook_attn_out"]
         ablated = changed(model, prompts, mean_ablate(points, [a, b]))
@@ -132,6 +108,12 @@ class TestAblation:
 
 
 class TestEdits:
+    def test_hooks_act_in_turn(self, model, prompts):
+        twice = chain(replace("embed", 3.0), scale("embed", 2.0))
+        assert (changed(model, prompts, twice)["embed"] == 6).all()
+        in_turn = changed(model, prompts, scale("embed", 2.0), replace("embed", 3.0))
+        assert (in_turn["embed"] == 3).all()
+
     def test_scale(self, model, prompts, a):
         doubled = changed(model, prompts, scale("blocks.0.mlp.out", 2, positions=[1]))
         expected = a["blocks.0.mlp.out"].copy()
@@ -139,27 +121,12 @@ class TestEdits:
         np.testing.assert_array_equal(doubled["blocks.0.mlp.out"], expected)
         same = changed(model, prompts, scale("*", 1.0))
         np.testing.assert_array_equal(same["logits"], a["logits"])
-        silent = changed(model, prompts, scale("blocks.*.attn.z", 0))
-        zeroed = changed(model, prompts, zero("blocks.*.attn.z"))
-        np.testing.assert_array_equal(silent["logits"], zeroed["logits"])
 
     def test_replace_broadcasts_and_keeps_the_dtype(self, model, prompts):
         vector = np.arange(24.0)
         array = changed(model, prompts, replace("embed", vector, positions=[0, 2]))["embed"]
         np.testing.assert_array_equal(array[[0, 2]], [vector, vector])
         assert array.dtype == np.float32
-        whole = np.ones((3, 20, 20)) / 20
-        pattern = changed(model, prompts, replace("blocks.0.attn.pattern", whole))
-        np.testing.assert_array_equal(pattern["blocks.0.attn.pattern"], whole.astype(np.float32))
-        mean = pattern["blocks.0.attn.v"].mean(1, keepdims=True)
-        z = pattern["blocks.0.attn.z"]
-        np.testing.assert_allclose(z, np.broadcast_to(mean, z.shape), atol=1e-5)
-
-    def test_a_chain_goes_in_turn(self, model, prompts):
-        twice = chain(replace("embed", 3.0), scale("embed", 2.0))
-        np.testing.assert_array_equal(changed(model, prompts, twice)["embed"], 6)
-        in_turn = changed(model, prompts, scale("embed", 2.0), replace("embed", 3.0))
-        np.testing.assert_array_equal(in_turn["embed"], 3)
 
     def test_what_goes_into_blocks_is_not_what_comes_out_of_the_last(self, model, prompts, a):
         ablation = zero("blocks.*.hook_resid_pre", positions=3)
@@ -171,8 +138,6 @@ class TestEdits:
     @pytest.mark.parametrize(
         ("pattern", "points"),
         [
-            ("blocks.1*.attn.z", {"blocks.1.attn.z"}),
-            ("blocks.*2.attn.z", {"blocks.2.attn.z"}),
             ("b*1.attn.z", {"blocks.1.attn.z"}),
             ("blocks.2*hook_resid_pre", {"blocks.1.resid"}),
         ],
@@ -194,18 +159,6 @@ class TestEdits:
         silent = zero("blocks.0.mlp.act", channels=2)("blocks.0.mlp.act", np.ones((3, 5)))
         assert not silent[:, 2].any() and silent.sum() == 12
 
-    def test_patches_and_means_of_channels(self, model, prompts, a):
-        source = trace(model, prompts[1])
-        point = "blocks.1.mlp.act"
-        for hook, expected in (
-            (patch_from(source, point, channels=5), source[point][:, 5]),
-            (mean_ablate(point, source, channels=5), source[point][:, 5].mean()),
-        ):
-            edited = hook(point, a[point])
-            np.testing.assert_allclose(edited[:, 5], expected, rtol=1e-6)
-            rest = np.arange(a[point].shape[1]) != 5
-            np.testing.assert_array_equal(edited[:, rest], a[point][:, rest])
-
     def test_the_array_that_comes_in_is_not_written_to(self):
         array = np.ones((4, 24), np.float32)
         array.flags.writeable = False
@@ -214,38 +167,25 @@ class TestEdits:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize(
-        ("make", "message"),
-        [
-            (lambda: mean_ablate("embed", []), "needs at least one trace"),
-            (lambda: zero(["embed", 3]), "points is ['embed', 3]"),
-        ],
-    )
-    def test_when_it_is_made(self, make, message):
-        with pytest.raises(InvalidArgumentError) as caught:
-            make()
-        assert message in str(caught.value)
+    def test_when_it_is_made(self):
+        with pytest.raises(InvalidArgumentError, match="needs at least one trace"):
+            mean_ablate("embed", [])
+        with pytest.raises(InvalidArgumentError, match=r"points is \['embed', 3\]"):
+            zero(["embed", 3])
 
     @pytest.mark.parametrize(
         ("intervention", "message"),
         [
             (zero("blocks.0.attn.pattrn"), "did you mean 'blocks.0.attn.pattern'"),
             (zero_head(-1, 0), "unknown hook point 'blocks.-1.attn.z'"),
-            (zero(f"blocks.{'9' * 5000}.attn.z"), "unknown hook point 'blocks.999"),
             (zero("blocks.2.hook_resid_pre", heads=0), "blocks.1.resid has no heads"),
             (zero("embed", heads=0), "embed has no heads; choose positions or channels"),
             (zero("embed", channels=24), "embed has no channel 24; choose from 0 to 23"),
-            (zero_head(3, 0), "blocks are 0 … 2"),
-            (chain(zero_head(3, 0)), "blocks are 0 … 2"),
             (chain(zero("embed"), chain(zero_head(99, 0))), "blocks are 0 … 2"),
             (zero_head(1, 3), "blocks.1.attn.z has no head 3; choose from 0 to 2"),
             (zero("embed", positions=20), "embed has no position 20; choose from 0 to 19"),
-            (zero("embed", positions=-21), "embed has no position -21"),
             (zero("embed", positions=1.5), "1.5 is not a position of embed"),
-            (
-                replace("embed", np.zeros(7)),
-                "the value of shape (7,) does not fit (20, 24) at embed",
-            ),
+            (replace("embed", np.zeros(7)), "shape (7,) does not fit (20, 24) at embed"),
         ],
     )
     def test_when_it_meets_the_model(self, model, prompts, intervention, message):

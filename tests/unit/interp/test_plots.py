@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gpt2np
-from gpt2np.interp import plot_attention, record_pass
+from gpt2np.interp import plot_attention
 
 
 def test_the_images_are_the_patterns(lm):
@@ -33,14 +33,6 @@ def test_plot_attention_names_its_axes_and_has_a_scale(lm):
     assert first.get_ylabel() == "query: token that attends"
     assert first.get_xlabel() == second.get_xlabel() == "key: attended token"
     assert scale.get_ylabel() == "attention weight" and scale.get_ylim() == (0, 1)
-
-
-def test_plot_attention_of_record_pass_labels_the_last_queries(lm):
-    pytest.importorskip("matplotlib")
-    ids = list(range(20))
-    (ax, _) = plot_attention(lm, record_pass(lm, ids), layer=0, heads=0).axes
-    assert ax.images[0].get_array().shape == (16, 20)
-    assert [len(ax.get_yticks()), len(ax.get_xticks())] == [16, 20]
 
 
 def test_long_tokens_do_not_push_the_titles_out_of_the_figure(lm):

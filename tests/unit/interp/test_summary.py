@@ -6,7 +6,6 @@ from helpers.random_models import random_model
 
 from gpt2np import GPT2, ContextLengthError, GPT2Config, InvalidArgumentError
 from gpt2np.interp import Trace, attention_summary, induction_scores, record_pass, trace
-from gpt2np.interp.summary import _mean_weight_at
 
 
 def summary_of(pattern):
@@ -42,15 +41,7 @@ def test_itself_and_a_single_token():
     assert summary_of([[1.0]]) == {**expected, "first_token": 1}
 
 
-def test_shapes_and_dtype(model):
-    found = attention_summary(trace(model, range(9), "blocks.*.attn.pattern"))
-    for array in vars(found).values():
-        assert array.shape == (3, 3) and array.dtype == np.float32
-    with pytest.raises(InvalidArgumentError, match="lacks blocks"):
-        attention_summary(trace(model, range(9), "embed"))
-
-
-@pytest.mark.parametrize("n_tokens", [1, 16, 17, 40])
+@pytest.mark.parametrize("n_tokens", [1, 16, 17])
 def test_attention_summary_of_record_pass_averages_the_last_16_queries(lm, n_tokens):
     ids = list(range(n_tokens))
     whole = trace(lm, ids, "blocks.*.attn.pattern")
@@ -66,15 +57,6 @@ def test_attention_summary_of_record_pass_averages_the_last_16_queries(lm, n_tok
     previous = pattern[..., rows, queries[rows] - 1].mean(-1) if n_tokens > 1 else 0
     np.testing.assert_allclose(found.previous_token, previous, rtol=0, atol=1e-6)
     np.testing.assert_allclose(found.first_token, pattern[..., 0].mean(-1), rtol=0, atol=1e-6)
-
-
-def test_what_came_after_the_same_token():
-    """For ids 0 1 2 0 1 2, the second 0 attends to the first 1, and so on."""
-    pattern = np.zeros((1, 6, 6))
-    pattern[0, [3, 4, 5], [1, 2, 3]] = 1
-    assert _mean_weight_at(pattern, 2).tolist() == [1.0]
-    pattern[0, 4] = np.eye(6)[0]
-    assert _mean_weight_at(pattern, 2) == pytest.approx([2 / 3])
 
 
 def test_induction_scores_are_means_over_the_second_time(model):
