@@ -74,9 +74,4 @@ def __getattr__(name: str) -> object:
         return import_module("gpt2np.language_model").LanguageModel.load
     if name in _MODULE_OF:
         return getattr(import_module(f"gpt2np.{_MODULE_OF[name]}"), name)
-    try:
-        return import_module(f"gpt2np.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"gpt2np.{name}":  # a package that the module needs
-            raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

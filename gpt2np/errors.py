@@ -40,8 +40,7 @@ __all__ = [
 SEE_MISSING_FEATURES = 'see "Missing features" in the documentation'
 """Hint for messages: the page names programs that have the feature."""
 
-_MAX_WORD = 300  # characters of a path or value in a message
-_MAX_LENGTH = 2000  # characters of a message; a tensor name in a file can have a million
+_MAX_LENGTH = 800  # characters of a message; a tensor name in a file can have a million
 
 _QUOTED = r"""(?<!\w)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` quotes texts
 
@@ -60,11 +59,9 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return `text` with long words, such as a value without spaces, cut in the middle."""
-    return " ".join(
-        word if len(word) <= _MAX_WORD else f"{word[: _MAX_WORD // 2]}…{word[-_MAX_WORD // 2 :]}"
-        for word in text.split(" ")
-    )
+    """Return `text`, cut in the middle if it is long."""
+    half = _MAX_LENGTH // 2
+    return text if len(text) <= _MAX_LENGTH else f"{text[:half]}…{text[-half:]}"
 
 
 def counted(n: int, noun: str) -> str:
@@ -154,10 +151,7 @@ class GPT2NPError(Exception):
 
     def __str__(self) -> str:
         """Return the message on one line, shortened, with control characters escaped."""
-        text = shortened(f"{self.place}{self.args[0]}")
-        if len(text) > _MAX_LENGTH:
-            text = f"{text[: _MAX_LENGTH // 2]} … {text[-_MAX_LENGTH // 2 :]}"
-        return printable(text)
+        return printable(shortened(f"{self.place}{self.args[0]}"))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
@@ -231,7 +225,3 @@ def errors_at(place: str) -> Iterator[None]:
     except GPT2NPError as error:
         error.place = place or error.place
         raise
-    except TypeError as error:
-        if not place:
-            raise
-        raise TypeError(f"{place}{error}") from error

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, fields
 from functools import cache
 
-from gpt2np.errors import InvalidArgumentError, did_you_mean, short_repr
+from gpt2np.errors import InvalidArgumentError, short_repr
 
 MIB, GIB = 1 << 20, 1 << 30
 MAX_VOCABULARY_BYTES = 32 * MIB  # several times the largest byte-pair vocabulary in use
@@ -33,18 +33,16 @@ class Limits:
 def limits() -> Limits:
     """Return the limits on untrusted input; environment variables replace the defaults.
 
-    Raises InvalidArgumentError if a variable is not a positive integer, or there is no such limit.
+    Raises InvalidArgumentError if a variable is not a positive integer.
     """
-    names = {variable(limit.name): limit.name for limit in fields(Limits)}
     values = {}
-    for name, text in os.environ.items():
-        if not name.startswith("GPT2NP_MAX_"):
-            continue
-        if name not in names:
-            raise InvalidArgumentError(f"there is no limit {name}{did_you_mean(name, names)}")
-        if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text)):
-            raise InvalidArgumentError(f"{name} is {short_repr(text)}; expected a positive integer")
-        values[names[name]] = int(text)
+    for limit in fields(Limits):
+        name = variable(limit.name)
+        if (text := os.environ.get(name)) is not None:
+            if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text)):
+                message = f"{name} is {short_repr(text)}; expected a positive integer"
+                raise InvalidArgumentError(message)
+            values[limit.name] = int(text)
     return Limits(**values)
 
 

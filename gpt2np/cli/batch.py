@@ -23,7 +23,7 @@ from gpt2np.cli.jobs import (
     report_rows,
     running_job,
 )
-from gpt2np.cli.model_options import add_model_arguments, load_model, resolve_before_loading
+from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_special_argument, spool_stdin
 from gpt2np.errors import GPT2NPError
@@ -52,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
     check_output(args.out, ROW_SUFFIXES, force=args.force, inputs=[prompts])
     cluster = ray_cluster(args)
     n_lines = line_count(prompts, args.field)
-    resolve_before_loading(args, options, may_fall_back=False)
-    lm = load_model(args)
+    lm = load_model(args, may_fall_back=False)
     options = {**options, "seed": job_seed(args.out, options.get("seed"))}
     print_stderr(f"seed: {options['seed']}")
     run_elsewhere = None

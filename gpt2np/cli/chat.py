@@ -19,7 +19,7 @@ from typing import Any
 from gpt2np.chat import ChatSession, read_chat_template
 from gpt2np.chat.commands import QUIT, RETRY, ChatInput, read_input, run_command
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
-from gpt2np.cli.model_options import add_model_arguments, load_model, resolve_before_loading
+from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import text_argument
 from gpt2np.errors import GPT2NPError
@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _create_session(args: argparse.Namespace, options: dict[str, Any]) -> ChatSession:
-    resolve_before_loading(args, options)
     lm = load_model(args)
+    lm.resolve_options(**options)  # an error now, not at the first message
     assert lm.folder is not None
     roles = lm.tokenizer.vocabulary.special_tokens_map
     template = read_chat_template(lm.folder, roles, file=args.chat_template)

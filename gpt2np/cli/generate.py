@@ -13,7 +13,7 @@ import json
 import warnings
 
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
-from gpt2np.cli.model_options import add_model_arguments, load_model, resolve_before_loading
+from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import add_prompt_arguments, add_special_argument, read_prompt
 from gpt2np.errors import GenerationInterrupted, InvalidArgumentError, counted
@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     prompt, options = read_prompt(args), generation_options(args)
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
-    resolved = resolve_before_loading(args, options)
     lm = load_model(args)
+    resolved = lm.resolve_options(**options)
     check_special(prompt, lm.tokenizer.special_tokens, args.special)
     allowed = allowed_special(args.special)
     if notice := prompt_notice(prompt, resolved):

@@ -1,7 +1,8 @@
 """Show a model's config, tensors, parameters and memory.
 
-The command reads config.json and the headers of the weight files. The exit code
-is 1 if the weights do not fit the config.
+The command downloads a model that is not in the Hugging Face cache. It reads
+config.json and the headers of the weight files. The exit code is 1 if the
+weights do not fit the config.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
     ]
     return {
         "model": source.name,
-        "folder": str(source.path),
+        "folder": str(source.path.absolute()),
         "config": asdict(config),
         "files": sorted({tensor.path.name for tensor in checkpoint.tensors.values()}),
         "bytes": sum(tensor.nbytes for tensor in checkpoint.tensors.values()),

@@ -55,7 +55,6 @@ GROUPS = {
     },
     "Models": {
         "serve": "Serve models over HTTP, as OpenAI's API, with a playground",
-        "download": "Download a model into the Hugging Face cache",
         "convert": "Change the dtype of a model's weights",
     },
 }

@@ -1,8 +1,7 @@
 """Options for the model, its dtype and threads; loading of a model or tokenizer."""
 
 import argparse
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.output import print_stderr
@@ -11,7 +10,6 @@ from gpt2np.options import options_of
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
 
 if TYPE_CHECKING:
-    from gpt2np.generation.options import GenerationOptions
     from gpt2np.hub import ModelSource
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer import Tokenizer
@@ -41,32 +39,6 @@ def add_performance_arguments(
     return group
 
 
-def resolve_before_loading(
-    args: argparse.Namespace, options: dict[str, Any], *, may_fall_back: bool = True
-) -> "GenerationOptions":
-    """Return the options that the model of the command line will use, without loading the model.
-
-    Raises the errors of `load_model` for the model, and of `resolve_options` for the options.
-    """
-    from gpt2np.generation.config_file import read_generation_config
-    from gpt2np.generation.request import resolve_options
-    from gpt2np.hub import find_model
-
-    source = find_model(_model_arguments(args).get("model"))
-    if source.fallback_reason:
-        _check_source(source, may_fall_back)
-        warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
-        args.model = source.name  # so that loading does not wait for the network again
-    return resolve_options(read_generation_config(source.path).options, options)
-
-
-def _model_arguments(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of `LanguageModel.load`. Raises an error for an empty one."""
-    options = given_options(args, ModelOptions)
-    ModelOptions(**options)
-    return options
-
-
 def load_model(args: argparse.Namespace, *, may_fall_back: bool = True) -> "LanguageModel":
     """Load the model that the command line specifies, and print its name.
 
@@ -76,7 +48,8 @@ def load_model(args: argparse.Namespace, *, may_fall_back: bool = True) -> "Lang
     from gpt2np.hub import find_model
     from gpt2np.language_model import LanguageModel
 
-    options = _model_arguments(args)
+    options = given_options(args, ModelOptions)
+    ModelOptions(**options)  # raises an error for an empty text
     if not may_fall_back:
         _check_source(find_model(args.model))
     lm = LanguageModel.load(**options)
@@ -84,9 +57,9 @@ def load_model(args: argparse.Namespace, *, may_fall_back: bool = True) -> "Lang
     return lm
 
 
-def _check_source(source: "ModelSource", may_fall_back: bool = False) -> "ModelSource":
-    """Raise ModelNotFoundError if the bundled model replaces the default model, but may not."""
-    if source.fallback_reason and not may_fall_back:
+def _check_source(source: "ModelSource") -> "ModelSource":
+    """Raise ModelNotFoundError if the bundled model replaces the default model."""
+    if source.fallback_reason:
         raise ModelNotFoundError(f"{source.fallback_reason}; name a model, as in --model bundled")
     return source
 

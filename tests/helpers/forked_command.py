@@ -12,7 +12,7 @@ from subprocess import PIPE, CompletedProcess
 
 _FORK_FOR_EACH_LINE = """
 import importlib, json, os, signal, sys
-import gpt2np.cli.download, gpt2np.cli.generate, gpt2np.cli.tokenize
+import gpt2np.cli.info, gpt2np.cli.generate, gpt2np.cli.tokenize
 import gpt2np.language_model, huggingface_hub.file_download, huggingface_hub.hf_api
 from gpt2np.__main__ import main
 

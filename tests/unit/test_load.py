@@ -1,8 +1,6 @@
 """Loading: the files of a model, its generation_config.json, and the names of the package."""
 
-import importlib.util
 import json
-import pkgutil
 
 import pytest
 
@@ -102,10 +100,3 @@ def test_every_public_name_exists_and_is_documented():
         assert name in dir(gpt2np) and name in gpt2np.__doc__ + gpt2np.errors.__doc__
     with pytest.raises(AttributeError, match="nonsense"):
         gpt2np.nonsense  # noqa: B018
-
-
-def test_every_module_is_an_attribute():
-    needs = {"llm_plugin": "llm", "option_types": "pydantic"}
-    missing = {name for name, need in needs.items() if not importlib.util.find_spec(need)}
-    for name in {module.name for module in pkgutil.iter_modules(gpt2np.__path__)} - missing:
-        assert getattr(gpt2np, name).__name__ == f"gpt2np.{name}"

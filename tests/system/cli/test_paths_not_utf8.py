@@ -38,8 +38,6 @@ chat --model {D} --chat-template {D}/t.jinja --max-new-tokens 3
 tokenize --model {D} --file {D}/in.txt
 tokenize --model {D} --file {D}/in.txt --json
 decode --model {D} --file {D}/ids.txt
-download {D}
-download {D}
 encode --model {D} {D}/in.txt {D}/in.jsonl {D}/in.csv {D}/in.parquet {D}/in.txt.gz {D}/new.bin
 encode --model {D} {D}/in.txt {D}/new.npy --processes 2
 encode --model {D} {D}/in.txt {D}/new.npz

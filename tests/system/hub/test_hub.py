@@ -96,7 +96,7 @@ def without_settings():
 
 @pytest.fixture
 def start(home):
-    """start(url, "download", "gpt2", VARIABLE="…"): start `gpt2np download gpt2`."""
+    """start(url, "info", "gpt2", VARIABLE="…"): start `gpt2np info gpt2`."""
 
     def run(url, *arguments, code=None, **env):
         program = ["-m", "gpt2np"] if code is None else ["-c", code]
@@ -131,7 +131,7 @@ def forked(tmp_path_factory):
 
 @pytest.fixture
 def command(forked, home):
-    """command(url, "download", "gpt2", patch="…", VARIABLE="…"): run `gpt2np download gpt2`."""
+    """command(url, "info", "gpt2", patch="…", VARIABLE="…"): run `gpt2np info gpt2`."""
 
     def run(url, *arguments, patch="", **env):
         settings = {"HF_ENDPOINT": url, "HF_HOME": str(home), **env}
@@ -153,7 +153,7 @@ def tokenize(command):
 
 @pytest.fixture
 def download(command):
-    return lambda url, *more, **env: command(url, "download", *more, **env)
+    return lambda url, *more, **env: command(url, "info", "--json", *more, **env)
 
 
 def fails(result, *words):
@@ -166,10 +166,9 @@ def fails(result, *words):
 
 
 def folder_of(result):
-    """Return the folder that `gpt2np download` printed; assert that it printed nothing else."""
+    """Return the folder that `gpt2np info --json` printed."""
     assert result.returncode == 0, result.stderr
-    (line,) = result.stdout.splitlines()
-    return Path(line)
+    return Path(json.loads(result.stdout)["folder"])
 
 
 def nowhere():
@@ -287,13 +286,13 @@ class TestFoldersAndFiles:
     @pytest.mark.parametrize("content", [b"", b"\xff\xfe{", None])
     @pytest.mark.parametrize("name", [WEIGHTS, "config.json", "merges.txt"])
     def test_a_folder_that_could_not_be_loaded_is_refused(
-        self, hub, download, model, name, content
+        self, hub, generate, model, name, content
     ):
         file = Path(model) / name
         if content is None:
             content = file.read_bytes()[: file.stat().st_size // 2]
         file.write_bytes(content)
-        fails(download(hub.url, model), name)
+        fails(generate(hub.url, "--model", model), name)
 
     def test_the_file_of_weights_stands_for_its_folder(self, model):
         for find in (find_model, find_vocabulary):
@@ -321,11 +320,10 @@ class TestFoldersAndFiles:
         assert (source.name, source.path, source.fallback_reason) == ("bundled", bundled, None)
 
 
-class TestDownloadCommand:
-    def test_prints_the_folder_and_nothing_else(self, hub, process):
-        result = process(hub.url, "download", "gpt2")
+class TestFolder:
+    def test_has_the_files_and_nothing_else(self, hub, process):
+        result = process(hub.url, "info", "--json", "gpt2")
         assert {path.name for path in folder_of(result).iterdir()} == set(FILES)
-        assert result.stderr.splitlines() == ["model: gpt2, 5 files, 11,936,894 bytes"]
 
     def test_the_name_of_the_folder_is_the_commit(self, hub, download):
         folder = folder_of(download(hub.url, "gpt2@hot"))
@@ -335,7 +333,7 @@ class TestDownloadCommand:
     def test_what_needs_no_download(self, hub, download, bundled, tmp_path):
         for name in ("bundled", str(bundled)):
             assert folder_of(download(hub.url, name)) == bundled
-        fails(download(hub.url, str(tmp_path)), "has no config.json, model.safetensors, vocab")
+        fails(download(hub.url, str(tmp_path)), "config.json is missing")
         assert not hub.requests
 
 
@@ -496,7 +494,7 @@ class TestDisk:
             "def http_get(*_, **__): raise OSError(errno.ENOSPC, 'No space left on device')\n"
             "there.http_get = http_get\n"
         )
-        result = command(hub.url, "download", "gpt2", patch=patch)
+        result = command(hub.url, "info", "--json", "gpt2", patch=patch)
         fails(result, f"{home / 'hub'} (No space left on device)", "free space")
 
     def test_bug_in_a_download_is_no_interruption(self, hub, command):
@@ -505,7 +503,7 @@ class TestDisk:
             "def http_get(*_, **__): raise TypeError('unexpected keyword argument')\n"
             "there.http_get = http_get\n"
         )
-        result = command(hub.url, "download", "gpt2", patch=patch)
+        result = command(hub.url, "info", "--json", "gpt2", patch=patch)
         assert "TypeError: unexpected keyword argument" in result.stderr
 
 
@@ -597,5 +595,5 @@ def test_binary_reference_in_the_cache_is_named_as_damage(hub, download, home):
 
 
 def test_variable_that_huggingface_hub_cannot_read_is_one_line(hub, process):
-    result = process(hub.url, "download", "a/b", HF_HUB_DOWNLOAD_TIMEOUT="abc")
+    result = process(hub.url, "info", "--json", "a/b", HF_HUB_DOWNLOAD_TIMEOUT="abc")
     fails(result, "cannot read a variable HF_")
