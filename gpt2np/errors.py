@@ -40,7 +40,7 @@ __all__ = [
 SEE_MISSING_FEATURES = 'see "Missing features" in the documentation'
 """Hint for messages: the page names programs that have the feature."""
 
-_MAX_LENGTH = 800  # characters of a message; a tensor name in a file can have a million
+_MAX_LENGTH = 600  # characters of a message; a tensor name in a file can have a million
 
 _QUOTED = r"""(?<!\w)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")"""  # as `repr` quotes texts
 
