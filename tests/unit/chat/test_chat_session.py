@@ -82,13 +82,6 @@ class TestAnswers:
             text += fresh
         assert joined_text(session.messages) == text
 
-    def test_need_only_what_is_new(self, lm, template):
-        session = ChatSession(lm, template, options={"seed": 2, "max_new_tokens": 10})
-        answer(session, "Tell me of the king and his three daughters, who lived by the sea. " * 3)
-        answer(session, "And then?")
-        whole = len(session.completion.prompt_ids)
-        assert whole - session.n_reused < 60 < 100 < whole
-
     def test_again_with_the_next_seed(self, lm):
         session = ChatSession(lm, options={"seed": 7, "max_new_tokens": 10})
         first = answer(session, "The king")

@@ -46,7 +46,7 @@ def within(start, n):
     return texts
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_allowed_tokens_lead_to_a_match_by_brute_force(seed):
     """Some text of so few tokens matches; where tokens are ample, each such token is allowed."""
     rng = random.Random(seed)
@@ -82,7 +82,7 @@ def test_allowed_tokens_lead_to_a_match_by_brute_force(seed):
         assert (END in allowed) == (regex.fullmatch(pattern, "") is not None)
 
 
-@pytest.mark.parametrize("n", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_every_text_matches_or_the_error_comes_first(n):
     rng = random.Random(n)
     n_errors = 0
@@ -119,7 +119,7 @@ def test_tokens_of_the_match_with_the_fewest_bytes_are_counted():
 PATTERN = r"(?: [a-z]+){2,40}[.!]"
 
 
-@pytest.mark.parametrize("budget", [2, 3, 4, 5, 8, 20])
+@pytest.mark.parametrize("budget", [2, 4, 20])
 @pytest.mark.parametrize(
     "options",
     [

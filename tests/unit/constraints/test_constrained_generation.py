@@ -17,14 +17,6 @@ def test_a_complete_text_stops_and_an_open_one_may_end(lm):
     assert (ends.text, ends.finish_reason) == ("", "eos")
 
 
-def test_choices_are_exactly_these(lm):
-    choices = [" yes", " no", " perhaps", " 漢字", " no, never"]
-    completion = {
-        lm.generate("Will you?", choices=choices, seed=s, temperature=5.0).text for s in range(40)
-    }
-    assert completion <= set(choices) and len(completion) > 2
-
-
 def test_drafts_and_continuations_change_no_text(lm):
     options = {"regex": r"(?: [a-z]+){3,5}[.!]", "max_new_tokens": 60, "seed": 3}
     alone = lm.generate("The king", **options)
@@ -104,10 +96,7 @@ def test_what_is_no_constraint(lm, vowels):
     ("options", "message"),
     [
         ({"choices": ["a", "b\ud800"]}, r"choices: 'b\\ud800' has a lone surrogate"),
-        ({"choices": ["\udfff"]}, r"choices: '\\udfff' has a lone surrogate"),
         ({"regex": "(a?){8000}"}, r"too large, .*in place of \(x\?\)"),
-        ({"regex": "(((a?){1000}){1000}){1000}x"}, "too large, with repetitions"),
-        ({"regex": r"[^\s\S]"}, "no text matches"),
         ({"regex": r"(a)\1"}, r"has \\1 at offset 3, which is not supported"),
     ],
 )

@@ -79,7 +79,7 @@ def bytes_near_texts(draw):
     return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)  # see the bugs of regex above
+@settings(max_examples=100, deadline=None, derandomize=True)  # see the bugs of regex above
 @given(PATTERNS, st.lists(bytes_near_texts(), min_size=4, max_size=12))
 @example("(?:a|ab)(?:c|bcd)", [b"abcd", b"abc", b"ac", b"abbcd", b"ab"])
 @example("(?:(?:a*)*)*", [b"", b"aaa", b"b"])
@@ -96,7 +96,7 @@ def test_the_same_bytes_match_and_can_lead_to_a_match_as_with_regex(pattern, str
         assert matches(automaton, state) == whole, (pattern, data)
 
 
-@pytest.mark.parametrize("escape", [r"\w", r"\W", r"\d", r"\s", r"\p{Lu}", r"\P{Han}", "."])
+@pytest.mark.parametrize("escape", [r"\w", r"\s", r"\p{Lu}", r"\P{Han}"])
 def test_every_character_of_unicode(escape):
     automaton = ByteAutomaton.of(parse(escape))
     pattern = regex.compile(escape)

@@ -21,7 +21,7 @@ def matcher(tree):
     )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_numbers_are_those_between_the_bounds(seed):
     rng = random.Random(seed)
     low = rng.randint(-1000, 1000)
@@ -171,7 +171,6 @@ def test_the_option_takes_a_dict_a_text_and_a_file(lm, tmp_path):
     ("options", "message"),
     [
         ({"json_schema": "nowhere.json"}, "nowhere.json"),
-        ({"json_schema": '{"a"'}, "json_schema is not JSON"),
         ({"json_schema": {"const": float("nan")}}, "json_schema is not JSON"),
         ({"json_schema": {"const": "\ud800"}}, "json_schema is not JSON"),
         ({"json_schema": {"title": "x" * 100_001}}, "json_schema has 100,"),

@@ -53,12 +53,6 @@ def test_standard_output_is_no_file(tmp_path, monkeypatch):
         check_target(Path("-"))
 
 
-def test_a_long_name(tmp_path):
-    path = tmp_path / ("x" * 250)
-    atomic_write_text(path, "a")
-    assert path.read_text() == "a" and list(tmp_path.iterdir()) == [path]
-
-
 def test_threads_that_write_one_file_do_not_mix(tmp_path):
     path = tmp_path / "x.txt"
 

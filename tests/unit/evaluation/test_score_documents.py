@@ -92,14 +92,6 @@ def test_tokens(lm, files, tmp_path):
     assert row["token_scores"][0]["logprob"] is None
 
 
-def test_minimal_pairs_are_compared_with_their_first_tokens(lm, tmp_path):
-    lines = ['{"text": "These foxes are here."}', '{"text": "This foxes are here."}']
-    (tmp_path / "pairs.jsonl").write_text("\n".join(lines))
-    good, bad = score(lm, [tmp_path / "pairs.jsonl"], tmp_path / "o.jsonl")[0]
-    assert good["log_probability"] > bad["log_probability"]
-    assert good["tokens"] == good["counted"] > 0
-
-
 def test_a_model_without_end_of_text(lm, files, tmp_path):
     without = LanguageModel(lm.model, lm.tokenizer, name="mine")
     without.bos_token_id = None
@@ -156,13 +148,6 @@ def test_changes_are_named(lm, files, tmp_path, monkeypatch):
         score_corpus(lm, files, tmp_path / "o.jsonl", options)
     rows, _ = score(lm, files, tmp_path / "o.jsonl", options, force=True)
     assert rows[0]["characters"] == 5
-
-
-@pytest.mark.parametrize("options", [{"context": 1}, {"stride": 0}, {"context": 9999}])
-def test_invalid_options(lm, files, tmp_path, options):
-    with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} is"):
-        score_corpus(lm, files, tmp_path / "o.jsonl", ScoreOptions(**options))
-    assert not list(tmp_path.glob("o.*"))
 
 
 def test_a_damaged_file_ends_with_its_problem(tmp_path):

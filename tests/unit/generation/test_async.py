@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import random
 import sys
 import threading
 import time
@@ -286,6 +287,27 @@ def test_threads_that_read_one_stream_get_each_piece_once(lm):
     assert sorted("".join(pieces)) == sorted(expected.text)
 
 
+@pytest.mark.parametrize("seed", [*range(6), pytest.param(6, marks=pytest.mark.slow)])
+def test_random_orders_of_tasks_that_fail_or_are_cancelled_leave_the_others_their_text(lm, seed):
+    rng, expected = random.Random(seed), lm.generate("The fox", **OPTIONS)
+
+    async def all_tasks():
+        tasks = []
+        for kind in kinds:
+            error = {"on_token": raising(ValueError(), rng.randrange(1, 9))}
+            further = error if kind == "fail" else {}
+            tasks.append(asyncio.create_task(lm.agenerate("The fox", **OPTIONS, **further)))
+            await asyncio.sleep(rng.random() / 50)
+            [task.cancel() for task, k in zip(tasks, kinds, strict=False) if k == "cancel"]
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    kinds = rng.choices(["plain", "cancel", "fail"], k=60 if seed == 6 else 8)
+    for kind, result in zip(kinds, run(all_tasks()), strict=True):
+        failed = isinstance(result, ValueError | asyncio.CancelledError)
+        assert result == expected or (kind != "plain" and failed), (kind, result)
+    check_works(lm)
+
+
 def test_an_error_of_one_continuation_ends_the_others(lm):
     indices = []
 
@@ -298,9 +320,9 @@ def test_an_error_of_one_continuation_ends_the_others(lm):
         options = {"max_new_tokens": 400, "ignore_eos": True, "on_token": fail_in_the_second}
         with pytest.raises(ZeroDivisionError):
             await lm.agenerate("The fox", seed=1, num_return_sequences=2, **options)
-        await asyncio.sleep(0.1)  # the step in progress ends
+        await asyncio.sleep(0.05)  # the step in progress ends
         before = len(indices)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.1)
         return before, len(indices)
 
     before, after = asyncio.run(numbers_of_tokens())

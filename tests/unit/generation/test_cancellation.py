@@ -29,25 +29,6 @@ def test_cancelled_sequences_leave_and_the_next_takes_the_place_in_the_same_step
     assert scheduler.running == [second, third] and not scheduler.waiting
 
 
-def test_an_interrupted_step_ends_all_sequences(lm, monkeypatch):
-    scheduler, sequences = start(lm, 3, max_running=2)
-    expected = [lm.generate("The fox", max_new_tokens=9, seed=i, draft="none") for i in range(3)]
-    scheduler.step()
-
-    def fail(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(lm.model, "forward", fail)
-    with pytest.raises(KeyboardInterrupt):
-        scheduler.step()
-    monkeypatch.undo()
-    assert not scheduler.busy and scheduler.step() == []
-    for sequence, whole, n in zip(sequences, expected, (1, 1, 0), strict=True):
-        assert (sequence.finish_reason, sequence.error) == ("cancelled", None)
-        assert sequence.ids == whole.ids[:n]
-        assert sequence.text == lm.tokenizer.decode(sequence.ids)
-
-
 def test_the_engine_cancels_between_two_steps(lm):
     first, second = (
         lm.stream("The fox", max_new_tokens=5, seed=1, draft="none").sequence for _ in range(2)

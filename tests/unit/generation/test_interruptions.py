@@ -121,12 +121,6 @@ def check_generate(lm, interrupt, rng):
     assert_equal_results(result or generate(), expected)
 
 
-def check_score(lm, interrupt, rng):
-    texts = [*rng.sample(PROMPTS, 2), "a b c d e " * rng.choice([1, 9])]
-    expected, (scores, _) = lm.score(texts), interrupt(partial(lm.score, texts))
-    assert_equal_results(scores or lm.score(texts), expected)
-
-
 def check_caches(lm, interrupt, rng):
     model, ids = lm.model, lm.tokenizer.encode("Once upon a time there was a fox, and a king " * 4)
     ids = [ids[:40], ids[3:43]]
@@ -154,17 +148,7 @@ def check_caches(lm, interrupt, rng):
                 cache.truncate(done)
 
 
-def check_prefix(lm, interrupt, rng):
-    expected = lm.generate("Once upon a time the fox", max_new_tokens=5, seed=1)
-    prefix, _ = interrupt(lm.prefix, "Once upon a time")
-    prefix = prefix or lm.prefix("Once upon a time")
-    generate = partial(lm.generate, " the fox", prefix=prefix, max_new_tokens=5, seed=1)
-    generate.__qualname__ = "generate prefix"
-    result, _ = interrupt(generate)
-    assert (result or generate()).ids == expected.ids == generate().ids
-
-
-CHECKS = [check_scheduler, check_stream, check_generate, check_score, check_caches, check_prefix]
+CHECKS = [check_scheduler, check_stream, check_generate, check_caches]
 
 
 def run_checks(lm, interrupt, count):

@@ -19,7 +19,7 @@ def peak_memory(function):
     return peak
 
 
-@pytest.mark.parametrize("choices", [["a"] * 1_000_000, ["a" * 10_000_000], [""] * 1_000_000])
+@pytest.mark.parametrize("choices", [["a"] * 1_000_000, ["a" * 10_000_000]])
 def test_large_choices(choices):
     def refuse():
         with pytest.raises(InvalidArgumentError, match=r"must be one or more .* 50,000 characters"):
@@ -28,8 +28,9 @@ def test_large_choices(choices):
     assert peak_memory(refuse) < 1_000_000
 
 
-@pytest.mark.parametrize("text", [" " * 10_000_000, "a" * 10_000_000])
-def test_a_long_prompt_is_refused_before_it_is_encoded(lm, text):
+def test_a_long_prompt_is_refused_before_it_is_encoded(lm):
+    text = " " * 10_000_000
+
     def refuse():
         with pytest.raises(ContextLengthError, match="has 10,000,000 characters, at least"):
             lm.generate(text)

@@ -3,11 +3,10 @@
 import json
 import math
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from make_ngram_table import build_table, count_ngrams, max_entries, save_table
+from make_ngram_table import build_table, count_ngrams, save_table
 from safetensors.numpy import load_file, save_file
 
 from gpt2np import CheckpointError, InvalidArgumentError, LanguageModel, Tokenizer
@@ -89,13 +88,6 @@ class TestTable:
         assert table.lookup([50256, 50255, 50254])[0] == 50253
         assert hash_contexts(np.array([0], np.uint64), 0)[0] in table.hashes
 
-    def test_size_of_the_file(self, tmp_path):
-        ids = np.random.default_rng(0).integers(0, 1000, 900).tolist() * 5
-        for max_bytes in (2000, 5000):
-            table = made(ids, max_entries(max_bytes, 1000), 1000)
-            save_table(table, tmp_path / "t.safetensors")
-            assert max_bytes - 1500 < (tmp_path / "t.safetensors").stat().st_size <= max_bytes
-
 
 class TestFile:
     def test_read_as_saved(self, table, tmp_path):
@@ -111,10 +103,7 @@ class TestFile:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"version": None}, "version"),
             ({"version": 2}, "its version is not 1"),
-            ({"vocab_size": "x"}, "its vocab_size is not an integer"),
-            ({"vocab_size": [1]}, "its vocab_size is not an integer"),
             ({"vocab_size": math.inf}, "its vocab_size is not an integer"),
             ({"vocab_size": None}, "vocab_size"),
             ({"hashes": lambda x: x.astype(np.int64)}, "hashes has the wrong dtype"),
@@ -138,20 +127,10 @@ class TestFile:
         with pytest.raises(CheckpointError, match=f"not an n-gram table .*{reason}"):
             read_ngram_table(path)
 
-    def test_hostile_metadata(self, table, tmp_path):
-        path = tmp_path / "t.safetensors"
-        save_table(replace(table, vocab_size=10**10), path)
-        assert not read_ngram_table(path).matches(TOKENS)  # builds no list of that length
-        save_file(load_file(path), path, {"gpt2np_ngram_table": "[" * 10**6})
-        with pytest.raises(CheckpointError, match="not an n-gram table"):
-            read_ngram_table(path)
-
     def test_no_table(self, tmp_path, bundled):
-        for content in (b"", b"no table at all", b"\xff" * 100):
-            (tmp_path / "t.safetensors").write_bytes(content)
-            with pytest.raises(CheckpointError, match="not an n-gram table"):
-                read_ngram_table(tmp_path / "t.safetensors")
-        for path in (tmp_path, tmp_path / "none", bundled / "model.safetensors"):
+        damaged = tmp_path / "t.safetensors"
+        damaged.write_bytes(b"\xff" * 100)
+        for path in (damaged, tmp_path, tmp_path / "none", bundled / "model.safetensors"):
             with pytest.raises(CheckpointError, match="not an n-gram table"):
                 read_ngram_table(path)
 
@@ -172,12 +151,6 @@ class TestOfAModel:
         next_id = found.lookup(tokenizer.encode("Once upon a"))[0]
         assert tokenizer.decode([next_id]) == " time"
         assert find_ngram_table(None, {**tokens, 100: b"other"}) is None
-
-    def test_of_the_bundled_model(self, bundled):
-        lm = LanguageModel.load(bundled)
-        table = find_ngram_table(bundled, lm.tokenizer.vocabulary.token_bytes)
-        next_id = table.lookup(lm.tokenizer.encode("Once upon a"))[0]
-        assert lm.tokenizer.decode([next_id]) == " time"
 
     def test_a_table_of_another_vocabulary(self, bundled, table, tmp_path):
         save_table(table, tmp_path / "t.safetensors")

@@ -10,9 +10,8 @@ from gpt2np.generation.ngram_table import NgramTable, hash_contexts
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import RandomGenerator
 from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.speculation import _min_probability, propose_drafts
+from gpt2np.generation.speculation import propose_drafts
 from gpt2np.model import GPT2Config
-from gpt2np.tokenizer.formats import read_gpt2_files
 
 DRAFT_SOURCE = "gpt2np.generation.drafts"
 
@@ -104,26 +103,6 @@ def test_until_the_context_is_full(drafting, room):
     if isinstance(lm.draft_source.draft, GPT2):
         lm.use_draft(cut(lm, 1, context=16))  # a draft model with a far shorter context
         check_same(lm, prompt, **options)
-
-
-@pytest.mark.parametrize(
-    "further",
-    [
-        {"choices": [" the king", " the kingdom of the north", " a cat"]},
-        {"num_return_sequences": 5},
-    ],
-    ids=str,
-)
-def test_choices_and_several_continuations(drafting, further):
-    check_same(drafting, "The king and the king", seed=5, max_new_tokens=16, **further)
-
-
-def test_log_probabilities(drafting):
-    options = {"seed": 5, "max_new_tokens": 16, "logprobs": 2}
-    result = check_same(drafting, "a b c a b c a b", **options)
-    plain = drafting.generate("a b c a b c a b", **options, draft="none")
-    for ours, theirs in zip(result.logprobs, plain.logprobs, strict=True):
-        assert ours.id == theirs.id and ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
 
 
 def test_drafts_save_passes(lm_with_ngrams, monkeypatch):
@@ -290,11 +269,6 @@ class TestRows:
         assert first > second and first + second <= MAX_ROWS - 2
         assert self.lengths(*[sure] * MAX_ROWS) == [0] * MAX_ROWS
 
-    def test_least_probability(self):
-        assert 0 < _min_probability(1) < 0.02
-        assert 0.4 < _min_probability(8) < 1
-        assert self.lengths(*[Listed(_min_probability(8) * 0.9)] * 8) == [0] * 8
-
 
 COSTS = tuple(1 + 0.1 * k for k in range(16))
 
@@ -336,10 +310,8 @@ def test_random_numbers_ahead_are_those_that_come():
 
 class TestDraftModel:
     def test_another_vocabulary(self, lm, gpt2_vocabulary):
-        files = (gpt2_vocabulary / name for name in ("vocab.json", "merges.txt"))
-        tokenizer = Tokenizer(read_gpt2_files(*files))
         shape = {"vocab_size": 50257, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 8}
-        draft = LanguageModel(random_model(**shape), tokenizer, name="other")
+        draft = LanguageModel(random_model(**shape), Tokenizer.load(gpt2_vocabulary), name="other")
         with pytest.raises(InvalidArgumentError, match="draft model other has another vocabulary"):
             lm.use_draft(draft)
         assert lm.draft_source.draft is None
@@ -384,11 +356,6 @@ class TestDraftModel:
         while len(stream.sequence.ids) < 8 and stream.running:
             next(stream, None)
         assert stream.sequence.ids[:8] == plain.ids
-
-    def test_loaded_beside_the_model(self, bundled, lm):
-        with_draft = LanguageModel.load(bundled, draft=bundled)
-        assert isinstance(with_draft.stream("The").sequence.drafter, ModelDrafter)
-        check_same(with_draft, "The", seed=3, max_new_tokens=20)
 
 
 def test_a_draft_model_proposes_while_its_text_runs_alone(lm, early_exit, monkeypatch):

@@ -88,17 +88,3 @@ def test_every_cut_gives_what_a_search_in_the_whole_gives(text, stops, cuts):
         # The pieces decide which of several stops is found first, but no part of the first
         # complete stop may have passed.
         assert matched and len(joined) <= min(ends)[1] and text.startswith(joined + matched)
-
-
-@given(text=st.text("abc", max_size=30), stop=st.text("ab", min_size=1, max_size=5))
-def test_nothing_is_held_longer_than_needed(text, stop):
-    holder = StopStrings([stop])
-    passed = ""
-    for character in text:
-        passed += holder.push(character)
-        if holder.stop_text:
-            return
-        seen = text[: len(passed) + len(holder._buffer)]
-        assert passed + holder._buffer == seen
-        assert stop.startswith(holder._buffer)
-        assert not any(seen.endswith(stop[:n]) for n in range(len(holder._buffer) + 1, len(stop)))

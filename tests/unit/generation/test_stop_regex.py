@@ -1,13 +1,11 @@
 """Stop regexes: the same result wherever the pieces are cut, and no endless search."""
 
 import time
-from dataclasses import replace
 
 import pytest
 
-from gpt2np import InvalidArgumentError, LanguageModel, Tokenizer
+from gpt2np import InvalidArgumentError, Tokenizer
 from gpt2np.data import untrusted_regex
-from gpt2np.generation import stop_regex
 from gpt2np.generation.detokenizer import StreamingDetokenizer
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.stop_regex import StopPatterns, compile_stop_regex
@@ -88,21 +86,6 @@ def test_too_large(pattern):
         compile_stop_regex(pattern)
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"\d{4}-\d{2}-\d{2}",
-        "(?:a?){1000}x",
-        "[(]{9}(?-i:x)",
-        r"\(?R",
-        "(?:ab{999}){1,99}",
-        "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
-    ],
-)
-def test_not_too_large(pattern):
-    compile_stop_regex(pattern)
-
-
 def test_many_patterns_are_as_large_as_one():
     patterns = [f"(?:a?){{9999}}{i}" for i in range(1000)]
     started = time.process_time()
@@ -133,14 +116,6 @@ def test_a_search_without_end(monkeypatch):
     assert patterns.finish() == "a" * 48 and patterns.stop_text is None
 
 
-def test_a_search_without_end_in_a_generation(bundled, monkeypatch):
-    set_seconds(monkeypatch, 0.05)
-    lm = LanguageModel.load(bundled)
-    bias = {lm.tokenizer.encode("a")[0]: 1000.0}
-    with pytest.raises(InvalidArgumentError, match="a search for stop_regex took more than"):
-        lm.generate("a", stop_regex="(a|aa)+$b", logit_bias=bias, max_new_tokens=80, seed=1)
-
-
 @pytest.mark.parametrize("pattern", [r"(?<=x)", r"(?<=x)(?= )"])
 def test_a_match_without_characters_ends_the_text(pattern):
     tokenizer = Tokenizer.load("bundled")
@@ -150,17 +125,3 @@ def test_a_match_without_characters_ends_the_text(pattern):
     detokenizer.finish()
     assert (detokenizer.text, detokenizer.stop_text) == ("the fox", "")
     assert detokenizer.stop_reason("stop", [5]) == ""
-
-
-def test_a_pattern_is_compiled_once_for_all_copies_of_the_options(monkeypatch):
-    compiled = []
-    compile_pattern = stop_regex.compile_pattern
-    monkeypatch.setattr(
-        stop_regex,
-        "compile_pattern",
-        lambda pattern, name: compiled.append(pattern) or compile_pattern(pattern, name),
-    )
-    options = GenerationOptions(stop_regex="compiled +once")
-    replace(replace(options, top_k=5), seed=3)
-    stop_regex.StopPatterns((), options.stop_regex)
-    assert compiled == ["compiled +once"]

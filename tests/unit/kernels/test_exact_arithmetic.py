@@ -99,14 +99,6 @@ def test_linear_is_the_same_for_any_rows_and_columns() -> None:
     np.testing.assert_allclose(whole, x @ w + layer.bias, rtol=0, atol=1e-9)
 
 
-def test_weighted_rows_ignore_rows_of_weight_zero() -> None:
-    x, w = RNG.standard_normal((2, 64)), RNG.standard_normal((64, 9))
-    x[:, 40:] = 0
-    other = w.copy()
-    other[40:] *= 1e6
-    np.testing.assert_array_equal(exact.weighted_rows(x, w), exact.weighted_rows(x, other))
-
-
 @pytest.mark.parametrize("n", [1, 100])
 def test_a_layer_cuts_its_input_once(n, monkeypatch):
     """Also the layer of queries, keys and values, whose heads are computed in several parts."""

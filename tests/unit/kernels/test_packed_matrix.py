@@ -76,9 +76,3 @@ def test_panels_of_int8_unpack_to_the_rounded_matrix(panel_shape):
     packed.fill(-matrix[:, start:], start)
     np.testing.assert_array_equal(packed.unpack()[:, start:], -rounded[:, start:])
     np.testing.assert_array_equal(packed.unpack()[:, :start], rounded[:, :start])
-
-
-@pytest.mark.parametrize("panel_shape", PANEL_SHAPES)
-def test_panels_of_int8_are_contiguous_with_any_blas(panel_shape):
-    """A product converts whole panels; [out, in], as for GEMV, takes twice the time."""
-    assert pack_int8(random_matrix(), panel_shape).data.flags.c_contiguous

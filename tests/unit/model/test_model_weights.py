@@ -8,14 +8,12 @@ import pytest
 
 from gpt2np import GPT2, InvalidArgumentError
 from gpt2np.checkpoint.names import weight_shapes
-from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 from gpt2np.model import GPT2Config
 from gpt2np.model.weights import Weights
 
 CONFIGS = {
     "as GPT-2's": {"n_embd": 128, "n_head": 2, "n_inner": 512},
     "odd heads": {"n_embd": 24, "n_head": 3, "n_inner": 96},
-    "odd MLP": {"n_embd": 48, "n_head": 3, "n_inner": 100},
     "wide MLP": {"n_embd": 16, "n_head": 1, "n_inner": 1100},
     "prime": {"n_embd": 521, "n_head": 1, "n_inner": 1103},
     "one head, one wide": {"n_embd": 1, "n_head": 1, "n_inner": 4},
@@ -128,18 +126,6 @@ def test_missing_arrays_and_wrong_shapes_are_errors(config, change):
     expected = r"ln_f\.bias has shape \(3, 3\), expected|the weights lack ln_f\.bias"
     with pytest.raises(InvalidArgumentError, match=expected):
         GPT2(config, given)
-
-
-@pytest.mark.parametrize("panel_shape", [(20, 16), (7, 16), (20, 5), (6, 64)])
-def test_zeros_pad_the_panels(panel_shape):
-    matrix = np.random.default_rng(0).normal(size=(20, 33))
-    buffer = np.full(packed_size(matrix.shape, panel_shape), np.nan)
-    packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape)
-    packed.fill(matrix)
-    assert np.count_nonzero(buffer) == matrix.size and not np.isnan(buffer).any()
-    np.testing.assert_array_equal(packed.unpack(), matrix)
-    columns = np.array([32, 0, 5])
-    np.testing.assert_array_equal(packed[columns], matrix.T[columns])
 
 
 def test_a_model_of_arrays_is_pickled_as_a_whole(bundled):

@@ -99,9 +99,3 @@ def test_lines_are_counted_without_parsing(tmp_path, monkeypatch):
 def test_no_file(tmp_path):
     with pytest.raises(InvalidArgumentError, match="there is no file"):
         line_count(tmp_path / "x.txt")
-
-
-def test_json_is_read_as_python_does(tmp_path):
-    texts = ["a", "漢\u2028", "\ud83e\udd8a 🦊", '"\\']
-    found = lines(tmp_path, "\n".join(map(json.dumps, texts)))
-    assert [line.prompt for line in found] == ["a", "漢\u2028", "🦊 🦊", '"\\']

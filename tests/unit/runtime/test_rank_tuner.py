@@ -61,11 +61,11 @@ class Machine:
 @pytest.mark.parametrize("cores", MACHINES)
 def test_one_second_of_passes_settles_within_5_percent_of_the_best(cores, model):
     losses = []
-    for seed in range(100):
+    for seed in range(40):
         machine = Machine(cores, model, seed)
         machine.run(1)
         losses.append(machine.loss())
-    assert sum(loss > 1.05 for loss in losses) <= 3
+    assert sum(loss > 1.05 for loss in losses) <= 1
 
 
 def share(machine, count, seconds=2):
@@ -81,7 +81,7 @@ def test_a_short_run_uses_one_rank():
     assert {ranks for ranks, _ in machine.passes} == {1}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_beside_a_busy_program_passes_fall_back_to_one_rank_and_recover(seed):
     machine = Machine(2, "124M", seed)
     machine.run(5)
@@ -94,20 +94,12 @@ def test_beside_a_busy_program_passes_fall_back_to_one_rank_and_recover(seed):
     assert share(machine, 2, 20) > 0.9
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_beside_a_program_that_was_busy_before_passes_stay_on_one_rank(seed):
     machine = Machine(2, "124M", seed)
     machine.busy = 1
     machine.run(3)
     assert share(machine, 1, 20) > 0.95
-
-
-def test_on_eight_cores_of_which_four_become_busy_fewer_ranks_are_used():
-    machine = Machine(8, "124M")
-    machine.run(2)
-    machine.busy = 6
-    machine.run(3)
-    assert share(machine, 2, 20) > 0.8
 
 
 @pytest.mark.parametrize(("cores", "model"), [(2, "bundled"), (8, "124M"), (16, "124M")])

@@ -53,12 +53,6 @@ class TestRows:
         assert rows[::3] == ["a│\\n", "b │ c", "\\n\\n", " word"]
         assert max(map(len, rows)) <= 8
 
-    def test_a_token_wider_than_the_terminal_has_a_row_of_its_own(self):
-        assert self.rows(["a", "b" * 20, "c"], width=5)[::3] == ["a", "b" * 20, "c "]
-
-    def test_of_nothing(self):
-        assert self.rows([]) == [""]
-
     def test_neighbors_differ_in_color(self):
         shown = token_rows([b"x"] * 12, range(12), 80, Style(color=True))
         colors = re.findall(r"48;5;(\d+)mx\x1b\[0m", shown)

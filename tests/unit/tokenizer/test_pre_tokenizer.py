@@ -30,7 +30,7 @@ def pieces_by_words(text, pattern):
 
 
 @pytest.mark.parametrize("examples", [100, pytest.param(1500, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("size", [1, 5, 1 << 14])
+@pytest.mark.parametrize("size", [1, 1 << 14])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_pieces_are_those_of_the_pattern(pattern, size, examples, monkeypatch):
     @settings(max_examples=examples)
@@ -58,6 +58,6 @@ def test_gpt2s_pattern_in_ascii():
     rng = random.Random(0)
     characters = [chr(code) for code in range(128)] + list(" \n'stremdl") * 5
     find = regex.compile(GPT2_PATTERN).findall
-    for _ in range(20_000):
+    for _ in range(5_000):
         text = "".join(rng.choices(characters, k=20))
         assert make_pre_tokenizer(GPT2_PATTERN)(text) == find(text)

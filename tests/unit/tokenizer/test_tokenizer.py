@@ -1,6 +1,5 @@
 """Special tokens, streaming decoder, merging, and damaged files."""
 
-import json
 import random
 import tracemalloc
 from itertools import pairwise
@@ -14,9 +13,7 @@ from gpt2np.tokenizer import bpe, formats
 from gpt2np.tokenizer.bpe import (
     _merge_by_heap,
     _merge_by_scanning,
-    find_joinable_pairs,
     merge_pairs,
-    split_at_unjoinable,
 )
 from gpt2np.tokenizer.formats import read_vocabulary
 from gpt2np.tokenizer.trace import merge_steps
@@ -50,29 +47,14 @@ class TestSpecialTokens:
         with pytest.raises(InvalidArgumentError, match=r"'<\|pad\|>' is not a special token"):
             bundled_tokenizer.encode("x", allowed_special={"<|pad|>"})
 
-    def test_no_merge_makes_one(self, bundled_tokenizer):
-        for cut in range(1, len(EOT)):
-            ids = bundled_tokenizer.encode(EOT[:cut]) + bundled_tokenizer.encode(EOT[cut:])
-            assert bundled_tokenizer.eos_token_id not in ids
-
 
 class TestStreamingDecoder:
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=100)
     @given(ids=st.lists(st.integers(0, 4095), max_size=40))
     def test_pieces_join_to_the_whole_and_hold_no_half_character(self, bundled_tokenizer, ids):
         decoder = bundled_tokenizer.streaming_decoder()
         pieces = [decoder.push(number) for number in ids]
         assert "".join([*pieces, decoder.finish()]) == bundled_tokenizer.decode(ids)
-
-    def test_a_character_in_several_tokens_comes_out_once_and_whole(self, bundled_tokenizer):
-        text = "\N{SNOWMAN} 中 \N{GRINNING FACE}"
-        ids = bundled_tokenizer.encode(text)
-        assert len(ids) > len(text)
-        decoder = bundled_tokenizer.streaming_decoder()
-        pieces = [decoder.push(number) for number in ids]
-        assert "\N{REPLACEMENT CHARACTER}" not in "".join(pieces)
-        assert "" in pieces
-        assert "".join(pieces) == text and decoder.finish() == ""
 
     def test_the_rest_of_a_broken_character_is_flushed(self, bundled_tokenizer):
         decoder = bundled_tokenizer.streaming_decoder()
@@ -111,22 +93,10 @@ class TestMerge:
         """`merge_steps` is the definition: find the best pair, merge it, start again."""
         monkeypatch.setattr(bpe, "_CHUNK", chunk)
         rng = random.Random(chunk)
-        for _ in range(300):
+        for _ in range(100):
             ranks = any_ranks(rng)
             text = "".join(rng.choices("abc", k=rng.randrange(longest)))
             assert merge(text, ranks) == list(merge_steps(list(text), ranks)[-1].tokens)
-
-    def test_cuts_between_characters_that_no_merge_joins(self):
-        rng, n_cuts = random.Random(0), 0
-        for _ in range(300):
-            ranks = any_ranks(rng)
-            text = "".join(rng.choices("abc", k=rng.randrange(1, 40)))
-            parts = list(split_at_unjoinable(text, find_joinable_pairs(ranks)))
-            merged = [token for part in parts for token in merge_pairs(part, ranks)]
-            assert "".join(parts) == text
-            assert merged == list(merge_steps(list(text), ranks)[-1].tokens)
-            n_cuts += len(parts) - 1
-        assert n_cuts > 300
 
     def test_the_end_of_a_long_text_may_change_all_tokens(self):
         """Of the pairs in a row of characters, the last one has the lowest rank."""
@@ -151,25 +121,24 @@ def any_ranks(rng):
     return {pair: rank for rank, pair in enumerate(pairs)}
 
 
-class TestAlphabet:
-    def test_the_alphabet_is_a_bijection_of_printable_characters(self):
-        data = bytes(range(256))
-        assert chars_to_bytes(bytes_to_chars(data)) == data
-        assert len(CHAR_TO_BYTE) == 256
-        assert all(c.isprintable() and not c.isspace() for c in CHAR_TO_BYTE)
-        assert bytes_to_chars(b" hi\n") == "ĠhiĊ"
+def test_the_alphabet_is_a_bijection_of_printable_characters():
+    data = bytes(range(256))
+    assert chars_to_bytes(bytes_to_chars(data)) == data
+    assert len(CHAR_TO_BYTE) == 256
+    assert all(c.isprintable() and not c.isspace() for c in CHAR_TO_BYTE)
+    assert bytes_to_chars(b" hi\n") == "ĠhiĊ"
 
 
-class TestDecoding:
-    def test_id_without_a_token_decodes_to_no_text(self, bundled_tokenizer):
-        """A model with padding has more ids than tokens; decoding its output raised an error."""
-        assert bundled_tokenizer.decode([1, 4096, 50_000]) == bundled_tokenizer.decode([1])
-        assert bundled_tokenizer.decode_bytes(iter([4096])) == b""
+def test_id_without_a_token_decodes_to_no_text(bundled_tokenizer):
+    """A model with padding has more ids than tokens; decoding its output raised an error."""
+    assert bundled_tokenizer.decode([1, 4096, 50_000]) == bundled_tokenizer.decode([1])
+    assert bundled_tokenizer.decode_bytes(iter([4096])) == b""
 
-    @pytest.mark.parametrize("wrong", [-1, "1", None, 1.5, [1]])
-    def test_id_that_is_no_integer_from_0_is_an_error(self, bundled_tokenizer, wrong):
-        with pytest.raises(InvalidArgumentError, match="it must be integers from 0"):
-            bundled_tokenizer.decode([1, wrong])
+
+@pytest.mark.parametrize("wrong", [-1, "1", None])
+def test_id_that_is_no_integer_from_0_is_an_error(bundled_tokenizer, wrong):
+    with pytest.raises(InvalidArgumentError, match="it must be integers from 0"):
+        bundled_tokenizer.decode([1, wrong])
 
 
 class TestFiles:
@@ -185,15 +154,9 @@ class TestFiles:
         tokenizer = Tokenizer.load(files)
         assert tokenizer.encode("Once upon") == bundled_tokenizer.encode("Once upon")
 
-    def test_windows_line_ends(self, files, bundled_tokenizer):
-        merges = files / "merges.txt"
-        merges.write_bytes(merges.read_bytes().replace(b"\n", b"\r\n"))
-        assert Tokenizer.load(files).encode("Once") == bundled_tokenizer.encode("Once")
-
     @pytest.mark.parametrize(
         ("name", "content", "message"),
         [
-            ("vocab.json", "{", "damaged: not JSON"),
             ("vocab.json", "[1]", "expected a JSON object"),
             ("vocab.json", '{"a": 0, "b": 0}', "same id to two tokens"),
             ("vocab.json", '{"a": 0}', "255 of the 256 single-byte tokens are missing"),
@@ -203,7 +166,6 @@ class TestFiles:
             ("merges.txt", "#version: 0.2\n", "looks truncated: no merge makes 3839 of the tokens"),
             ("merges.txt", "x y " * 9999, r"found '.{,60}\.\.\..{,60}'$"),
             ("vocab.json", '{"": 0}', "a token is empty or not Unicode text"),
-            ("vocab.json", '{"a": -1}', "an id must be a whole number, at least 0"),
         ],
     )
     def test_damaged_files_are_named(self, files, name, content, message):
@@ -216,15 +178,6 @@ class TestFiles:
     def test_missing_files(self, tmp_path):
         with pytest.raises(TokenizerError, match=r"no vocabulary: expected tokenizer\.json or vo"):
             Tokenizer.load(tmp_path)
-
-    def test_tokens_that_no_merge_makes_are_special_where_a_file_says_so(self, files):
-        vocab = json.loads((files / "vocab.json").read_text(encoding="utf-8"))
-        (files / "vocab.json").write_text(json.dumps(vocab | {"<|pad|>": 4096}))
-        assert Tokenizer.load(files).special_tokens == {EOT: 4095}
-        (files / "special_tokens_map.json").write_text(json.dumps({"pad_token": "<|pad|>"}))
-        tokenizer = Tokenizer.load(files)
-        assert tokenizer.special_tokens == {EOT: 4095, "<|pad|>": 4096}
-        assert tokenizer.encode(f"<|pad|>{EOT}", allowed_special="all") == [4096, 4095]
 
 
 class TestOpenAIsFiles:
@@ -239,10 +192,6 @@ class TestOpenAIsFiles:
         read = read_vocabulary(gpt2_vocabulary)
         assert read == known
         assert known.can_ignore_merges and read.can_ignore_merges
-
-    def test_every_token_is_what_its_text_is_merged_to(self, known):
-        for token in known.ids:
-            assert merge_pairs(token, known.ranks) == [token]
 
     def test_one_changed_merge_is_noticed(self, gpt2_vocabulary, tmp_path):
         for name in ("vocab.json", "merges.txt"):
@@ -260,7 +209,7 @@ def test_the_folder_one_is_in(bundled, monkeypatch):
         Tokenizer.load("")
 
 
-@pytest.mark.parametrize("text", [" " * 40_000, "a" * 40_000, "qz" * 20_000])
+@pytest.mark.parametrize("text", [" " * 40_000, "qz" * 20_000])
 def test_memory_of_one_long_piece(text):
     """One piece once took 100 to 180 bytes a character (100 MB of spaces 18 GB)."""
     tokenizer = Tokenizer.load("bundled")
@@ -273,15 +222,12 @@ def test_memory_of_one_long_piece(text):
     assert peak < 60 * len(text)
 
 
-class TestHostileFiles:
-    """Sizes are checked before a file is read, and no token costs more than its length."""
-
-    @pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "tokenizer.json"])
-    def test_a_sparse_file(self, tmp_path, bundled, name):
-        if name in ("vocab.json", "merges.txt"):
-            for file in ("vocab.json", "merges.txt"):
-                (tmp_path / file).write_bytes((bundled / file).read_bytes())
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(1 << 40)
-        with pytest.raises(TokenizerError, match=r"1,099,511,627,776 bytes; expected at most"):
-            read_vocabulary(tmp_path)
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "tokenizer.json"])
+def test_the_size_of_a_file_is_checked_before_it_is_read(tmp_path, bundled, name):
+    if name != "tokenizer.json":
+        for file in ("vocab.json", "merges.txt"):
+            (tmp_path / file).write_bytes((bundled / file).read_bytes())
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(TokenizerError, match=r"1,099,511,627,776 bytes; expected at most"):
+        read_vocabulary(tmp_path)

@@ -12,7 +12,6 @@ from gpt2np.tokenizer.training import merges, report_training
 from gpt2np.tokenizer.training.train import (
     TrainingOptions,
     count_pieces,
-    split_at_separators,
     train,
 )
 
@@ -34,7 +33,7 @@ def test_loop_and_numpy_learn_the_same_merges_and_report_the_ids_of_the_text(opt
 
 
 class TestPieces:
-    @settings(deadline=None, max_examples=100)
+    @settings(deadline=None, max_examples=40)
     @given(text=st.one_of(st.text("ab1.' \n\t\u00a0\x1c\u3000'sé", max_size=30), st.text()))
     @pytest.mark.parametrize("pattern", [GPT2_PATTERN, QWEN2_PATTERN])
     def test_cutting_at_spaces_changes_nothing(self, pattern, text):
@@ -50,28 +49,12 @@ class TestPieces:
             p for text in documents for p in make_pre_tokenizer(GPT2_PATTERN)(text)
         )
 
-    def test_of_separators_the_longest_counts(self):
-        assert list(split_at_separators(["<a", "<a>"], ["1<a>2<a3", "4"])) == ["1", "2", "3", "4"]
-
-
-class TestSpecialTokens:
-    def test_never_merged_and_first(self):
-        documents = [f"ab{EOT}ab<pad>ab"] * 3
-        options = TrainingOptions(vocab_size=259, special_tokens=("<pad>", EOT))
-        trained = train(documents, options)
-        assert trained.tokens[:2] == ["<pad>", EOT]
-        assert trained.special_ids == {"<pad>": 0, EOT: 1}
-        assert trained.merges == [("a", "b")]
-        assert set(trained.piece_counts) == {"ab"}
-
 
 class TestBadOptions:
     @pytest.mark.parametrize(
         "options, message",
         [
             ({"vocab_size": 256}, "the 256 bytes and the special tokens need 257"),
-            ({"vocab_size": 0}, "vocab_size is 0"),
-            ({"min_frequency": -1}, "min_frequency is -1"),
             ({"max_token_length": 0}, "max_token_length is 0"),
             ({"alphabet": "words"}, "alphabet is 'words'"),
             ({"special_tokens": ("é",)}, "'é' is a character of the byte alphabet"),
@@ -96,10 +79,6 @@ def test_progress():
     trained = train(["low lower lowest"], options, lambda *numbers: calls.append(numbers))
     assert calls == [(258, 260), (259, 260), (260, 260)]
     assert trained.merges == [("l", "o"), ("lo", "w"), ("Ġ", "low")]  # the docstring's example
-
-
-def test_a_vocabulary_that_can_never_be_filled_takes_no_memory_for_it():
-    assert len(train(["low lower"], TrainingOptions(vocab_size=1 << 40)).tokens) == 257 + 5
 
 
 def test_unknown_character_gets_the_id_of_unk():
