@@ -33,14 +33,6 @@ def test_arrays_and_series_of_texts_and_ids(lm, kind):
     assert np.array_equal(gpt2np.trace(lm, kind(ids), "embed").ids, ids)
 
 
-def test_hook_point_that_is_not_traced_is_a_key_error_with_a_hint(lm):
-    trace = gpt2np.trace(lm, "The fox", "blocks.0.attn.*")
-    with pytest.raises(KeyError, match=re.escape("did you mean 'blocks.0.attn.out'?")):
-        trace["blocks.0.atn.out"]
-    with pytest.raises(KeyError, match="select it with"):
-        trace["embed"]
-
-
 def test_a_prompt_that_ends_in_a_space(lm):
     assert lm.generate("Once upon a", max_new_tokens=1).notice is None
     assert "ends in a space" in lm.generate("Once upon a ", max_new_tokens=1).notice

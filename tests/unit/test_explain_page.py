@@ -13,7 +13,7 @@ from gpt2np import GPT2, CheckpointError, ContextLengthError, InvalidArgumentErr
 from gpt2np.explain import MAX_TOKENS, explain
 from gpt2np.interp import trace
 from gpt2np.interp.weights import nearest_tokens
-from gpt2np.view import _without_comments, joined_modules, joined_styles, script_json, web_files
+from gpt2np.view import _without_comments, joined_modules, web_files
 
 
 def content(page):
@@ -42,13 +42,6 @@ def test_joined_modules_come_once_each_after_their_imports():
     assert places == sorted(places) and joined.count(lines[0]) == 1
     assert not re.search(r"^(import|export)\b| from \"\./", joined, re.MULTILINE)
     assert "unhandledrejection" in files["app.js"].decode() and "unhandledrejection" not in joined
-
-
-def test_joined_styles_have_every_rule():
-    names = ("colors.css", "style.css", "machine.css")
-    whole = "".join(web_files()[name].decode() for name in names)
-    joined = joined_styles()
-    assert joined.count("{") == whole.count("{") and joined.count("/*") == joined.count("*/")
 
 
 def test_comments_go_and_code_behind_them_stays():
@@ -138,7 +131,3 @@ def test_a_model_of_zeros_has_a_page(bundled):
     lm.model = GPT2(lm.model.config, weights)
     page = explain(lm, "The little fox")
     assert "NaN" not in page.html.partition('id="data">')[2].partition("</script>")[0]
-
-
-def test_the_data_cannot_end_its_element():
-    assert script_json({"a": "</script>&"}) == '{"a":"\\u003c/script\\u003e\\u0026"}'

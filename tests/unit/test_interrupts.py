@@ -53,7 +53,7 @@ def importing(tmp_path, monkeypatch):
         signal.signal(signal.SIGINT, interrupt)
         try:
             module = import_module("interrupted")
-            time.sleep(1)
+            time.sleep(0.2)
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return module

@@ -34,12 +34,6 @@ class TestGenerate:
         assert (result.seed, result.model) == (5, lm.name)
         assert result.tokens_per_second == 20 / result.seconds > 0
 
-    def test_ids_as_prompt(self, lm):
-        ids = lm.tokenizer.encode("Once upon a time")
-        by_ids = lm.generate(ids, max_new_tokens=10, seed=1)
-        by_text = lm.generate("Once upon a time", max_new_tokens=10, seed=1)
-        assert comparable(by_ids) == comparable(by_text)
-
     def test_empty_prompt_starts_from_end_of_text(self, lm):
         result = lm.generate("", max_new_tokens=5, seed=0)
         assert result.prompt_ids == [lm.tokenizer.eos_token_id] and len(result.ids) == 5
@@ -99,15 +93,11 @@ class TestStream:
         once = lm.generate(prompt, max_new_tokens=50, seed=4, stop=(" and the", "zzz"))
         assert comparable(stream.completion) == comparable(once)
 
-    def test_cancelled(self, lm):
-        stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
-        pieces = [next(stream), next(stream)]
-        assert stream.completion.finish_reason is None and len(stream.completion.ids) < 6
-        stream._step()  # an id whose text was not read
-        pieces.append(stream.cancel())
-        assert stream.completion.finish_reason == "cancelled"
-        assert stream.completion.text == lm.tokenizer.decode(stream.sequence.ids)
-        assert list(stream) == [] and stream.completion.text == "".join(pieces)
+    def test_several_texts_are_no_stream_and_an_error_ends_one(self, lm):
+        with pytest.raises(InvalidArgumentError, match="2 continuations cannot be one stream"):
+            lm.stream("x", num_return_sequences=2)
+        with pytest.raises(InvalidArgumentError, match=r"^after 0 tokens every token is ruled out"):
+            list(lm.stream("a", bad_words_ids=[[i] for i in range(4096)]))
 
 
 class TestBatch:
@@ -119,8 +109,6 @@ class TestBatch:
             alone = lm.generate(prompt, seed=10 + i, **options)
             assert comparable(found) == comparable(alone)
 
-
-class TestBatches:
     def test_seeds_are_counted_over_prompts_and_samples(self, lm):
         batch = lm.generate_batch(["The", "A"], seed=5, num_return_sequences=3, max_new_tokens=8)
         found = [one for first in batch for one in [first, *first.alternatives]]
@@ -128,13 +116,6 @@ class TestBatches:
         for one in found:
             alone = lm.generate(one.prompt, seed=one.seed, max_new_tokens=8)
             assert comparable(alone) == dataclasses.replace(one, seconds=0, alternatives=())
-
-    def test_a_prompt_that_fails_is_told(self, lm):
-        words = [[i] for i in range(4096)]
-        with pytest.raises(InvalidArgumentError, match=r"^after 0 tokens every token is ruled out"):
-            lm.generate("a", bad_words_ids=words)
-        with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
-            list(lm.stream("a", bad_words_ids=words))
 
     def test_a_prompt_that_fails_is_named(self, lm):
         banned = {"bad_words_ids": [[i] for i in range(4096)], "max_new_tokens": 6}
@@ -192,11 +173,6 @@ def test_logits_that_are_not_numbers_raise_and_name_the_weight(bundled, options)
     expected = r"not numbers: NaN or infinite numbers are stored in ln_f\.bias"
     with pytest.raises(CheckpointError, match=expected):
         lm.generate("one two three", **options)
-
-
-def test_samples_are_no_single_stream(lm):
-    with pytest.raises(InvalidArgumentError, match="2 continuations cannot be one stream"):
-        lm.stream("x", num_return_sequences=2)
 
 
 class TestInterruption:

@@ -42,13 +42,6 @@ class TestDefaults:
         (folder / "generation_config.json").write_text(json.dumps(content))
         return LanguageModel.load(folder)
 
-    def test_without_a_file(self, copy_of_bundled):
-        (copy_of_bundled / "generation_config.json").unlink()
-        lm = LanguageModel.load(copy_of_bundled)
-        assert lm.defaults == GenerationOptions()
-        assert (lm.defaults.temperature, lm.defaults.top_k) == (0.8, 40)
-        assert lm.eos_token_ids == {4095}
-
     def test_the_models_file_comes_first(self, copy_of_bundled):
         lm = self.change(
             copy_of_bundled,

@@ -11,7 +11,6 @@ import pytest
 from gpt2np import GPT2, trace
 from gpt2np.display import MAX_TOKENS, colored_tokens, frame
 from gpt2np.explain import explain
-from gpt2np.interp import lens_table
 from gpt2np.model import weights
 from gpt2np.model.hook_points import hook_point_names
 from gpt2np.progress import progress_bar
@@ -75,21 +74,19 @@ def test_html_is_escaped_and_balanced(shown, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"),
+    ("name", "pattern"),
     [
-        ("LanguageModel", ["LanguageModel", "6 blocks", "million parameters", "float32"]),
-        ("GPT2", ["GPT2", "6 blocks", "256 channels"]),
-        ("TextStream", ["TextStream of ", "running", "Once "]),
-        ("TextScore", ["TextScore of ", "perplexity"]),
-        ("Trace", ["Trace of ", N_ARRAYS]),
-        ("Page", ["Page about", "characters"]),
+        ("LanguageModel", "LanguageModel.*6 blocks.*million parameters.*float32"),
+        ("GPT2", "GPT2.*6 blocks.*256 channels"),
+        ("TextStream", "TextStream of .*running.*Once "),
+        ("TextScore", "TextScore of .*perplexity"),
+        ("Trace", f"Trace of .*{N_ARRAYS}"),
+        ("Page", "Page about.*characters"),
     ],
 )
-def test_repr_is_one_short_line(shown, name, parts):
+def test_repr_is_one_short_line(shown, name, pattern):
     text = repr(shown[name])
-    assert "\n" not in text and len(text) < 200
-    for part in parts:
-        assert part in text
+    assert "\n" not in text and len(text) < 200 and re.search(pattern, text)
 
 
 def test_tokens_are_colored_by_probability(lm):
@@ -112,20 +109,6 @@ def test_a_whole_trace_is_a_picture(lm):
     assert HOSTILE not in page and not re.search(r"https?://|^import ", page, re.MULTILINE)
     copy = pickle.loads(pickle.dumps(traced))
     assert copy == traced and copy.lm is None and copy._repr_html_() is None
-
-
-def test_lens_table_shows_texts_of_tokens(lm):
-    traced = trace(lm, "The king said that")
-    lens = lens_table(lm, traced)
-    for token_id in lens.ids[-1, :, 0]:
-        assert repr(lm.tokenizer.decode([token_id])) in str(lens)
-    assert f"id {lens.ids[0, 0, 0]} " in str(lens_table(lm.model, traced))
-
-
-def test_page_is_a_frame_that_holds_the_page(shown):
-    page = shown["Page"]
-    (attributes,) = _Elements(page._repr_html_()).attributes
-    assert attributes["srcdoc"] == page.html and attributes["sandbox"] == "allow-scripts"
 
 
 def test_long_texts_are_cut():

@@ -1,7 +1,5 @@
 """Byte and operation counts against numbers worked out by hand."""
 
-import pytest
-
 from gpt2np.benchmark.counts import block_parameters, prefill_flops, weight_bytes_per_token
 from gpt2np.model import GPT2Config
 
@@ -34,10 +32,3 @@ def test_flops_of_one_token_are_two_for_each_weight_and_the_pairs():
     config = GPT2Config()
     pairs = 12 * 4 * 768
     assert prefill_flops(config, 1) == 2 * weight_bytes_per_token(config) // 4 + pairs
-
-
-@pytest.mark.parametrize("tokens", [64, 512, 1000])
-def test_flops_are_less_than_those_of_every_layer_for_every_token(tokens):
-    config = GPT2Config()
-    all_of_it = tokens * 12 * (2 * block_parameters(config) + 4 * 768 * tokens)
-    assert 0.8 * all_of_it < prefill_flops(config, tokens) < all_of_it

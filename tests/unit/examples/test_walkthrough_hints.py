@@ -9,10 +9,9 @@ import pytest
 from checks import CHECKERS, check, hint_for
 from copies import without_outputs
 from helpers.paths import CHECKOUT
-from solutions import ids_to_vectors, learning_a_vocabulary, logits_to_text
 
 from gpt2np.generation.sampling import next_probabilities
-from gpt2np.interp import lens_table, zero
+from gpt2np.interp import zero
 
 
 def generate_without_cache(model, ids, count):
@@ -106,50 +105,6 @@ def test_a_likely_mistake_is_found(name):
     assert not hint.startswith("It raised")
 
 
-def by_tokens(choose):
-    """Make an answer to `more_likely` that compares choose(log probabilities of the tokens)."""
-
-    def more_likely(lm, prompt, first, second):
-        def value(ending):
-            ids = lm.tokenizer.encode(ending)
-            score = lm.score([*lm.tokenizer.encode(prompt), *ids])
-            return choose(score.logprobs[-len(ids) :])
-
-        return max(first, second, key=value)
-
-    return more_likely
-
-
-def by_vectors(compare, directions=True):
-    """Make an answer to `odd_one_out` that compares the words' rows of wte."""
-
-    def odd_one_out(model, tokenizer, words):
-        rows = model.weights["wte.weight"][[tokenizer.encode(word)[0] for word in words]]
-        if directions:
-            rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        return words[int(compare(rows).argmin())]
-
-    return odd_one_out
-
-
-def last_change(model, trace):
-    table = lens_table(model, trace)
-    differs = table.ids[:, -1, 0] != table.ids[-1, -1, 0]
-    return table.points[int(np.flatnonzero(differs).max()) + 1]
-
-
-def min_merges(length, try_all):
-    """Make an answer to `min_merges` that measures texts by length(text)."""
-
-    def answer(trained, text, goal):
-        for count in range(len(trained.merges) + try_all):
-            if length(text) / learning_a_vocabulary.count_tokens(trained, count, text) >= goal:
-                return count
-        return None
-
-    return answer
-
-
 def generate_into_prompt(model, ids, count):
     cache, new = model.new_cache(), list(ids)
     for _ in range(count):
@@ -158,75 +113,36 @@ def generate_into_prompt(model, ids, count):
     return ids[-count:]
 
 
-def first_merge_if_true(tokenizer, piece):
-    step = tokenizer.trace_merges(piece)[0].steps[0]
-    return step.tokens[step.chosen : step.chosen + 2] if step.chosen else None
-
-
-def total_bits(lm, text):
-    return -lm.score(text).total / math.log(2)
-
-
 MORE_MISTAKES = [  # name, answer, words of the hint
     ("characters_per_token", lambda t, text: len(text.encode()) / t.count(text), "not bytes?"),
-    ("first_merge", first_merge_if_true, "`chosen` can be 0"),
+    (
+        "characters_per_token",
+        lambda t, text: t.count(text) / len(text),
+        "expected 1.667, got 0.600.",
+    ),
     (
         "is_concatenation",
         lambda t, left, right: t.count(left + right) == t.count(left) + t.count(right),
         "[32, 518] against [[3562], [88]]",
     ),
-    ("min_merges", min_merges(len, try_all=False), "needs 3 .* not None"),
-    ("min_merges", min_merges(lambda text: len(text.encode()), True), "needs 1 .* not 0"),
-    ("odd_one_out", by_vectors(lambda rows: rows @ rows[0]), "' river', got ' mother'"),
-    ("odd_one_out", by_vectors(lambda rows: (rows @ rows.T).sum(1), False), "' husband', got"),
-    (
-        "odd_one_out",
-        lambda *args: ids_to_vectors.odd_one_out(*args).strip(),
-        "' river', got 'river'",
-    ),
-    (
-        "embed",
-        lambda model, ids, start: (
-            model.weights["wte.weight"][list(ids)] + model.weights["wpe.weight"][start]
-        ),
-        "token i (from 0) has the position 0 + i",
-    ),
     (
         "embed",
         lambda model, ids, start: [model.weights["wte.weight"][number] for number in ids],
-        "has the position",
-    ),
-    (
-        "mean_distance",
-        lambda pattern: np.mean(np.arange(3) - pattern.argmax(-1), axis=-1),
-        "[0.5, 0.5, 0.0], [0.25, 0.25, 0.5]], expected 0.42",
-    ),
-    ("first_appearance", last_change, "most likely first at blocks.1.resid"),
-    (
-        "find_temperature",
-        lambda *args: 1.05 * logits_to_text.find_temperature(*args),
-        "by more than",
+        "token i (from 0) has the position 0 + i",
     ),
     ("cache_bytes", lambda config, tokens: 4, "For 1 token, "),
     ("generate_greedily", generate_into_prompt, "has changed"),
     (
         "bits_per_character",
-        lambda lm, text: total_bits(lm, text) / len(text.encode()),
-        "not bytes?",
+        lambda lm, text: lm.score(text).total / math.log(2) / len(text),
+        "negative",
     ),
-    ("bits_per_character", lambda lm, text: -total_bits(lm, text) / len(text), "negative"),
-    (
-        "bits_per_character",
-        lambda lm, text: total_bits(lm, text) * math.log(2) / len(text),
-        "not nats?",
-    ),
+    ("bits_per_character", lambda lm, text: -lm.score(text).total / len(text), "not nats?"),
     (
         "most_surprising_token",
         lambda lm, text: int(lm.score(text, from_end_of_text=False).logprobs.argmin()),
         "the first entry is NaN",
     ),
-    ("more_likely", by_tokens(np.mean), "sum over all tokens"),
-    ("more_likely", by_tokens(lambda values: values[0]), "sum over all tokens"),
 ]
 
 
@@ -234,28 +150,7 @@ MORE_MISTAKES = [  # name, answer, words of the hint
 @pytest.mark.parametrize(("name", "answer", "words"), MORE_MISTAKES)
 def test_a_hint_fits_the_mistake(name, answer, words):
     hint = hint_for_answer(name, answer)
-    assert re.search(words if ".*" in words else re.escape(words), hint), hint
-
-
-def test_a_hint_suggests_no_other_mistake():
-    inverse = hint_for_answer("characters_per_token", lambda t, text: t.count(text) / len(text))
-    assert inverse.endswith("expected 1.667, got 0.600.")
-    rough = hint_for_answer("bits_per_character", lambda lm, text: 7.0)
-    assert rough.endswith("got 7.000.")
-
-
-def test_a_prompt_may_go_through_the_model_in_parts():
-    def generate_greedily(model, ids, count):
-        cache = model.new_cache()
-        for number in ids[:-1]:
-            model.forward([[number]], [cache])
-        generated, new = [], ids[-1]
-        for _ in range(count):
-            new = int(model.forward([[new]], [cache])[-1].argmax())
-            generated.append(new)
-        return generated
-
-    assert hint_for(generate_greedily) is None
+    assert words in hint
 
 
 def test_an_exception_becomes_a_hint():
