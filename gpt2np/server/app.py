@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -189,9 +188,6 @@ async def _answer(
 
     async def begin() -> Response:
         running = await start_request(engine, body, prompts)
-        if engine.options.log_prompts:
-            texts = [prompt.text for prompt in running.prompts]
-            print(f"{reply.id}: {texts!r}", file=sys.stderr, flush=True)
         if not body.stream:
             return Response(await respond(running, reply), media_type="application/json")
         stream = events(running, reply)

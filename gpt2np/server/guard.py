@@ -25,7 +25,6 @@ from gpt2np.server.replies import error_body
 
 _LINGER = 5.0  # seconds in which the body of a refused request is discarded, as in nginx
 MAX_HEADER_SECONDS = 10  # until a request's headers have arrived
-MAX_BODY_SECONDS = 60  # until a request's body has arrived
 MAX_CONNECTIONS = 2048
 _OTHER_FILES = 512  # models, connections that have just been accepted
 
@@ -57,8 +56,7 @@ class Guard:
                 MutableHeaders(scope=message)["X-Request-Id"] = request_id
             await send(message)
 
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]  # uvicorn omits the body
-        scope = {**scope, "method": method, "request_id": request_id}
+        scope = {**scope, "request_id": request_id}
         with suppress(asyncio.CancelledError):  # uvicorn ends; it would write a traceback
             if refusal := self._refuse(scope["method"], scope["path"], Headers(scope=scope)):
                 await _refuse_and_close(refusal, scope, receive, send_with_id)
@@ -98,19 +96,12 @@ class Guard:
 
 
 def _limited(receive: Receive) -> Receive:
-    """Return `receive` with limits on the size of the body, and on the time until its end."""
-    n_bytes, is_read = 0, False
-    deadline = time.monotonic() + MAX_BODY_SECONDS
+    """Return `receive` with a limit on the size of the body."""
+    n_bytes = 0
 
     async def limited_receive() -> Message:
-        nonlocal n_bytes, is_read
-        if is_read:
-            return await receive()  # waits for the end of the connection
-        try:
-            message = await asyncio.wait_for(receive(), deadline - time.monotonic())
-        except asyncio.TimeoutError as error:
-            raise HTTPException(408, "the body took too long") from error
-        is_read = not message.get("more_body", False)
+        nonlocal n_bytes
+        message = await receive()
         n_bytes += len(message.get("body", b""))
         if n_bytes > limits().max_body_bytes:  # a body in chunks has no content-length
             raise HTTPException(413, _too_large())

@@ -45,13 +45,6 @@ class TestHttp:
             response = client.get("/none", headers={"X-Request-Id": wrong})
             assert len(response.headers["X-Request-Id"]) == 32
 
-    def test_head_is_get_without_a_body(self, client):
-        for path in ("/", "/health", "/v1/models", "/metrics"):
-            response = client.head(path)
-            assert response.status_code == 200
-            assert not response.content
-            assert int(response.headers["Content-Length"])
-
     def test_other_methods_are_named(self, client):
         response = client.get(COMPLETIONS)
         assert response.status_code == 405

@@ -12,7 +12,7 @@ from helpers.server import running_server
 COMPLETIONS = "/v1/completions"
 LOWER_LIMITS = """
 from gpt2np.server import guard
-guard.MAX_HEADER_SECONDS = guard.MAX_BODY_SECONDS = 1
+guard.MAX_HEADER_SECONDS = 1
 guard.MAX_CONNECTIONS = guard.Connection.max_number = 50
 """
 
@@ -97,7 +97,7 @@ class TestBodies:
         with connect(server) as connection:
             connection.sendall(f"POST /tokenize HTTP/1.1\r\n{headers}\r\n\r\n{{".encode())
             answer = connection.recv(1 << 16)
-            assert time.monotonic() - started < 0.8  # GPT2NP_MAX_BODY_SECONDS is 1
+            assert time.monotonic() - started < 0.8
             assert answer.startswith(f"HTTP/1.1 {status}".encode())
             assert b"connection: close" in answer.lower()
             connection.settimeout(8)
@@ -115,19 +115,17 @@ class TestBodies:
 
 
 class TestConnections:
-    def test_slow_headers_and_bodies_are_dropped(self, server):
-        start, end = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n", b"Content-Length: 9\r\n\r\n"
+    def test_slow_headers_are_dropped(self, server):
+        start = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
         whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        body = start + b"Content-Type: application/json\r\n" + end + b"{"
 
         def check(sent, status):
             started = time.monotonic()
             assert answer_to(server, sent).startswith(status)
             assert 0.5 < time.monotonic() - started < 30
 
-        with ThreadPoolExecutor(4) as pool:
-            all_sent = (b"", start, whole + start, body)
-            list(pool.map(check, all_sent, (b"", b"", b"HTTP/1.1 200", b"HTTP/1.1 408")))
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(check, (b"", start, whole + start), (b"", b"", b"HTTP/1.1 200")))
 
     def test_dripping_headers_are_dropped(self, server):
         with connect(server) as connection, pytest.raises(OSError):
