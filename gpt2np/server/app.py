@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
@@ -12,9 +12,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from prometheus_client import generate_latest
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import Receive, Scope, Send
 
 from gpt2np import __version__
 from gpt2np.chat.template import read_chat_template
@@ -37,12 +37,12 @@ from gpt2np.server.engine import (
     Metrics,
     RequestTimeoutError,
     UnavailableError,
+    answer,
     run_on,
 )
 from gpt2np.server.guard import Guard
 from gpt2np.server.inspect import add_inspection
 from gpt2np.server.options import ServerOptions
-from gpt2np.server.playground import add_playground
 from gpt2np.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -63,6 +63,7 @@ from gpt2np.server.replies import (
     event,
 )
 from gpt2np.server.teach import Taught, teach_page
+from gpt2np.view import MEDIA_TYPES, web_files
 
 _INVALID = "invalid_request_error"
 _ERRORS: list[tuple[type[Exception], int, str, str | None]] = [
@@ -74,6 +75,17 @@ _ERRORS: list[tuple[type[Exception], int, str, str | None]] = [
     (GPT2NPError, 500, "server_error", None),
 ]
 """The status, type and code of each error, of subclasses first."""
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; connect-src 'self'; img-src data:; "
+        "style-src-elem 'self'; style-src-attr 'unsafe-inline'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 
 class Server:
@@ -125,7 +137,7 @@ def create_app(server: Server) -> FastAPI:
     _add_tokenizer(app, server)
     _add_status(app, server)
     add_inspection(app, server.engine)
-    add_playground(app)
+    _add_playground(app)
     options = server.options
     app.add_middleware(Guard, api_key=options.api_key, allowed_hosts=options.allowed_hosts)
     if options.cors_origins:  # before the key: a preflight request has none
@@ -164,7 +176,7 @@ def _add_generation(app: FastAPI, server: Server) -> None:
         async def begin() -> Response:
             return _stream_response(await anext(stream), stream)
 
-        return await engine.answer(request, begin())
+        return await answer(request, begin(), engine.options.timeout)
 
     @app.post("/api/teach/stop")
     async def stop_teaching(body: StopTeachingRequest) -> Json:
@@ -194,7 +206,8 @@ async def _answer(
         return _stream_response(await anext(stream), stream, body)  # an error here is a status
 
     with _naming_fields(body):
-        return _naming_ignored(body, await engine.answer(request, begin()))
+        response = await answer(request, begin(), engine.options.timeout)
+    return _naming_ignored(body, response)
 
 
 @contextmanager
@@ -226,29 +239,12 @@ def _stream_response(
         except Exception as failure:
             yield event(_error(failure)[1]) + DONE
 
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return _ClosingResponse(stream, body(), media_type="text/event-stream", headers=headers)
-
-
-class _ClosingResponse(StreamingResponse):
-    """A stream that closes its source, also if the client disconnects while a part is sent."""
-
-    def __init__(
-        self,
-        source: AsyncGenerator[bytes, None],
-        content: AsyncIterator[bytes],
-        media_type: str,
-        headers: Mapping[str, str],
-    ) -> None:
-        super().__init__(content, headers=headers, media_type=media_type)
-        self._source = source
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            await self._source.aclose()
+    return StreamingResponse(
+        body(),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        background=BackgroundTask(stream.aclose),  # also runs if the client disconnects
+    )
 
 
 def _chat_prompt(engine: Engine, body: ChatCompletionRequest | TokenizeRequest) -> list[int]:
@@ -325,6 +321,22 @@ def _add_status(app: FastAPI, server: Server) -> None:
     async def metrics() -> Response:
         """Return the metrics in Prometheus's text format."""
         return PlainTextResponse(generate_latest(server.metrics.registry))
+
+
+def _add_playground(app: FastAPI) -> None:
+    """Add the page at /, which generates and inspects texts, and the files that it loads."""
+    contents = web_files()
+
+    @app.get("/", include_in_schema=False)
+    async def playground() -> Response:
+        return await playground_file("index.html")
+
+    @app.get("/playground/{name}", include_in_schema=False)
+    async def playground_file(name: str) -> Response:
+        if name not in contents:
+            raise HTTPException(404, f"there is no /playground/{name[:60]}")
+        media_type = MEDIA_TYPES[name.rpartition(".")[2]]
+        return Response(contents[name], media_type=media_type, headers=_PAGE_HEADERS)
 
 
 def _model(server: Server, name: str) -> Json:

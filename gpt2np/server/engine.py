@@ -44,6 +44,9 @@ class UnavailableError(GPT2NPError):
 class RequestTimeoutError(GPT2NPError):
     """A request took longer than the server allows."""
 
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the request took more than {seconds:g} seconds")
+
 
 async def run_on(
     thread: Executor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
@@ -56,14 +59,12 @@ async def run_on(
     return await asyncio.get_running_loop().run_in_executor(thread, call)
 
 
-async def until_disconnected(
-    request: HTTPRequest, work: Awaitable[T], timeout: float | None = None
-) -> T:
-    """Await work, but cancel it when the client disconnects, or after some seconds.
+async def answer(request: HTTPRequest, work: Awaitable[T], seconds: float) -> T:
+    """Await the answer to a request; cancel the work when the client disconnects.
 
     Raises:
         HTTPException: the client has disconnected.
-        asyncio.TimeoutError: the time is over.
+        RequestTimeoutError: the work has not ended after some seconds.
     """
 
     async def disconnect() -> None:
@@ -72,12 +73,12 @@ async def until_disconnected(
 
     task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(disconnect())
     try:
-        await asyncio.wait({task, watcher}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, watcher}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
         if watcher.done():
             raise HTTPException(499, "the client has disconnected")
-        raise asyncio.TimeoutError
+        raise RequestTimeoutError(seconds)
     finally:
         watcher.cancel()
         task.cancel()
@@ -228,20 +229,6 @@ class Engine:
         for sequence in running.all_sequences:
             sequence.cancel()
 
-    async def answer(self, request: HTTPRequest, work: Awaitable[T]) -> T:
-        """Await the answer to a request; cancel the work when the client disconnects.
-
-        Raises:
-            RequestTimeoutError: the work has not ended in time.
-        """
-        try:
-            return await until_disconnected(request, work, self.options.timeout)
-        except asyncio.TimeoutError:
-            raise self._timeout_error() from None
-
-    def _timeout_error(self) -> RequestTimeoutError:
-        return RequestTimeoutError(f"the request took more than {self.options.timeout:g} seconds")
-
     async def updates(
         self, running: RunningRequest, every_step: bool = True
     ) -> AsyncIterator[list[Update]]:
@@ -259,7 +246,7 @@ class Engine:
         self._submitted |= {id(sequence): now for sequence in sequences}
         async for updates in self._runner.run(self.lm.model, sequences, every_step):
             if asyncio.get_running_loop().time() > running.deadline:
-                raise self._timeout_error()
+                raise RequestTimeoutError(self.options.timeout)
             for update in updates:
                 if update.finish_reason and update.sequence.error:
                     raise update.sequence.error

@@ -18,7 +18,7 @@ from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import select_hook_points
 from gpt2np.runtime.arguments import check_ids, check_prompt_length
 from gpt2np.runtime.hooked_context import Hook
-from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, run_on
+from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, answer, run_on
 from gpt2np.server.protocol import (
     InspectRequest,
     SaliencyRequest,
@@ -75,7 +75,7 @@ async def _run(
 
     call = run_on(LONG_WORK, function, engine.lm, body, running.stop_at_end)
     try:
-        return await engine.answer(request, call)
+        return await answer(request, call, engine.options.timeout)
     finally:
         engine.end(running)
 

@@ -79,7 +79,7 @@ def test_saliency(client, lm):
 def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
     from starlette.exceptions import HTTPException
 
-    from gpt2np.server.engine import LONG_WORK, run_on, until_disconnected
+    from gpt2np.server.engine import LONG_WORK, answer, run_on
 
     class Client:
         async def receive(self):
@@ -90,7 +90,7 @@ def test_an_inspection_that_waits_is_never_begun_once_its_client_has_left():
     async def inspect_twice():
         first = asyncio.ensure_future(run_on(LONG_WORK, may_end.wait))
         with pytest.raises(HTTPException, match="disconnected"):
-            await until_disconnected(Client(), run_on(LONG_WORK, begun.append, "second"))
+            await answer(Client(), run_on(LONG_WORK, begun.append, "second"), 60)
         may_end.set()
         await first
         await run_on(LONG_WORK, begun.append, "third")
