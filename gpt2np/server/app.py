@@ -196,7 +196,6 @@ async def _answer(
     The request ends early when the client disconnects. A header names unknown fields.
     """
     body = reply.request
-    body.check_supported()
 
     async def begin() -> Response:
         running = await start_request(engine, body, prompts)
@@ -266,7 +265,6 @@ def _add_tokenizer(app: FastAPI, server: Server) -> None:
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:
         """Encode a text; special tokens such as <|endoftext|> become their ids."""
-        body.check_supported()
         engine = server.engine(body.model)
         lm = engine.lm
         if body.messages is not None:
@@ -365,6 +363,8 @@ def _error(error: Exception) -> tuple[int, Json]:
     if isinstance(error, RequestValidationError):
         # Of a union's errors, the deepest belongs to the type that the client meant.
         found = max(error.errors(), key=lambda found: len(found["loc"]))
+        if isinstance(own := found.get("ctx", {}).get("error"), GPT2NPError):
+            return _error(own)
         name = ".".join(str(part) for part in found["loc"][1:] if not _is_type(part))
         what = printable(found["msg"].removeprefix("Value error, "))
         name = "" if found["type"] == "json_invalid" else printable(name)[:100]

@@ -7,8 +7,7 @@ response's header X-Ignored-Fields names all other unknown fields.
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
@@ -64,6 +63,8 @@ Entries = Annotated[list[T], Field(fail_fast=True, max_length=_MAX_OPTION_ENTRIE
 Texts = Annotated[Entries[Text], AfterValidator(_check_characters)]
 Ids = Entries[TokenId]
 NTop = Annotated[int, Field(ge=0, le=20)]
+Indices = Annotated[list[int], Field(fail_fast=True, min_length=1, max_length=1000)]
+Factor = Annotated[float, Field(ge=-1000, le=1000)]
 
 
 class _Request(BaseModel):
@@ -78,26 +79,21 @@ class OpenRequest(_Request):
     @property
     def unknown_fields(self) -> list[str]:
         """The names of fields that have no meaning here, as far as a header may hold them."""
-        return _header_names(name for name in self.model_extra or () if name not in REFUSED)
+        names = [name for name in self.model_extra or () if name not in REFUSED]
+        return [name for name in names if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
 
-    def check_supported(self) -> None:
-        """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
+    @model_validator(mode="after")
+    def _check_unknown(self) -> OpenRequest:
         for name, value in (self.model_extra or {}).items():
             if name in REFUSED and value and value != REFUSED[name]:
                 raise unsupported(name, "is not supported")
+        return self
 
 
 class _ClosedRequest(_Request):
     """Unknown fields are errors: ignoring a misspelled field would change the result."""
 
     model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, fields: Any) -> Any:
-        """Drop null fields, also unknown ones: null counts as absent."""
-        is_object = isinstance(fields, dict)
-        return {k: v for k, v in fields.items() if v is not None} if is_object else fields
 
 
 class StreamOptions(_Request):
@@ -128,25 +124,18 @@ class ResponseFormat(_ClosedRequest):
 
 
 class EditRequest(_ClosedRequest):
-    """Multiply an activation by `factor`, then add `strength` times `vector` to it."""
+    """Multiply an activation by `factor`, then add `strength` times `vector` to it.
 
-    point: str = Field(
-        pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
-    )
-    positions: List[int] | None = Field(
-        None, min_length=1, max_length=1000, description="Positions of the prompt; all by default."
-    )
-    heads: List[int] | None = Field(None, min_length=1, max_length=1000)
-    channels: List[int] | None = Field(
-        None, min_length=1, max_length=1000, description="Columns to edit, as neurons of `mlp.act`."
-    )
-    factor: float | None = Field(
-        None, ge=-1000, le=1000, description="By default 1 with a vector, or else 0."
-    )
-    vector: List[Annotated[float, Field(ge=-1e6, le=1e6)]] | None = Field(
-        None, min_length=1, max_length=100_000, description="Values to add, one per channel."
-    )
-    strength: float = Field(1, ge=-1000, le=1000, description="Multiplies `vector`.")
+    By default, the factor is 1 with a vector, or else 0.
+    """
+
+    point: str = Field(pattern=r"^(embed|blocks\.)", max_length=100)
+    positions: Indices | None = None
+    heads: Indices | None = None
+    channels: Indices | None = None
+    factor: Factor | None = None
+    vector: List[Annotated[float, Field(ge=-1e6, le=1e6)]] | None = Field(None, min_length=1)
+    strength: Factor = 1
 
 
 Edits = Annotated[list[EditRequest], Field(fail_fast=True, max_length=100)]
@@ -165,7 +154,7 @@ class _Filters(_Request):
 
     temperature: float | None = None
     top_k: int | None = Field(None, ge=-1, description="0 or -1 for all tokens.")
-    top_p: float | None = Field(None, description="0 for the most likely token.")
+    top_p: float | None = None
     min_p: float | None = None
 
     def filters(self) -> dict[str, float]:
@@ -173,8 +162,6 @@ class _Filters(_Request):
         given = {name: getattr(self, name) for name in FILTERS if name in _Filters.model_fields}
         if self.top_k == -1:
             given["top_k"] = 0
-        if self.top_p == 0:
-            given["top_p"] = sys.float_info.min
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -200,15 +187,7 @@ class GenerationRequest(_Filters, OpenRequest):
     return_token_ids: bool | None = False
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    interventions: Edits | None = Field(
-        None, description="Edits of activations in each pass, as in steering."
-    )
-
-    def check_supported(self) -> None:
-        """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
-        super().check_supported()
-        if self.stream_options and not self.stream:
-            raise unsupported("stream_options", "is not supported without stream")
+    interventions: Edits | None = None
 
     def schemas(self) -> dict[str, dict[str, Any]]:
         """Return the JSON Schemas that the text must have, by the field that has the schema."""
@@ -275,20 +254,17 @@ class CompletionRequest(GenerationRequest):
         AnyText | List[TokenId] | Prompts | None,
         Field(union_mode="left_to_right"),
         BeforeValidator(_check_n_prompts),
-    ] = Field(
-        "",
-        description="A text, a list of token ids, or a list of texts and lists of ids.",
-    )
+    ] = ""
     max_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = 16
     echo: bool | None = False
     logprobs: NTop | None = None
     prompt_logprobs: NTop | None = None
 
-    def check_supported(self) -> None:
-        """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
-        super().check_supported()
+    @model_validator(mode="after")
+    def _check_stream(self) -> CompletionRequest:
         if self.prompt_logprobs is not None and self.stream:
             raise unsupported("prompt_logprobs", "is not supported with stream")
+        return self
 
     def arguments(self) -> GenerateArguments:
         """Return the keyword arguments; `echo` with `logprobs` needs those of the prompt.
@@ -346,8 +322,6 @@ class ContentPart(_Request):
 class ChatMessage(_Request):
     """A message of a conversation."""
 
-    model_config = ConfigDict(extra="allow")
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: AnyText | List[ContentPart] | None = None
 
@@ -372,18 +346,8 @@ class ChatCompletionRequest(GenerationRequest):
     tools: List[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | Tool | None = None
 
-    @property
-    def unknown_fields(self) -> list[str]:
-        """The names of unknown fields, also of unknown fields of messages that are not null."""
-        extra = [item for message in self.messages for item in (message.model_extra or {}).items()]
-        names = dict.fromkeys(f"messages.{name}" for name, value in extra if value is not None)
-        return _header_names([*super().unknown_fields, *names])
-
-    def check_supported(self) -> None:
-        """Raise InvalidArgumentError for a field that asks for something that gpt2np lacks."""
-        super().check_supported()
-        if self.top_logprobs and not self.logprobs:
-            raise unsupported("top_logprobs", "is not supported without logprobs")
+    @model_validator(mode="after")
+    def _check_tools(self) -> ChatCompletionRequest:
         if isinstance(self.tool_choice, Tool) and not self.forced_function:
             raise unsupported("tool_choice", "names no function of tools, or one of several")
         if self.tools and self.tool_choice != "none" and not self.forced_function:
@@ -392,6 +356,7 @@ class ChatCompletionRequest(GenerationRequest):
                 "is not supported unless tool_choice names a function, or is 'required' with one "
                 "function; use response_format for JSON",
             )
+        return self
 
     @property
     def forced_function(self) -> Function | None:
@@ -435,13 +400,13 @@ class TokenizeRequest(OpenRequest):
     messages: List[ChatMessage] | None = None
     add_generation_prompt: bool | None = True
 
-    def check_supported(self) -> None:
-        """Raise InvalidArgumentError for a field that would change the ids."""
-        super().check_supported()
+    @model_validator(mode="after")
+    def _check_ids(self) -> TokenizeRequest:
         if (self.model_extra or {}).get("tools"):
             raise unsupported("tools", "is not supported")
         if self.prompt is None and self.messages is None:
             raise unsupported("prompt", "is missing")
+        return self
 
 
 class DetokenizeRequest(_Request):
@@ -507,11 +472,6 @@ class StopTeachingRequest(_ClosedRequest):
 def unsupported(field: str, problem: str) -> InvalidArgumentError:
     """Return the error of a request's field."""
     return InvalidArgumentError(f"{field} {problem}", param=field)
-
-
-def _header_names(names: Iterable[str]) -> list[str]:
-    """Return the names that a response header may hold, at most 20."""
-    return [name for name in names if re.fullmatch(r"[A-Za-z0-9_.-]{1,40}", name)][:20]
 
 
 def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervention]:

@@ -115,10 +115,3 @@ def test_json_object_of_llm(client, tmp_path, monkeypatch):
         result = CliRunner().invoke(cli, command, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         assert isinstance(json.loads(result.stdout), dict)
-
-
-def test_unknown_fields_of_messages_are_named_in_a_header(client):
-    message = {"role": "user", "content": "Hi", "name": "Bob", "refusal": None}
-    body = {"messages": [message], "max_tokens": 1, "zzz": 1}
-    response = client.post("/v1/chat/completions", json=body)
-    assert response.headers["X-Ignored-Fields"] == "zzz, messages.name"

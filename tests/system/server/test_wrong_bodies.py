@@ -89,7 +89,6 @@ OF_STREAMS = [
     ({"best_of": 2}, "best_of is not supported"),
     ({"n": 3, "temperature": 0}, "n=3 and temperature=0.0 contradict"),
     ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
-    ({"stream": False, "stream_options": {"include_usage": True}}, "stream_options"),
 ]
 OF_CHATS = [
     ({"messages": []}, "messages"),
@@ -98,7 +97,6 @@ OF_CHATS = [
     ({"messages": [{"role": "user", "content": None}]}, "content"),
     ({"messages": [{"role": "user", "content": "a<|endoftext|>b"}]}, "<|endoftext|>"),
     ({"messages": [{"role": "user", "content": "a " * 600}]}, "maximum context length"),
-    ({"top_logprobs": 2}, "top_logprobs"),
     ({"tools": [{}]}, "tools.0"),
     ({"tools": TOOLS}, "tools is not supported unless"),
     ({"tools": TOOLS * 2, "tool_choice": "required"}, "tools is not supported unless"),
