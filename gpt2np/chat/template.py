@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -137,7 +138,7 @@ def _environment() -> Any:
     env = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
-    env.filters["tojson"] = _to_json
+    env.filters["tojson"] = partial(json.dumps, ensure_ascii=False)  # no HTML escapes
     env.globals["raise_exception"] = _raise_exception
     env.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
     return env
@@ -145,19 +146,6 @@ def _environment() -> Any:
 
 def _raise_exception(message: object) -> NoReturn:
     raise _TemplateRefusalError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Convert a value to JSON, without the HTML escapes of jinja2's own filter `tojson`."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
 
 
 def read_chat_template(

@@ -29,7 +29,6 @@ from gpt2np.errors import (
 )
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.runtime.arguments import check_ids
-from gpt2np.server.completions import events, respond, start_request
 from gpt2np.server.engine import (
     LONG_WORK,
     PREPARATION,
@@ -61,6 +60,9 @@ from gpt2np.server.replies import (
     Json,
     error_body,
     event,
+    events,
+    respond,
+    start_request,
 )
 from gpt2np.server.teach import Taught, teach_page
 from gpt2np.view import MEDIA_TYPES, web_files

@@ -114,7 +114,7 @@ def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
         lm,
         traced,
         sampling=body.sampling_options(),
-        tokens=body.tokens or [],
+        tokens=body.tokens,
         n=body.n,
         include=body.include,
         seed=body.seed,
@@ -146,7 +146,7 @@ def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
     if not ids:
         raise InvalidArgumentError("prompt is empty; give at least one token", param="prompt")
     check_ids("prompt", ids, config.vocab_size)
-    check_ids("tokens", body.tokens or (), config.vocab_size)
+    check_ids("tokens", body.tokens, config.vocab_size)
     with errors_about("prompt"):
         check_prompt_length(len(ids), config)
     if not body.points:

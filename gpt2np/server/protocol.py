@@ -420,23 +420,18 @@ class InspectRequest(_Filters, _ClosedRequest):
     """The body of POST /api/inspect: a text whose next token is inspected."""
 
     model: AnyText | None = None
-    prompt: AnyText | List[TokenId] = Field(description="A text or token ids.")
+    prompt: AnyText | List[TokenId]
     n: int = Field(10, ge=1, le=100, description="The number of likely tokens to return.")
-    tokens: List[TokenId] | None = Field(
-        None,
-        min_length=1,
-        max_length=10,
-        description="Tokens to track in addition to the two most likely.",
+    tokens: List[TokenId] = Field(
+        [], max_length=10, description="Tokens to track in addition to the two most likely."
     )
-    include: List[Literal["lens", "attention", "neurons", "lines"]] = Field(
-        default=["lens", "attention", "neurons", "lines"]
-    )
+    include: List[Literal["lens", "attention", "neurons", "lines"]] = [
+        *("lens", "attention", "neurons", "lines")
+    ]
     seed: int | None = Field(None, ge=0, lt=2**32, description="Seed of the draw to show.")
     n_drawn: int = Field(0, ge=0, le=100_000, description="Tokens drawn with the seed before.")
     points: List[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=100)
-    n_rows: int | None = Field(
-        None, ge=1, description="Return the rows of `points` for the last tokens only."
-    )
+    n_rows: int | None = Field(None, ge=1, description="Rows of `points` to return, from the end.")
     interventions: Edits = []
 
     def sampling_options(self) -> GenerationOptions:

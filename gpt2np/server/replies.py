@@ -1,4 +1,4 @@
-"""Replies of OpenAI's protocol: completions and chat completions, whole or in chunks."""
+"""From a request to its sequences, then to a response of OpenAI's protocol, or to its events."""
 
 from __future__ import annotations
 
@@ -7,18 +7,35 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from gpt2np import __version__
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.async_engine import Update
+from gpt2np.generation.callbacks import GenerateArguments
+from gpt2np.generation.complete import join_continuations
 from gpt2np.generation.completion import Completion, FinishReason
+from gpt2np.generation.options import TEXT_CONSTRAINTS, GenerationOptions
 from gpt2np.generation.sampling import TokenLogprob
-from gpt2np.language_model import LanguageModel
-from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest
+from gpt2np.generation.sequence import start_sequences
+from gpt2np.language_model import LanguageModel, Prompt
+from gpt2np.runtime.arguments import check_ids
+from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, RunningRequest, run_on
+from gpt2np.server.protocol import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+    hooks_of,
+)
 from gpt2np.tokenizer import Tokenizer
+
+_MAX_LOGPROBS = 2_000_000  # in all choices together, if they fill the context
+_DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+DONE = b"data: [DONE]\n\n"
+_MIN_LOGPROB = -9999.0  # JSON has no -inf
 
 Json = dict[str, Any]
 R = TypeVar("R", CompletionRequest, ChatCompletionRequest)
@@ -30,7 +47,6 @@ class Reply(ABC, Generic[R]):
 
     Attributes:
         request: the request.
-        id: the response's id.
     """
 
     object_name: str
@@ -41,13 +57,13 @@ class Reply(ABC, Generic[R]):
     def __init__(self, request: R, lm: LanguageModel, request_id: str) -> None:
         self.request: R = request
         self._lm = lm
-        self.id = f"{self.id_prefix}-{request_id}"
         self._head = {
-            "id": self.id,
+            "id": f"{self.id_prefix}-{request_id}",
             "created": int(time.time()),
             "model": request.model or lm.name,
-            "system_fingerprint": f"gpt2np-{__version__}",
         }
+        options = request.stream_options
+        self._includes_usage = bool(options and options.include_usage)
 
     @abstractmethod
     def choice(self, index: int, completion: Completion) -> Json:
@@ -70,26 +86,19 @@ class Reply(ABC, Generic[R]):
             head |= self._prompt_ids(prompt_ids)
         return json_bytes(head)[:-1] + b',"choices":[' + b",".join(choices) + b"]}"
 
-    def first_chunk(self, index: int, completion: Completion) -> Json | None:
-        """Return the chunk of a choice before its first new token, if any."""
+    def first_event(self, index: int, completion: Completion) -> bytes:
+        """Return the event of a choice before its first new token, if any."""
         choice = self.first_choice(index, completion)
         if choice is None:
-            return None
+            return b""
         ids = self._prompt_ids(completion.prompt_ids)
         choice |= {"finish_reason": None} | ({"token_ids": []} if ids else {})
         if self.has_one_prompt:
-            return self._chunk(choice) | ids
-        return self._chunk(choice | ids)
+            return event(self._chunk(choice) | ids)
+        return event(self._chunk(choice | ids))
 
     def chunk(self, update: Update) -> Json:
-        choice = {
-            "index": update.index,
-            "finish_reason": self.finish_reason(update.finish_reason),
-            "stop_reason": update.stop_reason,
-            **self.new_fields(update),
-        }
-        if self.request.return_token_ids:
-            choice["token_ids"] = update.ids
+        choice = {"index": update.index, **self.new_fields(update), **self._end(update)}
         return self._chunk(choice)
 
     def usage_chunk(self, n_prompt: int, n_new: int) -> Json | None:
@@ -98,11 +107,6 @@ class Reply(ABC, Generic[R]):
             return None
         head = {**self._head, "object": self.chunk_name}
         return {**head, "choices": [], **self._usage(n_prompt, n_new)}
-
-    @property
-    def _includes_usage(self) -> bool:
-        options = self.request.stream_options
-        return bool(options and options.include_usage)
 
     def _usage(self, n_prompt: int, n_new: int) -> Json:
         usage = {"prompt_tokens": n_prompt, "completion_tokens": n_new}
@@ -116,14 +120,11 @@ class Reply(ABC, Generic[R]):
         """Return OpenAI's name of a finish reason."""
         return "stop" if reason == "eos" else reason
 
-    def _end(self, completion: Completion) -> Json:
-        """Return the fields of a whole choice after its text."""
-        ids = {"token_ids": completion.ids} if self.request.return_token_ids else {}
-        return {
-            "finish_reason": self.finish_reason(completion.finish_reason),
-            "stop_reason": completion.stop_reason,
-            **ids,
-        }
+    def _end(self, part: Completion | Update) -> Json:
+        """Return the fields of a choice after its text."""
+        ids = {"token_ids": part.ids} if self.request.return_token_ids else {}
+        reason = self.finish_reason(part.finish_reason)
+        return {"finish_reason": reason, "stop_reason": part.stop_reason, **ids}
 
     def _prompt_ids(self, ids: Sequence[int]) -> Json:
         return {"prompt_token_ids": ids} if self.request.return_token_ids else {}
@@ -221,17 +222,13 @@ class ChatReply(Reply[ChatCompletionRequest]):
 
     def _call(self, index: int, name: str, arguments: str) -> Json:
         function = {"name": name, "arguments": arguments}
-        return {"id": f"call-{self.id}-{index}", "type": "function", "function": function}
+        return {"id": f"call-{self._head['id']}-{index}", "type": "function", "function": function}
 
     def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> Json | None:
         return chat_logprobs(self._lm.tokenizer, logprobs) if self.request.logprobs else None
 
 
 AnyReply = CompletionReply | ChatReply
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-DONE = b"data: [DONE]\n\n"
-_MIN_LOGPROB = -9999.0  # JSON has no -inf
 
 
 class CompletionLogprobs:
@@ -328,3 +325,91 @@ def json_bytes(value: Any) -> bytes:
 
 def _finite(logprob: float) -> float:
     return max(logprob, _MIN_LOGPROB) if not math.isnan(logprob) else _MIN_LOGPROB
+
+
+async def start_request(
+    engine: Engine,
+    request: GenerationRequest,
+    prompts: Sequence[Prompt | Callable[[], Prompt]],
+) -> RunningRequest:
+    """Take places in the queue, then encode the prompts and create the sequences.
+
+    A prompt may be a function that renders a chat template.
+
+    Raises:
+        UnavailableError: the queue is full. This is checked before any costly work.
+    """
+    arguments, config = request.arguments(), engine.lm.model.config
+    n_sequences = len(prompts) * (request.n or 1)
+    options: Any = arguments
+    per_token = max(1 + options.get(name, -1) for name in ("logprobs", "prompt_logprobs"))
+    if n_sequences * config.n_positions * per_token > _MAX_LOGPROBS:
+        message = f"logprobs and n ask for more than {_MAX_LOGPROBS:,} log probabilities"
+        raise InvalidArgumentError(f"{message}; send several requests", param="logprobs")
+    if hooks := hooks_of(request.interventions or (), config):
+        arguments["interventions"] = hooks
+    running = engine.start(n_sequences, "prompt" if len(prompts) > 1 else "n")
+    try:
+        for prompt in prompts:
+            if callable(prompt):
+                prompt = await run_on(LONG_WORK, prompt)
+            has_constraint = any(arguments.get(name) for name in TEXT_CONSTRAINTS)
+            thread = LONG_WORK if has_constraint else PREPARATION  # compiling may take a second
+            await run_on(thread, _add_prompt, running, arguments, prompt)
+    except BaseException:
+        engine.end(running)
+        raise
+    return running
+
+
+def _add_prompt(running: RunningRequest, arguments: GenerateArguments, prompt: Prompt) -> None:
+    """Resolve a prompt's request, and create its sequences."""
+    lm = running.engine.lm
+    if not isinstance(prompt, str):
+        check_ids("prompt", prompt, lm.model.config.vocab_size)
+    resolved = lm.request(prompt, _DEFAULTS, **arguments)
+    numbered = replace(resolved, index=len(running.all_sequences))
+    running.prompts.append(numbered)
+    running.sequences.append(start_sequences(lm.model, numbered))
+
+
+async def respond(running: RunningRequest, reply: AnyReply) -> bytes:
+    """Run a request to its end and return the response's JSON."""
+    try:
+        async for _ in running.engine.updates(running, every_step=False):
+            pass
+        best = [await run_on(PREPARATION, join_continuations, group) for group in running.sequences]
+    finally:
+        running.engine.end(running)
+    completions = [completion for first in best for completion in (first, *first.alternatives)]
+    if reply.request.max_tokens == 0:
+        completions = [without_new_text(completion) for completion in completions]
+    choices = [
+        await run_on(PREPARATION, lambda i, c: json_bytes(reply.choice(i, c)), i, c)
+        for i, c in enumerate(completions)
+    ]
+    n_new = sum(len(completion.ids) for completion in completions)
+    return reply.response(choices, running.n_prompt_tokens, n_new, completions[0].prompt_ids)
+
+
+async def events(running: RunningRequest, reply: AnyReply) -> AsyncGenerator[bytes, None]:
+    """Run a request and yield the server-sent events of its streams, several at a time."""
+    sequences = running.all_sequences
+    has_text = reply.request.max_tokens != 0
+    try:
+        started = set()
+        async for updates in running.engine.updates(running):
+            data = []
+            for update in updates:
+                if update.index not in started:  # now the prompt's log probabilities are known
+                    started.add(update.index)
+                    prompt = sequences[update.index].completion
+                    data.append(await run_on(PREPARATION, reply.first_event, update.index, prompt))
+                sent = update if has_text else without_new_text(update)
+                data.append(event(reply.chunk(sent)))
+            yield b"".join(data)
+        n_new = sum(len(sequence.ids) for sequence in sequences) if has_text else 0
+        usage = reply.usage_chunk(running.n_prompt_tokens, n_new)
+        yield (event(usage) if usage else b"") + DONE
+    finally:
+        running.engine.end(running)
