@@ -91,22 +91,13 @@ _PAGE_HEADERS = {
 
 
 class Server:
-    """The models of a server, with their engines.
-
-    Attributes:
-        options: the options.
-        metrics: the metrics of /metrics.
-        engines: the engine of each model, by name.
-        taught: the models that learn a page for one client each.
-        started: when the models were loaded, in seconds since 1970.
-        is_ending: tells whether streams without an end should end.
-    """
+    """The models of a server, with their engines."""
 
     def __init__(self, models: Sequence[LanguageModel], options: ServerOptions) -> None:
         self.options, self.metrics, self.started = options, Metrics(), int(time.time())
         self.engines: dict[str, Engine] = {}
         self.taught = Taught()
-        self.is_ending: Callable[[], bool] = lambda: False
+        self.is_ending: Callable[[], bool] = lambda: False  # then endless streams end, too
         for lm in models:
             if lm.name in self.engines:
                 raise InvalidArgumentError(f"model {lm.name} is given twice", param="model")
@@ -193,10 +184,7 @@ async def _answer(
     reply: AnyReply,
     prompts: Sequence[Prompt | Callable[[], Prompt]],
 ) -> Response:
-    """Start and run a request; return the response, or a stream that has begun.
-
-    The request ends early when the client disconnects. A header names unknown fields.
-    """
+    """Start and run a request; return the response, or a stream that has begun."""
     body = reply.request
 
     async def begin() -> Response:

@@ -60,12 +60,7 @@ async def run_on(
 
 
 async def answer(request: HTTPRequest, work: Awaitable[T], seconds: float) -> T:
-    """Await the answer to a request; cancel the work when the client disconnects.
-
-    Raises:
-        HTTPException: the client has disconnected.
-        RequestTimeoutError: the work has not ended after some seconds.
-    """
+    """Await work, but cancel it when the client disconnects, or after some seconds."""
 
     async def disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -106,32 +101,21 @@ class Metrics:
 
 @dataclass(eq=False)
 class RunningRequest:
-    """A request in progress.
-
-    Attributes:
-        engine: runs the request.
-        n_sequences: number of places in the queue.
-        deadline: when the request must have ended, on the event loop's clock.
-        prompts: the request of each prompt whose tokens are known.
-        sequences: the sequences of each prompt.
-        has_ended: whether passes that still run should stop.
-    """
+    """A request in progress."""
 
     engine: Engine
-    n_sequences: int
-    deadline: float
-    prompts: list[Request] = field(default_factory=list)
-    sequences: list[list[RunningSequence]] = field(default_factory=list)
-    has_ended: bool = False
+    n_sequences: int  # places in the queue
+    deadline: float  # on the event loop's clock
+    prompts: list[Request] = field(default_factory=list)  # those whose tokens are known
+    sequences: list[list[RunningSequence]] = field(default_factory=list)  # of each prompt
+    has_ended: bool = False  # so passes that still run should stop
 
     @property
     def n_prompt_tokens(self) -> int:
-        """Number of tokens of `prompts`."""
         return sum(len(prompt.ids) for prompt in self.prompts)
 
     @property
     def all_sequences(self) -> list[RunningSequence]:
-        """The sequences of all prompts."""
         return [sequence for group in self.sequences for sequence in group]
 
     def stop_at_end(self, _: str, array: Array) -> Array:
@@ -142,13 +126,7 @@ class RunningRequest:
 
 
 class Engine:
-    """Runs the requests for one model, and refuses requests for which the queue has no place.
-
-    Attributes:
-        lm: the model.
-        options: the server's options.
-        template: the chat template, if the model has one.
-    """
+    """Runs the requests for one model, and refuses requests for which the queue has no place."""
 
     def __init__(
         self,
@@ -198,12 +176,7 @@ class Engine:
             raise UnavailableError(f"the engine of {self.lm.name} is stuck; restart the server")
 
     def start(self, n_sequences: int, param: str | None = None) -> RunningRequest:
-        """Take places in the queue for a new request; `end` frees them.
-
-        Raises:
-            InvalidArgumentError: there are fewer places; `param` is the field that asks for them.
-            UnavailableError: there are fewer free places.
-        """
+        """Take places in the queue for a new request, which `param` asks for; `end` frees them."""
         if n_sequences > self._max_sequences:
             raise InvalidArgumentError(
                 f"prompt and n ask for {n_sequences} sequences at a time, more than the server's "
@@ -232,14 +205,7 @@ class Engine:
     async def updates(
         self, running: RunningRequest, every_step: bool = True
     ) -> AsyncIterator[list[Update]]:
-        """Run the sequences of a request; yield the updates that have arrived since the last time.
-
-        Without `every_step`, each sequence has one update, at its end.
-
-        Raises:
-            RequestTimeoutError: an update comes after the request's deadline.
-            Exception: the error of a sequence.
-        """
+        """Run the sequences of a request until its deadline; see `AsyncEngine.run`."""
         sequences, now = running.all_sequences, time.perf_counter()
         if not self._runner.is_running:
             self._last_step = now

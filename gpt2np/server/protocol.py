@@ -267,10 +267,7 @@ class CompletionRequest(GenerationRequest):
         return self
 
     def arguments(self) -> GenerateArguments:
-        """Return the keyword arguments; `echo` with `logprobs` needs those of the prompt.
-
-        With max_tokens=0, the reply drops the only new token.
-        """
+        """Return the keyword arguments; with max_tokens=0, the reply drops the only new token."""
         arguments = super().arguments()
         arguments["max_new_tokens"] = 16 if self.max_tokens is None else max(1, self.max_tokens)
         n_prompt_top = self.prompt_logprobs
@@ -282,13 +279,7 @@ class CompletionRequest(GenerationRequest):
         return arguments
 
     def prompts(self) -> list[str | list[int]]:
-        """Return the prompts, each a text or token ids.
-
-        Raises:
-            InvalidArgumentError: the list of prompts is empty, or the prompt is in another field.
-        """
-        if "prompt" not in self.model_fields_set and "messages" in self.unknown_fields:
-            raise unsupported("messages", "is a field of /v1/chat/completions; send a prompt")
+        """Return the prompts, each a text or token ids."""
         if self.prompt is None or isinstance(self.prompt, str):
             return [self.prompt or ""]
         if not self.prompt:
@@ -326,7 +317,6 @@ class ChatMessage(_Request):
     content: AnyText | List[ContentPart] | None = None
 
     def text(self) -> str:
-        """Return the content as one text; only the assistant's may be missing."""
         if self.content is None and self.role != "assistant":
             raise unsupported("messages", f"has a message of role {self.role} without content")
         if self.content is None or isinstance(self.content, str):
@@ -470,11 +460,7 @@ def unsupported(field: str, problem: str) -> InvalidArgumentError:
 
 
 def hooks_of(edits: Sequence[EditRequest], config: GPT2Config) -> list[Intervention]:
-    """Return the hooks for a request's interventions.
-
-    Raises:
-        InvalidArgumentError: a hook point does not exist, or has no heads.
-    """
+    """Return the hooks for a request's interventions."""
     with errors_about("interventions"):  # once for all layers, not in each pass
         return [_hook(edit).for_layers(config.n_layer) for edit in edits]
 

@@ -43,11 +43,7 @@ P = TypeVar("P", Completion, Update)
 
 
 class Reply(ABC, Generic[R]):
-    """Builds the response to one request, or the chunks of its stream.
-
-    Attributes:
-        request: the request.
-    """
+    """Builds the response to one request, or the chunks of its stream."""
 
     object_name: str
     chunk_name: str
@@ -332,13 +328,7 @@ async def start_request(
     request: GenerationRequest,
     prompts: Sequence[Prompt | Callable[[], Prompt]],
 ) -> RunningRequest:
-    """Take places in the queue, then encode the prompts and create the sequences.
-
-    A prompt may be a function that renders a chat template.
-
-    Raises:
-        UnavailableError: the queue is full. This is checked before any costly work.
-    """
+    """Take places in the queue, then encode or render the prompts and create the sequences."""
     arguments, config = request.arguments(), engine.lm.model.config
     n_sequences = len(prompts) * (request.n or 1)
     options: Any = arguments

@@ -40,7 +40,6 @@ OF_COMPLETIONS = [  # a body, and words of the error
     ({"prompt": "a " * 5000}, "prompt"),
     ({"prompt": [5] * 600}, "this model's maximum context length is 512 tokens"),  # litellm's words
     ({"prompt": ["a", "b"], "n": 1000}, "prompt and n ask for 2000 sequences"),
-    ({"messages": "The fox"}, "send a prompt"),
     ({"model": "🦊" * 5000}, "there is no model"),
     ({"temperature": -1}, "temperature"),
     ({"seed": 1 << 70}, "seed"),
