@@ -19,17 +19,12 @@ from gpt2np.model.hook_points import select_hook_points
 from gpt2np.runtime.arguments import check_ids, check_prompt_length
 from gpt2np.runtime.hooked_context import Hook
 from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, answer, run_on
-from gpt2np.server.protocol import (
-    InspectRequest,
-    SaliencyRequest,
-    hooks_of,
-)
+from gpt2np.server.protocol import InspectRequest, SaliencyRequest, hooks_of
 from gpt2np.server.replies import Json
 from gpt2np.server.teach import MAX_TOKENS
 from gpt2np.tokenizer.vocabulary import token_bytes
 
 _MAX_BYTES = 16 << 20  # of the activations of a reply
-_MAX_SALIENCY_TOKENS = 256  # the pass of GPT-2 small then takes half a gigabyte
 
 
 B = TypeVar("B")  # the body of a request
@@ -98,13 +93,12 @@ def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
     """Run the model on a text and describe how it predicts the next token.
 
     `hooks` are called before those of the request's interventions.
-
-    Raises:
-        InvalidArgumentError, ContextLengthError: the request is wrong.
-        CheckpointError: some logits are infinite or NaN.
     """
     ids = lm.encode_prompt(body.prompt) if isinstance(body.prompt, str) else body.prompt
-    _check(lm, ids, body)
+    _check_prompt(lm, ids)
+    check_ids("tokens", body.tokens, lm.model.config.vocab_size)
+    if body.points:
+        _check_size(lm, len(ids), body)
     hooks = (*hooks, *hooks_of(body.interventions, lm.model.config))
     with np.errstate(all="ignore"):  # check_finite raises an error instead
         with errors_about("interventions"):
@@ -141,19 +135,16 @@ def _points(
     return rows
 
 
-def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
-    config = lm.model.config
-    if not ids:
-        raise InvalidArgumentError("prompt is empty; give at least one token", param="prompt")
-    check_ids("prompt", ids, config.vocab_size)
-    check_ids("tokens", body.tokens, config.vocab_size)
+def _check_prompt(lm: LanguageModel, ids: Sequence[int]) -> None:
+    check_ids("prompt", ids, lm.model.config.vocab_size)
     with errors_about("prompt"):
-        check_prompt_length(len(ids), config)
-    if not body.points:
-        return
+        check_prompt_length(len(ids), lm.model.config)
+
+
+def _check_size(lm: LanguageModel, n_tokens: int, body: InspectRequest) -> None:
     with errors_about("points"):
-        size = hook_points_nbytes(config, len(ids), body.points, lm.model.dtype)
-    size = size * min(body.n_rows or len(ids), len(ids)) // len(ids)
+        size = hook_points_nbytes(lm.model.config, n_tokens, body.points, lm.model.dtype)
+    size = size * min(body.n_rows or n_tokens, n_tokens) // n_tokens
     if size > _MAX_BYTES:
         raise InvalidArgumentError(
             f"points: these activations have {size:,} bytes, more than the limit of "
@@ -163,14 +154,7 @@ def _check(lm: LanguageModel, ids: Sequence[int], body: InspectRequest) -> None:
 
 
 def _saliency(lm: LanguageModel, body: SaliencyRequest, hook: Hook) -> Json:
-    most = _MAX_SALIENCY_TOKENS
-    if not 0 < len(body.prompt) <= most:
-        raise InvalidArgumentError(
-            f"prompt has {len(body.prompt):,} tokens; saliency needs 1 to {most:,}", param="prompt"
-        )
-    check_ids("prompt", body.prompt, lm.model.config.vocab_size)
-    with errors_about("prompt"):
-        check_prompt_length(len(body.prompt), lm.model.config)
+    _check_prompt(lm, body.prompt)
     check_ids("token", [body.token], lm.model.config.vocab_size)
     hooks: list[Hook] = [hook, *hooks_of(body.interventions, lm.model.config)]
     target = Target(body.token)

@@ -44,6 +44,7 @@ REFUSED = dict.fromkeys(_REFUSED_UNLESS_1, 1) | dict.fromkeys(
 
 _MAX_OPTION_ENTRIES = 1000  # of a list of texts or ids, which takes time in each decode step
 _MAX_OPTION_CHARACTERS = 50_000
+_MAX_SALIENCY_TOKENS = 256  # the pass of GPT-2 small then takes half a gigabyte
 
 
 def _check_n_prompts(value: object) -> object:
@@ -410,7 +411,7 @@ class InspectRequest(_Filters, _ClosedRequest):
     """The body of POST /api/inspect: a text whose next token is inspected."""
 
     model: AnyText | None = None
-    prompt: AnyText | List[TokenId]
+    prompt: AnyText | Annotated[List[TokenId], Field(min_length=1)]
     n: int = Field(10, ge=1, le=100, description="The number of likely tokens to return.")
     tokens: List[TokenId] = Field(
         [], max_length=10, description="Tokens to track in addition to the two most likely."
@@ -435,7 +436,7 @@ class SaliencyRequest(_ClosedRequest):
     """The body of POST /api/saliency: a text, and the token that came after it."""
 
     model: AnyText | None = None
-    prompt: List[TokenId]
+    prompt: List[TokenId] = Field(min_length=1, max_length=_MAX_SALIENCY_TOKENS)
     token: TokenId
     steps: int = Field(8, ge=1, le=64, description="Gradients to average.")
     interventions: Edits = []
