@@ -228,11 +228,14 @@ def _stream_response(
         except Exception as failure:
             yield event(_error(failure)[1]) + DONE
 
+    async def close() -> None:
+        await stream.aclose()
+
     return StreamingResponse(
         body(),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-        background=BackgroundTask(stream.aclose),  # also runs if the client disconnects
+        background=BackgroundTask(close),  # also runs if the client disconnects
     )
 
 
