@@ -413,7 +413,7 @@ class InspectRequest(_Filters, _ClosedRequest):
     model: AnyText | None = None
     prompt: AnyText | Annotated[List[TokenId], Field(min_length=1)]
     n: int = Field(10, ge=1, le=100, description="The number of likely tokens to return.")
-    tokens: List[TokenId] = Field(
+    tokens: list[TokenId] = Field(
         [], max_length=10, description="Tokens to track in addition to the two most likely."
     )
     include: List[Literal["lens", "attention", "neurons", "lines"]] = [
@@ -421,7 +421,7 @@ class InspectRequest(_Filters, _ClosedRequest):
     ]
     seed: int | None = Field(None, ge=0, lt=2**32, description="Seed of the draw to show.")
     n_drawn: int = Field(0, ge=0, le=100_000, description="Tokens drawn with the seed before.")
-    points: List[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=100)
+    points: list[Annotated[str, Field(max_length=100)]] = Field([], max_length=100)
     n_rows: int | None = Field(None, ge=1, description="Rows of `points` to return, from the end.")
     interventions: Edits = []
 
@@ -436,7 +436,7 @@ class SaliencyRequest(_ClosedRequest):
     """The body of POST /api/saliency: a text, and the token that came after it."""
 
     model: AnyText | None = None
-    prompt: List[TokenId] = Field(min_length=1, max_length=_MAX_SALIENCY_TOKENS)
+    prompt: list[TokenId] = Field(min_length=1, max_length=_MAX_SALIENCY_TOKENS, fail_fast=True)
     token: TokenId
     steps: int = Field(8, ge=1, le=64, description="Gradients to average.")
     interventions: Edits = []

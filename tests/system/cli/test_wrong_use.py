@@ -135,9 +135,6 @@ serve --api-key k --no-api-key | 2 | --api-key and --no-api-key contradict each 
 serve --model bundled --model bundled | 2 | bundled
 serve --model ./none | 1 | no folder ./none
 serve --api-key '' | 2 | --api-key is ''; it must be a non-empty text
-serve --cors-origin a.org | 2 | --cors-origin is 'a.org'; it must be '*', or as in https://
-serve --cors-origin https://a.org/ | 2 | must be '*', or as in https://example.org
-serve --allowed-host http://a.org | 2 | must be a name without scheme, port and path
 bench bundled other | 2 | unrecognized argument
 bench bundled --processes 0 | 2 | '0' is neither auto nor a number from 1 on
 serve --host 0.0.0.0 | 2 | --host 0.0.0.0 can serve other machines; set --api-key
