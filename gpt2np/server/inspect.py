@@ -96,7 +96,7 @@ def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
     """
     ids = lm.encode_prompt(body.prompt) if isinstance(body.prompt, str) else body.prompt
     _check_prompt(lm, ids)
-    check_ids("tokens", body.tokens, lm.model.config.vocab_size)
+    check_ids("tokens", body.tokens or (), lm.model.config.vocab_size)
     if body.points:
         _check_size(lm, len(ids), body)
     hooks = (*hooks, *hooks_of(body.interventions, lm.model.config))
@@ -108,7 +108,7 @@ def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:
         lm,
         traced,
         sampling=body.sampling_options(),
-        tokens=body.tokens,
+        tokens=body.tokens or (),
         n=body.n,
         include=body.include,
         seed=body.seed,

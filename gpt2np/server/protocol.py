@@ -413,8 +413,8 @@ class InspectRequest(_Filters, _ClosedRequest):
     model: AnyText | None = None
     prompt: AnyText | Annotated[List[TokenId], Field(min_length=1)]
     n: int = Field(10, ge=1, le=100, description="The number of likely tokens to return.")
-    tokens: list[TokenId] = Field(
-        [], max_length=10, description="Tokens to track in addition to the two most likely."
+    tokens: list[TokenId] | None = Field(
+        None, max_length=10, description="Tokens to track in addition to the two most likely."
     )
     include: List[Literal["lens", "attention", "neurons", "lines"]] = [
         *("lens", "attention", "neurons", "lines")

@@ -41,7 +41,7 @@ class TestApi:
         ("body", "words"),
         [
             ({}, "prompt"),
-            ({"prompt": []}, "empty"),
+            ({"prompt": []}, "prompt"),
             ({"prompt": [5] * 513}, "context"),
             ({"prompt": [4096]}, "4096"),
             ({"prompt": "a", "tokens": [4096]}, "vocabulary of 4096"),
