@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +28,6 @@ from gpt2np.model.ops import softmax
 from gpt2np.model.plain import PlainLinear, plain_weights
 from gpt2np.model.tape import Tape
 from gpt2np.model.weights import ModelWeights
-from gpt2np.runtime.arguments import check_prompt_length, check_sequences
 from gpt2np.runtime.hooked_context import Hook, as_chain
 
 
@@ -100,22 +98,12 @@ def gradients(
         ContextLengthError: the prompt has more tokens than the model's context.
     """
     gpt2_model = as_gpt2(model)
-    ids = _checked_ids(model, prompt)
+    ids = prompt_ids(model, prompt)
     names = select_hook_points(points, gpt2_model.config.n_layer)
     probe, w = GradientProbe(), plain_weights(gpt2_model)
     _run(gpt2_model, w, ids, target, chain(as_chain(interventions), probe))
     arrays = {name: probe.found[name] for name in names}
     return Trace(np.array(ids, np.int64), gpt2_model.config, arrays)
-
-
-def _checked_ids(
-    model: GPT2 | LanguageModel, prompt: Prompt | NDArray[np.integer[Any]]
-) -> Sequence[int]:
-    """Return the ids of a prompt that the model can run."""
-    ids, config = prompt_ids(model, prompt), as_gpt2(model).config
-    check_sequences([ids], config.vocab_size)
-    check_prompt_length(len(ids), config)
-    return ids
 
 
 class GradientProbe:
@@ -197,7 +185,7 @@ def saliency(
     check_argument(is_integer(steps) and steps >= 1, "steps", steps, "at least 1")
     methods = ("gradient_x_input", "integrated_gradients")
     check_argument(method in methods, "method", method, " or ".join(map(repr, methods)))
-    ids, w, hook = _checked_ids(lm, prompt), plain_weights(lm.model), as_chain(interventions)
+    ids, w, hook = prompt_ids(lm, prompt), plain_weights(lm.model), as_chain(interventions)
     wte: Any = w.wte
     positions = w.wpe[: len(ids)]
     embedding, start = wte[np.array(ids)] + positions, np.zeros_like(positions)
@@ -237,7 +225,7 @@ def attribution_patching(
         InvalidArgumentError: the prompts differ in length, or the source lacks a hook point.
     """
     d, before = gradients(model, prompt, target, points), trace(model, prompt, points)
-    _check_source(source, before)
+    _check_source(source, prompt_ids(model, prompt))
     result: dict[str, Array] = {}
     for name in source.require(points):
         product = d[name] * (source[name] - before[name])
@@ -260,29 +248,29 @@ def activation_patching(
     Raises the errors of `attribution_patching`.
     """
     _check_target(target)
-    logits = partial(trace, model, prompt, "logits")
-    before = logits()
-    _check_source(source, before)
+    ids = prompt_ids(model, prompt)
+    _check_source(source, ids)
     names = source.require(point)
     check_argument(len(names) == 1, "point", point, "the name of one hook point")
-    [name] = names
-    n_heads = before.config.n_head if get_hook_point(name).by_head else 0
-    value, _ = target.value_and_gradient(before["logits"])
-    effects = [
-        target.value_and_gradient(
-            logits(interventions=patch_from(source, name, positions=position, heads=head))["logits"]
-        )[0]
-        - value
-        for head in (range(n_heads) if n_heads else [None])
-        for position in range(len(before.ids))
+
+    def value(hooks: Sequence[Hook] = ()) -> float:
+        logits = trace(model, prompt, "logits", interventions=hooks)["logits"]
+        return target.value_and_gradient(logits)[0]
+
+    by_head = get_hook_point(names[0]).by_head
+    heads = range(source.config.n_head) if by_head else [None]
+    values = [
+        [value([patch_from(source, names, positions=i, heads=head)]) for i in range(len(ids))]
+        for head in heads
     ]
-    return np.array(effects).reshape((n_heads, -1) if n_heads else -1)
+    effects: Array = np.array(values) - value()
+    return effects if by_head else effects[0]
 
 
-def _check_source(source: Trace, before: Trace) -> None:
+def _check_source(source: Trace, ids: Sequence[int]) -> None:
     check_trace(source)
-    if len(source.ids) != len(before.ids):
+    if len(source.ids) != len(ids):
         raise InvalidArgumentError(
-            f"the source has {len(source.ids)} tokens and the prompt {len(before.ids)}; choose "
-            "prompts with as many tokens"
+            f"the source has {len(source.ids)} tokens and the prompt {len(ids)}; choose prompts "
+            "with as many tokens"
         )

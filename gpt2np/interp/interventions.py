@@ -10,14 +10,11 @@ Each function except `chain` returns an `Intervention`. An intervention is a hoo
     source = trace(lm, "The dog ran")
     patched = trace(lm, "The fox ran", "logits", interventions=patch_from(source, "blocks.2.resid"))
 
-`positions` selects tokens, or queries (rows) in an attention pattern. Negative positions
-count from the end. `heads` selects heads, and `channels` entries of the last axis: channels,
-neurons, or keys of a pattern. By default, everything is edited.
-
-In `gpt2np.trace` and `LanguageModel.generate`, position i is token i of the prompt. In `generate`,
-an intervention with `positions` edits only prompt tokens; an intervention without `positions` also
-edits each generated token. Passes of `GPT2.forward` can hold the tokens of several sequences
-in one array, or only a part of the tokens (see `help(gpt2np.model.gpt2)`).
+Keyword arguments select the part that is edited (`Part`); by default, everything. In `gpt2np.trace`
+and `LanguageModel.generate`, position i is token i of the prompt. In `generate`, an intervention
+with `positions` edits only prompt tokens; without, it also edits each generated token. Passes of
+`GPT2.forward` can hold the tokens of several sequences in one array, or only a part of the tokens
+(see `help(gpt2np.model.gpt2)`).
 
 Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.
 """
@@ -29,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,10 +35,27 @@ from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interp.trace import Trace, check_trace
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model.hook_points import get_hook_point, matches, select_hook_points
-from gpt2np.runtime.hooked_context import Chain, Hook
+from gpt2np.runtime.hooked_context import Chain, Hook, as_chain
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Indices = int | Sequence[int] | None
 """Positions, heads or channels: one, several, or None for all."""
+
+
+class Part(TypedDict, total=False):
+    """The part of an array that an intervention edits.
+
+    Attributes:
+        positions: tokens, or queries (rows) of a pattern; negative positions count from the end.
+        heads: heads of an array with a head axis.
+        channels: entries of the last axis: channels, neurons, or keys (columns) of a pattern.
+    """
+
+    positions: Indices
+    heads: Indices
+    channels: Indices
 
 
 @dataclass(frozen=True)
@@ -52,8 +66,7 @@ class Intervention:
         points: names of hook points, in which `*` matches any characters.
         factor: factor of the selected part; also the derivative of the edit.
         value: what to add, by broadcasting: an array, or one array for each hook point.
-        positions, heads, channels: the selected part; None for all.
-        is_whole: whether the value must have the shape of the part.
+        positions, heads, channels: see `Part`; None for all.
     """
 
     points: tuple[str, ...]
@@ -62,7 +75,6 @@ class Intervention:
     positions: Indices = None
     heads: Indices = None
     channels: Indices = None
-    is_whole: bool = False
 
     def for_layers(self, n_layer: int) -> Intervention:
         """Return a copy with every `*` in `points` expanded for a model with `n_layer` blocks.
@@ -96,11 +108,6 @@ class Intervention:
         index = self._index(name, array)
         edited, part = array.copy(), array[index]
         value = self.value[name] if isinstance(self.value, Mapping) else np.asarray(self.value)
-        if self.is_whole and value.shape != part.shape:
-            raise InvalidArgumentError(
-                f"the source's {value.shape} does not fit {part.shape} at {name}; "
-                "choose positions and source_positions"
-            )
         try:
             if self.factor == 0:
                 edited[index] = value
@@ -123,26 +130,21 @@ class Intervention:
         return d
 
     def _index(self, name: str, array: Array) -> tuple[Any, ...]:
-        return _part_index(name, array, self.positions, self.heads, self.channels)
+        """Return the NumPy index of the part of an array (T, C) or (H, T, C)."""
+        axes = [(self.positions, "position"), (self.channels, "channel")]
+        if get_hook_point(name).by_head:
+            axes = [(self.heads, "head"), *axes]
+        parts = (
+            _index_array(indices, size, name, kind)
+            for (indices, kind), size in zip(axes, array.shape, strict=True)
+        )
+        return np.ix_(*parts)
 
 
 @lru_cache(maxsize=256)
 def _expanded(points: tuple[str, ...], n_layer: int) -> tuple[str, ...]:
     """Return the names of the hook points; generation asks for them in each pass."""
     return tuple(select_hook_points(points, n_layer))
-
-
-def _part_index(
-    name: str, array: Array, positions: Indices, heads: Indices, channels: Indices
-) -> tuple[Any, ...]:
-    """Return the NumPy index of the selected part of an array (T, C) or (H, T, C)."""
-    axes = [(positions, "position"), (channels, "channel")]
-    axes = [(heads, "head"), *axes] if get_hook_point(name).by_head else axes
-    parts = (
-        _index_array(indices, size, name, kind)
-        for (indices, kind), size in zip(axes, array.shape, strict=True)
-    )
-    return np.ix_(*parts)
 
 
 def _index_array(indices: Indices, n: int, name: str, kind: str) -> IntArray:
@@ -159,45 +161,22 @@ def _index_array(indices: Indices, n: int, name: str, kind: str) -> IntArray:
 
 def chain(*hooks: Hook) -> Chain:
     """Join several hooks into one; each receives the array that the previous hook returned."""
-    for hook in hooks:
-        check_argument(callable(hook), "hook", hook, "a function hook(name, array)")
-    return Chain(hooks)
+    return as_chain(hooks)
 
 
-def replace(
-    points: str | Sequence[str],
-    value: ArrayLike,
-    *,
-    positions: Indices = None,
-    heads: Indices = None,
-    channels: Indices = None,
-) -> Intervention:
-    """Return a hook that sets the selected part to `value`, by broadcasting."""
-    return Intervention(_as_tuple(points), 0.0, value, positions, heads, channels)
+def replace(points: str | Sequence[str], value: ArrayLike, **part: Unpack[Part]) -> Intervention:
+    """Return a hook that sets the part to `value`, by broadcasting."""
+    return Intervention(_as_tuple(points), 0.0, value, **part)
 
 
-def scale(
-    points: str | Sequence[str],
-    factor: float,
-    *,
-    positions: Indices = None,
-    heads: Indices = None,
-    channels: Indices = None,
-) -> Intervention:
-    """Return a hook that multiplies the selected part by `factor`."""
+def scale(points: str | Sequence[str], factor: float, **part: Unpack[Part]) -> Intervention:
+    """Return a hook that multiplies the part by `factor`."""
     check_argument(isinstance(factor, Real), "factor", factor, "a number")
-    return Intervention(_as_tuple(points), float(factor), 0.0, positions, heads, channels)
+    return Intervention(_as_tuple(points), float(factor), **part)
 
 
-def add(
-    points: str | Sequence[str],
-    vector: ArrayLike,
-    *,
-    positions: Indices = None,
-    heads: Indices = None,
-    channels: Indices = None,
-) -> Intervention:
-    """Return a hook that adds `vector` to the selected part, by broadcasting.
+def add(points: str | Sequence[str], vector: ArrayLike, **part: Unpack[Part]) -> Intervention:
+    """Return a hook that adds `vector` to the part, by broadcasting.
 
     With a `direction` times a strength, this is activation addition (Turner et al. 2023,
     arXiv:2308.10248). A vector of zeros changes no bit.
@@ -205,18 +184,12 @@ def add(
     vector = np.asarray(vector)
     is_finite = vector.dtype.kind in "iuf" and bool(np.isfinite(vector).all())
     check_argument(is_finite, "vector", vector, "an array of finite real numbers")
-    return Intervention(_as_tuple(points), 1.0, vector, positions, heads, channels)
+    return Intervention(_as_tuple(points), 1.0, vector, **part)
 
 
-def zero(
-    points: str | Sequence[str],
-    *,
-    positions: Indices = None,
-    heads: Indices = None,
-    channels: Indices = None,
-) -> Intervention:
-    """Return a hook that sets the selected part to zero (zero ablation)."""
-    return replace(points, 0.0, positions=positions, heads=heads, channels=channels)
+def zero(points: str | Sequence[str], **part: Unpack[Part]) -> Intervention:
+    """Return a hook that sets the part to zero (zero ablation)."""
+    return replace(points, 0.0, **part)
 
 
 def zero_head(layer: int, head: int | Sequence[int], *, positions: Indices = None) -> Intervention:
@@ -228,14 +201,9 @@ def zero_head(layer: int, head: int | Sequence[int], *, positions: Indices = Non
 
 
 def mean_ablate(
-    points: str | Sequence[str],
-    over: Trace | Sequence[Trace],
-    *,
-    positions: Indices = None,
-    heads: Indices = None,
-    channels: Indices = None,
+    points: str | Sequence[str], over: Trace | Sequence[Trace], **part: Unpack[Part]
 ) -> Intervention:
-    """Return a hook that replaces the selected part by its mean (mean ablation).
+    """Return a hook that replaces the part by its mean (mean ablation).
 
     The means are taken over all tokens of all traces in `over`.
 
@@ -248,41 +216,34 @@ def mean_ablate(
         raise InvalidArgumentError("mean_ablate needs at least one trace to average over")
     for trace in traces:
         check_trace(trace)
+        names = trace.require(points)
+    all_tokens = dataclasses.replace(Intervention((), **part), positions=None)
     means: dict[str, Array] = {}
-    for name in dict.fromkeys(name for trace in traces for name in trace.require(points)):
+    for name in names:
         if name.endswith("pattern"):
             raise InvalidArgumentError(f"{name} has no mean over tokens; ablate attn.z instead")
         tokens = np.concatenate([trace[name] for trace in traces], axis=-2)
         mean = tokens.mean(-2, keepdims=True)
-        means[name] = mean[_part_index(name, mean, None, heads, channels)]
-    return Intervention(tuple(means), 0.0, means, positions, heads, channels)
+        means[name] = mean[all_tokens._index(name, mean)]
+    return Intervention(tuple(means), 0.0, means, **part)
 
 
 def patch_from(
-    source: Trace,
-    points: str | Sequence[str] | None = None,
-    *,
-    positions: Indices = None,
-    heads: Indices = None,
-    channels: Indices = None,
-    source_positions: Indices = None,
+    source: Trace, points: str | Sequence[str] | None = None, **part: Unpack[Part]
 ) -> Intervention:
     """Return a hook that copies activations from another prompt's trace (activation patching).
 
-    By default, all hook points of `source` are copied. `source_positions` are the positions to
-    read in `source` (default: `positions`); give the same number of positions in both arguments.
+    By default, all hook points of `source` are copied, from the same positions. To copy from other
+    positions, use `replace` with a part of `source[point]`.
 
     Raises:
         InvalidArgumentError: the source lacks a hook point, a position, a head or a channel.
     """
     check_trace(source)
     names = list(source) if points is None else source.require(points)
-    where = positions if source_positions is None else source_positions
-    patches = {
-        name: source[name][_part_index(name, source[name], where, heads, channels)]
-        for name in names
-    }
-    return Intervention(tuple(names), 0.0, patches, positions, heads, channels, is_whole=True)
+    index = Intervention((), **part)._index
+    patches = {name: source[name][index(name, source[name])] for name in names}
+    return Intervention(tuple(names), 0.0, patches, **part)
 
 
 def _as_tuple(points: str | Sequence[str]) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from gpt2np.kernels.array import Array, IntArray, as_list, equal_fields
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hook_points import all_names, hook_point_names, select_hook_points
-from gpt2np.runtime.arguments import check_prompt_length
+from gpt2np.runtime.arguments import check_prompt_length, check_sequences
 from gpt2np.runtime.hooked_context import Hook, as_chain
 
 
@@ -164,15 +164,14 @@ def trace(
 def prompt_ids(
     model: GPT2 | LanguageModel, prompt: Prompt | NDArray[np.integer[Any]]
 ) -> Sequence[int]:
-    """Return the ids of a prompt: a text, for a LanguageModel, or ids. Check a text's length."""
-    if not isinstance(prompt, str):
-        items = as_list(prompt)
-        is_list = items is not None and all(map(is_integer, items))
-        expected = "a text or a list of ids; call trace once for each text"
-        check_argument(is_list, "prompt", prompt, expected)
-        return items or []
-    if not isinstance(model, LanguageModel):
-        raise InvalidArgumentError("a GPT2 has no tokenizer; pass ids, or use a LanguageModel")
-    ids = model.encode_prompt(prompt)
-    check_prompt_length(len(ids), model.model.config)
-    return ids
+    """Return the ids of a prompt that the model can run: a text, for a LanguageModel, or ids."""
+    if isinstance(prompt, str):
+        if not isinstance(model, LanguageModel):
+            raise InvalidArgumentError("a GPT2 has no tokenizer; pass ids, or use a LanguageModel")
+        prompt = model.encode_prompt(prompt)
+    ids, config = as_list(prompt), as_gpt2(model).config
+    is_list = ids is not None and all(map(is_integer, ids))
+    check_argument(is_list, "prompt", prompt, "a text or a list of ids, one text at a time")
+    check_sequences([ids or []], config.vocab_size)
+    check_prompt_length(len(ids or []), config)
+    return ids or []

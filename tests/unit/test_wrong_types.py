@@ -72,7 +72,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         lambda lm: lm.generate("a", bad_words=["fox", "<|endoftext|>"]),
         r"^bad_words: <\|endoftext\|> is a special token, not a text; to forbid it, give",
     ),
-    "texts to trace": (lambda lm: trace(lm, ["a", "b"]), "call trace once for each text"),
+    "texts to trace": (lambda lm: trace(lm, ["a", "b"]), "one text at a time"),
     "bytes to score": (lambda lm: lm.score(b"abc"), "text is b'abc'"),
     "stride": (lambda lm: lm.score("a text", stride="x"), "stride is 'x'"),
     "context": (lambda lm: lm.score("a text", context=3.5), "context is 3.5"),
@@ -119,7 +119,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "factor": (lambda lm: scale("embed", "x"), "factor is 'x'; it must be a number"),
     "source of a patch": (lambda lm: patch_from(5), "trace is 5; it must be a Trace"),
     "traces of a mean": (lambda lm: mean_ablate("embed", 5), "trace is 5; it must be a Trace"),
-    "chained hook": (lambda lm: chain(5), "hook is 5; it must be a function"),
+    "chained hook": (lambda lm: chain(5), r"interventions is \(5,\); it must be"),
     "hook point": (lambda lm: hook_point_shape("nope", lm.model.config, 3), "unknown hook point"),
     "an array of TransformerLens only": (
         lambda lm: lm.generate("a", interventions=zero("blocks.0.attn.hook_result")),

@@ -61,11 +61,8 @@ class TestPatching:
 
     def test_prompts_of_two_lengths(self, model, prompts):
         other = trace(model, prompts[1][:12])
-        with pytest.raises(InvalidArgumentError, match=r"\(12, 24\).*\(20, 24\) at embed.*choose"):
+        with pytest.raises(InvalidArgumentError, match=r"\(12, 24\).*\(20, 24\) at embed"):
             changed(model, prompts, patch_from(other, "embed"))
-        one = trace(model, prompts[1][:1])
-        with pytest.raises(InvalidArgumentError, match=r"\(1, 24\)"):
-            changed(model, prompts, patch_from(one, "embed"))
         with pytest.raises(InvalidArgumentError, match=r"^embed has no position 15"):
             changed(model, prompts, patch_from(other, "embed", positions=[15]))
         patched = changed(model, prompts, patch_from(other, "blocks.0.attn.k", positions=range(12)))
