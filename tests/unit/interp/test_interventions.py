@@ -49,10 +49,9 @@ class TestPatching:
 
     def test_one_position_and_head(self, model, prompts, a, b):
         point = "blocks.1.attn.z"
-        places = {"positions": [4, -1], "source_positions": [3, 7]}
-        patched = changed(model, prompts, patch_from(b, point, heads=2, **places))
+        patched = changed(model, prompts, patch_from(b, point, heads=2, positions=[4, -1]))
         expected = a[point].copy()
-        expected[2, [4, 19]] = b[point][2, [3, 7]]
+        expected[2, [4, 19]] = b[point][2, [4, 19]]
         np.testing.assert_array_equal(patched[point], expected)
         # Earlier arrays of the pass and earlier tokens are unchanged.
         np.testing.assert_array_equal(patched["blocks.1.attn.v"], a["blocks.1.attn.v"])
