@@ -97,7 +97,7 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.defaults = defaults or GenerationOptions()
         self.folder: Path | None = None
-        self.draft_source = DraftSource(model, tokenizer)
+        self.draft_source = DraftSource(tokenizer)
         candidates = [*model.config.eos_token_ids, tokenizer.eos_token_id]
         known = [token_id for token_id in candidates if token_id is not None]
         self.eos_token_ids = eos_token_ids or frozenset(known)
@@ -110,7 +110,7 @@ class LanguageModel:
         cls,
         model: str | Path | None = None,
         dtype: DTypeLike = np.float32,
-        draft: str | Path | LanguageModel = "auto",
+        draft: str | Path = "auto",
         processes: int | Literal["auto"] = 1,
         tokenizer: str | Path | Tokenizer | None = None,
         weights: Literal["int8"] | None = None,
@@ -123,7 +123,7 @@ class LanguageModel:
                 `gpt2np.hub.find_model`. Default: GPT-2 small; if it is not available, the
                 bundled model, with a warning.
             dtype: float32 or float64. An exact model is always float64.
-            draft: "auto", "none", an n-gram table or a smaller model; see `use_draft`.
+            draft: "auto", "none" or an n-gram table; see `use_draft`.
             processes: number of processes that share each forward pass, or "auto"; see
                 `GPT2.processes`.
             tokenizer: a vocabulary to use instead of the model's own; see `Tokenizer.load`.
@@ -135,8 +135,8 @@ class LanguageModel:
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: there is no such model, or it is
                 damaged.
-            InvalidArgumentError: the draft model or table has a different vocabulary, or
-                `processes` is below 1.
+            InvalidArgumentError: the n-gram table has a different vocabulary, or `processes` is
+                below 1.
         """
         source = find_model(model)
         if source.fallback_reason:
@@ -159,22 +159,22 @@ class LanguageModel:
     def __repr__(self) -> str:
         return f"<LanguageModel {self.name}: {self.model.summary}>"
 
-    def use_draft(self, draft: str | Path | LanguageModel) -> None:
+    def use_draft(self, draft: str | Path) -> None:
         """Select the source of draft tokens, which save time and change no result.
 
         Args:
-            draft: "none" for no draft tokens; the path of an n-gram table, which ends in
-                .safetensors; or a smaller model with the same vocabulary. "auto" uses the n-gram
-                table in the model's folder, or the package's table for GPT-2's vocabulary, and
-                n-grams of the text so far. Without small-matrix kernels, "auto" means "none",
+            draft: "none" for no draft tokens, or the path of an n-gram table. "auto" uses the
+                n-gram table in the model's folder, or the package's table for GPT-2's vocabulary,
+                and n-grams of the text so far. Without small-matrix kernels, "auto" means "none",
                 because rounding then depends on the number of tokens in a pass.
 
         Raises:
-            InvalidArgumentError: the draft model or table has a different vocabulary.
+            CheckpointError: the file is missing or not an n-gram table.
+            InvalidArgumentError: the table has a different vocabulary.
         """
         if draft in ("auto", "none"):
             self.draft_source.draft = "auto" if draft == "auto" else None
-        elif isinstance(draft, (str, Path)) and Path(draft).suffix == ".safetensors":
+        else:
             from gpt2np.generation.ngram_table import read_ngram_table
 
             table = read_ngram_table(as_path(draft))
@@ -184,18 +184,6 @@ class LanguageModel:
                     "with examples/make_ngram_table.py and this model"
                 )
             self.draft_source.draft = table
-        else:
-            if not isinstance(draft, LanguageModel):
-                model = self.model
-                draft = self.load(
-                    draft, model.dtype, "none", model.processes, weights=model.weight_dtype
-                )
-            if draft.tokenizer.vocabulary.token_bytes != self.tokenizer.vocabulary.token_bytes:
-                raise InvalidArgumentError(
-                    f"the draft model {draft.name} has another vocabulary than {self.name}; it "
-                    f"must have the same tokens with the same ids"
-                )
-            self.draft_source.draft = draft.model
 
     def generate(
         self,

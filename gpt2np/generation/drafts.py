@@ -1,6 +1,6 @@
-"""Sources of draft tokens for speculative decoding: n-grams, or a smaller model.
+"""Draft tokens for speculative decoding, from n-grams.
 
-N-gram drafts look up the last ids in the text so far, longest suffix first (prompt lookup, Saxena
+The last ids are looked up in the text so far, longest suffix first (prompt lookup, Saxena
 2023). An n-gram table of frequent contexts is searched, too. The text and the table each propose a
 next id. The id that is more likely to be accepted becomes the draft token, and the search goes on
 after it.
@@ -10,15 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from gpt2np.kernels.array import common_length
 from gpt2np.kernels.blas import small_kernels
-from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -39,29 +35,24 @@ _CONFIDENCE_LEVELS = 8  # intervals of the table's probabilities, each with an a
 _TOKEN_DECAY = 0.93  # each token multiplies the weight of earlier tokens in the rate by this
 _PRIOR_TOKENS = 2.0  # weight of the initial acceptance rate, in tokens
 _TEXT_PRIOR = 0.5  # initial acceptance rate of drafts from the text so far
-_MIN_SPEEDUP = 1.1  # of a draft model, relative to none
-_DRAFT_DECAY = 0.85  # each draft multiplies the weight of earlier drafts in the rate by this
-_MAX_TRIES = 32  # drafts of a model
 
 
 class DraftSource:
     """Makes a drafter for each new sequence.
 
     Attributes:
-        draft: a draft model, an n-gram table, None for no draft tokens, or "auto".
+        draft: an n-gram table, None for no draft tokens, or "auto".
         folder: the folder of the model's files, which may have an n-gram table.
     """
 
-    def __init__(self, model: GPT2, tokenizer: Tokenizer) -> None:
-        self._model, self._tokenizer = model, tokenizer
-        self.draft: GPT2 | NgramTable | Literal["auto"] | None = "auto"
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.draft: NgramTable | Literal["auto"] | None = "auto"
         self.folder: Path | None = None
 
-    def start(self) -> NgramDrafter | ModelDrafter | None:
+    def start(self) -> NgramDrafter | None:
         """Return the drafter of one sequence, if there is a source."""
         draft = self.draft
-        if isinstance(draft, GPT2):
-            return ModelDrafter(self._model, draft)
         if draft is None or (draft == "auto" and not small_kernels()):
             return None
         return NgramDrafter(lambda: self._auto_table if draft == "auto" else draft)
@@ -170,50 +161,3 @@ class NgramDrafter:
                 if end >= n:
                     index[tuple(text[end - n :])] = end
             text.append(token_id)
-
-
-class ModelDrafter:
-    """A draft model for one sequence, which proposes tokens while the sequence runs alone.
-
-    The recent acceptance rate and the cost of a draft token determine the best draft length. If no
-    length pays off, single draft tokens are tried. If that is still so after _MAX_TRIES drafts, the
-    sequence gets no more drafts, and none beyond the draft model's context.
-    """
-
-    def __init__(self, model: GPT2, draft: GPT2) -> None:
-        """Propose draft tokens for the target model `model` with the draft model `draft`."""
-        self.model = draft
-        self.cache = draft.new_cache()
-        self._cost = draft.weights.parameters / model.weights.parameters
-        self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums; the start is a prior
-        self._n_drafts, self._is_off = 0, False
-
-    def draft_length(self) -> int:
-        """Return the number of draft tokens to propose for the next forward pass."""
-        rate = round(self._n_accepted / self._n_tried, 2)
-        best = best_length(rate, PASS_COSTS[1:], round(self._cost, 3))
-        self._is_off |= best == 0 and self._n_drafts >= _MAX_TRIES
-        return 0 if self._is_off else max(best, 1)
-
-    def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
-        """Compare a draft with the ids then generated; update the acceptance rate."""
-        if not draft:
-            return
-        n_accepted = common_length(draft, new_ids)
-        self._n_accepted = self._n_accepted * _DRAFT_DECAY + n_accepted
-        self._n_tried = self._n_tried * _DRAFT_DECAY + n_accepted + (n_accepted < len(draft))
-        self._n_drafts += 1
-
-
-@lru_cache
-def best_length(acceptance_rate: float, pass_costs: tuple[float, ...], token_cost: float) -> int:
-    """Return the draft length k that yields the most tokens per second.
-
-    For an acceptance rate a, the speed is (1 + a + … + aᵏ) / (pass_costs[k] + token_cost × k).
-    `token_cost` is the cost of a draft token, as a fraction of a pass (Leviathan et al. 2023,
-    section 3.3). Returns 0 if the speedup is small, because rate and costs are estimates.
-    """
-    k = np.arange(len(pass_costs))
-    speeds = np.cumsum(acceptance_rate**k) / (np.array(pass_costs) + token_cost * k)
-    best = int(np.argmax(speeds))
-    return best if speeds[best] > _MIN_SPEEDUP else 0

@@ -75,27 +75,19 @@ class TokenHistory:
     Attributes:
         prompt: the ids of the prompt.
         generated: the ids after the prompt; the list may grow.
-        draft: draft tokens after `generated`, not yet verified.
     """
 
     prompt: Sequence[int]
     generated: Sequence[int]
-    draft: Sequence[int] = ()
-
-    @property
-    def n_generated(self) -> int:
-        """Number of ids after the prompt, draft tokens included."""
-        return len(self.generated) + len(self.draft)
 
     @property
     def ids(self) -> list[int]:
-        """All token ids so far, draft tokens included."""
-        return [*self.prompt, *self.generated, *self.draft]
+        """All token ids so far."""
+        return [*self.prompt, *self.generated]
 
     def counts(self, vocab_size: int) -> IntArray:
         """Return how often each token id occurs after the prompt, (V,)."""
-        ids = np.array([*self.generated, *self.draft], np.int64)
-        return np.bincount(ids, minlength=vocab_size)
+        return np.bincount(np.array(self.generated, np.int64), minlength=vocab_size)
 
 
 def repeated_ngram_ids(ids: Sequence[int], n: int) -> list[int]:
@@ -140,7 +132,7 @@ def process_logits(
         logits = ban(logits, repeated_ngram_ids(history.ids, options.no_repeat_ngram_size - 1))
     if options.bad_words_ids:
         logits = ban_words(logits, history, options.bad_words_ids)
-    is_short = history.n_generated < options.min_new_tokens
+    is_short = len(history.generated) < options.min_new_tokens
     if options.ignore_eos or is_short:
         logits = ban(logits, eos_token_ids)
     if is_short and options.stop_token_ids:
@@ -149,7 +141,7 @@ def process_logits(
         logits = apply_constraint(logits, constraint)
     if logits is not unprocessed and not math.isfinite(logits.max()):
         raise InvalidArgumentError(
-            f"after {history.n_generated} tokens every token is ruled out; loosen what bans "
+            f"after {len(history.generated)} tokens every token is ruled out; loosen what bans "
             "tokens: bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, the constraint "
             "(choices, regex, json_schema)",
             param=next((name for name in _FORBIDDING if getattr(options, name)), None),

@@ -87,7 +87,7 @@ class Request:
         """
         logits = process_logits(logits, self.options, history, self.eos_token_ids, constraint)
         if self.callbacks.logits_processor:
-            logits = self.callbacks.process([*history.prompt, *history.generated], logits)
+            logits = self.callbacks.process(history.ids, logits)
         return logits
 
     def continuations(self) -> list[Request]:

@@ -10,7 +10,6 @@ from operator import itemgetter
 import numpy as np
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
-from gpt2np.generation.drafts import ModelDrafter
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.generation.speculation import propose_drafts
@@ -65,10 +64,9 @@ class Scheduler:
     ) -> None:
         """Limit a batch to `max_running` sequences and `cache_bytes` bytes of KV caches.
 
-        `cache_bytes` (default: `Limits.max_cache_bytes`) includes the KV caches of draft models. A
-        sequence that runs alone may exceed `cache_bytes`. Memory stays allocated for reuse, up to
-        three times `cache_bytes`. With `free_caches`, the scheduler frees the KV cache of a
-        sequence that ends.
+        A sequence that runs alone may exceed `cache_bytes` (default: `Limits.max_cache_bytes`).
+        Memory stays allocated for reuse, up to three times `cache_bytes`. With `free_caches`, the
+        scheduler frees the KV cache of a sequence that ends.
 
         A decode step computes at most `prefill_chunk` tokens of prompts (default: no limit), or
         half as many while a sequence generates. Thus a long prompt delays the running sequences by
@@ -293,12 +291,10 @@ class Scheduler:
         return finished
 
     def _nbytes(self, sequence: RunningSequence) -> int:
-        """Return the maximum bytes of a sequence's KV cache and its draft model's KV cache."""
+        """Return the maximum bytes of a sequence's KV cache."""
         length = len(sequence.request.ids) + sequence.request.options.max_new_tokens
-        nbytes = _max_nbytes(self._model, length)
-        if isinstance(sequence.drafter, ModelDrafter):
-            nbytes += _max_nbytes(sequence.drafter.model, length)
-        return nbytes
+        config = self._model.config
+        return cache_nbytes(config, min(length, config.n_positions), self._model.dtype)
 
 
 def _last_token_time(sequence: RunningSequence) -> float:
@@ -317,11 +313,6 @@ def _prepare(sequence: RunningSequence, seconds: float) -> bool:
         sequence.own_seconds = time.perf_counter() - start
         sequence.drafter = None  # the masks after draft tokens would be computed at once
     return is_ready
-
-
-def _max_nbytes(model: GPT2, length: int) -> int:
-    """Return the size in bytes of a KV cache for min(`length`, context length) tokens."""
-    return cache_nbytes(model.config, min(length, model.config.n_positions), model.dtype)
 
 
 def _sort_by_slot(

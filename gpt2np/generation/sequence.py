@@ -30,7 +30,7 @@ from gpt2np.runtime.hooked_context import Hook, after_prompt
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.drafts import ModelDrafter, NgramDrafter
+    from gpt2np.generation.drafts import NgramDrafter
 
 
 @dataclass
@@ -57,7 +57,7 @@ class RunningSequence:
     rng: RandomGenerator
     deadline: float = math.inf
     started: float = field(default_factory=time.perf_counter)
-    drafter: NgramDrafter | ModelDrafter | None = None
+    drafter: NgramDrafter | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -139,11 +139,7 @@ class RunningSequence:
 
     def pending_ids(self) -> list[int]:
         """Return the token ids that are not yet in the KV cache."""
-        return self.ids_from(self.cache.length)
-
-    def ids_from(self, start: int) -> list[int]:
-        """Return the token ids of prompt + ids from index `start` on."""
-        first = start - len(self.request.ids)
+        first = self.cache.length - len(self.request.ids)
         return self.ids[first:] if first >= 0 else [*self.request.ids[first:], *self.ids]
 
     def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:

@@ -55,12 +55,11 @@ class ModelOptions:
     )
     draft: str = option(
         "auto",
-        "Source of draft tokens for speculative decoding: n-grams (auto), an n-gram table, or a "
-        "smaller model with the same vocabulary",
+        "Source of draft tokens for speculative decoding: n-grams (auto), or an n-gram table",
         details="The text is the same, only faster: one pass checks several guesses. 'auto' uses "
         "built-in n-grams and the text so far; examples/make_ngram_table.py builds a table.",
         group="Performance",
-        metavar="auto|none|FILE|MODEL",
+        metavar="auto|none|FILE",
     )
 
     def __post_init__(self) -> None:

@@ -64,10 +64,6 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         lambda lm: gpt2np.load(3),
         "the model is 3; it must be a name or a path",
     ),
-    "bytes for a draft": (
-        lambda lm: gpt2np.load("bundled", draft=b"bundled"),
-        "the model is b'bundled'; it must be a name or a path",
-    ),
     "special bad word": (
         lambda lm: lm.generate("a", bad_words=["fox", "<|endoftext|>"]),
         r"^bad_words: <\|endoftext\|> is a special token, not a text; to forbid it, give",

@@ -1,7 +1,5 @@
 """Batches: a sequence gets the same ids alone and in any batch, whenever it joins."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from helpers.decoding import decode_step
@@ -9,7 +7,7 @@ from helpers.near_ties import NEAR_TIE, assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
 from gpt2np.generation.callbacks import Callbacks
-from gpt2np.generation.drafts import ModelDrafter, NgramDrafter
+from gpt2np.generation.drafts import NgramDrafter
 from gpt2np.generation.request import Request
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import start_sequence
@@ -63,15 +61,13 @@ class EveryThird:
         return EveryThird(self.vocab_size, token_id)
 
 
-def start(model, prompt, options, eos_token_ids, draft=None):
+def start(model, prompt, options, eos_token_ids):
     constraint = EveryThird(model.config.vocab_size) if options.seed % 3 == 0 else None
     callbacks = Callbacks(stopping_criteria=(stop_pair,)) if options.seed % 4 == 0 else Callbacks()
     request = Request(prompt, options, eos_token_ids, constraint=constraint, callbacks=callbacks)
     sequence = start_sequence(model, request)
     if options.draft == "auto":
         sequence.drafter = NgramDrafter(lambda: None)
-    elif draft:
-        sequence.drafter = ModelDrafter(model, draft)
     return sequence
 
 
@@ -85,14 +81,10 @@ def alone(model, prompt, options, eos_token_ids):
     return sequence, gaps
 
 
-def run_batch(model, rng, jobs, eos_token_ids, draft):
-    """Run jobs in a batch that they join at random steps; return their sequences in order.
-
-    Half of them have a draft model with fewer rows than the model.
-    """
+def run_batch(model, rng, jobs, eos_token_ids):
+    """Run jobs in a batch that they join at random steps; return their sequences in order."""
     scheduler = Scheduler(model, max_running=int(rng.integers(1, 9)))
-    drafts = [draft if rng.random() < 0.5 else None for _ in jobs]
-    sequences = [start(model, *job, eos_token_ids, d) for job, d in zip(jobs, drafts, strict=True)]
+    sequences = [start(model, *job, eos_token_ids) for job in jobs]
     waiting, ended = list(rng.permutation(len(jobs))), []
     while waiting or scheduler.busy:
         for _ in range(min(len(waiting), int(rng.integers(0, 4)))):
@@ -101,13 +93,6 @@ def run_batch(model, rng, jobs, eos_token_ids, draft):
         assert len(scheduler.running) <= 8
     assert sorted(map(id, ended)) == sorted(map(id, sequences))
     return sequences
-
-
-def smaller(model, rows):
-    """Draft model: the first block of a model, with fewer token ids."""
-    weights = {n: a for n, a in model.weights.items() if n[:2] != "h." or n[:4] == "h.0."}
-    weights["wte.weight"] = weights["wte.weight"][:rows]
-    return GPT2(replace(model.config, n_layer=1, vocab_size=rows), weights)
 
 
 def random_jobs(rng, vocab_size, longest):
@@ -123,13 +108,10 @@ def random_jobs(rng, vocab_size, longest):
 
 def check_batches(model, rng, batches, vocab_size, longest):
     rows = near = flipped = 0
-    draft = smaller(model, vocab_size - 11)
     for _ in range(batches):
         eos_token_ids = set(rng.choice(vocab_size, 3).tolist())
         jobs = random_jobs(rng, vocab_size, longest)
-        for batched, job in zip(
-            run_batch(model, rng, jobs, eos_token_ids, draft), jobs, strict=True
-        ):
+        for batched, job in zip(run_batch(model, rng, jobs, eos_token_ids), jobs, strict=True):
             single, gaps = alone(model, *job, eos_token_ids)
             rows += 1
             near += sum(distance < NEAR_TIE for distance in gaps)
@@ -197,16 +179,13 @@ class TestScheduler:
         assert runs[0] == runs[1] == runs[2]
         assert [ids[0] for ids in runs[0][0]] == list(range(19, 3, -1))
 
-    @pytest.mark.parametrize(("draft", "n_running"), [(False, 3), (True, 1)])
-    def test_memory_of_caches_and_drafts_is_bounded(self, model, draft, n_running):
+    def test_memory_of_caches_is_bounded(self, model):
         nbytes = 2 * 3 * 24 * 4 * 25  # layers, channels, bytes, tokens
         scheduler = Scheduler(model, cache_bytes=3 * nbytes)
         for _ in range(7):
-            sequence = start_sequence(model, Request([3] * 20, self.options()))
-            sequence.drafter = ModelDrafter(model, model) if draft else None
-            scheduler.add(sequence)
+            scheduler.add(start_sequence(model, Request([3] * 20, self.options())))
         scheduler.step()
-        assert len(scheduler.running) == n_running
+        assert len(scheduler.running) == 3
 
     def test_sequence_alone_runs_whatever_its_memory(self, model):
         scheduler = Scheduler(model, cache_bytes=1)

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from helpers.command_line import run_here
 from helpers.patched_cli import kill_ranks, report_generation, report_start, wait_for_stdin
-from helpers.random_models import random_model
 
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import generate as generate_command
@@ -129,7 +128,6 @@ class TestOptions:
             ("--top-k 1", {"top_k": 1}),
             ("--num-beams 3 --num-return-sequences 2", {"num_beams": 3, "num_return_sequences": 2}),
             ("--draft none", {}),
-            ("--draft bundled", {}),
             ("--stop @@@ --stop .", {"stop": "."}),
             ("--choice ' a fox' --choice ' a 狐'", {"choices": [" a fox", " a 狐"]}),
             (r"--regex ' \d{2}:\d\d'", {"regex": r" \d{2}:\d\d"}),
@@ -254,14 +252,6 @@ class TestBadInput:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         self.check(here("x", "--model", name), 1, f"did you mean '{nearest}'?")
         assert b"did you mean" not in here("x", "--model", "someone/else").stderr
-
-    def test_a_draft_of_another_vocabulary(self, bundled, tmp_path, gpt2_vocabulary):
-        shape = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}
-        random_model(vocab_size=50257, **shape).save(tmp_path)
-        for name in ("vocab.json", "merges.txt"):
-            (tmp_path / name).write_bytes((gpt2_vocabulary / name).read_bytes())
-        result = here("x", "--draft", str(tmp_path))
-        self.check(result, 2, "has another vocabulary than bundled")
 
     def test_stdin_that_is_not_utf_8(self):
         self.check(here("-", stdin=b"abc\xff"), 2, "standard input", "0xff at offset 3")

@@ -37,7 +37,7 @@ def lm(bundled):
     sizes = {"vocab_size": tokenizer.vocab_size, "n_positions": 48}
     model = random_model(n_layer=2, n_embd=16, n_head=2, n_inner=32, **sizes)
     lm = LanguageModel(model, tokenizer)
-    lm.use_draft(LanguageModel(model, tokenizer))  # drafts that are accepted, and rolled back
+    lm.use_draft(bundled / "ngram_draft.safetensors")
     lm.generate_batch(PROMPTS, max_new_tokens=9, seed=1)  # packs the weights
     return lm
 

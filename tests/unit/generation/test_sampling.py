@@ -44,8 +44,8 @@ VOCAB_SIZE = 50
 
 
 def test_ngrams_and_counts_by_hand():
-    history = TokenHistory([1, 2, 3], [1, 2], draft=[0])
-    assert history.ids == [1, 2, 3, 1, 2, 0] and history.n_generated == 3
+    history = TokenHistory([1, 2, 3], [1, 2, 0])
+    assert history.ids == [1, 2, 3, 1, 2, 0]
     assert history.counts(4).tolist() == [1, 1, 1, 0]
     assert repeated_ngram_ids([1, 2, 3, 1, 2], 2) == [3]
     assert repeated_ngram_ids([1, 2, 3, 1], 1) == [2]

@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from helpers.random_models import random_model
 
-from gpt2np import GPT2, GenerationOptions, InvalidArgumentError, LanguageModel, Tokenizer
-from gpt2np.generation.drafts import MAX_ROWS, ModelDrafter, NgramDrafter, best_length
+from gpt2np import GPT2, GenerationOptions, LanguageModel
+from gpt2np.generation.drafts import MAX_ROWS, NgramDrafter
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import RandomGenerator
-from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.speculation import propose_drafts
 from gpt2np.model import GPT2Config
 
@@ -26,12 +24,6 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def lm(bundled):
     return LanguageModel.load(bundled, draft="none")
-
-
-@pytest.fixture(scope="module")
-def early_exit(lm):
-    """The bundled model's first two blocks as a draft model."""
-    return cut(lm, 2)
 
 
 def cut(lm, layers, context=512):
@@ -53,16 +45,8 @@ def no_draft_stays(lm):
     lm.use_draft("none")
 
 
-@pytest.fixture(params=["n-grams", "draft model"])
-def drafting(lm, early_exit, bundled, request):
-    """The bundled model with each kind of drafts; `draft="none"` switches them off."""
-    table = bundled / "ngram_draft.safetensors"
-    lm.use_draft(early_exit if request.param == "draft model" else table)
-    return lm
-
-
 @pytest.fixture
-def lm_with_ngrams(lm, bundled):
+def drafting(lm, bundled):
     lm.use_draft(bundled / "ngram_draft.safetensors")
     return lm
 
@@ -100,13 +84,10 @@ def test_until_the_context_is_full(drafting, room):
     plain = check_same(lm, prompt, **options)
     assert plain.finish_reason == "length"
     assert len(plain.ids) == room + 1
-    if isinstance(lm.draft_source.draft, GPT2):
-        lm.use_draft(cut(lm, 1, context=16))  # a draft model with a far shorter context
-        check_same(lm, prompt, **options)
 
 
-def test_drafts_save_passes(lm_with_ngrams, monkeypatch):
-    lm, passes = lm_with_ngrams, []
+def test_drafts_save_passes(drafting, monkeypatch):
+    lm, passes = drafting, []
     forward = lm.model.forward
     monkeypatch.setattr(lm.model, "forward", lambda *a, **k: passes.append(1) or forward(*a, **k))
     prompt = "\n".join(f"{i}. apples and pears" for i in range(1, 9))
@@ -116,7 +97,7 @@ def test_drafts_save_passes(lm_with_ngrams, monkeypatch):
     assert plain == 80 and len(passes) <= 40
 
 
-def test_automatic_drafts_need_exact_rows(lm, lm_with_ngrams, monkeypatch):
+def test_automatic_drafts_need_exact_rows(lm, drafting, monkeypatch):
     """Without small-matrix kernels, the number of rows would change the last bits of logits."""
     table = lm.draft_source.draft
     for draft, exact, expected in [
@@ -146,9 +127,9 @@ def test_the_table_is_read_for_the_first_draft(bundled, monkeypatch):
     assert reads == [1]
 
 
-def test_a_large_batch_has_no_drafts(lm_with_ngrams, monkeypatch):
+def test_a_large_batch_has_no_drafts(drafting, monkeypatch):
     """Drafts only use rows that are free."""
-    lm, rows = lm_with_ngrams, []
+    lm, rows = drafting, []
     forward = lm.model.forward
     monkeypatch.setattr(
         lm.model, "forward", lambda s, *a, **k: rows.append(sum(map(len, s))) or forward(s, *a, **k)
@@ -270,115 +251,8 @@ class TestRows:
         assert self.lengths(*[sure] * MAX_ROWS) == [0] * MAX_ROWS
 
 
-COSTS = tuple(1 + 0.1 * k for k in range(16))
-
-
-class TestLength:
-    def test_what_pays(self):
-        assert best_length(0.0, COSTS, 0) == best_length(0.2, COSTS, 0) == 0
-        assert best_length(0.25, COSTS, 0) == 1  # 1.25 tokens at a cost of 1.1
-        assert best_length(1.0, COSTS, 0) == 15
-        lengths = [best_length(a, COSTS, 0) for a in np.linspace(0, 1, 50)]
-        assert lengths == sorted(lengths)
-        assert best_length(0.7, COSTS, 0.6) == 0  # a draft model nearly as large as the model
-
-    def test_wrong_drafts_drafting_ends(self, lm, early_exit):
-        source, drafted = ModelDrafter(lm.model, early_exit.model), 0
-        for _ in range(1000):
-            length = source.draft_length()
-            source.update([1] * length, [0])
-            drafted += length
-        assert 32 <= drafted < 60
-
-    def test_right_drafts_after_wrong_ones_become_long_again(self, lm, early_exit):
-        source = ModelDrafter(lm.model, early_exit.model)
-        for _ in range(20):
-            source.update([1] * source.draft_length(), [0])
-        lengths = []
-        for _ in range(300):
-            lengths.append(source.draft_length())
-            source.update([1] * lengths[-1], [1] * lengths[-1])
-        assert lengths[-1] >= 8
-
-
 def test_random_numbers_ahead_are_those_that_come():
     stream, plain = RandomGenerator(5), np.random.default_rng(5)
     looked_at = [stream.number(2), stream.number(3)]
     drawn = [stream.number(i) for i in range(6)]
     assert drawn == [plain.random() for _ in range(6)] and looked_at == drawn[2:4]
-
-
-class TestDraftModel:
-    def test_another_vocabulary(self, lm, gpt2_vocabulary):
-        shape = {"vocab_size": 50257, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 8}
-        draft = LanguageModel(random_model(**shape), Tokenizer.load(gpt2_vocabulary), name="other")
-        with pytest.raises(InvalidArgumentError, match="draft model other has another vocabulary"):
-            lm.use_draft(draft)
-        assert lm.draft_source.draft is None
-
-    @pytest.mark.parametrize("size", [4096, 4200])
-    def test_as_many_or_more_rows_than_tokens(self, lm, size):
-        """Padded embeddings are common; rows without a token are never drafted."""
-        shape = {"vocab_size": size, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 64}
-        lm.use_draft(LanguageModel(random_model(**shape), lm.tokenizer, name="random"))
-        check_same(lm, "The king and the king and the", seed=1, max_new_tokens=30)
-
-    @pytest.mark.parametrize("context", [1, 8, 16, pytest.param(20, marks=pytest.mark.slow)])
-    def test_a_short_context(self, lm, context, monkeypatch):
-        """A draft is never longer than the draft model's context allows."""
-        lm.use_draft(cut(lm, 6, context))
-        for length in (15, 1):
-            monkeypatch.setattr(ModelDrafter, "draft_length", lambda *_, length=length: length)
-            check_same(lm, "The king said that the queen", temperature=0, max_new_tokens=20)
-
-    def test_a_guess_beyond_a_constraint_is_no_guess(self, lm, early_exit):
-        """A wrong draft token may lead to a state that allows nothing; then only the draft ends."""
-
-        class Fragile:
-            complete = False
-
-            def __init__(self, length=0):
-                self.length = length
-
-            def allowed(self):
-                return np.ones(lm.model.config.vocab_size, bool)
-
-            def advance(self, token_id):
-                if self.length == len(plain.ids):
-                    raise InvalidArgumentError("more than it can hold")
-                return Fragile(self.length + 1)
-
-        options = {"temperature": 0, "max_new_tokens": 8}
-        plain = lm.generate("one two one two one two", **options)
-        lm.use_draft(early_exit)
-        stream = lm.stream("one two one two one two", temperature=0, max_new_tokens=40)
-        stream.sequence.constraint = Fragile()
-        while len(stream.sequence.ids) < 8 and stream.running:
-            next(stream, None)
-        assert stream.sequence.ids[:8] == plain.ids
-
-
-def test_a_draft_model_proposes_while_its_text_runs_alone(lm, early_exit, monkeypatch):
-    scheduler, lengths = Scheduler(lm.model), []
-    forward = early_exit.model.forward
-
-    def recorded(*args, **kwargs):
-        lengths.append(len(scheduler.running))
-        return forward(*args, **kwargs)
-
-    monkeypatch.setattr(early_exit.model, "forward", recorded)
-    lm.use_draft(early_exit)
-    streams = [lm.stream("The", seed=1, max_new_tokens=n) for n in (4, 20)]
-    for stream in streams:
-        scheduler.add(stream.sequence)
-    while scheduler.busy:
-        scheduler.step()
-    assert len(lengths) > 3 and set(lengths) == {1}
-
-
-def test_a_damaged_draft_only_guesses_nothing(lm):
-    draft = cut(lm, 1)
-    bias = np.full(lm.model.config.n_embd, np.nan, np.float32)
-    draft.model = GPT2(draft.model.config, {**draft.model.weights, "ln_f.bias": bias})
-    lm.use_draft(draft)
-    check_same(lm, "The king", seed=1, max_new_tokens=12)

@@ -128,16 +128,3 @@ def test_wrong_names_of_weights(float_model, bundled):
         GPT2.from_folder(bundled, weights="int4")
     with pytest.raises(InvalidArgumentError, match="weight_dtype is 8; it must be None or 'int8'"):
         GPT2(float_model.config, float_model.weights, weight_dtype=8)
-
-
-def test_a_model_drafted_by_its_own_8_bit_copy_writes_the_same_text(lm):
-    drafted = gpt2np.load("bundled", draft=gpt2np.load("bundled", weights="int8"))
-    for temperature in (0, 1):
-        options = {"max_new_tokens": 30, "temperature": temperature, "seed": 3}
-        expected = lm.generate("Once upon a time", **options)
-        assert drafted.generate("Once upon a time", **options).ids == expected.ids
-
-
-def test_a_named_draft_has_the_same_weights():
-    lm = gpt2np.load("bundled", weights="int8", draft="bundled")
-    assert lm.draft_source.draft.weight_dtype == lm.model.weight_dtype == "int8"
