@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from gpt2np.errors import InvalidArgumentError, check_argument, errors_about
@@ -26,20 +26,12 @@ from gpt2np.tokenizer.vocabulary import token_bytes
 
 _MAX_BYTES = 16 << 20  # of the activations of a reply
 
-
 B = TypeVar("B")  # the body of a request
 T = TypeVar("T")
-Model = Annotated[str | None, Query()]
 
 
 def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
     """Add the endpoints; `get_engine` returns the engine of a model's name."""
-    _add_passes(app, get_engine)
-    _add_numbers(app, get_engine)
-
-
-def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
-    """Add the endpoints that run passes, each of which takes a place in the engine's queue."""
 
     @app.post("/api/inspect")
     async def inspect_text(request: Request, body: InspectRequest) -> Response:
@@ -56,6 +48,16 @@ def _add_passes(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> Non
         engine = get_engine(body.model)
         return JSONResponse(await _run(request, engine, _saliency, body))
 
+    @app.get("/api/model")
+    async def describe_model(model: str | None = None) -> Response:
+        """Describe a model: its sizes, and the bytes of each token in base64."""
+        return JSONResponse(await run_on(PREPARATION, _describe, get_engine(model).lm))
+
+    @app.get("/api/token")
+    async def get_token(id: int, model: str | None = None) -> Response:
+        """Describe a token: its embedding, the nearest embeddings, and the merges of its bytes."""
+        return JSONResponse(await run_on(LONG_WORK, _describe_token, get_engine(model).lm, id))
+
 
 async def _run(
     request: Request, engine: Engine, function: Callable[[LanguageModel, B, Hook], T], body: B
@@ -67,26 +69,11 @@ async def _run(
     point.
     """
     running = engine.start(1)
-
     call = run_on(LONG_WORK, function, engine.lm, body, running.stop_at_end)
     try:
         return await answer(request, call, engine.options.timeout)
     finally:
         engine.end(running)
-
-
-def _add_numbers(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> None:
-    """Add the endpoints that run no pass."""
-
-    @app.get("/api/model")
-    async def describe_model(model: Model = None) -> Response:
-        """Describe a model: its sizes, and the bytes of each token in base64."""
-        return JSONResponse(await run_on(PREPARATION, _describe, get_engine(model).lm))
-
-    @app.get("/api/token")
-    async def get_token(id: int, model: Model = None) -> Response:
-        """Describe a token: its embedding, the nearest embeddings, and the merges of its bytes."""
-        return JSONResponse(await run_on(LONG_WORK, _describe_token, get_engine(model).lm, id))
 
 
 def inspect(lm: LanguageModel, body: InspectRequest, *hooks: Hook) -> Json:

@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     Json,
@@ -26,7 +25,7 @@ from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError,
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.interp import Intervention
-from gpt2np.option_types import MAX_ENTRIES, AnyText, List, LogitBias, T, Text, TokenId
+from gpt2np.option_types import AnyText, List, LogitBias, T, Text, TokenId
 from gpt2np.options import options_of
 
 _REFUSED_UNLESS_1 = ("best_of", "num_beams", "repeat_penalty", "typical_p")
@@ -45,13 +44,6 @@ REFUSED = dict.fromkeys(_REFUSED_UNLESS_1, 1) | dict.fromkeys(
 _MAX_OPTION_ENTRIES = 1000  # of a list of texts or ids, which takes time in each decode step
 _MAX_OPTION_CHARACTERS = 50_000
 _MAX_SALIENCY_TOKENS = 256  # the pass of GPT-2 small then takes half a gigabyte
-
-
-def _check_n_prompts(value: object) -> object:
-    """Raise ValueError for a list that is too long, before pydantic copies it for each error."""
-    if isinstance(value, list) and len(value) > MAX_ENTRIES:
-        raise ValueError(f"a list of {len(value):,} entries, more than {MAX_ENTRIES:,}")
-    return value
 
 
 def _check_characters(texts: str | list[str]) -> str | list[str]:
@@ -251,11 +243,7 @@ Prompts = Annotated[list[AnyText | List[TokenId]], Field(fail_fast=True, max_len
 class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
-    prompt: Annotated[
-        AnyText | List[TokenId] | Prompts | None,
-        Field(union_mode="left_to_right"),
-        BeforeValidator(_check_n_prompts),
-    ] = ""
+    prompt: AnyText | List[TokenId] | Prompts | None = Field("", union_mode="left_to_right")
     max_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = 16
     echo: bool | None = False
     logprobs: NTop | None = None
