@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -254,19 +255,23 @@ def _chat_prompt(engine: Engine, body: ChatCompletionRequest | TokenizeRequest) 
         )
 
 
+def _tokens(engine: Engine, body: TokenizeRequest) -> str:
+    """Return the answer of /tokenize as JSON, whose encoder would hold the interpreter's lock."""
+    lm = engine.lm
+    if body.messages is not None:
+        ids = _chat_prompt(engine, body)
+    else:
+        ids = lm.tokenizer.encode(body.prompt or "", allowed_special="all")
+    head = {"count": len(ids), "max_model_len": lm.model.config.n_positions}
+    return f'{json.dumps(head)[:-1]}, "tokens": [{", ".join([str(i) for i in ids])}]}}'
+
+
 def _add_tokenizer(app: FastAPI, server: Server) -> None:
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:
         """Encode a text; special tokens such as <|endoftext|> become their ids."""
-        engine = server.engine(body.model)
-        lm = engine.lm
-        if body.messages is not None:
-            ids = await run_on(LONG_WORK, _chat_prompt, engine, body)
-        else:
-            text = body.prompt or ""
-            ids = await run_on(LONG_WORK, lm.tokenizer.encode, text, allowed_special="all")
-        answer = {"tokens": ids, "count": len(ids), "max_model_len": lm.model.config.n_positions}
-        return _naming_ignored(body, JSONResponse(answer))
+        answer = await run_on(LONG_WORK, _tokens, server.engine(body.model), body)
+        return _naming_ignored(body, Response(answer, media_type="application/json"))
 
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> Json:
