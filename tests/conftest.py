@@ -1,4 +1,4 @@
-"""Shared fixtures: test data, reference models, tables printed at the end of a run."""
+"""Shared fixtures: test data, reference models."""
 
 import gc
 import os
@@ -150,31 +150,12 @@ def lm() -> LanguageModel:
     return LanguageModel.load("bundled")
 
 
-@pytest.fixture
-def show(request):
-    """show(title, line): add a line to a table that is printed at the end of the run."""
-    return lambda title, line: request.node.user_properties.append((title, line))
-
-
 def pytest_xdist_auto_num_workers(config):
     """One more than there are CPUs, since a third of the time tests wait for other processes.
 
     `pytest -m slow` runs one test at a time, because some take gigabytes.
     """
     return 1 if config.option.markexpr == "slow" else usable_cpus() + 1
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Print the tables, whose lines the workers of pytest-xdist send in the tests' reports."""
-    tables: dict[str, list[str]] = {}
-    for outcome in ("passed", "failed"):
-        for report in terminalreporter.stats.get(outcome, ()):
-            for title, line in report.user_properties:
-                tables.setdefault(title, []).append(line)
-    for title, lines in tables.items():
-        terminalreporter.section(title)
-        for line in sorted(lines):
-            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

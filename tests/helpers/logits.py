@@ -7,20 +7,19 @@ import numpy as np
 from helpers.references import reference_logits, to_float64
 
 NEAR_TIE = 1e-4
-TITLE = "logits against transformers: root mean square difference from a float64 reference"
 MAX_RATIO = 1.15
 
 
-def check_logits(name, model, reference, sequences, show, title=TITLE):
+def check_logits(name, model, reference, sequences):
     """Assert equal arg-maxes, and at most MAX_RATIO times the error of transformers."""
     exact_model = to_float64(copy.deepcopy(reference))
     ours = [model.forward([ids]) for ids in sequences]
     theirs = [reference_logits(reference, ids) for ids in sequences]
     exact = [reference_logits(exact_model, ids) for ids in sequences]
-    compare_logits(name, ours, theirs, exact, show, title)
+    compare_logits(name, ours, theirs, exact)
 
 
-def compare_logits(name, ours, theirs, exact, show, title=TITLE):
+def compare_logits(name, ours, theirs, exact):
     """Do the assertions of `check_logits` on the logits (T, V) of several sequences."""
     assert {logits.dtype for logits in (*ours, *theirs)} == {np.dtype(np.float32)}
     ours, theirs, exact = np.concatenate(ours), np.concatenate(theirs), np.concatenate(exact)
@@ -29,11 +28,4 @@ def compare_logits(name, ours, theirs, exact, show, title=TITLE):
     for row in differing:
         second, first = np.sort(exact[row])[-2:]
         assert first - second < NEAR_TIE, f"{name}, row {row}: the arg-max differs"
-    ratio = ours_off / theirs_off if theirs_off else 1
-    show(
-        title,
-        f"{name:16} {len(ours):5} tokens  gpt2np {ours_off:.2e}  transformers {theirs_off:.2e}  "
-        f"ratio {ratio:.2f}  apart {np.abs(ours - theirs).max():.2e}  "
-        f"arg-max differs at {len(differing)} near-ties",
-    )
     assert ours_off <= MAX_RATIO * theirs_off

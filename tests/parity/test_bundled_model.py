@@ -22,7 +22,7 @@ def test_size(bundled):
 
 
 @pytest.mark.parametrize(("first", "step"), [(5, 45), pytest.param(0, 1, marks=pytest.mark.slow)])
-def test_held_out_bits_per_character(bundled, data, show, first, step):
+def test_held_out_bits_per_character(bundled, data, first, step):
     """Of three stories of usual difficulty about what the card says.
 
     With `-m slow`, of all stories exactly that.
@@ -30,7 +30,6 @@ def test_held_out_bits_per_character(bundled, data, show, first, step):
     parts = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
     stories = [story for part in parts if (story := part.strip("\n"))][first::step]
     bits = model_bits(LanguageModel.load(bundled), stories) / sum(map(len, stories))
-    show("bundled model", f"{bits:.4f} bits per character on {len(stories)} held-out stories")
     assert bits < MOST_BITS
     (told,) = re.findall(r"\*\*(1\.\d{3})\*\*", card(bundled))
     assert f"{bits:.3f}" == told if step == 1 else abs(bits - float(told)) < 0.05

@@ -120,7 +120,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("calls_of", "ranks"), CASES, ids=[f"{calls.__name__}-{ranks}" for calls, ranks in CASES]
 )
-def test_sixteen_threads(lm, calls_of, ranks, seconds, show, monkeypatch):
+def test_sixteen_threads(lm, calls_of, ranks, seconds, monkeypatch):
     calls = calls_of(lm)
     expected = [call() for call in calls]
     if ranks > 1:
@@ -150,11 +150,6 @@ def test_sixteen_threads(lm, calls_of, ranks, seconds, show, monkeypatch):
     finally:
         sys.setswitchinterval(interval)
         lm.model.processes = 1
-    show(
-        "16 threads",
-        f"{calls_of.__name__:20} ranks {ranks}  {seconds} s  {sum(counts):7,} operations  "
-        f"{len(failures)} failures",
-    )
     assert not any(thread.is_alive() for thread in threads)
     assert not failures, failures[:3]
     assert sum(counts)

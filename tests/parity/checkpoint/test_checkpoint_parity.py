@@ -154,7 +154,7 @@ def change_config(folder, **changes):
     "name",
     [name if name in ALONE else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
 )
-def test_logits_are_those_of_transformers(name, saved, show):
+def test_logits_are_those_of_transformers(name, saved):
     folder = saved(name)
     files = list(folder.glob("*.safetensors"))
     assert len(files) in (range(2, 11) if CASES[name]["shards"] else [1])
@@ -162,8 +162,7 @@ def test_logits_are_those_of_transformers(name, saved, show):
     rng = np.random.default_rng(1)
     lengths = [1, 2, model.config.n_positions]
     sequences = [rng.integers(0, model.config.vocab_size, length) for length in lengths]
-    title = f"{len(CASES)} checkpoints written by transformers: largest |Δlogit|"
-    check_logits(f"{name:92}", model, reference, sequences, show, title)
+    check_logits(name, model, reference, sequences)
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -35,7 +35,7 @@ def rows_of(lm, documents, folder):
 
 
 @pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
-def test_as_the_harness(lm, bundled, data, tmp_path, count, show):
+def test_as_the_harness(lm, bundled, data, tmp_path, count):
     """A document of one window is scored like by loglikelihood_rolling.
 
     Longer documents have other windows there: without overlap, with one token of context.
@@ -56,5 +56,4 @@ def test_as_the_harness(lm, bundled, data, tmp_path, count, show):
     requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in documents]
     expected = np.array(peer.loglikelihood_rolling(requests, disable_tqdm=True))
     error = np.abs(found - expected) / np.abs(expected)
-    show("score against the harness", f"{count} documents: {error.max():.1e} relative")
     assert len(documents) == count and error.max() < 1e-5

@@ -83,17 +83,16 @@ def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
         seen.append(result.finish_reason)
 
 
-def check_searches(model, reference, show, name, searches):
+def check_searches(model, reference, searches):
     """Compare searches, given as (prompt, end-of-text ids, search, new tokens)."""
     seen = []
     for prompt, ends, search, new_tokens in searches:
         compare(model, reference, prompt, ends, search, new_tokens, seen)
-    show("beam search", f"{name}: {len(seen)} texts equal, {seen.count('eos')} end by eos")
     return set(seen)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_random_models(tiny, show, rounds):
+def test_random_models(tiny, rounds):
     """Several end-of-text ids let beams end at different lengths."""
     rng, searches = np.random.default_rng(21), []
     for number in range(rounds * len(SEARCHES)):
@@ -102,11 +101,11 @@ def test_random_models(tiny, show, rounds):
         search = SEARCHES[number % len(SEARCHES)]
         searches.append((prompt, ends, search, int(rng.integers(2, 28))))
     model = GPT2.from_folder(tiny[0])
-    assert check_searches(model, tiny[1], show, "random model", searches) == {"eos", "length"}
+    assert check_searches(model, tiny[1], searches) == {"eos", "length"}
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
-def test_bundled_model(bundled, data, show, step):
+def test_bundled_model(bundled, data, step):
     """Every fifth search (`-m slow`: all)."""
     lm, searches = LanguageModel.load(bundled), []
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
@@ -115,7 +114,7 @@ def test_bundled_model(bundled, data, show, step):
         # The last words of a story are likely to be followed by the end of text.
         prompt = lm.tokenizer.encode(text[-150:] if number % 2 else text[:200])
         searches.append((prompt, {4095}, SEARCHES[number], 24))
-    check_searches(lm.model, load_reference(bundled), show, "bundled model", searches)
+    check_searches(lm.model, load_reference(bundled), searches)
 
 
 def test_until_the_context_is_full(tiny):

@@ -109,8 +109,8 @@ def check_typical(ours, logits, p):
     np.testing.assert_array_equal(ours[ours > -np.inf], logits[ours > -np.inf])
 
 
-def test_rows_of_many_scales(show):
-    rng, rows = np.random.default_rng(5), 0
+def test_rows_of_many_scales():
+    rng = np.random.default_rng(5)
     for _ in range(50):
         scale, size = 10.0 ** rng.uniform(-3, 3), int(rng.integers(2, 300))
         logits = rng.normal(rng.normal(0, 50), scale, (8, size)).astype(np.float32)
@@ -119,8 +119,6 @@ def test_rows_of_many_scales(show):
         check_same(probabilities(top_p_filter(logits, p)), logits, TopPLogitsWarper(p))
         check_same(probabilities(min_p_filter(logits, p)), logits, MinPLogitsWarper(p))
         check_typical(typical_filter(logits, p), logits, p)
-        rows += 4 * len(logits)
-    show("sampling filters against transformers", f"{rows} random rows: the same kept sets")
 
 
 @pytest.mark.parametrize(

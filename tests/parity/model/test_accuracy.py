@@ -12,13 +12,9 @@ NUMBERS = [number for number in range(40) if accuracy.random_case(number).config
     [NUMBERS[:4], pytest.param(range(60), marks=pytest.mark.slow)],
     ids=["4 narrow models", "60 models"],
 )
-def test_logits_are_as_close_to_the_exact_ones_as_those_of_transformers(numbers, show):
+def test_logits_are_as_close_to_the_exact_ones_as_those_of_transformers(numbers):
     found = [accuracy.measure(accuracy.random_case(number)) for number in numbers]
     ratios = [accuracy.ratio(errors.ours_usual, errors.theirs_usual) for errors in found]
-    show(
-        "errors of random checkpoints, relative to transformers'",
-        f"{len(ratios):3} models: median {np.median(ratios):.2f}, worst {max(ratios):.2f}",
-    )
     assert np.median(ratios) <= 1.03 and max(ratios) <= 1.25
 
 

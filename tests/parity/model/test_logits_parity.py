@@ -21,22 +21,22 @@ SHAPES = {
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.slow) if n == "124M" else n for n in SHAPES]
 )
-def test_random_models(name, tmp_path, show):
+def test_random_models(name, tmp_path):
     reference = save_reference(tmp_path, **SHAPES[name])
     model = GPT2.from_folder(tmp_path)
     rng = np.random.default_rng(1)
     config = model.config
     lengths = [1, 2, min(150, config.n_positions)]
     sequences = [rng.integers(0, config.vocab_size, length) for length in lengths]
-    check_logits(name, model, reference, sequences, show)
+    check_logits(name, model, reference, sequences)
 
 
 @pytest.mark.parametrize("count", [1000, pytest.param(2000, marks=pytest.mark.slow)])
-def test_bundled_model_on_held_out_text(bundled, data, show, count):
+def test_bundled_model_on_held_out_text(bundled, data, count):
     reference = load_reference(bundled)
     text = (data / "stories" / "valid.txt").read_text(encoding="utf-8")
     ids = Tokenizer.load(bundled).encode(text[50_000:70_000], allowed_special="all")[:count]
     assert len(ids) == count
     model = GPT2.from_folder(bundled)
     sequences = [ids[i : i + 500] for i in range(0, count, 500)]
-    check_logits("bundled", model, reference, sequences, show)
+    check_logits("bundled", model, reference, sequences)

@@ -57,7 +57,7 @@ def folder(tmp_path):
     ],
     ids=["medium", "large", "XL"],
 )
-def test_larger_sizes(name, shape, parameters, folder, show):
+def test_larger_sizes(name, shape, parameters, folder):
     """Compare 24 tokens; memory never holds two float64 models."""
     reference = uniform_model(**shape)
     assert reference.num_parameters() == parameters
@@ -69,7 +69,7 @@ def test_larger_sizes(name, shape, parameters, folder, show):
     gc.collect()
     model = GPT2.from_folder(folder)
     assert model.weights.parameters == parameters
-    compare_logits(name, [model.forward([ids])], [theirs], [exact], show)
+    compare_logits(name, [model.forward([ids])], [theirs], [exact])
 
 
 CHILD = """
@@ -108,7 +108,7 @@ def small():
         pytest.param("float64", True, marks=pytest.mark.slow),
     ],
 )
-def test_loading_takes_no_second_copy(dtype, head, small, folder, show):
+def test_loading_takes_no_second_copy(dtype, head, small, folder):
     """Runs in a separate process, whose peak memory includes mapped pages."""
     tensors = {
         name: tensor.to(getattr(torch, dtype)) for name, tensor in small.state_dict().items()
@@ -132,11 +132,5 @@ def test_loading_takes_no_second_copy(dtype, head, small, folder, show):
         growth, weights = map(int, child.stdout.split())
         if growth <= limit:
             break
-    show(
-        "GPT-2 small, loaded and read: growth of the process's peak memory",
-        f"{dtype:8} {'with an equal head' if head else 'tied':18} in {len(files)} shards  "
-        f"{stored / 2**20:6.0f} MiB stored  {growth / 2**20:6.0f} MiB  "
-        f"{growth / (4 * PARAMETERS):.2f} times the weights in float32",
-    )
     assert 4 * PARAMETERS <= weights < 4.01 * PARAMETERS
     assert growth <= limit

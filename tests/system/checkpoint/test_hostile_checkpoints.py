@@ -153,7 +153,7 @@ def digests(weights):
     return {name: digest(array) for name, array in weights.items()}
 
 
-def test_mutant_is_refused_or_loaded_as_safetensors_reads_it(mutants, outcomes, show):
+def test_mutant_is_refused_or_loaded_as_safetensors_reads_it(mutants):
     """Weights that are loaded have safetensors' values and the shapes of the config."""
     loaded = 0
     for done, folder, outcome in mutants:
@@ -169,13 +169,6 @@ def test_mutant_is_refused_or_loaded_as_safetensors_reads_it(mutants, outcomes, 
         assert stored == shapes, done
         loaded += 1
     assert len(mutants) / 5 < loaded < len(mutants) / 2  # 25 of the first 100 are sound
-    everything = [outcome for _, outcome in outcomes.values()] + [m[2] for m in mutants]
-    show(
-        "hostile checkpoints",
-        f"{len(outcomes)} hand-made, {len(mutants)} mutants of which {loaded} are sound, "
-        f"at most {max(o['seconds'] for o in everything):.2f} s and "
-        f"{max(o['bytes'] for o in everything) >> 20} MiB",
-    )
 
 
 @pytest.mark.parametrize("base", ["float32", "bfloat16"])  # mapped and converted

@@ -77,9 +77,8 @@ def execute(path, kernel):
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_a_fresh_run_says_the_same(path, kernel, show):
+def test_a_fresh_run_says_the_same(path, kernel):
     fresh, seconds = execute(path, kernel)
-    show("walkthrough", f"{path.stem}: {seconds:.1f} s")
     assert seconds < TIMEOUT
     new_cells = [cell for cell in fresh.cells if cell.cell_type == "code"]
     for stored, new in zip(cells(path, "code"), new_cells, strict=True):

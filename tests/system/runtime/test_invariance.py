@@ -174,7 +174,7 @@ def test_float32_throughout(monkeypatch):
     assert seen == {np.dtype(np.float32)}
 
 
-def test_decoding_takes_no_new_memory(show):
+def test_decoding_takes_no_new_memory():
     """Beside the logits that it returns, a step leaves nothing and asks the system for nothing."""
     resource = pytest.importorskip("resource")
     model = random_model(**SHAPES["GPT-2 small's width"])
@@ -202,11 +202,6 @@ def test_decoding_takes_no_new_memory(show):
     decode(20)
     after, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    show(
-        "memory of a decode step, GPT-2 small's width",
-        f"{faults} page faults in 200 steps; kept {after - before} bytes after 20 steps, at most "
-        f"{(peak - before) / 1024:.0f} KiB at a time",
-    )
     assert faults < 200
     assert after - before < 20_000 and peak - before < 1_000_000
 
