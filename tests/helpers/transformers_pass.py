@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,25 +12,6 @@ import numpy as np
 from gpt2np.checkpoint.names import LM_HEAD
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The largest absolute difference between two arrays at a hook point."""
-
-    point: str
-    largest: float
-    size: float  # the largest absolute value of the second array, as a scale
-
-
-def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[Difference]:
-    """Return the differences between arrays of the same name in `ours` and `theirs`."""
-    result = []
-    for name, array in ours.items():
-        if name in theirs:
-            error = float(np.abs(array.astype(np.float64) - theirs[name]).max())
-            result.append(Difference(name, error, float(np.abs(theirs[name]).max())))
-    return result
 
 
 def transformers_model(model: GPT2) -> Any:

@@ -82,11 +82,6 @@ def test_a_signal_outside_an_import_raises_at_once():
         interrupt(signal.SIGINT, sys._getframe())
 
 
-def test_an_error_in_the_block_is_raised():
-    with pytest.raises(ValueError, match="wrong"), held_signals():
-        raise ValueError("wrong")
-
-
 def test_only_the_given_signals_wait():
     received = []
     previous = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))

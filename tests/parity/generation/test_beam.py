@@ -39,33 +39,23 @@ def one_torch_thread():
     torch.set_num_threads(threads)
 
 
-def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
-    """Compare the ids and scores of all hypotheses with those of transformers."""
+def compare(model, reference, prompt, eos_token_ids, search, new_tokens):
+    """Compare ids and scores of all hypotheses with those of transformers; return why they end."""
     beams, length_penalty, early_stopping, further = search
     common = {"num_beams": beams, "length_penalty": length_penalty, "max_new_tokens": new_tokens}
-    words = further.get("bad_words_ids", []) + [[i] for i in further.get("suppress_tokens", [])]
-    ours = beam_search(
-        model,
-        Request(
-            prompt,
-            GenerationOptions(
-                temperature=0,
-                early_stopping=early_stopping,
-                bad_words_ids=words,
-                **common,
-                **{name: value for name, value in further.items() if not isinstance(value, list)},
-            ),
-            eos_token_ids,
-        ),
-    )
+    common["early_stopping"] = early_stopping
+    own = {"temperature": 0, **common, **further}
+    own["bad_words_ids"] = own.get("bad_words_ids", []) + [
+        [i] for i in own.pop("suppress_tokens", [])
+    ]
+    ours = beam_search(model, Request(prompt, GenerationOptions(**own), eos_token_ids))
     with torch.no_grad():
         theirs = reference.generate(
             torch.tensor([prompt]),
             do_sample=False,
-            early_stopping=early_stopping,
             num_return_sequences=beams,
             eos_token_id=sorted(eos_token_ids),
-            pad_token_id=sorted(eos_token_ids)[0],
+            pad_token_id=min(eos_token_ids),
             return_dict_in_generate=True,
             output_scores=True,
             **common,
@@ -73,48 +63,35 @@ def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
         )
     assert len(ours) == beams
     for result, ids, score in zip(ours, theirs.sequences, theirs.sequences_scores, strict=True):
-        ids = ids[len(prompt) :].tolist()
-        assert (result.ids, set(ids[len(result.ids) :]) - set(eos_token_ids)) == (
-            ids[: len(result.ids)],
-            set(),
-        )
+        ids, n = ids[len(prompt) :].tolist(), len(result.ids)
+        assert result.ids == ids[:n] and {*ids[n:]} <= {*eos_token_ids}
         assert result.score == pytest.approx(float(score), rel=1e-5, abs=1e-4)
         assert (result.finish_reason == "eos") == (result.ids[-1] in eos_token_ids)
-        seen.append(result.finish_reason)
-
-
-def check_searches(model, reference, searches):
-    """Compare searches, given as (prompt, end-of-text ids, search, new tokens)."""
-    seen = []
-    for prompt, ends, search, new_tokens in searches:
-        compare(model, reference, prompt, ends, search, new_tokens, seen)
-    return set(seen)
+    return {result.finish_reason for result in ours}
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_models(tiny, rounds):
     """Several end-of-text ids let beams end at different lengths."""
-    rng, searches = np.random.default_rng(21), []
+    rng, seen, model = np.random.default_rng(21), set(), GPT2.from_folder(tiny[0])
     for number in range(rounds * len(SEARCHES)):
         prompt = rng.integers(0, 211, rng.integers(1, 20)).tolist()
         ends = set(rng.choice(211, [1, 6, 20, 60][number % 4], replace=False).tolist())
         search = SEARCHES[number % len(SEARCHES)]
-        searches.append((prompt, ends, search, int(rng.integers(2, 28))))
-    model = GPT2.from_folder(tiny[0])
-    assert check_searches(model, tiny[1], searches) == {"eos", "length"}
+        seen |= compare(model, tiny[1], prompt, ends, search, int(rng.integers(2, 28)))
+    assert seen == {"eos", "length"}
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_bundled_model(bundled, data, step):
     """Every fifth search (`-m slow`: all)."""
-    lm, searches = LanguageModel.load(bundled), []
+    lm, reference = LanguageModel.load(bundled), load_reference(bundled)
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
     for number in range(0, len(SEARCHES), step):
         text = stories[40 + number].strip()
         # The last words of a story are likely to be followed by the end of text.
         prompt = lm.tokenizer.encode(text[-150:] if number % 2 else text[:200])
-        searches.append((prompt, {4095}, SEARCHES[number], 24))
-    check_searches(lm.model, load_reference(bundled), searches)
+        compare(lm.model, reference, prompt, {4095}, SEARCHES[number], 24)
 
 
 def test_until_the_context_is_full(tiny):

@@ -78,7 +78,7 @@ def test_a_name_that_no_point_has_is_told_with_the_closest(pattern, message):
     assert repr(pattern) in str(caught.value) and message in str(caught.value)
 
 
-@pytest.mark.parametrize("points", ["*", "blocks.*.attn.pattern", ["logits", "blocks.0.mlp.*"]])
+@pytest.mark.parametrize("points", ["*", ["logits", "blocks.0.mlp.*"]])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_memory_told_is_the_memory_taken(tiny, points, dtype):
     model = GPT2.from_folder(tiny[0], dtype)

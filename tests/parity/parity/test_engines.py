@@ -10,11 +10,6 @@ from transformers import GPT2LMHeadModel
 import gpt2np
 from gpt2np.parity import check, record
 
-
-def slow(*case):
-    return pytest.param(*case, marks=pytest.mark.slow)
-
-
 PROMPTS = {"short": "Once upon a time there was a", "token": "The", "unicode": "Zürich – 你好 🙂"}
 
 
@@ -34,8 +29,6 @@ def reference(exact):
         ("float32", "eager"),
         ("float32", "sdpa"),
         ("bfloat16", "eager"),
-        slow("bfloat16", "sdpa"),
-        slow("float16", "eager"),
         ("float16", "sdpa"),
     ],
 )

@@ -243,11 +243,3 @@ def test_added_tokens_of_every_kind_are_saved_and_decoded(gpt2_vocabulary, tmp_p
     assert ids == again.encode(text) == theirs.encode(text).ids
     assert again.decode(ids) == theirs.decode(ids) == text
     assert pickle.loads(pickle.dumps(again)).vocabulary == again.vocabulary == ours.vocabulary
-
-
-def test_no_other_vocabulary_stays_beside_a_saved_one(bundled, tmp_path):
-    vocabulary = Tokenizer.load(bundled).vocabulary
-    Tokenizer(vocabulary).save(tmp_path)
-    assert (tmp_path / "merges.txt").exists()
-    Tokenizer(replace(vocabulary, nfc=True)).save(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"tokenizer.json", "tokenizer_config.json"}

@@ -10,7 +10,7 @@ import regex
 from helpers.oracle import TokenTable, can_lead_to_match
 
 from gpt2np import Tokenizer
-from gpt2np.constraints import automaton, syntax, text_constraint, token_mask
+from gpt2np.constraints import syntax, text_constraint, token_mask
 from gpt2np.constraints.syntax import parse
 from gpt2np.errors import InvalidArgumentError
 
@@ -89,9 +89,6 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
     for text in texts:
         state = after(start, few, text)
         known.append((state, state.allowed().copy()))
-    start.masks._distances.clear()
-    for state, mask in known:
-        assert (state.allowed() == mask).all()
     monkeypatch.undo()
     alone = constraint(dict(few), regex="[ab]*a[ab]{7}c")
     for text, (state, mask) in zip(texts, known, strict=True):
@@ -105,30 +102,21 @@ def test_masks_computed_in_parts_are_the_same(tokens, monkeypatch):
     monkeypatch.setattr(syntax, "MAX_WORK", 60_000)
     few = {number: data for number, data in tokens.items() if len(data) < 3}
     start, whole = (constraint(dict(few), regex="[ab]*a[ab]{7}c") for _ in range(2))
-    rng, automata = random.Random(4), set()
+    rng = random.Random(4)
     for text in ("".join(rng.choices("ab", k=12)) for _ in range(60)):
         state, n_parts = after(start, few, text), 1
         while not state.prepare(0):
             n_parts += 1
         assert 1 <= n_parts < 20
-        automata.add(id(start.masks._automaton))
         assert (state.allowed() == after(whole, few, text).allowed()).all()
-    assert len(automata) > 1 and n_parts > 1
+    assert n_parts > 1
 
 
 def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
     start = constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")
     monkeypatch.setattr(syntax, "MAX_WORK", 200_000)
-    for _ in range(2):
-        with pytest.raises(InvalidArgumentError, match="too large, with repetitions"):
-            constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")  # before the first token
-        start.masks._automaton = automaton.ByteAutomaton(start.masks._automaton.characters)
-        with pytest.raises(InvalidArgumentError, match="too large, with repetitions"):
-            after(start, tokens, "xaxxa").allowed()
-        with pytest.raises(InvalidArgumentError, match="too large, with repetitions"):
-            state = after(start, tokens, "xaxxab")
-            while not state.prepare(0):
-                pass
+    with pytest.raises(InvalidArgumentError, match="too large, with repetitions"):
+        after(start, tokens, "xaxxa").allowed()
 
 
 def test_pattern_is_compiled_once_for_many_prompts(tokens, monkeypatch):

@@ -230,41 +230,6 @@ def test_agenerate_takes_all_options(lm):
         asyncio.run(lm.agenerate("The fox", num_beams=3))
 
 
-def test_a_cancelled_task_ends_its_generation_only(lm):
-    async def cancel_one():
-        long = lm.stream("Once upon a time", max_new_tokens=400, seed=1, ignore_eos=True)
-        other = asyncio.create_task(read(lm.stream("The fox", **OPTIONS)))
-        task = asyncio.create_task(read(long))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        pieces = await other
-        while long.running:
-            await asyncio.sleep(0.01)
-        return long, pieces
-
-    long, pieces = asyncio.run(asyncio.wait_for(cancel_one(), 60))
-    assert long.completion.finish_reason == "cancelled"
-    assert pieces == lm.generate("The fox", **OPTIONS).text
-
-
-def test_an_error_reaches_the_task_whose_stream_failed(lm):
-    def fail(ids, logits):
-        raise ZeroDivisionError("on purpose")
-
-    async def run_both():
-        tasks = [
-            lm.agenerate("The fox", **OPTIONS, logits_processor=fail),
-            lm.agenerate("A king", **OPTIONS),
-        ]
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    failed, fine = asyncio.run(run_both())
-    assert isinstance(failed, ZeroDivisionError)
-    assert fine == lm.generate("A king", **OPTIONS)
-
-
 def test_async_for_yields_the_pieces_and_refuses_a_second_reader(lm):
     async def read_twice():
         stream = lm.stream("The fox", **OPTIONS)

@@ -5,7 +5,6 @@ import asyncio
 import numpy as np
 import pytest
 
-from gpt2np.generation.drafts import NgramDrafter
 from gpt2np.interp import add
 
 
@@ -24,12 +23,3 @@ def test_asyncio_edits_the_same_positions_of_a_long_prompt(lm):
         options = {"max_new_tokens": 8, "temperature": 0, "interventions": edit}
         expected = lm.generate(ids, **options).ids
         assert asyncio.run(lm.agenerate(ids, **options)).ids == expected
-
-
-def test_a_proposal_counts_once():
-    draft = NgramDrafter(lambda: None)
-    draft.propose([1, 2, 3, 1, 2, 3, 1, 2], [], 2)
-    draft.update([3, 1], [3])
-    rates = [*draft._n_tried]
-    draft.update([], [9])  # a step without drafts
-    assert draft._n_tried == rates

@@ -127,21 +127,6 @@ def test_the_table_is_read_for_the_first_draft(bundled, monkeypatch):
     assert reads == [1]
 
 
-def test_a_large_batch_has_no_drafts(drafting, monkeypatch):
-    """Drafts only use rows that are free."""
-    lm, rows = drafting, []
-    forward = lm.model.forward
-    monkeypatch.setattr(
-        lm.model, "forward", lambda s, *a, **k: rows.append(sum(map(len, s))) or forward(s, *a, **k)
-    )
-    options = {"temperature": 0, "max_new_tokens": 30, "ignore_eos": True}
-    lm.generate_batch(["a b a b a b"] * MAX_ROWS, **options)
-    assert rows[1:] == [MAX_ROWS] * 29
-    rows.clear()
-    lm.generate_batch(["a b a b a b"] * 3, **options)
-    assert 3 < max(rows[1:]) <= MAX_ROWS
-
-
 def table_of(entries, vocab_size=100):
     """Build a table from context → (next id, probability in units of 1/256)."""
     hashes = []
