@@ -113,8 +113,8 @@ def process_options(args: argparse.Namespace, engine: str) -> dict[str, Any]:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     variables = dict.fromkeys(names, str(args.threads))
     variables |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    given = [text.split(":", 1) for text in args.env]
-    variables |= dict(setting.split("=", 1) for name, setting in given if name == engine)
+    if engine in ("gpt2np", OLD):  # as gpt2np's commands do
+        variables["OPENBLAS_THREAD_TIMEOUT"] = "20"
     checkout = checkout_of(args, engine)
     return {"cwd": checkout, "env": environment(checkout, **variables), "encoding": "utf-8"}
 
@@ -273,7 +273,6 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
         "shape": args.shape,
         "threads": args.threads,
         "rounds": args.rounds,
-        "environment": args.env,
         "left out": [f"{k}={v}" for k, v in os.environ.items() if is_setting(k)],
         "load before": os.getloadavg()[0],
     }
@@ -294,7 +293,7 @@ def report(results: Results) -> str:
         "",
         f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}; gpt2np at "
         f"{f['commit']}{old}; {versions}. Rounds: {f['rounds']}; load average before: "
-        f"{f['load before']:.2f}; engines take turns.{listed('Variables', f['environment'])}"
+        f"{f['load before']:.2f}; engines take turns."
         f"{listed('Variables of the shell left out', f['left out'])}",
         "",
         *tables(results),
@@ -384,8 +383,6 @@ def parse() -> argparse.Namespace:
     add("--shape", choices=SHAPES, default="small", help="size of GPT-2 (default: %(default)s)")
     work = Path(tempfile.gettempdir()) / "gpt2np-compare"
     add("--work", type=Path, default=work, help="folder of the files (default: %(default)s)")
-    variable = "environment variable of one engine; repeatable"
-    add("--env", action="append", default=[], metavar="ENGINE:NAME=VALUE", help=variable)
     add("--out", type=Path, metavar="FILE", help="write the report to FILE instead of stdout")
     add("--json", type=Path, metavar="FILE", help="write every measured value to FILE")
     args = parser.parse_args()

@@ -113,30 +113,8 @@ def compare(forms: Mapping[str, Logits], windows: Sequence[list[int]]) -> dict[s
     return {name: total / n_tokens for name, total in sums.items()}
 
 
-def plot_bars(
-    path: Path, ylabel: str, labels: Sequence[str], bars: Mapping[str, list[float]]
-) -> None:
-    """Draw groups of bars: a group for each label, a color for each form.
-
-    The axis is logarithmic if there is one form.
-    """
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
-    width = 0.8 / len(bars)
-    for i, (form, heights) in enumerate(bars.items()):
-        places = np.arange(len(heights)) + (i - (len(bars) - 1) / 2) * width
-        axes.bar_label(axes.bar(places, heights, width, label=form), fmt="{:,.3g}", fontsize=8)
-    axes.set(yscale="linear" if len(bars) > 1 else "log", ylabel=ylabel)
-    axes.set_xticks(range(len(labels)), labels)
-    axes.margins(y=0.15)
-    if len(bars) > 1:
-        axes.legend(fontsize="small")
-    figure.savefig(path)
-
-
-def print_quality(text: Path, model: str, n_tokens: int, plot: Path | None) -> None:
-    """Print, and plot if asked, the comparison on the first tokens of the stories in a file."""
+def print_quality(text: Path, model: str, n_tokens: int) -> None:
+    """Print the comparison on the first tokens of the stories in a file."""
     lm = LanguageModel.load(model)
     assert lm.folder is not None and lm.bos_token_id is not None
     end, context = lm.bos_token_id, lm.model.config.n_positions
@@ -155,10 +133,6 @@ def print_quality(text: Path, model: str, n_tokens: int, plot: Path | None) -> N
         bits = nats * (len(ids) - 1) / math.log(2) / characters
         cells = f"{math.exp(nats):.3f}", f"{bits:.5f}", f"{divergence:.2e}", f"{agreement:.2%}"
         print(markdown(name, *cells))
-    if plot:
-        divergences = {name: float(result[1]) for name, result in results.items() if result[1] > 0}
-        label = "KL divergence from float32, nats"
-        plot_bars(plot, label, list(divergences), {"": list(divergences.values())})
 
 
 @contextmanager
@@ -203,9 +177,8 @@ def measure_peaks(folder: Path, weights: Any) -> tuple[int, int, int]:
     return model.weights.nbytes, loaded, used
 
 
-def print_memory(shapes: Sequence[str], dtype: str, plot: Path | None) -> None:
-    """Print, and plot if asked, the peaks of each shape and form."""
-    peaks: dict[str, list[float]] = {}
+def print_memory(shapes: Sequence[str], dtype: str) -> None:
+    """Print the peaks of each shape and form."""
     print(f"{dtype} checkpoints", end="\n\n")
     print_header("shape", "weights", "size, MB", "÷ float32", "peak of loading, MB", "of use, MB")
     for shape in shapes:
@@ -217,9 +190,6 @@ def print_memory(shapes: Sequence[str], dtype: str, plot: Path | None) -> None:
                 sizes = [f"{nbytes / 1e6:,.0f}" for nbytes in (size, loaded, used)]
                 sizes.insert(1, f"{size / float32:.3f}")
                 print(markdown(shape, form or "float32", *sizes), flush=True)
-                peaks.setdefault(form or "float32", []).append(used / 1e9)
-    if plot:
-        plot_bars(plot, "peak memory, GB", shapes, peaks)
 
 
 def work_of(model: GPT2, sequences: int, tokens: int, context: int) -> Callable[[], object]:
@@ -280,13 +250,11 @@ def main() -> None:
     peaks = commands.add_parser("peaks", help="what `memory` runs in a new process")
     peaks.add_argument("folder", type=Path)
     peaks.add_argument("weights", nargs="?")
-    for command in (quality, memory):
-        command.add_argument("--plot", type=Path, metavar="FILE", help="draw the result")
     args = parser.parse_args()
     if args.command == "quality":
-        print_quality(args.text, args.model, args.tokens, args.plot)
+        print_quality(args.text, args.model, args.tokens)
     elif args.command == "memory":
-        print_memory(args.shapes, args.dtype, args.plot)
+        print_memory(args.shapes, args.dtype)
     elif args.command == "speed":
         processes = args.processes if args.processes == "auto" else int(args.processes)
         print_speed(args.shapes, processes, args.rounds, args.seconds)
