@@ -9,7 +9,6 @@ import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,21 +64,6 @@ def assemble(header: bytes, body: bytes = b"", size: int | None = None) -> bytes
 
 def raw(content: bytes, file: str = WEIGHTS) -> Change:
     return lambda folder: (folder / file).write_bytes(content)
-
-
-def header_text(change: Callable[[bytes], bytes]) -> Change:
-    """Change the text of the header's JSON."""
-
-    def apply(folder: Path) -> None:
-        header, body = parts(folder / WEIGHTS)
-        (folder / WEIGHTS).write_bytes(assemble(change(json.dumps(header).encode()), body))
-
-    return apply
-
-
-def replaced(old: str, new: str) -> Change:
-    """Replace text of the header's JSON."""
-    return header_text(lambda header: header.replace(old.encode(), new.encode(), 1))
 
 
 def header(change: Callable[[dict[str, Any]], Any], more: bytes = b"") -> Change:
@@ -273,42 +257,22 @@ NASTY = "evil\x1b[31m\nERROR\r\x07\u202e"
 HAND_MADE: dict[str, Hostile] = {
     # the file as a whole, and its header; safetensors' own tests have many more cases
     "7 bytes": Hostile(raw(b"1234567"), DAMAGED),
-    "bytes after the end": Hostile(header(lambda content: None, more=b"abcd"), DAMAGED),
     "only pickles": Hostile(
         pickled("pytorch_model.bin"),
         r"pytorch_model\.bin, a pickle.*save_pretrained\('converted'\)",
     ),
-    "pickle with a nasty name": Hostile(pickled(f"{NASTY}.bin"), r"evil\\x1b.*, a pickle"),
-    "pickle renamed": Hostile(raw(PICKLE), DAMAGED),
     "header length 2^63": Hostile(raw(assemble(b"{}", size=1 << 63)), DAMAGED),
-    "header empty": Hostile(raw(assemble(b"{}")), "only 0 tensors"),
-    "header not UTF-8": Hostile(header_text(lambda text: b'{"\xff":1,' + text[1:]), DAMAGED),
     "header nested deeply": Hostile(raw(assemble(b"[" * 200_000)), DAMAGED),
-    "header as large as allowed of lists": Hostile(
-        raw(assemble(b'{"a":[' + b"[[1]]," * (ALLOWED // 6) + b"1]}")), DAMAGED
-    ),
-    "offsets overlap": Hostile(entry(LN_F, data_offsets=[0, 32]), DAMAGED),
-    "offsets of 5000 digits": Hostile(
-        replaced('_offsets": [0', '_offsets": [' + "9" * 5000), DAMAGED
-    ),
-    "gap": Hostile(header(lambda content: content.pop(LN_F)), DAMAGED),
     # shapes and dtypes
     "shape that overflows to the right size": Hostile(entry(LN_F, shape=[1 << 63, 2, 8]), DAMAGED),
     "shape of 300,000 dimensions": Hostile(entry(LN_F, shape=[8, *[1] * 300_000]), "has shape"),
-    "attention swapped in one block": Hostile(entry(C_ATTN, shape=[24, 8]), "has shape"),
     "attention swapped in all blocks": Hostile(
         header(lambda c: [c[C_ATTN.replace("0", n)].update(shape=[24, 8]) for n in ("0", "1")]),
         r"c_attn\.weight has shape \(24, 8\), expected \(8, 24\)",
     ),
-    "scalar for a vector": Hostile(with_bias(np.array(1, np.float32)), r"has shape \(\)"),
-    "tensor of no bytes but rows": Hostile(
-        tensors(lambda t: t.update({WTE: np.zeros((13, 0), np.float32)})), r"has shape \(13, 0\)"
-    ),
-    "float32 called float16 pairs": Hostile(entry(LN_F, dtype="F16", shape=[16]), r"shape \(16,\)"),
     "float32 called float8": Hostile(entry(LN_F, dtype="F8_E4M3", shape=[32]), "dtype F8_E4M3"),
     "float64 beyond float32": Hostile(with_bias(np.full(8, 1e300)), None),
     # names
-    "name empty": Hostile(renamed(LN_F, ""), r"ln_f\.bias is missing"),
     "name with control characters": Hostile(
         renamed(LN_F, NASTY), r"evil\\x1b\[31m\\nERROR\\r\\x07"
     ),
@@ -316,21 +280,15 @@ HAND_MADE: dict[str, Hostile] = {
         header(lambda c: c.update({NASTY: EMPTY, f"model.{NASTY}": EMPTY})), r"evil\\x1b.* twice"
     ),
     "name of 1 MB": Hostile(renamed(LN_F, "x" * 1_000_000), "xxx"),
-    "name of 1 MB of prefixes": Hostile(renamed(LN_F, "model." * 170_000), "is missing"),
     "name of 1 MB of damaged prefixes": Hostile(renamed(LN_F, "model.module" * 80_000), "missing"),
-    "20,000 tensors": Hostile(many_tensors(20_000), "and 19994 more"),
     "20,000 tensors, 18,000 layers": Hostile(many_tensors(20_000, n_layer=18_000), "more"),
     # NaN and infinite weights load; the error comes with the logits
     "weights nan": Hostile(with_bias(np.full(8, np.nan, np.float32)), None),
     "weights inf": Hostile(with_bias(np.full(8, np.inf, np.float32)), None),
-    "float64 nan that signals": Hostile(
-        with_bias(np.full(8, 0x7FF0000000000001, np.uint64).view(np.float64)), None
-    ),
     "float16 nan that signals": Hostile(
         with_bias(np.full(8, 0x7C01, np.uint16).view(np.float16)), None
     ),
     # the config; tests/parity/checkpoint/test_checkpoint.py has the values of the wrong type
-    "config UTF-16": Hostile(encoded("utf-16"), NOT_JSON),
     "config with a BOM": Hostile(encoded("utf-8-sig"), None),
     "config of 100 MB": Hostile(
         lambda folder: os.truncate(folder / CONFIG, 100 << 20), "has 104,857,600 bytes; expected at"
@@ -339,40 +297,22 @@ HAND_MADE: dict[str, Hostile] = {
         raw(b'{"a":[' + b'{"":1},' * (ALLOWED // 7) + b"1]}", CONFIG), "do not match"
     ),
     "config of a billion layers": Hostile(configured(n_layer=10**9), "n_layer is 1000000000"),
-    "config of 10^400 layers": Hostile(configured(n_layer=10**400), "n_layer is 1000"),
     "config with a number of 5000 digits": Hostile(
         instead_of_value("n_embd", "9" * 5000), NOT_JSON
     ),
     "config with 1e400": Hostile(instead_of_value("layer_norm_epsilon", "1e400"), "epsilon is inf"),
-    "config with -Infinity": Hostile(instead_of_value("n_layer", "-Infinity"), "n_layer is -inf"),
     "epsilon that rounds to 0": Hostile(instead_of_value("layer_norm_epsilon", "1e-400"), None),
     "activation nasty": Hostile(configured(activation_function=NASTY), r"evil\\x1b\[31m\\n"),
-    "model type nasty": Hostile(configured(model_type=NASTY), r"evil\\x1b\[31m\\n"),
-    "end of text nasty": Hostile(configured(eos_token_id=[NASTY]), r"evil\\x1b"),
     "end of text a lone surrogate": Hostile(configured(eos_token_id="\ud800"), r"\\ud800"),
-    "code of its own": Hostile(configured(auto_map={"AutoModel": "evil.Model"}), None),
     # the index and the shards
-    "index a list": Hostile(raw(b"[]", INDEX), r"index\.json is damaged", "float16"),
     "index without a map": Hostile(raw(b"{}", INDEX), "it has no weight_map", "float16"),
-    "index with an empty map": Hostile(
-        raw(b'{"weight_map":{}}', INDEX), "no weight_map", "float16"
-    ),
-    "index with a list": Hostile(raw(b'{"weight_map":["a"]}', INDEX), "no weight_map", "float16"),
-    "index of 100 MB": Hostile(
-        lambda folder: os.truncate(folder / INDEX, 100 << 20),
-        "has 104,857,600 bytes; expected at",
-        "float16",
-    ),
-    "shard empty": Hostile(on_shard(lambda path: path.write_bytes(b"")), DAMAGED, "float16"),
     "shard a FIFO": Hostile(on_shard(fifo), "not a file", "float16"),
-    "shard a loop": Hostile(on_shard(loop), "is missing, or not a file", "float16"),
     "tensor in another shard": Hostile(
         lambda folder: map_tensor(WTE, shard_of(folder, -1).name)(folder), None, "float16"
     ),
     "shard in the parent folder": Hostile(
         outside("../{name}"), r"mapped to '\.\./model", "float16"
     ),
-    "shard with backslashes": Hostile(outside("..\\{name}"), "mapped to", "float16"),
     "shard with an absolute path": Hostile(outside("{parent}/{name}"), "mapped to '/", "float16"),
     "shard with a drive": Hostile(outside("c:{name}"), "mapped to 'c:", "float16"),
     "50,000 shards": Hostile(
@@ -383,16 +323,13 @@ HAND_MADE: dict[str, Hostile] = {
         r"0\.safetensors is missing",
         "float16",
     ),
-    "all is linked": Hostile(linked_elsewhere, None),
     "all shards are linked": Hostile(linked_elsewhere, None, "float16"),
 }
 
 for _shard, _message in {
     1: "mapped to 1;",
-    "": "mapped to '';",
     CONFIG: "mapped to 'config.json'",
     "a\0.safetensors": r"mapped to 'a\\x00",
-    "x" * 1_000_000 + ".safetensors": "xxx",
 }.items():
     HAND_MADE[f"shard {str(_shard)[:20]!a}"] = Hostile(map_tensor(WTE, _shard), _message, "float16")
 
@@ -402,10 +339,6 @@ for _depth in (900, 960, 990):  # near Python's recursion limit of 1000
         f"layers a list, {_depth} deep": Hostile(
             instead_of_value("n_layer", _nested), "n_layer is|damaged"
         ),
-        f"two names, {_depth} deep": Hostile(
-            instead_of_value("n_embd", f'{_nested}, "hidden_size": {_nested}'),
-            "n_embd is|hidden_size is|damaged",
-        ),
         f"temperature a list, {_depth} deep": Hostile(
             raw(b'{"temperature": ' + _nested.encode() + b"}", "generation_config.json"),
             "temperature is|damaged",
@@ -413,13 +346,15 @@ for _depth in (900, 960, 990):  # near Python's recursion limit of 1000
         ),
     }
 
-for _files, _error in (
-    ((WEIGHTS, CONFIG, INDEX, "generation_config.json"), "CheckpointError"),
-    ((*VOCABULARY_FILES, *VOCABULARY_EXTRAS), "TokenizerError"),
+KINDS = (fifo, directory, device, loop, dangling)
+for _file, _kinds, _error in (
+    (WEIGHTS, KINDS, "CheckpointError"),
+    (CONFIG, KINDS, "CheckpointError"),
+    (INDEX, (fifo, dangling), "CheckpointError"),
+    ("generation_config.json", (fifo, device), "CheckpointError"),
+    *((file, (fifo,), "TokenizerError") for file in (*VOCABULARY_FILES, *VOCABULARY_EXTRAS)),
 ):
-    for _file, _kind in product(_files, (fifo, directory, device, loop, dangling)):
-        if _error == "TokenizerError" and _kind in (loop, dangling):
-            continue  # as if the file were not there
+    for _kind in _kinds:
         HAND_MADE[f"{_file} a {_kind.__name__}"] = Hostile(
             lambda folder, file=_file, kind=_kind: kind(folder / file),
             r"is missing, or not a file|is not a file|can(?:not|'t) read|"

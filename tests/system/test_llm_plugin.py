@@ -133,11 +133,8 @@ def test_log(run_llm):
 @pytest.mark.parametrize(
     ("name", "value", "option"),
     [
-        ("stop", "the", {"stop": ["the"]}),
         ("stop", '["the", " a"]', {"stop": ["the", " a"]}),
-        ("bad_words", '["the"]', {"bad_words": ["the"]}),
         ("logit_bias", '{"262": 9}', {"logit_bias": {262: 9.0}}),
-        ("stop_token_ids", "[262]", {"stop_token_ids": [262]}),
         ("choices", '[" one", " two"]', {"choices": [" one", " two"]}),
         ("regex", " [a-z]+!", {"regex": " [a-z]+!"}),
     ],

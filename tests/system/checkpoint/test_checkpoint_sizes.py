@@ -100,11 +100,7 @@ def small():
     [
         ("float32", False),
         ("bfloat16", True),
-        pytest.param("float32", True, marks=pytest.mark.slow),
-        pytest.param("bfloat16", False, marks=pytest.mark.slow),
         pytest.param("float16", False, marks=pytest.mark.slow),
-        pytest.param("float16", True, marks=pytest.mark.slow),
-        pytest.param("float64", False, marks=pytest.mark.slow),
         pytest.param("float64", True, marks=pytest.mark.slow),
     ],
 )

@@ -80,11 +80,9 @@ class TestOutput:
             "model": "bundled",
         }
 
-    @pytest.mark.parametrize("arguments", [["-"], []], ids=["-", "piped"])
-    @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+    @pytest.mark.parametrize(("arguments", "end"), [(["-"], b""), ([], b"\n"), (["-"], b"\r\n")])
     def test_standard_input(self, expected, arguments, end):
-        command = generate if end == b"\n" else here
-        result = command(*arguments, *ONCE[1:], stdin=b"Once upon a time" + end)
+        result = here(*arguments, *ONCE[1:], stdin=b"Once upon a time" + end)
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
 
     def test_streams(self, bundled):
@@ -164,10 +162,7 @@ class TestOptions:
         is_sampled = options.get("temperature", 1) and not options.get("num_beams")
         assert (b"seed: 5" in result.stderr) == bool(is_sampled)
 
-    def test_threads_and_dtype(self, expected, monkeypatch, capsys):
-        result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
-        assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
-
+    def test_threads_and_dtype(self, monkeypatch, capsys):
         def load(model=None, dtype=None, **options):
             threads = os.environ["OPENBLAS_NUM_THREADS"]
             raise InvalidArgumentError(f"{model} {dtype} {threads}")
@@ -303,7 +298,7 @@ class TestInterruption:
         assert content["finish_reason"] == "cancelled"
         assert self.is_its_beginning(content["text"], bundled)
 
-    @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.4])
+    @pytest.mark.parametrize("delay", [0.0, 0.1, 0.4])
     def test_ctrl_c_at_the_start_leaves_no_traceback(self, delay):
         process = self.start(command=report_start())
         assert process.stderr.readline() == b"ready\n"
@@ -359,7 +354,7 @@ class TestInterruption:
     @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
     @pytest.mark.parametrize(
         "command",
-        ["", "--version", "info bundled"],
+        ["--help", "info bundled"],
     )
     @pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "| true"])
     def test_a_result_that_can_not_be_written(self, command, redirection):

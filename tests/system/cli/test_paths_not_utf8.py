@@ -26,32 +26,25 @@ TRAIN = "--n-layer 1 --n-head 1 --n-embd 8 --n-positions 8 --max-steps 2 --warmu
 # {D} is the folder; the command must write the files whose names begin with "new".
 COMMAND_LINES = """
 generate --model {D} -n 3 --file {D}/in.txt
-generate --model {D} -n 3 --json --file {D}/in.txt
 generate --model {D} -n 3 --draft {D}/draft.safetensors --tokenizer {D}/tokenizer.json ab
 batch {D}/in.txt --model {D} -n 3 --out {D}/new.jsonl
 batch {D}/p.jsonl --model {D} -n 3 --out {D}/new.parquet
 batch {D}/p.parquet --model {D} -n 3 --out {D}/new.jsonl
-batch {D}/in.txt --model {D} -n 3 --out {D}/new.csv
 parity record --model {D} --prompt ab --points ln_f {D}/new.safetensors
 parity check --model {D} {D}/reference.safetensors {D}/reference.safetensors --json
 chat --model {D} --chat-template {D}/t.jinja --max-new-tokens 3
 tokenize --model {D} --file {D}/in.txt
-tokenize --model {D} --file {D}/in.txt --json
 decode --model {D} --file {D}/ids.txt
 encode --model {D} {D}/in.txt {D}/in.jsonl {D}/in.csv {D}/in.parquet {D}/in.txt.gz {D}/new.bin
 encode --model {D} {D}/in.txt {D}/new.npy --processes 2
-encode --model {D} {D}/in.txt {D}/new.npz
 encode --model {D} {D}/texts {D}/new.bin --skip-errors
 train-tokenizer {D}/in.txt --vocab-size 260 --out {D}/new
-train-tokenizer {D}/in.txt --vocab-size 260 --out {D}/new --json
 train --model {D} {D}/ids.bin {D}/new TRAIN
 score --model {D} {D}/in.txt
-score --model {D} {D}/in.txt --json
 score --model {D} {D}/in.txt {D}/in.jsonl --out {D}/new.jsonl
 score --model {D} {D}/in.txt {D}/in.jsonl --out {D}/new.parquet
 score --model {D} {D}/texts --out {D}/new.jsonl
 trace --model {D} --file {D}/in.txt
-trace --model {D} --file {D}/in.txt --json
 explain --model {D} --file {D}/in.txt -o {D}/new.html
 info {D}
 info {D} --json

@@ -1,8 +1,6 @@
 """`python -m gpt2np train-tokenizer` as a user runs it, and the folder that it writes."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 from helpers.command_line import run_here
@@ -73,8 +71,9 @@ class TestReport:
 
 
 class TestFolder:
-    @pytest.mark.parametrize("pattern", ["gpt2", "none", "qwen2"])
-    @pytest.mark.parametrize("alphabet", ["bytes", "characters"])
+    @pytest.mark.parametrize(
+        ("pattern", "alphabet"), [("gpt2", "bytes"), ("none", "characters"), ("qwen2", "bytes")]
+    )
     def test_the_peers_read_it(self, corpus, pattern, alphabet):
         arguments = ["--pattern", pattern, "--alphabet", alphabet, "--json"]
         result, folder = trained(corpus, "--vocab-size", 320, *arguments)
@@ -163,21 +162,16 @@ def test_a_model_generates_with_it(corpus, tmp_path, alphabet):
     trained(corpus, "--vocab-size", 300, "--alphabet", alphabet)
     size = Tokenizer.load(folder).vocab_size
     save_reference(folder, vocab_size=size, n_positions=64, n_embd=16, n_layer=1, n_head=2)
-    command = [sys.executable, "-m", "gpt2np", "generate", "The cat", "--model", str(folder)]
-    result = subprocess.run(
-        [*command, "-n", "8", "--greedy", "--json"], capture_output=True, check=True
-    )
+    options = ("--model", folder, "-n", "8", "--greedy", "--json")
+    result = run_here("generate", "The cat", *options)
     completion = json.loads(result.stdout)
     auto = AutoTokenizer.from_pretrained(folder)
     assert completion["prompt_ids"] == auto("The cat")["input_ids"]
     assert completion["text"] == auto.decode(completion["ids"])
 
 
-class TestWrongUse:
-    @pytest.mark.parametrize("out", ["vocabulary", "../{}/vocabulary"])
-    def test_a_second_run_does_not_replace_the_first_vocabulary(self, corpus, out):
-        folder = corpus.parent / out.format(corpus.parent.name)
-        arguments = (corpus.parent, "--vocab-size", 300, "--out", folder)
-        first, second = run(*arguments), run(*arguments)
-        assert (first.returncode, second.returncode, second.stdout) == (0, 2, "")
-        assert "already exists; name a new or an empty folder" in second.stderr
+def test_a_second_run_does_not_replace_the_first_vocabulary(corpus):
+    arguments = (corpus.parent, "--vocab-size", 300, "--out", corpus.parent / "vocabulary")
+    first, second = run(*arguments), run(*arguments)
+    assert (first.returncode, second.returncode, second.stdout) == (0, 2, "")
+    assert "already exists; name a new or an empty folder" in second.stderr

@@ -12,8 +12,8 @@ from helpers.patched_cli import small_steps
 COMMAND = small_steps(0.05)
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
 TRAINING = (
-    f"{TINY} --max-steps 100 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
-    "--eval-steps 40 --eval-corpus ids.bin"
+    f"{TINY} --max-steps 40 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
+    "--eval-steps 20 --eval-corpus ids.bin"
 )
 
 
@@ -21,12 +21,12 @@ TRAINING = (
 def arguments(data, tmp_path):
     """Return a function that makes a command's arguments, with about 30 steps."""
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8")
-    starts = random.Random(1).sample(range(len(stories) - 3000), 160)
+    starts = random.Random(1).sample(range(len(stories) - 3000), 60)
     texts = [stories[start : start + 5 + start % 1100] for start in starts]
     for name, field in (("texts", "text"), ("prompts", "prompt")):
         lines = (json.dumps({field: text[:300] if field == "prompt" else text}) for text in texts)
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-    (tmp_path / "stories.txt").write_text(stories + stories)
+    (tmp_path / "stories.txt").write_text(stories)
     np.arange(2560, dtype=np.uint16).tofile(tmp_path / "ids.bin")
 
     def make(command, out):

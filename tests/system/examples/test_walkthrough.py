@@ -76,7 +76,15 @@ def execute(path, kernel):
     return fresh, time.perf_counter() - start
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+SLOW = "06789"  # numbers of the notebooks that take longest
+
+RUNS = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem[0] in SLOW))
+    for path in PATHS
+]
+
+
+@pytest.mark.parametrize("path", RUNS)
 def test_a_fresh_run_says_the_same(path, kernel):
     fresh, seconds = execute(path, kernel)
     assert seconds < TIMEOUT

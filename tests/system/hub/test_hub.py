@@ -210,18 +210,14 @@ class TestDefaultModel:
         assert line.startswith(f"warning: the model is bundled: {GPT2} is in the cache")
         assert f"without {WEIGHTS}" in line and f"the download from {hub.url} failed" in line
 
-    def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, process):
+    def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, generate):
         with socket.socket() as silent:  # accepts connections, but never answers
             silent.bind(("127.0.0.1", 0))
             silent.listen()
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-            command = (url, "generate", "Once", "-n", "3")
             start = time.monotonic()
-            result = process(*command)
+            result = generate(url)
             seconds = time.monotonic() - start
-            start = time.monotonic()
-            process(*command, HF_HUB_OFFLINE="1")  # the same work without the wait
-            seconds -= time.monotonic() - start
         assert "model: bundled" in result.stderr and "timed out" in result.stderr
         assert seconds < 10  # huggingface_hub's limit for one attempt
 
@@ -239,7 +235,7 @@ class TestNames:
         assert HubId(GPT2).cache_names == [GPT2, "gpt2"] and HubId("a/b").cache_names == ["a/b"]
         assert str(HubId("a/b")) == "a/b" and str(HubId("a/b", "c")) == "a/b@c"
 
-    @pytest.mark.parametrize("name", ["a/b/c", "../x", "what is this?", "-x-/", "a/b/c@main"])
+    @pytest.mark.parametrize("name", ["a/b/c", "../x", "what is this?"])
     def test_impossible(self, name, tmp_path, monkeypatch):
         (tmp_path / "here").mkdir()
         monkeypatch.chdir(tmp_path / "here")
@@ -283,8 +279,9 @@ class TestFoldersAndFiles:
         assert folder_of(download(hub.url, model)) == Path(model).absolute()
         assert not hub.requests
 
-    @pytest.mark.parametrize("content", [b"", b"\xff\xfe{", None])
-    @pytest.mark.parametrize("name", [WEIGHTS, "config.json", "merges.txt"])
+    @pytest.mark.parametrize(
+        ("name", "content"), [(WEIGHTS, None), ("config.json", b"\xff\xfe{"), ("merges.txt", b"")]
+    )
     def test_a_folder_that_could_not_be_loaded_is_refused(
         self, hub, generate, model, name, content
     ):
@@ -325,11 +322,6 @@ class TestFolder:
         result = process(hub.url, "info", "--json", "gpt2")
         assert {path.name for path in folder_of(result).iterdir()} == set(FILES)
 
-    def test_the_name_of_the_folder_is_the_commit(self, hub, download):
-        folder = folder_of(download(hub.url, "gpt2@hot"))
-        commit = hub.repositories[GPT2].commit("hot")
-        assert folder.as_posix().endswith(f"models--openai-community--gpt2/snapshots/{commit}")
-
     def test_what_needs_no_download(self, hub, download, bundled, tmp_path):
         for name in ("bundled", str(bundled)):
             assert folder_of(download(hub.url, name)) == bundled
@@ -338,10 +330,10 @@ class TestFolder:
 
 
 class TestRevisions:
-    @pytest.mark.parametrize("kind", ["branch", "pull request", "commit", "short commit"])
+    @pytest.mark.parametrize("kind", ["branch", "pull request", "short commit"])
     def test_is_fetched_once_and_apart_from_the_others(self, hub, download, kind):
         commit = hub.repositories[GPT2].commit("hot")
-        named = {"branch": "hot", "pull request": "refs/pr/1", "commit": commit}.get(kind)
+        named = {"branch": "hot", "pull request": "refs/pr/1"}.get(kind)
         name = f"{GPT2}@{named or commit[:8]}"
         folder = folder_of(download(hub.url, name))
         assert b"1.5" in (folder / "generation_config.json").read_bytes()
@@ -447,14 +439,6 @@ class TestRefusals:
         url = nowhere()
         fails(download(url, "gpt2"), "without model.safetensors", f"the download from {url} failed")
 
-    def test_with_tokenizer_json_instead_of_vocab_json(self, hub, generate):
-        result = generate(hub.url, "--model", "some/new")
-        assert result.returncode == 0
-        assert result.stdout == generate(hub.url, "--model", "bundled").stdout
-        hub.forget()
-        assert generate(hub.url, "--model", "some/new").stdout == result.stdout
-        assert not hub.requests
-
 
 def test_an_n_gram_table_comes_with_its_model(hub, download):
     """A repository may have a table for draft tokens; most have none."""
@@ -531,7 +515,6 @@ class TestVocabularyAlone:
         "arguments, names",
         [
             ([], {"config.json", "vocab.json", "merges.txt"}),
-            (["--model", "gpt2@hot"], {"config.json", "vocab.json", "merges.txt"}),
             (["--model", "some/new"], {"config.json", "tokenizer.json"}),
         ],
     )

@@ -56,8 +56,7 @@ class TestToTheBit:
     @pytest.mark.parametrize(
         "size",
         [
-            *(2, 3, 5, 8, 13, 16, 20),
-            *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 6, 7, 9, 10, 11, 12, 14, 15)),
+            *(2, 5, 16, 20),
         ],
     )
     def test_in_a_batch_of_any_size(self, model, texts, size):
@@ -85,11 +84,10 @@ class TestToTheBit:
         rng = np.random.default_rng(2)
         text = rng.integers(0, 1031, 1100)  # three passes
         whole = model.forward([text])
-        for _ in range(2):
-            cuts = np.sort(rng.choice(np.arange(1, 1100), 6, replace=False))
-            cache = model.new_cache()
-            parts = [model.forward([part], [cache]) for part in np.split(text, cuts)]
-            np.testing.assert_array_equal(np.concatenate(parts), whole)
+        cuts = np.sort(rng.choice(np.arange(1, 1100), 6, replace=False))
+        cache = model.new_cache()
+        parts = [model.forward([part], [cache]) for part in np.split(text, cuts)]
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
 
     def test_first_pass_and_those_after_it(self):
         model = random_model(**SHAPES["small heads"])
@@ -100,32 +98,6 @@ class TestToTheBit:
         for text, expected in list(zip(*texts, strict=True))[::2]:
             seen = model.forward([text], hook=lambda name, array: array)
             np.testing.assert_array_equal(seen, expected)
-
-
-def test_eight_threads_at_once_each_get_their_own_answer(texts, model):
-    answers = {}
-
-    def continue_greedily(number):
-        ids, cache = [int(i) for i in texts[0][number]], model.new_cache()
-        logits = model.forward([ids], [cache], logits_indices=[len(ids) - 1])
-        for _ in range(10):
-            ids.append(int(logits[-1].argmax()))
-            logits = model.forward([ids[-1:]], [cache])
-        answers[number] = ids, logits
-
-    for number in range(8):
-        continue_greedily(number)
-    alone, answers = answers, {}
-    threads = [threading.Thread(target=continue_greedily, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    for number, (ids, logits) in alone.items():
-        assert answers[number][0] == ids
-        np.testing.assert_allclose(answers[number][1], logits, atol=1e-5)
-        if small_kernels():
-            np.testing.assert_array_equal(answers[number][1], logits)
 
 
 def test_threads_in_the_very_first_pass(monkeypatch):

@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 import pytest
+from helpers.chat_models import CHATML, chat_model
 from helpers.playground import open_tabs
 from helpers.server import running_server
 
@@ -22,6 +23,20 @@ def client(server):
     import httpx
 
     with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def chat_client(tmp_path_factory, bundled):
+    """A client of a server of two models: one with a chat template, and the bundled one."""
+    import httpx
+
+    folder = tmp_path_factory.mktemp("chat")
+    models = ("--model", str(chat_model(folder / "chat", bundled, CHATML)), "--model", "bundled")
+    with (
+        running_server(folder, *models) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
         yield client
 
 

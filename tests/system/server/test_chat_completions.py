@@ -2,23 +2,14 @@
 
 import json
 
-import httpx
 import pytest
-from helpers.chat_models import CHATML, chat_model
-from helpers.server import running_server
 
 MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory, bundled):
-    folder = tmp_path_factory.mktemp("chat")
-    models = ("--model", str(chat_model(folder / "chat", bundled, CHATML)), "--model", "bundled")
-    with (
-        running_server(folder, *models) as server,
-        httpx.Client(base_url=server.url, timeout=60) as client,
-    ):
-        yield client
+@pytest.fixture
+def client(chat_client):
+    return chat_client
 
 
 def chat(client, **body):

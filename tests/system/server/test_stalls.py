@@ -109,16 +109,15 @@ def test_nobody_waits_for_dropped_requests(server):
 HEADERS = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
-@pytest.mark.parametrize("sent", [HEADERS, HEADERS + b"Content-Length: 99\r\n\r\n{"])
-def test_half_open_connections_stop_nobody(tmp_path, sent):
+def test_half_open_connections_stop_nobody(tmp_path):
     resource = pytest.importorskip("resource")
     with ExitStack() as stack:
         limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (120, 120))
         server = stack.enter_context(running_server(tmp_path, "--model", "bundled", before=limit))
         address = server.url.removeprefix("http://").split(":")
-        for i in range(400):
+        for i in range(160):
             connection = stack.enter_context(socket.create_connection(address, timeout=40))
-            connection.sendall(sent)
+            connection.sendall(HEADERS + b"Content-Length: 99\r\n\r\n{" * (i % 2))
             if i % 40 == 0:
                 assert httpx.get(f"{server.url}/health", timeout=10).status_code == 200
         assert "Traceback" not in server.log.read_text(encoding="utf-8")

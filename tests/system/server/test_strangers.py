@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import httpx
 import pytest
@@ -48,9 +49,9 @@ class TestHosts:
     @pytest.mark.parametrize(
         ("host", "status"),
         [
-            *[(name, 200) for name in ("127.0.0.1", "localhost:8000", "LOCALHOST", "[::1]:80")],
-            *[(name, 200) for name in ("models.example", "Models.Example:1", "192.168.1.5:8000")],
-            *[(name, 403) for name in ("evil.example", "evil.example:8000", "localhost.evil.com")],
+            *[(name, 200) for name in ("localhost:8000", "LOCALHOST", "[::1]:80")],
+            *[(name, 200) for name in ("Models.Example:1", "192.168.1.5:8000")],
+            *[(name, 403) for name in ("evil.example:8000", "localhost.evil.com")],
             *[(name, 403) for name in ("127.0.0.1.evil.com", "", "[::1", "a@evil.example", "?")],
         ],
     )
@@ -61,11 +62,6 @@ class TestHosts:
             assert ("allowed_hosts" in response.text) == (status == 403)
         body = {"prompt": "a", "max_tokens": 1}
         assert client.post(COMPLETIONS, json=body, headers={"Host": host}).status_code == status
-
-    def test_with_a_key_every_name_is_answered(self, tmp_path):
-        with running_server(tmp_path, "--model", "bundled", "--api-key", "k") as server:
-            headers = {"Host": "a.example", "Authorization": "Bearer k"}
-            assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
 
 
 class TestBodies:
@@ -84,15 +80,16 @@ class TestBodies:
         head += b"Connection: close\r\nContent-Length: 20000000\r\n\r\n"
         assert answer_to(server, head + bytes(20_000_000)).startswith(b"HTTP/1.1 413")
 
-    @pytest.mark.parametrize(
-        ("headers", "status"),
-        [
-            ("Host: evil.example\r\nContent-Length: 99", 403),
-            ("Host: localhost\r\nContent-Type: text/plain\r\nContent-Length: 99", 415),
-            ("Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9999999", 413),
-        ],
-    )
-    def test_refusals_do_not_wait_for_the_body(self, server, headers, status):
+    def test_refusals_do_not_wait_for_the_body(self, server):
+        refused = {
+            "Host: evil.example\r\nContent-Length: 99": 403,
+            "Host: localhost\r\nContent-Type: text/plain\r\nContent-Length: 99": 415,
+            "Host: localhost\r\nContent-Type: application/json\r\nContent-Length: 9999999": 413,
+        }
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(partial(self.check_refusal, server), *zip(*refused.items(), strict=True)))
+
+    def check_refusal(self, server, headers, status):
         started = time.monotonic()
         with connect(server) as connection:
             connection.sendall(f"POST /tokenize HTTP/1.1\r\n{headers}\r\n\r\n{{".encode())
