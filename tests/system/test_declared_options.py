@@ -101,12 +101,6 @@ def test_load_takes_the_model_options():
     assert parameters == options_of(ModelOptions).keys()
 
 
-@pytest.mark.parametrize("declaration", [DatasetOptions, TrainingOptions, TrainerOptions, Cluster])
-def test_the_docstrings_of_the_other_families(declaration):
-    for name in options_of(declaration):
-        assert f"    {name}: " in inspect.getdoc(declaration)
-
-
 def test_no_library_module_knows_a_flag():
     """Flags are in declarations and in commands that the library starts, but in no message."""
     package = CHECKOUT / "gpt2np"

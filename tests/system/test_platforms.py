@@ -49,15 +49,6 @@ class TestOtherPlatforms:
         assert lines[0]["text"] == lm.generate(PROMPTS[0], seed=1, max_new_tokens=20).text
         assert sorted(path.name for path in tmp_path.iterdir()) == ["Bär.jsonl", "p.txt"]
 
-    def test_unfinished_work_of_others_is_kept(self, platform, tmp_path):
-        file, folder = tmp_path / "p.txt", tmp_path / "o.npz.partial"
-        file.write_text("The fox\n", encoding="utf-8")
-        folder.mkdir()
-        (folder / "photo").touch()
-        run(platform, "encode", file, tmp_path / "o.npz")
-        assert [path.name for path in folder.iterdir()] == ["photo"]
-        assert (tmp_path / "o.npz").exists()
-
     def test_a_lock_is_held_once(self, platform, tmp_path):
         program = """if True:
             import sys

@@ -50,12 +50,6 @@ def test_the_supported_versions():
     assert f"Python ≥ {versions[0]}" in readme
 
 
-def test_the_wheel_is_tried_on_the_oldest_and_the_newest_version():
-    matrix = WORKFLOWS["package"]["jobs"]["install"]["strategy"]["matrix"]
-    versions = supported_versions()
-    assert matrix["python"] == [versions[0], versions[-1]]
-
-
 def test_only_the_script_installs_the_project():
     for content in WORKFLOWS.values():
         for job in content["jobs"].values():

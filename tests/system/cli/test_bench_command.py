@@ -10,9 +10,6 @@ import pytest
 from helpers.command_line import run_here
 from helpers.patched_cli import report_start
 
-from gpt2np.kernels.cpus import usable_cpus
-from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count
-
 
 @pytest.fixture(autouse=True)
 def measured_once(monkeypatch):
@@ -47,15 +44,3 @@ def test_ctrl_c_leaves_no_traceback(delay):
     out, messages = process.communicate(timeout=60)
     assert (out, process.returncode) == (b"", 130), messages
     assert b"Traceback" not in messages
-
-
-@pytest.mark.parametrize(
-    ("set_to", "expected"),
-    [({}, None), ({"OMP_NUM_THREADS": "1"}, 1), ({"OPENBLAS_NUM_THREADS": "x"}, None)],
-)
-def test_threads_are_those_of_the_environment(set_to, expected, monkeypatch):
-    for variable in THREAD_VARIABLES:
-        monkeypatch.delenv(variable, raising=False)
-    for variable, value in set_to.items():
-        monkeypatch.setenv(variable, value)
-    assert thread_count() == (expected or usable_cpus())

@@ -10,13 +10,6 @@ def explain(*arguments, stdin=b"", model="bundled", cwd=None):
     return run_here(*command, stdin=stdin, folder=cwd, encoding=None)
 
 
-def error(result, code=2):
-    assert result.returncode == code and result.stdout == b""
-    line = result.stderr.decode().splitlines()[-1]
-    assert line.startswith("gpt2np explain: error: ")
-    return line.removeprefix("gpt2np explain: error: ")
-
-
 def test_one_file_and_its_name(tmp_path):
     page = tmp_path / "page.html"
     result = explain(PROMPT, "-o", page)
@@ -40,13 +33,3 @@ def test_hostile_text_from_standard_input(tmp_path):
     html = page.read_text(encoding="utf-8")
     assert "<script>alert" not in html
     assert html.count("</script>") == 2 and "\x00" not in html
-
-
-def test_a_page_that_is_there_is_replaced_only_by_force(tmp_path):
-    page = tmp_path / "page.html"
-    page.write_text("old", encoding="utf-8")
-    told = error(explain("fox", "-o", page))
-    assert told.startswith(f"{page} exists already; give --force to overwrite it")
-    assert page.read_text(encoding="utf-8") == "old"
-    result = explain("fox", "-o", page, "--force")
-    assert result.returncode == 0 and page.read_text(encoding="utf-8").startswith("<!DOCTYPE")

@@ -1,13 +1,7 @@
 """`score`, `encode` and `batch` with broken input, and on a disk that is full."""
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 from helpers.command_line import run_here
-from helpers.kills import run_to_the_end
 
 from gpt2np.data.parquet import write_rows
 
@@ -54,76 +48,3 @@ def test_broken_files(command, suffix, tmp_path):
         assert [line for line in lines if told in line and name in line], (name, lines)
         assert len(lines) < 5 and "Traceback" not in result.stderr
         assert not list(tmp_path.glob("o*")), name
-
-
-@pytest.mark.parametrize("command", FIELDS)
-def test_an_output_that_exists(command, tmp_path):
-    write_rows([{FIELDS[command]: "x"}], tmp_path / "in.parquet", {FIELDS[command]: str})
-    out = tmp_path / ("o.npz" if command == "encode" else "o.parquet")
-    out.write_text("kept")
-    result = run_here(*arguments(command, tmp_path / "in.parquet", out))
-    assert result.returncode == 2 and result.stderr.count("\n") <= 2
-    assert f"{out.name} exists already; give --force" in result.stderr
-    assert out.read_text() == "kept"
-    assert not list(tmp_path.glob("*.partial"))
-
-
-@pytest.fixture
-def full_disk(tmp_path):
-    """Return a folder on a disk of 100 KB, and a function that makes the disk larger."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(folder)]
-    if os.geteuid() or subprocess.run(mounted, capture_output=True).returncode:
-        pytest.skip("only root can mount a small disk")
-    yield folder, ["mount", "-o", "remount,size=100m", str(folder)]
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "out"),
-    [
-        *(("score", f"o{suffix}") for suffix in (".jsonl", ".parquet")),
-        *(("encode", f"o{suffix}") for suffix in (".bin", ".npz")),
-        *(("batch", f"o{suffix}") for suffix in (".jsonl", ".parquet")),
-    ],
-)
-def test_a_full_disk(command, out, full_disk, tmp_path):
-    """One line, no output; with more room, the command resumes to the same bytes."""
-    folder, enlarge = full_disk
-    texts = TEXTS * 40 if command == "encode" else TEXTS
-    write_rows(
-        [{FIELDS[command]: text} for text in texts], tmp_path / "in.parquet", {FIELDS[command]: str}
-    )
-    whole = run_here(*arguments(command, tmp_path / "in.parquet", tmp_path / out))
-    assert whole.returncode == 0
-    given = arguments(command, tmp_path / "in.parquet", folder / out)
-    result = run_here(*given)
-    *_, last = lines = result.stderr.splitlines()
-    assert result.returncode == 1 and len(lines) < 5 and "Traceback" not in result.stderr
-    assert last == f"gpt2np {command}: error: cannot write {folder / out}: No space left on device"
-    assert not (folder / out).exists()
-    subprocess.run(enlarge, check=True)
-    run_to_the_end([sys.executable, "-m", "gpt2np", *given], folder / out, tmp_path / out)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-@pytest.mark.parametrize("command", ["encode", "batch"])
-def test_a_document_of_50_megabytes(command, suffix, tmp_path):
-    """`encode` encodes it; `generate` tells that the prompt is too long, and goes on."""
-    rows = [{FIELDS[command]: text} for text in ("A fox.", "- a" * 17_000_000, "A king.")]
-    source, out = tmp_path / f"in{suffix}", tmp_path / ("o.bin" if command == "encode" else "o.csv")
-    if suffix == ".parquet":
-        write_rows(rows, source, {FIELDS[command]: str})
-    else:
-        source.write_text("\n".join(map(json.dumps, rows)))
-    result = run_here(*arguments(command, source, out))
-    lines = result.stderr.splitlines()
-    assert "Traceback" not in result.stderr and max(map(len, lines)) < 500
-    if command == "encode":
-        assert result.returncode == 0 and lines[-1].startswith("3 documents, ")
-    else:
-        assert result.returncode == 1 and lines[-1].endswith("1 line skipped")
-        assert [line for line in lines if f"{source} line 2: " in line and "context" in line]

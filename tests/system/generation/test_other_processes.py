@@ -7,7 +7,6 @@ import sys
 
 from gpt2np import LanguageModel
 from gpt2np.interp import zero_head
-from gpt2np.runtime.ranks import max_processes
 
 SCRIPT = """
 import json, sys
@@ -39,13 +38,3 @@ def test_interventions_travel_to_another_process(lm):
     hook = zero_head(3, 2)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(ablated, (lm, hook)) == ablated(lm, hook)
-
-
-def test_several_processes_write_the_same(bundled, lm):
-    other = LanguageModel.load(bundled, processes=2)
-    prompts, options = ["The king", "Once upon a time", "A fox"], {"max_new_tokens": 30, "seed": 3}
-    found = [text.ids for text in other.generate_batch(prompts, **options)]
-    assert found == [text.ids for text in lm.generate_batch(prompts, **options)]
-    assert other.generate("The king", **options).ids == found[0]
-    if max_processes() > 1:
-        assert len(other.model._group.workers) == 1

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpt2np.kernels import threads
-from gpt2np.kernels.threads import even_slices, parallel_for
+from gpt2np.kernels.threads import parallel_for
 
 PATIENCE = 120  # seconds, after which a thread that is waited for will not come
 
@@ -171,12 +171,6 @@ def test_openmp_s_thread_count_may_be_a_list(monkeypatch, value, count):
     monkeypatch.setenv("OMP_NUM_THREADS", value)
     monkeypatch.setattr(threads, "usable_cpus", lambda: 8)
     assert threads.thread_count() == count
-
-
-def test_split():
-    assert even_slices(7, 3) == [slice(0, 2), slice(2, 4), slice(4, 7)]
-    assert even_slices(2, 5) == [slice(0, 1), slice(1, 2)]
-    assert even_slices(4, 1) == [slice(0, 4)]
 
 
 PROGRAM = """

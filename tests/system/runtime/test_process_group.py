@@ -460,22 +460,6 @@ class TestFailures:
         done = run_program(program, OPENBLAS_NUM_THREADS="4")
         assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
-    def test_a_killed_rank_is_noticed_by_a_program_that_ignores_sigchld(self):
-        """Then the system does not keep the process's exit code."""
-        program = """
-            import os, signal
-            from test_process_group import SHAPES, pids, random_model, with_processes
-            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-            model = with_processes(random_model(**SHAPES["small heads"]), 2)
-            model.forward([[5]])
-            os.kill(pids(model)[0], signal.SIGKILL)
-            for _ in range(3):  # it may end a little later
-                model.forward([[5]])
-            print(model.processes)
-        """
-        done = run_program(program)
-        assert done.stdout == "1\n", done.stderr
-
     @pytest.mark.parametrize("ids", [[6], range(100)], ids=["a token", "a prompt"])
     @pytest.mark.parametrize(
         ("kind", "error"), [(ForkedWorkers, KeyboardInterrupt), (Workers, MemoryError)]
@@ -585,7 +569,7 @@ class TestFailures:
     def test_many_caches_are_let_go_of_within_a_pass(self, monkeypatch):
         """As by the garbage collector, which comes when it likes."""
         model = small()
-        caches = [model.new_cache() for _ in range(300)]
+        caches = [model.new_cache() for _ in range(60)]
         for cache in caches:
             model.forward([[5]], [cache])
         expected = model.forward([[5]])

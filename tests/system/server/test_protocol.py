@@ -102,9 +102,6 @@ TOOLS = [
         },
     }
 ]
-CALL = {"tools": TOOLS, "tool_choice": "required"}
-
-
 class TestChat:
     @pytest.fixture
     def client(self, chat_client):
