@@ -146,7 +146,7 @@ def test_a_full_disk_leaves_nothing_new(tmp_path, command):
         "batch t.txt -n 1 --out /proc/o.jsonl",
         "score t.txt --out /proc/o.jsonl",
         "train-tokenizer t.txt --vocab-size 300 --out /proc/o",
-        "parity record --prompt a --points ln_f -n 1 /proc/o.safetensors",
+        "parity record --prompt a --points ln_f /proc/o.safetensors",
         "explain Hi -o /proc/o.html",
         "convert bundled /proc/o",
     ],

@@ -57,9 +57,10 @@ def complete(client, **body):
 
 class TestValues:
     def test_null_is_the_default(self, client):
-        null = dict.fromkeys({*CompletionRequest.model_fields, *REFUSED})
-        assert complete(client, **null, best_of=1, num_beams=1, use_beam_search=False)[0]["text"]
-        assert complete(client, **{**null, "prompt": "The fox", "max_tokens": 2})[0]["text"]
+        null = dict.fromkeys({*CompletionRequest.model_fields, *REFUSED, "skip_special_tokens"})
+        assert complete(client, **null)[0]["text"]
+        neutral = {"prompt": "The fox", "max_tokens": 2, **REFUSED}
+        assert complete(client, **{**null, **neutral})[0]["text"]
 
     @pytest.mark.parametrize(
         ("fields", "same"),
@@ -102,6 +103,8 @@ TOOLS = [
         },
     }
 ]
+
+
 class TestChat:
     @pytest.fixture
     def client(self, chat_client):

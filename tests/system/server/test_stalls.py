@@ -106,6 +106,10 @@ def test_nobody_waits_for_dropped_requests(server):
     assert max(*waits.values(), time.monotonic() - started) < LIMIT
 
 
+LOWER_LIMITS = """
+from gpt2np.server import guard
+guard.MAX_HEADER_SECONDS = guard.MAX_BODY_SECONDS = 2
+"""  # Python runs it first
 HEADERS = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -113,7 +117,9 @@ def test_half_open_connections_stop_nobody(tmp_path):
     resource = pytest.importorskip("resource")
     with ExitStack() as stack:
         limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (120, 120))
-        server = stack.enter_context(running_server(tmp_path, "--model", "bundled", before=limit))
+        (tmp_path / "sitecustomize.py").write_text(LOWER_LIMITS)
+        options = {"before": limit, "PYTHONPATH": str(tmp_path)}
+        server = stack.enter_context(running_server(tmp_path, "--model", "bundled", **options))
         address = server.url.removeprefix("http://").split(":")
         for i in range(160):
             connection = stack.enter_context(socket.create_connection(address, timeout=40))
