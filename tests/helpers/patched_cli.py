@@ -6,61 +6,16 @@ fast machine may finish before the signal, and a busy one may receive it too lat
 
 import sys
 
-_MAIN = "from gpt2np.__main__ import main\nraise SystemExit(main())\n"
-
-_REPORT_START = """
-import sys
-import gpt2np.cli.main as cli
-run = cli.run
-def reporting(arguments):
-    print("ready", file=sys.stderr, flush=True)
-    return run(arguments)
-cli.run = reporting
-"""
-
-_SLOW_MODEL = """
-import time
-from gpt2np import GPT2
-forward = GPT2.forward
-def slow(*args, **kwargs):
-    time.sleep(0.01)
-    return forward(*args, **kwargs)
-GPT2.forward = slow
-"""
-
-_WAIT_FOR_STDIN = """
-import sys
+_BEFORE_A_PASS = """
+import os, signal, sys, time
 from gpt2np import GPT2
 forward, passes = GPT2.forward, []
-def waiting(*args, **kwargs):
+def patched(self, *args, **kwargs):
     passes.append(1)
-    if len(passes) == 6:
-        sys.stdin.read(1)
-    return forward(*args, **kwargs)
-GPT2.forward = waiting
-"""
-
-_KILL_RANKS = """
-from multiprocessing import active_children
-from gpt2np import GPT2
-forward, passes = GPT2.forward, []
-def killing(self, *args, **kwargs):
-    passes.append(1)
-    for process in active_children() if len(passes) == 6 else ():
-        process.kill()
+    if {number} in (0, len(passes)):
+        {code}
     return forward(self, *args, **kwargs)
-GPT2.forward = killing
-"""
-
-_REPORT_GENERATION = """
-import sys
-from gpt2np import GPT2
-forward, reports = GPT2.forward, []
-def reporting(*args, **kwargs):
-    if not reports:
-        reports.append(print("begun", file=sys.stderr, flush=True))
-    return forward(*args, **kwargs)
-GPT2.forward = reporting
+GPT2.forward = patched
 """
 
 _SMALL_PARTS = """
@@ -81,45 +36,16 @@ from gpt2np.tokenizer import dataset
 corpus.BATCH_SIZE, dataset.BATCH_SIZE = 3000, 60_000
 """
 
-_SLOW_CONVERSION = """
-import importlib, time
-convert = importlib.import_module("gpt2np.checkpoint.convert")
-read_chunks = convert.read_chunks
-def slow(*args):
-    time.sleep(0.1)
-    yield from read_chunks(*args)
-convert.read_chunks = slow
-"""
-
 
 def patched_cli(code: str) -> list[str]:
     """Return a command that runs `code` and then `python -m gpt2np`."""
-    return [sys.executable, "-c", code + _MAIN]
+    main = "from gpt2np.__main__ import main\nraise SystemExit(main())\n"
+    return [sys.executable, "-c", code + main]
 
 
-def report_start() -> list[str]:
-    """Write "ready" to stderr before the command line imports the command."""
-    return patched_cli(_REPORT_START)
-
-
-def slow_model() -> list[str]:
-    """Generate at most 100 tokens per second, like a larger model."""
-    return patched_cli(_SLOW_MODEL)
-
-
-def wait_for_stdin() -> list[str]:
-    """Wait for a byte on stdin before the sixth forward pass."""
-    return patched_cli(_WAIT_FOR_STDIN)
-
-
-def kill_ranks() -> list[str]:
-    """Kill the model's other processes before the sixth forward pass."""
-    return patched_cli(_KILL_RANKS)
-
-
-def report_generation() -> list[str]:
-    """Write "begun" to stderr at the first forward pass."""
-    return patched_cli(_REPORT_GENERATION)
+def before_pass(number: int, code: str) -> list[str]:
+    """Run `code` before the forward pass of a number; before every pass, if that is 0."""
+    return patched_cli(_BEFORE_A_PASS.format(number=number, code=code))
 
 
 def small_parts(seconds: float) -> list[str]:
@@ -132,6 +58,38 @@ def small_steps(seconds: float) -> list[str]:
     return patched_cli(_SMALL_BATCHES + _SMALL_PARTS.format(seconds=seconds))
 
 
-def slow_conversion() -> list[str]:
-    """Make `convert` take 0.1 seconds per tensor, as for larger tensors."""
-    return patched_cli(_SLOW_CONVERSION)
+# At most 100 tokens per second, as with a larger model.
+SLOW_MODEL = before_pass(0, "time.sleep(0.01)")
+
+WAIT_FOR_STDIN = before_pass(6, "sys.stdin.read(1)")
+
+# The model's other processes are killed.
+KILL_RANKS = before_pass(6, "[os.kill(pid, signal.SIGKILL) for pid in self.worker_pids]")
+
+REPORT_GENERATION = before_pass(1, 'print("begun", file=sys.stderr, flush=True)')
+
+# "ready" comes before the command line imports the command.
+REPORT_START = patched_cli(
+    """
+import sys
+import gpt2np.cli.main as cli
+run = cli.run
+def reporting(arguments):
+    print("ready", file=sys.stderr, flush=True)
+    return run(arguments)
+cli.run = reporting
+"""
+)
+
+# `convert` takes 0.1 seconds per tensor, as for larger tensors.
+SLOW_CONVERSION = patched_cli(
+    """
+import importlib, time
+convert = importlib.import_module("gpt2np.checkpoint.convert")
+read_chunks = convert.read_chunks
+def slow(*args):
+    time.sleep(0.1)
+    yield from read_chunks(*args)
+convert.read_chunks = slow
+"""
+)

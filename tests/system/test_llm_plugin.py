@@ -10,7 +10,6 @@ import sys
 import pytest
 from helpers.chat_models import chat_model
 from helpers.paths import CHECKOUT
-from helpers.stored_references import TINY
 
 from gpt2np.chat import ChatSession
 
@@ -163,13 +162,6 @@ def test_errors_are_one_line(run_llm):
     assert "Extra inputs are not permitted" in error(*base, "-o", "heat", "1")
     run_llm("aliases", "set", "gone", "gpt2np//no/such/folder")
     assert error("-m", "gone", "Hi").startswith("Error: there is no")
-
-
-def test_an_alias_adds_a_model(run_llm):
-    run_llm("aliases", "set", "tiny", f"gpt2np/{TINY}")
-    assert f"gpt2np/{TINY} (aliases: tiny)" in run_llm("models").stdout
-    run_llm("aliases", "remove", "tiny")
-    assert str(TINY) not in run_llm("models").stdout
 
 
 def test_a_model_with_a_chat_template_chats(run_llm, chat_folder):

@@ -66,13 +66,6 @@ def test_compare_refuses_what_is_no_checkout(tmp_path):
     assert "is no checkout: it has no folder gpt2np" in done.stderr
 
 
-def test_compare_refuses_what_it_does_not_know():
-    command = [sys.executable, str(COMPARE), "--engines", "gpt2np,gpt3"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8")
-    assert done.returncode == 2
-    assert "no 'gpt3' in gpt2np, transformers" in done.stderr
-
-
 def test_serving_measures_a_server():
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         pytest.importorskip(package)

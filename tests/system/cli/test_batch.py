@@ -13,7 +13,7 @@ import time
 import pytest
 from helpers.command_line import run_here
 from helpers.parts import saves
-from helpers.patched_cli import slow_model, small_parts, wait_for_stdin
+from helpers.patched_cli import SLOW_MODEL, WAIT_FOR_STDIN, small_parts
 
 from gpt2np import GPT2, LanguageModel, load
 from gpt2np.language_model import language_model_fingerprint
@@ -98,11 +98,11 @@ def test_without_a_usable_line_nothing_is_written(tmp_path):
 
 def test_progress_at_a_terminal(tmp_path):
     pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
-    short_prompts(tmp_path / "p.txt", 100)
+    short_prompts(tmp_path / "p.txt", 40)
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     where = [str(tmp_path / "p.txt"), "--out", str(tmp_path / "o.jsonl")]
-    command = [*slow_model(), *COMMAND, *where, "-n", "8"]
+    command = [*SLOW_MODEL, *COMMAND, *where, "-n", "8"]
     process = subprocess.Popen(command, stderr=theirs)
     os.close(theirs)
     seen = b""
@@ -111,7 +111,7 @@ def test_progress_at_a_terminal(tmp_path):
             seen += piece
     assert process.wait(timeout=60) == 0
     bars = [line for line in seen.decode().split("\r") if line.startswith("generating: ")]
-    assert bars[0].split("|")[-1].startswith(" 0/100 [00:00<")  # and the time that is left
+    assert bars[0].split("|")[-1].startswith(" 0/40 [00:00<")  # and the time that is left
     assert any("tokens/s]" in bar for bar in bars)
 
 
@@ -168,7 +168,7 @@ class TestInterruption:
     def test_ctrl_c_before_the_first_results(self, tmp_path):
         (tmp_path / "p.txt").write_text("The king\n")
         arguments = [*self.arguments(tmp_path, "o.jsonl"), "-n", "400", "--ignore-eos"]
-        command = [*wait_for_stdin(), *COMMAND, *arguments]
+        command = [*WAIT_FOR_STDIN, *COMMAND, *arguments]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
         while not (tmp_path / "o.jsonl.partial" / "task.json").exists():
             assert process.poll() is None

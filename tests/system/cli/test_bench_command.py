@@ -8,7 +8,7 @@ import time
 
 import pytest
 from helpers.command_line import run_here
-from helpers.patched_cli import report_start
+from helpers.patched_cli import REPORT_START
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def test_bench_prints_twelve_lines_or_one_json_object():
 @pytest.mark.skipif(os.name == "nt", reason="signals work otherwise there")
 @pytest.mark.parametrize("delay", [0.0, 0.6])
 def test_ctrl_c_leaves_no_traceback(delay):
-    command = [*report_start(), "bench", "bundled"]
+    command = [*REPORT_START, "bench", "bundled"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stderr.readline() == b"ready\n"
     time.sleep(delay)

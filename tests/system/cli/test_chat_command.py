@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from helpers.patched_cli import slow_model
+from helpers.patched_cli import SLOW_MODEL
 
 fcntl, pty, termios = map(pytest.importorskip, ("fcntl", "pty", "termios"))
 
@@ -101,7 +101,7 @@ class TestAtATerminal:
         assert terminal.wait_for(None).strip() == "" and terminal.ended() == 0
 
     def test_ctrl_c_stops_the_answer_and_not_the_program(self, lm, tmp_path):
-        command = [*slow_model(), "chat"]
+        command = [*SLOW_MODEL, "chat"]
         terminal = Terminal("-n", "500", "--ignore-eos", command=command)
         terminal.wait_for(">>> ")
         terminal.type("The king\n")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from helpers.command_line import run_here
-from helpers.patched_cli import slow_conversion
+from helpers.patched_cli import SLOW_CONVERSION
 
 
 def run(*arguments, cwd=None):
@@ -43,7 +43,7 @@ def test_openais_names_of_the_vocabulary(tmp_path, bundled):
 
 def test_interrupted_it_leaves_nothing(tmp_path):
     process = subprocess.Popen(
-        [*slow_conversion(), "convert", "bundled", str(tmp_path / "b")], stderr=subprocess.PIPE
+        [*SLOW_CONVERSION, "convert", "bundled", str(tmp_path / "b")], stderr=subprocess.PIPE
     )
     while not list(tmp_path.glob(".*.tmp/*")):
         assert process.poll() is None
@@ -55,7 +55,7 @@ def test_interrupted_it_leaves_nothing(tmp_path):
 
 
 def test_a_killed_run_leaves_no_folder_that_looks_complete(tmp_path):
-    command = [*slow_conversion(), "convert", "bundled", str(tmp_path / "b")]
+    command = [*SLOW_CONVERSION, "convert", "bundled", str(tmp_path / "b")]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     while not list(tmp_path.glob(".*.tmp/*")):
         assert process.poll() is None

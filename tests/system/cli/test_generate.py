@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import run_here
-from helpers.patched_cli import kill_ranks, report_generation, report_start, wait_for_stdin
+from helpers.patched_cli import KILL_RANKS, REPORT_GENERATION, REPORT_START, WAIT_FOR_STDIN
 
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import generate as generate_command
@@ -88,7 +88,7 @@ class TestOutput:
     def test_streams(self, bundled):
         """What is generated is written before anything more is."""
         process = subprocess.Popen(
-            [*wait_for_stdin(), "generate", "The", "-n", "9", "--no-echo", "--seed", "1"],
+            [*WAIT_FOR_STDIN, "generate", "The", "-n", "9", "--no-echo", "--seed", "1"],
             env=os.environ | {"GPT2NP_MODEL": "bundled"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -122,14 +122,9 @@ class TestOptions:
         ("arguments", "options"),
         [
             ("--greedy", {"temperature": 0}),
-            ("--temperature 0", {"temperature": 0}),
-            ("--top-k 1", {"top_k": 1}),
             ("--num-beams 3 --num-return-sequences 2", {"num_beams": 3, "num_return_sequences": 2}),
-            ("--draft none", {}),
-            ("--stop @@@ --stop .", {"stop": "."}),
             ("--choice ' a fox' --choice ' a 狐'", {"choices": [" a fox", " a 狐"]}),
             (r"--regex ' \d{2}:\d\d'", {"regex": r" \d{2}:\d\d"}),
-            ("--max-new-tokens 150", {"max_new_tokens": 150}),
             (
                 f"{SAMPLING} --min-new-tokens 30 -n 60",
                 {
@@ -288,7 +283,7 @@ class TestInterruption:
         assert stderr.decode().splitlines()[-1].endswith("finish reason: cancelled")
 
     def test_ctrl_c_with_json_gives_what_there_is(self, bundled):
-        process = self.start("--json", command=report_generation())
+        process = self.start("--json", command=REPORT_GENERATION)
         while process.stderr.readline() != b"begun\n":
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
@@ -300,7 +295,7 @@ class TestInterruption:
 
     @pytest.mark.parametrize("delay", [0.0, 0.1, 0.4])
     def test_ctrl_c_at_the_start_leaves_no_traceback(self, delay):
-        process = self.start(command=report_start())
+        process = self.start(command=REPORT_START)
         assert process.stderr.readline() == b"ready\n"
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
@@ -313,7 +308,7 @@ class TestInterruption:
         arguments = "generate", "The", "-n", "60", "--ignore-eos", "--seed", "1", "--processes", "2"
         whole = run(*arguments).stdout
         done = subprocess.run(
-            [*kill_ranks(), *arguments],
+            [*KILL_RANKS, *arguments],
             capture_output=True,
             timeout=60,
             env=os.environ | {"GPT2NP_MODEL": "bundled"},

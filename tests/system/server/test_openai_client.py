@@ -40,22 +40,6 @@ def test_every_field(client, lm, fields, options):
     assert parts[-1].finish_reason == reason
 
 
-def test_echo_and_logprobs(client, lm):
-    answer = client.completions.create(
-        model="bundled", prompt="The king", echo=True, logprobs=3, max_tokens=2, seed=1
-    )
-    logprobs = answer.choices[0].logprobs
-    assert logprobs.tokens[:2] == ["The", " king"]
-    assert logprobs.token_logprobs[0] is None
-    score = lm.score("The king", from_end_of_text=False)
-    assert logprobs.token_logprobs[1] == pytest.approx(score.logprobs[1])
-    assert len(logprobs.top_logprobs[1]) in (3, 4)
-
-
-def test_models(client):
-    assert [model.id for model in client.models.list()] == ["bundled"]
-
-
 def test_errors(client, server):
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.completions.create(model="bundled", prompt="a", temperature=-1)
