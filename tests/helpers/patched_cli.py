@@ -7,7 +7,8 @@ fast machine may finish before the signal, and a busy one may receive it too lat
 import sys
 
 _BEFORE_A_PASS = """
-import os, signal, sys, time
+import sys, time
+from multiprocessing import active_children
 from gpt2np import GPT2
 forward, passes = GPT2.forward, []
 def patched(self, *args, **kwargs):
@@ -64,7 +65,7 @@ SLOW_MODEL = before_pass(0, "time.sleep(0.01)")
 WAIT_FOR_STDIN = before_pass(6, "sys.stdin.read(1)")
 
 # The model's other processes are killed.
-KILL_RANKS = before_pass(6, "[os.kill(pid, signal.SIGKILL) for pid in self.worker_pids]")
+KILL_RANKS = before_pass(6, "[process.kill() for process in active_children()]")
 
 REPORT_GENERATION = before_pass(1, 'print("begun", file=sys.stderr, flush=True)')
 
