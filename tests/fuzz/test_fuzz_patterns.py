@@ -65,12 +65,6 @@ def test_constraint(byte_lm, pattern, seed):
         assert compiled.fullmatch(text, partial=not ended, timeout=TOO_SLOW)
 
 
-@given(choices=st.lists(st.text(min_size=1), min_size=1, max_size=30), seed=st.integers(0, 99))
-def test_choices(byte_lm, choices, seed):
-    completion = byte_lm.generate("a", choices=choices, seed=seed, max_new_tokens=60)
-    assert completion.finish_reason == "length" or completion.text in choices
-
-
 @given(stop_patterns=st.lists(patterns, min_size=1, max_size=3), seed=st.integers(0, 99))
 def test_stop_regex(byte_lm, stop_patterns, seed):
     options = {"seed": seed, "max_new_tokens": 30}

@@ -102,12 +102,6 @@ def test_a_hostile_name_is_escaped(bundled, tmp_path):
     assert content(page)["model"] == folder.name
 
 
-@pytest.mark.parametrize("prompt", ["", "a", "\n", "🦊", [5, 6, 7]])
-def test_short_prompts_and_ids_have_a_page(lm, prompt):
-    found = content(explain(lm, prompt))
-    assert found["ids"] == (lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt)
-
-
 def test_a_prompt_that_is_too_long_names_the_limit(lm):
     n = len(lm.tokenizer.encode(LONG * 6))
     with pytest.raises(ContextLengthError, match=f"has {n} tokens, .* at most {MAX_TOKENS}"):

@@ -1,9 +1,9 @@
 """What notebooks show: `repr` and `_repr_html_` of the public classes."""
 
-import html.parser
 import json
 import pickle
 import re
+from xml.etree.ElementTree import fromstring
 
 import numpy as np
 import pytest
@@ -19,26 +19,9 @@ HOSTILE = '<script>alert("x")</script>'
 N_ARRAYS = f"{len(hook_point_names(6))} arrays"  # of the bundled model
 
 
-class _Elements(html.parser.HTMLParser):
-    """The elements and the text of markup; unbalanced elements are errors."""
-
-    def __init__(self, markup):
-        super().__init__()
-        self.open, self.tags, self.text, self.attributes = [], [], "", []
-        self.feed(markup)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        self.open.append(tag)
-        self.tags.append(tag)
-        self.attributes.append(dict(attributes))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
+def elements(shown):
+    """Return the elements of an object's HTML, which must be well-formed XML."""
+    return list(fromstring(f"<p>{shown._repr_html_()}</p>").iter())
 
 
 @pytest.fixture(scope="module")

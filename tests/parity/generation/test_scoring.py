@@ -149,14 +149,6 @@ class TestScoreWindows:
 
 
 class TestLanguageModel:
-    def test_a_text_and_its_ids(self, lm):
-        text = "The little fox ran home."
-        score = lm.score(text)
-        assert score.ids.tolist() == lm.tokenizer.encode(text)
-        assert (score.logprobs < 0).all() and score.n_scored == len(score.ids)
-        assert lm.score(lm.tokenizer.encode(text)) == score
-        assert score.tokens == lm.tokenizer.token_texts(score.ids)
-
     def test_the_first_token_follows_the_end_of_text(self, lm):
         good, bad = lm.score(["These foxes are here.", "This foxes are here."])
         assert good.total > bad.total

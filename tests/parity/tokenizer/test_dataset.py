@@ -120,15 +120,6 @@ class TestContent:
         dates = {entry.date_time[:3] for entry in zipfile.ZipFile(tmp_path / "x.npz").infolist()}
         assert dates == {(1980, 1, 1)}  # fixed, so that equal content makes equal files
 
-    def test_uint32_for_a_large_vocabulary(self, tmp_path, bundled):
-        large = Tokenizer.load(bundled)
-        large.vocabulary.ids["Ġb"] = 70_000
-        large = Tokenizer(replace(large.vocabulary))
-        made = encode(write(tmp_path / "a.txt", "a b"), tmp_path / "x.bin", large)
-        ids = [*large.encode("a"), 70_000, large.eos_token_id]
-        assert made.dtype == "uint32"
-        assert np.fromfile(tmp_path / "x.bin", np.uint32).tolist() == ids
-
     @pytest.mark.parametrize("suffix", [".bin", ".npz"])
     def test_neither_processes_nor_blocks_change_it(
         self, corpus, tmp_path, tokenizer, monkeypatch, suffix

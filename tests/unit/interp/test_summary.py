@@ -28,13 +28,6 @@ def test_all_earlier_tokens_alike():
     )
 
 
-def test_the_token_before():
-    pattern = np.eye(5, k=-1)
-    pattern[0, 0] = 1
-    expected = {"entropy": 0, "distance": 0.8, "previous_token": 1, "first_token": 0.4}
-    assert summary_of(pattern) == pytest.approx(expected)
-
-
 def test_itself_and_a_single_token():
     expected = {"entropy": 0, "distance": 0, "previous_token": 0, "first_token": 0.2}
     assert summary_of(np.eye(5)) == pytest.approx(expected)

@@ -87,17 +87,6 @@ def test_matrices_of_int8(n, threads, most, monkeypatch):
 
 
 @needs_small_kernels
-def test_rows_times_int8_have_the_same_bits_for_any_number_of_rows():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(100, 384)).astype(np.float32)
-    w = rng.integers(-127, 128, (2, 40, 384, 64)).astype(np.int8)
-    whole = matmul(x, w)
-    np.testing.assert_array_equal(whole, matmul(x, w.astype(np.float32)))
-    for n in (1, 2, 3, 16, 17, 33, 64, 65):
-        np.testing.assert_array_equal(matmul(x[:n], w), whole[:, :, :n])
-
-
-@needs_small_kernels
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("k", "m"), [(64, 64), (768, 64), (512, 64), (1600, 64), (333, 48)])
 def test_a_row_is_the_same_among_any_others(k, m, dtype):

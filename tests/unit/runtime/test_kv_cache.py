@@ -16,7 +16,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2Config, KVCache, last_token_indices
 from gpt2np.runtime.batch import make_batches
-from gpt2np.runtime.kv_cache import MAX_SLOTS, TILE, reserve
+from gpt2np.runtime.kv_cache import TILE, reserve
 
 CONFIG = GPT2Config(vocab_size=211, n_positions=500, n_embd=24, n_layer=2, n_head=3, n_inner=96)
 
@@ -134,22 +134,6 @@ class TestSlots:
             cache.length += 1
             capacities.append(cache.store.capacity)
         assert sorted(set(capacities)) == [TILE, 3 * TILE, 7 * TILE, 512]
-
-    def test_slot_of_a_moved_cache_is_free(self):
-        caches = self.grown(2, 20)
-        store = caches[0].store
-        reserve(caches[:1], [100])
-        newcomer = KVCache(CONFIG)
-        reserve([caches[1], newcomer], [1, 1])
-        assert newcomer.store is store and newcomer.slot == 0
-
-    def test_copy_goes_to_a_free_slot_of_the_same_store(self):
-        caches = self.grown(3, 20)
-        other = caches[1].copy()
-        assert slots([*caches, other]) == [0, 1, 2, 3]
-        copies = [caches[1].copy() for _ in range(MAX_SLOTS)]
-        assert slots(copies) == list(range(MAX_SLOTS))
-        assert slots([*caches, other]) == [0, 1, 2, 3]
 
     def test_store_of_many_deleted_caches_is_left(self):
         caches = self.grown(8, 400)
