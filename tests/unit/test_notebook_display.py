@@ -49,11 +49,8 @@ WITH_HTML = ("TextStream", "Completion", "TextScore", "Trace", "Page")
 
 @pytest.mark.parametrize("name", WITH_HTML)
 def test_html_is_escaped_and_balanced(shown, name):
-    elements = _Elements(shown[name]._repr_html_())
-    assert "script" not in elements.tags
-    assert all(
-        "script" not in str(value) for a in elements.attributes for value in [a.get("style")]
-    )
+    for element in elements(shown[name]):
+        assert element.tag != "script" and "script" not in element.get("style", "")
 
 
 @pytest.mark.parametrize(
@@ -74,18 +71,19 @@ def test_repr_is_one_short_line(shown, name, pattern):
 
 def test_tokens_are_colored_by_probability(lm):
     completion = lm.generate("Once upon a time", max_new_tokens=5, seed=1, logprobs=0)
-    elements = _Elements(completion._repr_html_())
-    assert elements.text == completion.prompt + completion.text
-    titles = [a["title"] for a in elements.attributes if "title" in a]
+    whole, *spans = elements(completion)
+    text = "".join(whole.itertext())
+    assert text == completion.prompt + completion.text
+    titles = [span.get("title") for span in spans if span.get("title")]
     assert titles == [f"{np.exp(t.logprob):.3%}" for t in completion.logprobs]
     plain = lm.generate("Once upon a time", max_new_tokens=5, seed=1)
     assert "hsla" not in plain._repr_html_()
-    assert _Elements(plain._repr_html_()).text == elements.text
+    assert "".join(elements(plain)[0].itertext()) == text
 
 
 def test_a_whole_trace_is_a_picture(lm):
     traced = trace(lm, f"The king {HOSTILE}")
-    page = next(a["srcdoc"] for a in _Elements(traced._repr_html_()).attributes if "srcdoc" in a)
+    page = elements(traced)[1].get("srcdoc")
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1]
     described = json.loads(data)["pass"]
     assert described["ids"] == traced.ids.tolist()
