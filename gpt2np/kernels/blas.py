@@ -107,18 +107,17 @@ def single_threaded_blas() -> Iterator[None]:
     if library is None:
         yield
         return
-    is_counted = False
+    with _lock:
+        _users += 1
+        if _users == 1:
+            _threads_before = library.get_threads()
+            library.set_threads(1)
     try:
-        with _lock:
-            _users, is_counted = _users + 1, True  # at once, in case Ctrl-C interrupts the block
-            if _users == 1:
-                _threads_before = library.get_threads()
-                library.set_threads(1)
         yield
     finally:
         with _lock:
-            _users -= is_counted
-            if is_counted and _users == 0 and _threads_before:
+            _users -= 1
+            if _users == 0:
                 library.set_threads(_threads_before)
 
 
