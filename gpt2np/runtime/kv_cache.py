@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import InvalidArgumentError, counted, is_integer
+from gpt2np.errors import InvalidArgumentError, is_integer
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import round_up
 
@@ -132,12 +132,6 @@ class KVCache:
             )
         self.length = index(length)
         self.store.zero_beyond(self.slot, self.length)
-
-    def __repr__(self) -> str:
-        config = self.store.config
-        nbytes = cache_nbytes(config, self.length, self.store.keys.dtype)
-        blocks = counted(config.n_layer, "block")
-        return f"<KVCache of {counted(self.length, 'token')}, {blocks}: {nbytes:,} bytes>"
 
     def __deepcopy__(self, memo: object) -> KVCache:
         return self.copy()
