@@ -97,13 +97,8 @@ def get_hook_point(name: str) -> HookPoint:
     """
     point = _BY_NAME.get(re.sub(r"^blocks\.\d+\.", "blocks.{i}.", name))
     if point is None:
-        raise InvalidArgumentError(_unknown(name, hook_point_names(1)))
+        raise InvalidArgumentError(_unknown(name, 1))
     return point
-
-
-def _block_number(name: str) -> int | None:
-    number = re.match(r"blocks\.([0-9]{1,9})\.", name)
-    return int(number[1]) if number else None
 
 
 def all_names(name: str, n_layer: int | None = None) -> list[str]:
@@ -112,7 +107,8 @@ def all_names(name: str, n_layer: int | None = None) -> list[str]:
     The last block's output has no alias `hook_resid_pre`, because no block follows. If `n_layer` is
     None, no block counts as the last block.
     """
-    i = _block_number(name) or 0
+    number = re.match(r"blocks\.([0-9]{1,9})\.", name)
+    i = int(number[1]) if number else 0
     is_last = i + 1 == n_layer
     aliases = [a for a in get_hook_point(name).aliases if not (is_last and "{next}" in a)]
     return [name, *(alias.format(i=i, next=i + 1) for alias in aliases)]
@@ -137,13 +133,7 @@ def select_hook_points(patterns: str | Sequence[str], n_layer: int) -> list[str]
     names = hook_point_names(n_layer)
     for pattern in patterns:
         if not any(matches(name, pattern, n_layer) for name in names):
-            block = _block_number(pattern)
-            if block is not None and block >= n_layer:
-                raise InvalidArgumentError(
-                    f"unknown hook point {short_repr(pattern)}: the model's blocks are "
-                    f"0 … {n_layer - 1}"
-                )
-            raise InvalidArgumentError(_unknown(pattern, names))
+            raise InvalidArgumentError(_unknown(pattern, n_layer))
     return [name for name in names if any(matches(name, p, n_layer) for p in patterns)]
 
 
@@ -172,9 +162,10 @@ def hook_point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, .
     return tuple(size[letter] for letter in get_hook_point(name).shape.split())
 
 
-def _unknown(pattern: str, names: Sequence[str]) -> str:
-    """Return the error message for a pattern that matches none of the names."""
-    known = dict.fromkeys(alias for name in names for alias in all_names(name))
+def _unknown(pattern: str, n_layer: int) -> str:
+    """Return the error message for a pattern that matches no hook point."""
+    names = hook_point_names(n_layer)
+    known = dict.fromkeys(alias for name in names for alias in all_names(name, n_layer))
     starred = dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in known)
     hint = did_you_mean(pattern[:100], [*known, *starred])
     hint = hint or '; the documentation\'s page "Hook points" lists them'

@@ -64,9 +64,9 @@ def test_patterns_choose(pattern, expected):
         ("blocks.0.attn.patern", "did you mean 'blocks.0.attn.pattern'?"),
         ("blocks.*.hook_resid_prev", r"did you mean 'blocks.*.hook_resid_pre'?"),
         ("logit", "did you mean 'logits'?"),
-        ("blocks.3.resid", "the model's blocks are 0 … 2"),
-        # the output of the last block is no block's input
-        ("blocks.3.hook_resid_pre", "the model's blocks are 0 … 2"),
+        ("blocks.3.resid", "did you mean 'blocks.2.resid'?"),
+        # The output of the last block is no block's input.
+        ("blocks.3.hook_resid_pre", "did you mean 'blocks.2.hook_resid_pre'?"),
         ("blocks.[12].attn.z", "did you mean 'blocks.2.attn.z'?"),
         ("transformer.h.0", 'page "Hook points" lists them'),
         ("", 'page "Hook points" lists them'),
