@@ -90,7 +90,7 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "uneven lists": (lambda lm: lm.model.forward([[[1], [2, 3]]]), "each sequence"),
     "indices": (lambda lm: lm.model.forward([[1]], logits_indices=1.0), "logits_indices must be a"),
     "caches": (lambda lm: lm.model.forward([[1]], [5]), r"caches is \[5\]"),
-    "one cache": (lambda lm: lm.model.forward([[1]], lm.model.new_cache()), "caches is <KVCache"),
+    "one cache": (lambda lm: lm.model.forward([[1]], lm.model.new_cache()), "caches is <.*KVCache"),
     "hook": (lambda lm: lm.model.forward([[1]], hook=5), "hook is 5; it must be a function"),
     "points": (lambda lm: trace(lm, "a", points=5), "points is 5"),
     "interventions": (lambda lm: trace(lm, "a", interventions=5), "interventions is 5"),
