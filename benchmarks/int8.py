@@ -30,9 +30,9 @@ from tqdm import tqdm
 
 from gpt2np import GPT2, GPT2Config, LanguageModel
 from gpt2np.benchmark.machine import peak_memory, time_runs
+from gpt2np.checkpoint.config import weight_shapes
 from gpt2np.checkpoint.convert import convert
 from gpt2np.checkpoint.load import read_checkpoint
-from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.checkpoint.safetensors_file import CHUNK_SIZE, DTYPES, write_safetensors
 
 Array = NDArray[Any]

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from gpt2np import GPT2, GPT2Config, LanguageModel
-from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.checkpoint.config import weight_shapes
 from gpt2np.generation.options import Options
 from gpt2np.model import last_token_indices
 

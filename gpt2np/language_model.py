@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from gpt2np.generation.prefix import Prefix
     from gpt2np.generation.scoring import TextScore
-    from gpt2np.runtime.hooked_context import Hook
+    from gpt2np.runtime.context import Hook
 
 __all__ = ["Completion", "LanguageModel", "Prompt", "TextStream"]
 

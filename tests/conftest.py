@@ -28,7 +28,7 @@ from helpers.stored_references import TINY
 from hypothesis import HealthCheck, settings
 
 from gpt2np import GPT2, LanguageModel, Trace, trace
-from gpt2np.kernels.cpus import usable_cpus
+from gpt2np.kernels.threads import usable_cpus
 
 # Use the same examples in every run, so that failures are repeatable. For random examples:
 # `pytest --hypothesis-profile default`.

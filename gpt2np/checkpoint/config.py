@@ -1,9 +1,15 @@
-"""A model's architecture, which `config.json` describes."""
+"""A model's architecture, which `config.json` describes, and the names and shapes of its tensors.
+
+OpenAI and `transformers`' GPT2Model use names such as "h.0.ln_1.weight". GPT2LMHeadModel writes
+"transformer.h.0.ln_1.weight". torch.compile prepends "_orig_mod."; wrappers prepend "model." or
+"module.".
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +29,11 @@ ALIASES = {
     "intermediate_size": "n_inner",
 }
 """Maps names in the configs of other models to GPT-2's names, which they precede."""
+
+WTE, LM_HEAD = "wte.weight", "lm_head.weight"
+
+_PREFIXES = re.compile(r"(?:(?:_orig_mod|module|model|transformer)\.)*")
+_CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers in old checkpoints
 
 _MAX_DIMENSION = (1 << 31) - 1  # an error message can't print an integer of over 4,300 digits
 
@@ -176,3 +187,53 @@ def _check_value(name: str, value: Any, source: str, alias: str = "") -> None:
         raise CheckpointError(
             f"{source}: {alias or name} is {short_repr(value)}, expected {expected}"
         )
+
+
+def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every weight by name, in the order of the forward pass.
+
+    Matrices are `[in, out]`, as in OpenAI's Conv1D: a layer computes `x @ weight`.
+    """
+    c, f = config.n_embd, config.n_inner
+    block = {
+        "ln_1.weight": (c,),
+        "ln_1.bias": (c,),
+        "attn.c_attn.weight": (c, 3 * c),
+        "attn.c_attn.bias": (3 * c,),
+        "attn.c_proj.weight": (c, c),
+        "attn.c_proj.bias": (c,),
+        "ln_2.weight": (c,),
+        "ln_2.bias": (c,),
+        "mlp.c_fc.weight": (c, f),
+        "mlp.c_fc.bias": (f,),
+        "mlp.c_proj.weight": (f, c),
+        "mlp.c_proj.bias": (c,),
+    }
+    return {
+        WTE: (config.vocab_size, c),
+        "wpe.weight": (config.n_positions, c),
+        **{
+            f"h.{layer}.{name}": shape
+            for layer in range(config.n_layer)
+            for name, shape in block.items()
+        },
+        "ln_f.weight": (c,),
+        "ln_f.bias": (c,),
+    }
+
+
+def strip_prefixes(stored_names: Iterable[str]) -> dict[str, str]:
+    """Map each tensor's name without prefixes to the stored name. Causal masks are left out.
+
+    Raises CheckpointError if two stored names differ only in their prefix.
+    """
+    names: dict[str, str] = {}
+    for stored_name in stored_names:
+        name = _PREFIXES.sub("", stored_name, count=1)
+        if name in names:
+            raise CheckpointError(
+                f"the weights contain {name} twice, as {names[name]} and {stored_name}; remove one"
+            )
+        if not _CAUSAL_MASK.fullmatch(name):
+            names[name] = stored_name
+    return names

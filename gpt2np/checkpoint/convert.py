@@ -12,9 +12,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE, GPT2Config
+from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE, LM_HEAD, WTE, GPT2Config, weight_shapes
 from gpt2np.checkpoint.load import Checkpoint
-from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.checkpoint.safetensors_file import DTYPES, read_chunks, write_safetensors
 from gpt2np.data.files import atomic_folder, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument

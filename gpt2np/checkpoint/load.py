@@ -11,8 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpt2np.checkpoint.config import CONFIG_FILE, GPT2Config
-from gpt2np.checkpoint.names import LM_HEAD, WTE, strip_prefixes, weight_shapes
+from gpt2np.checkpoint.config import (
+    CONFIG_FILE,
+    LM_HEAD,
+    WTE,
+    GPT2Config,
+    strip_prefixes,
+    weight_shapes,
+)
 from gpt2np.checkpoint.safetensors_file import (
     NUMPY_DTYPES,
     TensorInfo,

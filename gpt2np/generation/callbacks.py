@@ -23,7 +23,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import Options
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.kernels.array import Array, real_array
-from gpt2np.runtime.hooked_context import Hook
+from gpt2np.runtime.context import Hook
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint

@@ -30,7 +30,7 @@ from gpt2np.generation.options import (
 from gpt2np.generation.sampling import new_seed
 from gpt2np.kernels.array import Array, as_list
 from gpt2np.model import GPT2
-from gpt2np.runtime.hooked_context import Chain
+from gpt2np.runtime.context import Chain
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model import GPT2
 from gpt2np.model.ops import exp_and_row_sums
 from gpt2np.runtime.arguments import check_sequences
-from gpt2np.runtime.hooked_context import Hook
+from gpt2np.runtime.context import Hook
 
 __all__ = ["ScoredText", "TextScore", "score_texts"]
 

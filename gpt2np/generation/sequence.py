@@ -26,7 +26,7 @@ from gpt2np.generation.sampling import (
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.arguments import check_ids
-from gpt2np.runtime.hooked_context import Hook, after_prompt
+from gpt2np.runtime.context import Hook, after_prompt
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.checkpoint.names import LM_HEAD, WTE
+from gpt2np.checkpoint.config import LM_HEAD, WTE
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp.lens import logit_lens
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace

@@ -29,7 +29,7 @@ from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import select_hook_points
 from gpt2np.model.ops import softmax
-from gpt2np.runtime.hooked_context import Hook
+from gpt2np.runtime.context import Hook
 from gpt2np.tokenizer.display import escape_spelling
 from gpt2np.tokenizer.vocabulary import token_bytes
 from gpt2np.view import machine_page

@@ -28,7 +28,7 @@ from gpt2np.model.ops import softmax
 from gpt2np.model.plain import PlainLinear, plain_weights
 from gpt2np.model.tape import Tape
 from gpt2np.model.weights import ModelWeights
-from gpt2np.runtime.hooked_context import Hook, as_chain
+from gpt2np.runtime.context import Hook, as_chain
 
 
 @dataclass(frozen=True)

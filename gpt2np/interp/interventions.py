@@ -35,7 +35,7 @@ from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interp.trace import Trace, check_trace
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model.hook_points import get_hook_point, matches, select_hook_points
-from gpt2np.runtime.hooked_context import Chain, Hook, as_chain
+from gpt2np.runtime.context import Chain, Hook, as_chain
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

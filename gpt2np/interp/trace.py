@@ -22,7 +22,7 @@ from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hook_points import all_names, hook_point_names, select_hook_points
 from gpt2np.runtime.arguments import check_prompt_length, check_sequences
-from gpt2np.runtime.hooked_context import Hook, as_chain
+from gpt2np.runtime.context import Hook, as_chain
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -25,8 +25,7 @@ from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import Weights
 from gpt2np.options import options_of
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
-from gpt2np.runtime.context import Context, ExactContext
-from gpt2np.runtime.hooked_context import Hook, HookedContext, HookedExactContext
+from gpt2np.runtime.context import Context, ExactContext, Hook, HookedContext, HookedExactContext
 from gpt2np.runtime.kv_cache import KVCache, private_zeros, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.options import ModelOptions

@@ -21,15 +21,14 @@ from functools import partial
 
 import numpy as np
 
-from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.checkpoint.names import LM_HEAD, WTE
+from gpt2np.checkpoint.config import LM_HEAD, WTE, GPT2Config
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.kernels.linear import by_rows
 from gpt2np.model.context import KV
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import causal_mask, layer_norm
 from gpt2np.model.weights import ModelWeights, arrange_blocks
-from gpt2np.runtime.hooked_context import Hook, apply_hook, resolve_hook
+from gpt2np.runtime.context import Hook, apply_hook, resolve_hook
 
 
 @dataclass(frozen=True)

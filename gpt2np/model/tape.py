@@ -27,7 +27,7 @@ from gpt2np.model.gpt2 import transformer_block
 from gpt2np.model.ops import causal_mask
 from gpt2np.model.plain import PlainContext, PlainKV, PlainLayerNorm, PlainLinear
 from gpt2np.model.weights import BlockWeights
-from gpt2np.runtime.hooked_context import Chain, Hook, call_hook, full_name, resolve_hook
+from gpt2np.runtime.context import Chain, Hook, call_hook, full_name, resolve_hook
 
 MAX_BYTES = 1 << 30
 """Bytes of kept arrays above which the backward pass runs each block again."""

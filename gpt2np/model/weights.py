@@ -18,8 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
+from gpt2np.checkpoint.config import LM_HEAD, WTE, GPT2Config, weight_shapes
 from gpt2np.checkpoint.safetensors_file import StoredArray, memory_map, release
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray

@@ -17,7 +17,7 @@ from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.ops import causal_mask, causal_softmax, gelu, gelu_new, silu
 from gpt2np.model.plain import PlainContext, PlainLinear, arrange_arrays
-from gpt2np.runtime.hooked_context import Hook
+from gpt2np.runtime.context import Hook
 
 Part = Callable[[Any, GPT2Config], Any]
 """Returns the wrong version of a part of the weights, such as a matrix, layer norm or scale."""

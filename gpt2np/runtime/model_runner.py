@@ -13,8 +13,7 @@ from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads, single_threaded_blas
 from gpt2np.kernels.matmul import MIN_SHARED_WORK, SMALL_BATCH
 from gpt2np.runtime.batch import PREFILL_CHUNK, Batch, make_batches
-from gpt2np.runtime.context import BatchContext, Context
-from gpt2np.runtime.hooked_context import Hook, Hooked, HookedContext
+from gpt2np.runtime.context import BatchContext, Context, Hook, Hooked, HookedContext
 from gpt2np.runtime.kv_cache import KVCache
 from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelContext
 

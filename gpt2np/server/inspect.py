@@ -17,7 +17,7 @@ from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import select_hook_points
 from gpt2np.runtime.arguments import check_ids, check_prompt_length
-from gpt2np.runtime.hooked_context import Hook
+from gpt2np.runtime.context import Hook
 from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, answer, run_on
 from gpt2np.server.protocol import InspectRequest, SaliencyRequest, hooks_of
 from gpt2np.server.replies import Json

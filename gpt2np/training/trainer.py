@@ -13,9 +13,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.checkpoint.config import GPT2Config, weight_shapes
 from gpt2np.checkpoint.convert import write_checkpoint
-from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.data.files import atomic_folder, atomic_write_text
 from gpt2np.data.resumable import STATE, begin_task, file_stamp, new_file
 from gpt2np.errors import GPT2NPError, InvalidArgumentError

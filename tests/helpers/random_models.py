@@ -3,7 +3,7 @@
 import numpy as np
 
 from gpt2np import GPT2, Tokenizer
-from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
+from gpt2np.checkpoint.config import LM_HEAD, WTE, weight_shapes
 from gpt2np.model import GPT2Config
 from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary, bytes_to_chars
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt2np.checkpoint.names import LM_HEAD
+from gpt2np.checkpoint.config import LM_HEAD
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
 

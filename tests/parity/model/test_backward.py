@@ -6,8 +6,7 @@ import torch
 from helpers.random_models import random_model
 from helpers.transformers_pass import transformers_model
 
-from gpt2np.checkpoint.config import ACTIVATION_FUNCTIONS
-from gpt2np.checkpoint.names import LM_HEAD
+from gpt2np.checkpoint.config import ACTIVATION_FUNCTIONS, LM_HEAD
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp import chain, replace, scale
 from gpt2np.interp.gradients import GradientProbe

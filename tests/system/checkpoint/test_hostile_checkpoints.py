@@ -25,8 +25,8 @@ from helpers.references import save_reference
 from safetensors.numpy import save_file
 
 from gpt2np import GPT2, CheckpointError, GPT2Config
+from gpt2np.checkpoint.config import weight_shapes
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
-from gpt2np.checkpoint.names import weight_shapes
 
 LOAD_WATCHED = CHECKOUT / "tests/helpers/load_watched.py"
 SEED = 4

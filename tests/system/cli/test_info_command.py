@@ -8,7 +8,7 @@ import pytest
 from helpers.command_line import run_here
 from safetensors.numpy import load_file, save_file
 
-from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.checkpoint.config import weight_shapes
 from gpt2np.model import GPT2Config
 
 

@@ -210,6 +210,6 @@ def test_a_process_that_computed_ends_at_once(bundled, how):
 def test_usable_cpus_are_those_of_the_affinity():
     code = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        "from gpt2np.kernels.cpus import usable_cpus; print(usable_cpus())"
+        "from gpt2np.kernels.threads import usable_cpus; print(usable_cpus())"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "1\n"

@@ -177,7 +177,7 @@ class TestBadInput:
             (zero("blocks.2.hook_resid_pre", heads=0), "blocks.1.resid has no heads"),
             (zero("embed", heads=0), "embed has no heads; choose positions or channels"),
             (zero("embed", channels=24), "embed has no channel 24; choose from 0 to 23"),
-            (chain(zero("embed"), chain(zero_head(99, 0))), "blocks are 0 … 2"),
+            (chain(zero("embed"), chain(zero_head(99, 0))), "did you mean 'blocks.2.attn.z'"),
             (zero_head(1, 3), "blocks.1.attn.z has no head 3; choose from 0 to 2"),
             (zero("embed", positions=20), "embed has no position 20; choose from 0 to 19"),
             (zero("embed", positions=1.5), "1.5 is not a position of embed"),

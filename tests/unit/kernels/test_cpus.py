@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gpt2np.kernels.cpus import _count_cores, cgroup_quota, physical_cores
+from gpt2np.kernels.threads import _count_cores, cgroup_quota, physical_cores
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt2np import GPT2, InvalidArgumentError
-from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.checkpoint.config import weight_shapes
 from gpt2np.model import GPT2Config
 from gpt2np.model.weights import Weights
 

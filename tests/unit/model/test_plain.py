@@ -52,5 +52,5 @@ def test_a_hook_must_return_an_array_of_the_same_shape(model):
 
 def test_a_hook_for_a_block_that_does_not_exist(model):
     hook = zero("blocks.7.attn.z")
-    with pytest.raises(InvalidArgumentError, match="blocks are"):
+    with pytest.raises(InvalidArgumentError, match="unknown hook point"):
         PlainContext([5, 6, 7], model.config, hook)

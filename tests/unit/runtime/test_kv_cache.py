@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpt2np import GPT2
-from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.checkpoint.config import weight_shapes
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2Config, KVCache, last_token_indices
