@@ -1,7 +1,6 @@
 """Sixteen threads share one object of each public class: the results equal those of one thread."""
 
 import asyncio
-import inspect
 import random
 import sys
 import threading
@@ -12,11 +11,6 @@ import numpy as np
 import pytest
 from helpers.equal_results import assert_equal_results
 
-import gpt2np
-from gpt2np.constraints import Constraint
-from gpt2np.generation.callbacks import Callbacks
-from gpt2np.generation.prefix import Prefix
-from gpt2np.generation.scheduler import Scheduler
 from gpt2np.model import last_token_indices
 
 N_THREADS, SWITCH_INTERVAL_S = 16, 1e-5
@@ -152,15 +146,3 @@ def test_sixteen_threads(lm, calls_of, ranks, seconds, monkeypatch):
     assert not any(thread.is_alive() for thread in threads)
     assert not failures, failures[:3]
     assert sum(counts)
-
-
-def test_each_class_says_whether_threads_can_share_it():
-    classes = [getattr(gpt2np, name) for name in gpt2np.__all__]
-    classes = [
-        c
-        for c in classes
-        if inspect.isclass(c) and not issubclass(c, Exception | KeyboardInterrupt)
-    ]
-    classes += [Scheduler, Prefix, Constraint, Callbacks]
-    silent = [c.__name__ for c in classes if "thread" not in inspect.getdoc(c).lower()]
-    assert not silent

@@ -50,15 +50,6 @@ def test_the_supported_versions():
     assert f"Python ≥ {versions[0]}" in readme
 
 
-def test_only_the_script_installs_the_project():
-    for content in WORKFLOWS.values():
-        for job in content["jobs"].values():
-            assert not re.search(r"pip install -e|ruff|mypy|sphinx", "\n".join(commands(job)))
-    script = (CHECKOUT / ".ci" / "run").read_text(encoding="utf-8")
-    for extras in re.findall(r"\.\[([\w,]+)\]", script):
-        assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
-
-
 @pytest.mark.parametrize(("workflow", "name"), JOBS)
 def test_jobs_have_few_permissions_and_pinned_actions(workflow, name):
     content = WORKFLOWS[workflow]

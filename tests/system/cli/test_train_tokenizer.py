@@ -92,16 +92,6 @@ class TestFolder:
         if alphabet == "characters":
             assert peer.encode("ß").tokens == [auto.unk_token] == ["<unk>"]
 
-    def test_vocab_and_merges(self, corpus):
-        _, folder = trained(corpus, "--vocab-size", 300)
-        names = ["merges.txt", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
-        assert sorted(path.name for path in folder.iterdir()) == names
-        peer = PeerTokenizer.from_file(str(folder / "tokenizer.json"))
-        ours = Tokenizer.load(folder)
-        assert ours.encode(TEXT) == peer.encode(TEXT).ids
-        assert ours.special_tokens == {EOT: 0}
-        assert json.loads((folder / "vocab.json").read_text(encoding="utf-8")) == peer.get_vocab()
-
     def test_characters_with_a_length_cap(self, corpus):
         arguments = ["--alphabet", "characters", "--max-token-length", 4]
         _, folder = trained(corpus, "--vocab-size", 60, *arguments)

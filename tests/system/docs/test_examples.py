@@ -87,17 +87,3 @@ def test_every_block_is_run_or_says_why_not():
         for block in blocks(page):
             assert block.language in LANGUAGES, f"{page}, line {block.line}: {block.language}"
     assert sum(block.reason is not None for page in PAGES for block in blocks(page)) <= MAX_NOT_RUN
-
-
-@pytest.mark.parametrize(
-    ("shown", "output", "expected"),
-    [
-        ("a  \nb\n", "a\nb\n", True),
-        ("a b\n", "a c\n", False),
-        ("took … s\n", "took 3.1 s\n", True),
-        ("a\nb\n", "a b\n", False),
-        ("x " * 60 + "\ny\n", "x " * 60 + "y", True),
-    ],
-)
-def test_comparison(shown, output, expected):
-    assert agrees(shown, output) is expected

@@ -75,7 +75,6 @@ def hub(files, saved_by_transformers_5, sharded):
         "some/drafted": Repository({"main": files | {NGRAM_TABLE_FILE: b"table"}}),
         "some/words": Repository({"main": {"vocab.json": b"{}", "config.json": b"{}"}}),
         "some/sharded": Repository({"main": sharded}),
-        "some/both": Repository({"main": sharded | {WEIGHTS: files[WEIGHTS]}}),
         "some/shardless": Repository({"main": no_shard}),
     }
     hub = Hub(repositories, renamed={"gpt2": GPT2})
@@ -371,10 +370,6 @@ class TestShards:
         assert (folder_of(download(hub.url, "some/sharded")) / SHARDS[1]).exists()
         assert not any(SHARDS[0] in request for request in hub.requests)
 
-    def test_a_single_file_is_preferred(self, hub, download):
-        folder = folder_of(download(hub.url, "some/both"))
-        assert {path.name for path in folder.iterdir()} == set(FILES)
-
     def test_one_that_is_not_on_the_hub(self, hub, download):
         fails(download(hub.url, "some/shardless"), f"has no {SHARDS[1]}, which gpt2np requires")
 
@@ -527,11 +522,6 @@ class TestVocabularyAlone:
         hub.forget()
         assert tokenize(hub.url, *arguments).stdout == first.stdout and not hub.requests
 
-    def test_of_a_model_in_the_cache_costs_no_request(self, hub, download, tokenize):
-        folder_of(download(hub.url, "gpt2"))
-        hub.forget()
-        assert tokenize(hub.url).returncode == 0 and not hub.requests
-
     def test_is_whole_only_with_all_its_files(self, hub, tokenize):
         """After the failure of a small file, all are requested again, since it may change ids."""
         files = hub.repositories["openai-community/gpt2"].revisions["main"]
@@ -548,10 +538,6 @@ class TestVocabularyAlone:
         assert tokenize(hub.url).returncode == 0
         assert f"model: {GPT2}" in generate(hub.url).stderr
         assert WEIGHTS in hub.fetched()
-
-    def test_missing_on_the_hub(self, hub, tokenize):
-        result = tokenize(hub.url, "--model", "some/words")
-        fails(result, "has no vocabulary (tokenizer.json or vocab.json + merges.txt)")
 
 
 def test_what_is_missing():

@@ -9,7 +9,11 @@ import pytest
 
 from gpt2np import trace
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.sampling import log_softmax
 from gpt2np.interp import Target, add, saliency, zero_head
+from gpt2np.interp.weights import nearest_tokens
+
+PROMPT = "Once upon a time there was a little fox"
 
 
 def array(described):
@@ -32,25 +36,55 @@ def test_the_first_wrong_entry_is_named(client):
         assert response.json()["error"]["param"] == f"{field}.0"
 
 
-OFF = {"interventions": [{"point": "blocks.0.resid", "positions": [99], "factor": 0}]}
+def test_next_tokens(client, lm):
+    logprobs = log_softmax(lm.model.forward([lm.encode_prompt(PROMPT)])[-1])
+    answer = client.post("/api/inspect", json={"prompt": PROMPT, "n": 100}).json()
+    ids = [row["id"] for row in answer["next"]]
+    assert ids == np.argsort(-logprobs, kind="stable")[:100].tolist()
+    np.testing.assert_allclose([row["logprob"] for row in answer["next"]], logprobs[ids], atol=1e-6)
+    assert answer["tokens"] == ids[:2]
+
+
+def edit(**values):
+    return {"interventions": [{"point": "blocks.1.attn.z", **values}]}
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "param"),
+    ("path", "body", "param", "words"),
     [
-        ("inspect", {"prompt": [99999]}, "prompt"),
-        ("inspect", {"prompt": "a " * 600}, "prompt"),
-        ("inspect", {"prompt": "a", "tokens": [99999]}, "tokens"),
-        ("inspect", {"prompt": "a", "points": ["blocks.9.resid"]}, "points"),
-        ("inspect", {"prompt": "a", **OFF}, "interventions"),
-        ("saliency", {"prompt": [1, 2], "token": 99999}, "token"),
-        ("saliency", {"prompt": [99999], "token": 1}, "prompt"),
-        ("saliency", {"prompt": [1, 2], "token": 1, **OFF}, "interventions"),
+        ("inspect", {}, "prompt", "prompt"),
+        ("inspect", {"prompt": []}, "prompt", "prompt"),
+        ("inspect", {"prompt": [5] * 513}, "prompt", "context"),
+        ("inspect", {"prompt": [99999]}, "prompt", "99999"),
+        ("inspect", {"prompt": "a", "tokens": [4096]}, "tokens", "vocabulary of 4096"),
+        ("inspect", {"prompt": "a", "n": 0}, "n", "n: "),
+        ("inspect", {"prompt": "a", "points": ["nonsense"]}, "points", "unknown hook point"),
+        ("inspect", {"prompt": [5] * 512, "points": ["*"]}, "points", "limit"),
+        ("inspect", {"prompt": "a", **edit(positions=[99])}, "interventions", "position 99"),
+        ("inspect", {"prompt": "a", **edit(point="blocks.9.attn.z")}, "interventions", "0 … 5"),
+        ("inspect", {"prompt": "a", "top_p": 2}, "top_p", "top_p"),
+        ("saliency", {"prompt": [1, 2], "token": 99999}, "token", "99999"),
+        ("saliency", {"prompt": [1, 2], "token": 1, **edit(heads=[9])}, "interventions", "head"),
     ],
 )
-def test_a_wrong_value_names_its_field(client, path, body, param):
+def test_a_wrong_value_names_its_field(client, path, body, param, words):
     response = client.post(f"/api/{path}", json=body)
-    assert response.status_code == 400 and response.json()["error"]["param"] == param
+    error = response.json()["error"]
+    assert response.status_code == 400 and words in error["message"]
+    assert error["param"].partition(".")[0] == param
+
+
+def test_a_token_has_its_neighbors_and_its_merges(client, lm):
+    [fox] = lm.tokenizer.encode(" fox")
+    found = client.get("/api/token", params={"id": fox}).json()
+    ids, cosines = nearest_tokens(lm.model.weights["wte.weight"], [fox], 12)
+    assert [each["id"] for each in found["nearest"]] == ids[0].tolist()
+    assert [each["cosine"] for each in found["nearest"]] == pytest.approx(cosines[0].tolist())
+    assert [each["ranks"] for each in found["steps"]] == [
+        list(step.ranks) for step in lm.tokenizer.merge_steps(" fox")
+    ]
+    special = client.get("/api/token", params={"id": lm.model.config.eos_token_ids[0]}).json()
+    assert special["steps"] == []
 
 
 def test_an_id_that_is_no_token_is_named(client):
