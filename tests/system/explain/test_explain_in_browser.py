@@ -86,7 +86,7 @@ def said(tab, selector):
     return tab.eval_on_selector_all(selector, "all => all.map(e => e.ariaLabel).join('\\n')")
 
 
-@pytest.mark.parametrize(("layer", "line"), [(0, 0), (3, 9), (5, 18)])
+@pytest.mark.parametrize(("layer", "line"), [(0, 0), (5, 18)])
 def test_the_numbers_are_the_librarys(open_page, page, lm, traced, layer, line):
     """The guesses after a block, the vectors of the row in it, and a head's pattern."""
     tab = open_page(page)

@@ -278,18 +278,6 @@ class TestFoldersAndFiles:
         assert folder_of(download(hub.url, model)) == Path(model).absolute()
         assert not hub.requests
 
-    @pytest.mark.parametrize(
-        ("name", "content"), [(WEIGHTS, None), ("config.json", b"\xff\xfe{"), ("merges.txt", b"")]
-    )
-    def test_a_folder_that_could_not_be_loaded_is_refused(
-        self, hub, generate, model, name, content
-    ):
-        file = Path(model) / name
-        if content is None:
-            content = file.read_bytes()[: file.stat().st_size // 2]
-        file.write_bytes(content)
-        fails(generate(hub.url, "--model", model), name)
-
     def test_the_file_of_weights_stands_for_its_folder(self, model):
         for find in (find_model, find_vocabulary):
             source = find(f"{model}/{WEIGHTS}")

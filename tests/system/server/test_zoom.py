@@ -6,7 +6,6 @@ from helpers.random_models import save_byte_model
 from helpers.server import running_server
 
 from gpt2np import LanguageModel, trace
-from gpt2np.interp import zero_head
 from gpt2np.interp.description import MAX_LINES
 from gpt2np.interp.weights import nearest_tokens
 from gpt2np.model.ops import softmax
@@ -226,23 +225,3 @@ class TestMoving:
             }).map(each => each.textContent)""",
         )
         assert cut == []
-
-    def test_a_head_switched_off_where_it_is_seen(self, zoomed):
-        """The text is written again beside the first, and the head stays in the picture."""
-        tab, lm = zoomed.tab, zoomed.lm
-        zoomed.open_head(0)
-        tab.click(".switch")
-        tab.wait_for_selector(".switch:has-text('on')")
-        tab.wait_for_selector("#story-name:not([hidden])")
-        tab.wait_for_selector("#edit:not([hidden])")
-        tab.wait_for_selector("#machine:not([aria-busy])")
-        zoomed.settle("head")
-        hook = zero_head(zoomed.layer, 0)
-        options = {"temperature": 0.8, "top_k": 40, "seed": 1, "max_new_tokens": 30}
-        shown = tab.eval_on_selector_all(
-            "#story .piece:not(.given):not(.next)", "all => all.map(p => +p.dataset.id)"
-        )
-        assert shown == lm.generate(PROMPT, interventions=hook, **options).ids
-        tab.click(".switch")
-        tab.wait_for_selector(".switch:has-text('off')")
-        tab.wait_for_selector("#story-name", state="hidden")
