@@ -1,10 +1,11 @@
-"""What all commands share: standard input as -, UTF-16, --model, and messages."""
+"""What several commands share: standard input as -, int8 weights, and messages."""
 
 import json
 
 import pytest
 from helpers.command_line import run_here
 
+import gpt2np
 from gpt2np.errors import install_hint
 from gpt2np.limits import Limits
 
@@ -72,3 +73,27 @@ def test_large_word_perplexity_is_readable(tmp_path):
 
 def test_install_hint_is_true_in_a_checkout():
     assert install_hint("chat").endswith("in a checkout of gpt2np, run: pip install '.[chat]'")
+
+
+def test_int8_weights(tmp_path):
+    int8 = ("--model", "bundled", "--weights", "int8")
+    lm = gpt2np.load("bundled", weights="int8")
+    result = run("generate", TEXT, *int8, "-n", "30", "--greedy", "--no-echo")
+    expected = lm.generate(TEXT, max_new_tokens=30, temperature=0).text
+    assert result.stdout == f"{expected}\n"
+    (tmp_path / "a.txt").write_text(TEXT)
+    assert run("score", tmp_path / "a.txt", "--out", tmp_path / "o.jsonl", *int8).returncode == 0
+    [line] = (tmp_path / "o.jsonl").read_text().splitlines()
+    assert json.loads(line)["log_probability"] == pytest.approx(lm.score(TEXT).total, rel=1e-6)
+
+
+def test_explain_writes_one_file_and_prints_its_name(tmp_path):
+    page = tmp_path / "page.html"
+    result = run("explain", TEXT, "-o", page)
+    assert (result.returncode, result.stdout) == (0, f"{page}\n"), result.stderr
+    assert list(tmp_path.iterdir()) == [page]
+    lines = result.stderr.splitlines()
+    assert lines[0] == "model: bundled" and lines[1].endswith(f", {page.stat().st_size:,} bytes")
+    html = page.read_text(encoding="utf-8")
+    assert html.startswith("<!DOCTYPE html>") and html.endswith("</html>\n")
+    assert "What happens to" in html and TEXT in html and len(html) < 700_000

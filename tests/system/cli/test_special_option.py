@@ -50,28 +50,20 @@ def n_tokens(command, result, folder):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_allow_is_one_token_and_text_is_its_characters(trained, tmp_path, command):
+def test_a_special_token_in_a_text(trained, tmp_path, command):
     plain = len(trained.tokenizer.encode("a<|user|>", disallowed_special=()))
+    result = run(command, tmp_path, trained, "--special", "error")
+    assert result.returncode == (1 if command == "batch" else 2) and result.stdout == ""
+    assert "--special is 'error', and the text has the special token <|user|>" in result.stderr
+    assert not [*tmp_path.glob("o.*")]
+    result = run(command, tmp_path, trained)
+    assert result.returncode == (2 if command in ("tokenize", "encode") else 0)
+    warning = "warning: the text has the special token <|user|>, which is encoded as plain text"
+    warning += "; to encode it as one token, set --special allow\n"
+    assert (warning in result.stderr) == (command in ("generate", "batch"))
     for special, expected in (("allow", 2), ("text", plain)):
         folder = tmp_path / special
         folder.mkdir()
         result = run(command, folder, trained, "--special", special)
         assert (result.returncode, n_tokens(command, result, folder)) == (0, expected)
         assert "special token" not in result.stderr
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_error_refuses_the_text(trained, tmp_path, command):
-    result = run(command, tmp_path, trained, "--special", "error")
-    assert result.returncode == (1 if command == "batch" else 2) and result.stdout == ""
-    assert "--special is 'error', and the text has the special token <|user|>" in result.stderr
-    assert not [*tmp_path.glob("o.*")]
-
-
-def test_default_is_an_error_a_warning_or_plain_text(trained, tmp_path):
-    for command in COMMANDS:
-        result = run(command, tmp_path, trained)
-        assert result.returncode == (2 if command in ("tokenize", "encode") else 0)
-        warning = "warning: the text has the special token <|user|>, which is encoded as plain text"
-        warning += "; to encode it as one token, set --special allow\n"
-        assert (warning in result.stderr) == (command in ("generate", "batch"))

@@ -36,10 +36,6 @@ class TestInParallel:
         parallel_for(done.append, range(count), 3)
         assert sorted(done) == list(range(count))
 
-    def test_pieces_run_at_the_same_time(self):
-        meeting = threading.Barrier(3, timeout=PATIENCE)
-        parallel_for(lambda _: meeting.wait(), range(3), 3)
-
     @pytest.mark.parametrize("failing", [0, 2])
     def test_an_error_is_raised_when_all_is_done(self, failing):
         done = []
@@ -78,10 +74,6 @@ class TestInParallel:
 
         parallel_for(outer, range(6), 3)
         assert len(pairs) == 6 and all(within == {mine} for mine, within in pairs)
-
-    def test_the_only_piece_may_share_its_work(self):
-        meeting = threading.Barrier(3, timeout=PATIENCE)
-        parallel_for(lambda _: parallel_for(lambda _: meeting.wait(), range(3), 3), [0], 3)
 
     def test_ctrl_c_waits_for_what_runs_and_leaves_the_rest(self):
         main, begun, ended = threading.get_ident(), [], []

@@ -95,15 +95,6 @@ class TestGuide:
         switch(tab, "5,0")
         assert tab.get_attribute(".machine-picture", "data-level") == "model"
 
-    def test_a_pass_that_is_shown_again_has_no_sentence_twice(self, open_tab):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=1)
-        said = []
-        for _ in range(15):
-            tab.click(".forth")
-            said.append(tab.inner_text(".machine-caption"))
-        assert len(set(said)) == 15
-
     def test_while_it_writes_there_is_stop_and_no_play(self, open_tab):
         tab = open_tab()
         set_inputs(tab, {"max_tokens": 400})
@@ -281,11 +272,6 @@ class TestWrite:
             tab.click(".skip-stops")
         tab.keyboard.press("Escape")
         tab.wait_for_selector("#status:has-text('Stopped.')")
-
-    def test_reasons_for_the_end(self, open_tab):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab, "the " * 500, max_tokens=100)
-        assert "context is full" in tab.inner_text("#status")
 
     def test_numbers_out_of_range_and_tries_at_temperature_0(self, open_tab):
         tab = open_tab(reduced_motion="reduce")

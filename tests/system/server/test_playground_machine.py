@@ -131,25 +131,6 @@ class TestMachine:
             red_green_blue = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
             assert max(red_green_blue) - min(red_green_blue) > 60
 
-    def test_embeddings_can_be_seen(self, tab):
-        """Also in a dark page, on which a weak color is black."""
-        strength = tab.evaluate(
-            """async () => {
-                const { paintStrips } = await import("./playground/stage.js");
-                const { readPass } = await import("./playground/pass.js");
-                const answer = await fetch("api/inspect", {method: "POST",
-                    headers: {"Content-Type": "application/json"},
-                    body: JSON.stringify({prompt: "The little fox"})});
-                const pass = readPass(await answer.json());
-                const strips = paintStrips(pass, {plus: [0, 0, 1], minus: [1, 0, 0]});
-                const row = strips.canvas.getContext("2d");
-                const { data } = row.getImageData(0, strips.at(1, "wte"), strips.width, 1);
-                const strengths = [...data].filter((_, i) => i % 4 === 3);
-                return strengths.reduce((a, b) => a + b) / strips.width;
-            }"""
-        )
-        assert strength > 110
-
     def test_steps_by_keyboard(self, tab):
         set_moment(tab, 15)
         tab.focus(".moment")

@@ -153,21 +153,6 @@ class TestStandards:
         )
         assert max(edges) <= 320
 
-    @pytest.mark.slow
-    def test_a_slow_network(self, open_tab, lm):
-        """400 kbit/s with delays of 300 ms: the page writes all the same."""
-
-        def slow(tab):
-            network = tab.context.new_cdp_session(tab)
-            network.send("Network.enable")
-            bytes_per_s = {"downloadThroughput": 50_000, "uploadThroughput": 50_000}
-            conditions = {"offline": False, "latency": 300, **bytes_per_s}
-            network.send("Network.emulateNetworkConditions", conditions)
-
-        tab = open_tab(before=slow, reduced_motion="reduce")
-        write(tab, PROMPT, max_tokens=8)
-        assert story(tab)[0] == generated(lm, seed=1, max_new_tokens=8).ids
-
     def test_nothing_moves(self, full_tab):
         assert full_tab.evaluate("document.getAnimations().length") == 0
 

@@ -7,9 +7,7 @@ from helpers.server import running_server
 
 from gpt2np import LanguageModel, trace
 from gpt2np.interp.description import MAX_LINES
-from gpt2np.interp.weights import nearest_tokens
 from gpt2np.model.ops import softmax
-from gpt2np.tokenizer.display import escape_token
 
 pytest.importorskip("playwright.sync_api")
 for package in ("fastapi", "uvicorn", "prometheus_client"):
@@ -184,30 +182,6 @@ class TestMoving:
             blocks.nth(n).click()
             zoomed.tab.wait_for_timeout(100)
             zoomed.settle("block")
-
-    def test_a_token_has_its_neighbors_and_its_merges(self, zoomed):
-        """A press on a token's name opens the token, and one on a neighbor opens that."""
-        tab, lm = zoomed.tab, zoomed.lm
-        zoomed.leave()
-        token = zoomed.ids[-1]
-        tab.locator("[data-line]").last.click()
-        zoomed.settle("token")
-        _, vector = zoomed.table()
-        embedding = lm.model.weights["wte.weight"]
-        close(vector, np.float16(embedding[token]), 1e-3)
-        ids, cosines = nearest_tokens(embedding, [token], 12)
-        shown = tab.eval_on_selector_all(".target.word", "all => all.map(e => e.ariaLabel)")
-        assert len(shown) >= 5
-        for label, neighbor, cosine in zip(shown, ids[0], cosines[0], strict=False):
-            text = escape_token(lm.tokenizer.vocabulary.token_bytes[neighbor]).replace(" ", "␣")
-            assert label.endswith(f", cosine {cosine:.2f}".replace("-", "−"))
-            assert label.startswith(text) or not text.isalpha()
-        merges = tab.inner_text(".machine-targets")
-        for step in lm.tokenizer.merge_steps(lm.tokenizer.decode([token]))[:-1]:
-            assert f"rank {step.ranks[step.chosen]}" in merges
-        tab.locator(".target.word").first.click()
-        tab.wait_for_selector(f".machine-crumbs [aria-current]:text('token {ids[0][0]}')")
-        zoomed.tab.keyboard.press("Escape")
 
     def test_nothing_of_a_zoom_is_cut(self, zoomed):
         """In a window of 1280 × 720."""
