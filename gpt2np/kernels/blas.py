@@ -107,17 +107,18 @@ def single_threaded_blas() -> Iterator[None]:
     if library is None:
         yield
         return
-    with _lock:
-        _users += 1
-        if _users == 1:
-            _threads_before = library.get_threads()
-            library.set_threads(1)
+    is_counted = False
     try:
+        with _lock:
+            _users, is_counted = _users + 1, True  # at once, in case Ctrl-C interrupts the block
+            if _users == 1:
+                _threads_before = library.get_threads()
+                library.set_threads(1)
         yield
     finally:
         with _lock:
-            _users -= 1
-            if _users == 0:
+            _users -= is_counted
+            if is_counted and _users == 0 and _threads_before:
                 library.set_threads(_threads_before)
 
 

@@ -35,6 +35,20 @@ def test_thread_count_is_restored_after_nested_blocks(counted, error):
     assert counted == [5, 1, 5]
 
 
+def test_ctrl_c_while_the_thread_count_changes_does_not_count_as_a_block(monkeypatch, counted):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    library = Blas(interrupted, lambda n: None, core="Haswell")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module, "blas", lambda: library)
+        with single_threaded_blas():
+            pass
+    with single_threaded_blas():
+        pass
+    assert counted == [5, 1, 5]
+
+
 def test_last_of_several_threads_restores_the_thread_count(counted):
     inside, leave = threading.Event(), threading.Event()
 
