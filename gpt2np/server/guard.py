@@ -24,7 +24,6 @@ from gpt2np.limits import limits
 from gpt2np.server.replies import error_body
 
 _LINGER = 5.0  # seconds in which the body of a refused request is discarded, as in nginx
-MAX_HEADER_SECONDS = 10  # until a request's headers have arrived
 MAX_CONNECTIONS = 2048
 _OTHER_FILES = 512  # models, connections that have just been accepted
 
@@ -149,7 +148,7 @@ def _too_large() -> str:
 
 
 class Connection(H11Protocol):
-    """A connection that closes if the headers of its next request take too long.
+    """A connection that makes the server close another one if there are too many.
 
     Beyond `max_number`, which `limit_connections` sets, a new connection closes the oldest one
     that waits for a request or for the rest of a request.
@@ -157,13 +156,11 @@ class Connection(H11Protocol):
 
     max_number: ClassVar[int] = MAX_CONNECTIONS
     _opened: float
-    _deadline: float | None = None  # for the headers of the next request, once they have begun
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
         super().connection_made(transport)
         self._opened = self.loop.time()
-        self._limit_headers()
         still_open = [
             connection
             for connection in self.connections
@@ -173,28 +170,9 @@ class Connection(H11Protocol):
             waiting = [connection for connection in still_open if connection._is_waiting]
             min(waiting, key=lambda connection: connection._opened).transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._limit_headers()
-
-    @property
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
     @property
     def _is_waiting(self) -> bool:
-        return self._is_idle or self.cycle.more_body
-
-    def _limit_headers(self) -> None:
-        """Set uvicorn's timer, which uvicorn itself sets only after a response."""
-        if not self._is_idle or self.transport.is_closing():
-            self._deadline = None
-            return
-        if self._deadline is None:
-            self._deadline = self.loop.time() + MAX_HEADER_SECONDS
-        self._unset_keepalive_if_required()
-        close = self.timeout_keep_alive_handler
-        self.timeout_keep_alive_task = self.loop.call_at(self._deadline, close)
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
 
 def limit_connections() -> None:

@@ -64,9 +64,7 @@ async def _run(
 ) -> T:
     """Call a function that runs passes; it counts as one sequence in the engine's queue.
 
-    Inspections take turns. If the client disconnects before its turn, the call is never made. If
-    the client disconnects later, the hook that the function gets raises an error at the next hook
-    point.
+    If the client disconnects, the hook that the function gets raises an error at its next call.
     """
     running = engine.start(1)
     call = run_on(LONG_WORK, function, engine.lm, body, running.stop_at_end)

@@ -34,12 +34,8 @@ def serve(
 ) -> None:
     """Load the models and serve them until SIGINT or SIGTERM.
 
-    `on_ready` receives the models' names and the server's URL. After the signal, running requests
-    have the option `shutdown_timeout` to end; SIGINT again ends the server at once.
-
-    Raises:
-        InvalidArgumentError: the address can't be used.
-        Exception: an error of `load`.
+    `on_ready` receives the models' names and the server's URL. SIGINT again ends the server at
+    once.
     """
     with _listen(host, port, min(_MAX_UNREAD, options.timeout)) as listener:
         server = Server(load(), options)
