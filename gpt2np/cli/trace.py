@@ -17,9 +17,8 @@ from gpt2np.cli.output import terminal_style
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.errors import check_argument
 from gpt2np.interp import Trace, describe_pass
+from gpt2np.interp.analysis import PATTERNS, RESIDUALS, lens_table, top_k
 from gpt2np.interp.description import DESCRIBED_POINTS
-from gpt2np.interp.lens import RESIDUALS, lens_table, top_k
-from gpt2np.interp.summary import PATTERNS
 from gpt2np.interp.trace import trace
 from gpt2np.language_model import LanguageModel
 from gpt2np.tokenizer.display import token_rows

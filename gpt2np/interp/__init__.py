@@ -4,7 +4,18 @@
 `saliency`, `attention_summary` and `induction_scores` read them; `direction` steers generation.
 """
 
-from gpt2np.interp.attribution import Attribution, attribution
+from gpt2np.interp.analysis import (
+    AttentionSummary,
+    Attribution,
+    LensTable,
+    attention_summary,
+    attribution,
+    induction_scores,
+    lens_table,
+    logit_lens,
+    nearest_tokens,
+    plot_attention,
+)
 from gpt2np.interp.description import describe_pass, record_pass
 from gpt2np.interp.gradients import (
     Saliency,
@@ -15,9 +26,11 @@ from gpt2np.interp.gradients import (
     saliency,
 )
 from gpt2np.interp.interventions import (
+    Direction,
     Intervention,
     add,
     chain,
+    direction,
     mean_ablate,
     patch_from,
     replace,
@@ -25,10 +38,6 @@ from gpt2np.interp.interventions import (
     zero,
     zero_head,
 )
-from gpt2np.interp.lens import LensTable, lens_table, logit_lens
-from gpt2np.interp.plots import plot_attention
-from gpt2np.interp.steering import Direction, direction
-from gpt2np.interp.summary import AttentionSummary, attention_summary, induction_scores
 from gpt2np.interp.trace import Trace, trace
 from gpt2np.model.hook_points import (
     HOOK_POINTS,
@@ -65,6 +74,7 @@ __all__ = [
     "lens_table",
     "logit_lens",
     "mean_ablate",
+    "nearest_tokens",
     "patch_from",
     "plot_attention",
     "record_pass",

@@ -22,9 +22,8 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import RandomGenerator, log_softmax, next_id, next_probabilities
-from gpt2np.interp.lens import RESIDUALS, logit_lens, top_k
+from gpt2np.interp.analysis import RESIDUALS, logit_lens, nearest_tokens, top_k
 from gpt2np.interp.trace import Trace, trace
-from gpt2np.interp.weights import nearest_tokens
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import select_hook_points
@@ -361,12 +360,12 @@ def _merges(lm: LanguageModel, token_id: int) -> list[Json]:
     ]
 
 
-def _picture(lm: LanguageModel, traced: Trace) -> str | None:
-    """Return the picture of a pass for notebooks, or None if the trace lacks a hook point."""
+def _picture(traced: Trace) -> str | None:
+    """Return the picture of a pass for notebooks, or None if the trace lacks a part of it."""
     names = select_hook_points(DESCRIBED_POINTS, traced.config.n_layer)
-    if not all(name in traced.arrays for name in names):
+    if not traced.lm or not all(name in traced.arrays for name in names):
         return None
-    page = machine_page(describe_pass(lm, traced), repr(traced).strip("<>"))
+    page = machine_page(describe_pass(traced.lm, traced), repr(traced).strip("<>"))
     return frame(page, height=700)
 
 

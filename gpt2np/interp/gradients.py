@@ -7,7 +7,7 @@ patching: Nanda 2023; Syed et al. 2023. Shape letters as in `gpt2np.model.hook_p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpt2np.display import shaded_tokens
 from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
-from gpt2np.interp.interventions import chain, patch_from
+from gpt2np.interp.interventions import chain, patch_from, replace
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace, prompt_ids, trace
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.kernels.blas import single_threaded_blas
@@ -106,19 +106,15 @@ def gradients(
     return Trace(np.array(ids, np.int64), gpt2_model.config, arrays)
 
 
+@dataclass(frozen=True)
 class GradientProbe:
-    """A hook that keeps the gradients at all hook points; `embedding`, if given, replaces `embed`.
+    """A hook that keeps the gradients at all hook points, in the shapes of the activations."""
 
-    Attributes:
-        found: the gradients by hook point, in the shapes of the activations.
-    """
-
-    def __init__(self, embedding: Array | None = None) -> None:
-        self._embedding, self.found = embedding, dict[str, Array]()
+    found: dict[str, Array] = field(default_factory=dict)
 
     def __call__(self, name: str, array: Array) -> Array:
-        """Return the array, or the embedding that replaces it."""
-        return array if name != "embed" or self._embedding is None else self._embedding
+        """Return the array."""
+        return array
 
     def gradient(self, name: str, d: Array) -> Array:
         """Keep the gradient."""
@@ -194,8 +190,9 @@ def saliency(
         start = wte.mean(0) + positions
 
     def gradient_at(x: Array) -> tuple[float, Array]:
-        probe = GradientProbe(x)
-        return _run(lm.model, w, ids, target, chain(probe, hook)), probe.found["embed"]
+        probe = GradientProbe()
+        hooks = chain(replace("embed", x), probe, hook)
+        return _run(lm.model, w, ids, target, hooks), probe.found["embed"]
 
     value, d = gradient_at(embedding)
     baseline = None

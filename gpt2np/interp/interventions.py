@@ -3,12 +3,7 @@
 Each function except `chain` returns an `Intervention`. An intervention is a hook: pass the hook to
 `gpt2np.trace` or to `GPT2.forward`, alone or in a `chain`.
 
-    from gpt2np.interp import patch_from, trace, zero_head
-
     ablated = trace(lm, "The fox ran", "logits", interventions=zero_head(3, 2))["logits"]
-
-    source = trace(lm, "The dog ran")
-    patched = trace(lm, "The fox ran", "logits", interventions=patch_from(source, "blocks.2.resid"))
 
 Keyword arguments select the part that is edited (`Part`); by default, everything. In `gpt2np.trace`
 and `LanguageModel.generate`, position i is token i of the prompt. In `generate`, an intervention
@@ -32,8 +27,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2np.errors import InvalidArgumentError, check_argument
-from gpt2np.interp.trace import Trace, check_trace
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.interp.trace import Trace, check_trace, trace
+from gpt2np.kernels.array import Array, IntArray, equal_fields
+from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import get_hook_point, matches, select_hook_points
 from gpt2np.runtime.context import Chain, Hook, as_chain
 
@@ -178,8 +174,7 @@ def scale(points: str | Sequence[str], factor: float, **part: Unpack[Part]) -> I
 def add(points: str | Sequence[str], vector: ArrayLike, **part: Unpack[Part]) -> Intervention:
     """Return a hook that adds `vector` to the part, by broadcasting.
 
-    With a `direction` times a strength, this is activation addition (Turner et al. 2023,
-    arXiv:2308.10248). A vector of zeros changes no bit.
+    A vector of zeros changes no bit.
     """
     vector = np.asarray(vector)
     is_finite = vector.dtype.kind in "iuf" and bool(np.isfinite(vector).all())
@@ -214,15 +209,15 @@ def mean_ablate(
     traces = over if isinstance(over, Sequence) else [over]
     if not traces:
         raise InvalidArgumentError("mean_ablate needs at least one trace to average over")
-    for trace in traces:
-        check_trace(trace)
-        names = trace.require(points)
+    for traced in traces:
+        check_trace(traced)
+        names = traced.require(points)
     all_tokens = dataclasses.replace(Intervention((), **part), positions=None)
     means: dict[str, Array] = {}
     for name in names:
         if name.endswith("pattern"):
             raise InvalidArgumentError(f"{name} has no mean over tokens; ablate attn.z instead")
-        tokens = np.concatenate([trace[name] for trace in traces], axis=-2)
+        tokens = np.concatenate([traced[name] for traced in traces], axis=-2)
         mean = tokens.mean(-2, keepdims=True)
         means[name] = mean[all_tokens._index(name, mean)]
     return Intervention(tuple(means), 0.0, means, **part)
@@ -251,3 +246,58 @@ def _as_tuple(points: str | Sequence[str]) -> tuple[str, ...]:
     is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
     check_argument(is_list, "points", points, "a name of hook points or a list of names")
     return tuple(names)
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A vector to add to the activations at a hook point.
+
+    Attributes:
+        point: the name of the hook point.
+        vector: (C,) or (F,); (H, 1, D) for arrays with heads. Float32.
+    """
+
+    point: str
+    vector: Array
+
+    __eq__ = equal_fields
+
+    def add(self, strength: float = 1.0, *, positions: Indices = None) -> Intervention:
+        """Return a hook that adds `strength` times the vector; see `gpt2np.interp.add`."""
+        check_argument(isinstance(strength, Real), "strength", strength, "a number")
+        return add(self.point, float(strength) * self.vector, positions=positions)
+
+
+def direction(
+    lm: LanguageModel,
+    texts_a: Sequence[str],
+    texts_b: Sequence[str],
+    point: str,
+) -> Direction:
+    """Return the direction from texts_b to texts_a at a hook point, for activation addition.
+
+    Turner et al. 2023, arXiv:2308.10248.
+    The direction is the mean of the activations at the last token of each text of `texts_a`, minus
+    the same mean for `texts_b`.
+
+    Raises:
+        InvalidArgumentError: a list has no texts, the means of both lists are equal, or `point` is
+            not the name of a hook point with vectors.
+    """
+    names = select_hook_points(point, lm.model.config.n_layer)
+    is_single = len(names) == 1 and not names[0].endswith("pattern")
+    check_argument(is_single, "point", point, "the name of one hook point, no attention pattern")
+    [name] = names
+
+    def mean(argument: str, texts: Sequence[str]) -> Array:
+        is_list = isinstance(texts, (list, tuple)) and len(texts) > 0
+        check_argument(is_list, argument, texts, "a list of at least one text")
+        arrays = [trace(lm, text, name)[name] for text in texts]
+        last = np.stack([a[:, -1:] if get_hook_point(name).by_head else a[-1] for a in arrays])
+        result: Array = last.mean(0, dtype=np.float64)
+        return result
+
+    difference = mean("texts_a", texts_a) - mean("texts_b", texts_b)
+    if not difference.any():
+        raise InvalidArgumentError(f"the mean of {name} is the same for texts_a and texts_b")
+    return Direction(name, difference.astype(np.float32))

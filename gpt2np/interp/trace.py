@@ -14,13 +14,12 @@ from gpt2np.errors import (
     InvalidArgumentError,
     check_argument,
     counted,
-    did_you_mean,
     is_integer,
 )
 from gpt2np.kernels.array import Array, IntArray, as_list, equal_fields
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
-from gpt2np.model.hook_points import all_names, hook_point_names, select_hook_points
+from gpt2np.model.hook_points import all_names, select_hook_points
 from gpt2np.runtime.arguments import check_prompt_length, check_sequences
 from gpt2np.runtime.context import Hook, as_chain
 
@@ -40,7 +39,7 @@ class Trace(Mapping[str, Array]):
     lm: LanguageModel | None = field(default=None, compare=False)
     """The model that was traced, for the picture in a notebook; not pickled or compared."""
 
-    draw: ClassVar[Callable[[LanguageModel, Trace], str | None] | None] = None
+    draw: ClassVar[Callable[[Trace], str | None]] = lambda trace: None
     """Draws a trace. `gpt2np.interp.description`, which imports this module, sets it."""
 
     __eq__ = equal_fields
@@ -55,10 +54,7 @@ class Trace(Mapping[str, Array]):
         for kept in self.arrays:
             if name in all_names(kept, self.config.n_layer):
                 return self.arrays[kept]
-        known = hook_point_names(self.config.n_layer)
-        hint = "; select it with gpt2np.trace(…, points=…)" if name in known else ""
-        hint = hint or did_you_mean(f"{name}", self.arrays) or "; iterate over the trace for names"
-        raise KeyError(f"{name} is not in this trace{hint}")
+        raise KeyError(f"{name} is not in this trace; list(trace) has the names")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.arrays)
@@ -67,28 +63,11 @@ class Trace(Mapping[str, Array]):
         return len(self.arrays)
 
     def __repr__(self) -> str:
-        n_tokens, n_arrays = counted(len(self.ids), "token"), counted(len(self), "array")
-        return f"<Trace of {n_tokens}: {n_arrays}, {self.nbytes:,} bytes>"
+        return f"<Trace of {counted(len(self.ids), 'token')}: {counted(len(self), 'array')}>"
 
     def _repr_html_(self) -> str | None:
         """Return a picture of the pass for notebooks; None, unless a LanguageModel's is whole."""
-        return Trace.draw(self.lm, self) if self.lm and Trace.draw else None
-
-    @property
-    def nbytes(self) -> int:
-        """Total size of the arrays in bytes."""
-        return sum(array.nbytes for array in self.arrays.values())
-
-    @property
-    def tokens(self) -> list[str]:
-        """Texts of the tokens, with their spaces.
-
-        Raises:
-            InvalidArgumentError: the trace has no vocabulary: it was made with a `GPT2`.
-        """
-        if self.lm is None:
-            raise InvalidArgumentError("the trace has no vocabulary; decode its ids with yours")
-        return self.lm.tokenizer.token_texts(self.ids)
+        return Trace.draw(self)
 
     def require(self, points: str | Sequence[str]) -> list[str]:
         """Return the names of the hook points that `points` selects.

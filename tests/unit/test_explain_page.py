@@ -11,8 +11,7 @@ from helpers.explain_pages import LONG, MARKUP, PROMPT, SIGNS
 
 from gpt2np import GPT2, CheckpointError, ContextLengthError, InvalidArgumentError, load
 from gpt2np.explain import MAX_TOKENS, explain
-from gpt2np.interp import trace
-from gpt2np.interp.weights import nearest_tokens
+from gpt2np.interp import nearest_tokens, trace
 from gpt2np.view import _without_comments, joined_modules, web_files
 
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from checks.examples import bundled, story_ids
 from gpt2np import GPT2, trace
-from gpt2np.interp import zero_head
-from gpt2np.interp.summary import attention_summary
+from gpt2np.interp import attention_summary, zero_head
 from gpt2np.kernels.array import Array
 
 

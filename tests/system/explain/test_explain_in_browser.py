@@ -10,8 +10,7 @@ from helpers.playground import cells, set_moment
 
 from gpt2np import load
 from gpt2np.explain import explain
-from gpt2np.interp import logit_lens, trace
-from gpt2np.interp.weights import nearest_tokens
+from gpt2np.interp import logit_lens, nearest_tokens, trace
 from gpt2np.model.ops import softmax
 
 A4 = 703  # CSS pixels between the margins

@@ -64,11 +64,11 @@ def test_each_part_is_its_vector_through_the_frozen_layer_norm(model, traced):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tokens": 211}, "tokens must be ids below 211"),
-        ({"tokens": []}, "tokens must be ids below 211"),
-        ({"tokens": [[1, 2]]}, "tokens must be ids below 211: one, or a list of at least"),
-        ({"tokens": 1.5}, "tokens must be ids below 211"),
-        ({"tokens": 1, "position": 30}, "position is 30; there are 30 tokens"),
+        ({"tokens": 211}, "id 211 is not in the model's vocabulary of 211"),
+        ({"tokens": []}, "no ids"),
+        ({"tokens": [[1, 2]]}, "each sequence"),
+        ({"tokens": 1.5}, "each sequence"),
+        ({"tokens": 1, "position": 30}, "position is 30; it must be the index of one of 30 tokens"),
     ],
 )
 def test_bad_input(model, traced, arguments, message):

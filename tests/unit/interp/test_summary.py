@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from helpers.random_models import random_model
 
 from gpt2np import GPT2, ContextLengthError, GPT2Config, InvalidArgumentError
 from gpt2np.interp import Trace, attention_summary, induction_scores, record_pass, trace
@@ -77,9 +76,3 @@ def test_too_few_or_too_many_ids(model):
         induction_scores(model, [1])
     with pytest.raises(ContextLengthError, match="50 tokens"):
         induction_scores(model, range(25))
-
-
-def test_a_context_without_room():
-    model = random_model(n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=3)
-    with pytest.raises(InvalidArgumentError, match="context of 3 cannot hold"):
-        induction_scores(model)

@@ -108,13 +108,11 @@ class TestContent:
     def test_what_is_not_here(self, model, ids):
         kept = trace(model, ids, "embed")
         assert "logits" not in kept and kept.get("logits") is None
-        with pytest.raises(KeyError, match="logits is not in this trace"):
+        with pytest.raises(KeyError, match="logits is not in this trace; list"):
             kept["logits"]
-        with pytest.raises(KeyError, match="not in this trace; iterate over the trace"):
-            kept["*"]
         with pytest.raises(InvalidArgumentError, match="lacks blocks"):
             kept.require("blocks.0.ln_1")
-        assert repr(kept) == "<Trace of 40 tokens: 1 array, 3,840 bytes>"
+        assert repr(kept) == "<Trace of 40 tokens: 1 array>"
 
     @pytest.mark.parametrize(
         ("prompt", "error", "message"),
@@ -142,10 +140,3 @@ class TestContent:
 def test_every_function_takes_the_language_model(lm, function):
     traced = trace(lm, "The fox ran")
     np.testing.assert_array_equal(function(lm, traced), function(lm.model, traced))
-
-
-def test_a_trace_has_its_tokens(lm):
-    trace = gpt2np.trace(lm, "The king said", "embed")
-    assert trace.tokens == ["The", " king", " said"]
-    with pytest.raises(InvalidArgumentError, match="no vocabulary"):
-        _ = gpt2np.trace(lm.model, trace.ids, "embed").tokens
