@@ -6,12 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-from gpt2np.interp.weights import nearest_tokens
 
 from gpt2np import trace
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.sampling import log_softmax
-from gpt2np.interp import Target, add, saliency, zero_head
+from gpt2np.interp import Target, add, nearest_tokens, saliency, zero_head
 
 PROMPT = "Once upon a time there was a little fox"
 
