@@ -21,7 +21,6 @@ from gpt2np.runtime.context import Hook
 from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, answer, run_on
 from gpt2np.server.protocol import InspectRequest, SaliencyRequest, hooks_of
 from gpt2np.server.replies import Json
-from gpt2np.server.teach import MAX_TOKENS
 from gpt2np.tokenizer.vocabulary import token_bytes
 
 _MAX_BYTES = 16 << 20  # of the activations of a reply
@@ -159,7 +158,6 @@ def _describe(lm: LanguageModel) -> Json:
         "n_head": config.n_head,
         "n_inner": config.n_inner,
         "vocab_size": config.vocab_size,
-        "page_tokens": MAX_TOKENS,
         "empty_prompt_ids": lm.encode_prompt(""),
         "eos_token_ids": list(config.eos_token_ids),
         "tokens": [base64.b64encode(token).decode("ascii") for token in tokens],

@@ -20,7 +20,7 @@ from gpt2np.server.engine import LONG_WORK, PREPARATION, Engine, Metrics, Unavai
 from gpt2np.server.replies import Json, event
 from gpt2np.training.teach import N_STEPS, read_weights, request_bytes
 
-MAX_TOKENS = 512  # of a page
+_MAX_TOKENS = 512  # of a page
 _MAX_WEIGHTS = 20_000_000  # a training takes 16 bytes for each, and up to 0.3 GB for the page
 _MAX_SECONDS = 300.0  # then the step that runs is the last
 _GRACE = 60.0  # seconds for this step
@@ -65,8 +65,8 @@ async def teach_page(
     """
     lm = engine.lm
     ids = await run_on(PREPARATION, lm.tokenizer.encode, text, disallowed_special=())
-    n_left_out = max(0, len(ids) - MAX_TOKENS)
-    ids = ids[:MAX_TOKENS]
+    n_left_out = max(0, len(ids) - _MAX_TOKENS)
+    ids = ids[:_MAX_TOKENS]
     _check(lm, ids)
     if taught.training.locked():
         raise UnavailableError("the server is learning another page; try again in a few seconds")

@@ -3,7 +3,7 @@
 The Machine, also on the page of `gpt2np explain`:
 
 machine.js  an animated picture of a forward pass, with its controls
-words.js    the guide's sentences
+words.js    a sentence for each moment
 stage.js    the picture on a canvas
 draw.js     the ruler of probabilities and the random number
 zoom.js     zooms into the picture: block, head, score, token
@@ -19,6 +19,8 @@ state.js    what the page shows; settings, tokens, requests
 prompt.js   the prompt, the examples, the model
 story.js    the loop: a token is read, predicted, drawn and written
 picture.js  the playground's Machine
+guide.js    plays the passes, with stops for the first token
+press.js    the arcs and dots that can be pressed
 parts.js    parts that are switched off
 branches.js the branches of the texts written from one prompt
 saliency.js the earlier tokens that a token came from

@@ -11,13 +11,6 @@ export class ServerError extends Error {
 
 export class ConnectionLost extends Error {}
 
-/** @type {(isLost: boolean) => void} */
-let tell = () => {};
-/** Call `listener(isLost)` when the server can't be reached, and when it answers. */
-export const onConnection = (listener) => {
-  tell = listener;
-};
-
 let key = sessionStorage.getItem("gpt2np-key");
 
 export function setKey(value) {
@@ -25,10 +18,8 @@ export function setKey(value) {
   sessionStorage.setItem("gpt2np-key", value);
 }
 
-function connectionLost() {
-  tell(true);
-  return new ConnectionLost("The connection to the server is lost.");
-}
+const connectionLost = () =>
+  new ConnectionLost("The connection to the server is lost. Try again when it is back.");
 
 async function request(path, options = {}) {
   const headers = {
@@ -41,7 +32,6 @@ async function request(path, options = {}) {
   } catch (error) {
     throw error.name === "AbortError" ? error : connectionLost();
   }
-  tell(false);
   if (response.ok) return response;
   const body = await response.json().catch(() => null);
   throw new ServerError(
@@ -67,9 +57,7 @@ export const postJson = (path, body, signal) => jsonOf(post(path, body, signal))
 const kept = new Map(); // the latest answers (promises), by request
 const keyOf = (path, body) => `${path} ${JSON.stringify(body)}`;
 
-/**
- * Send a request, which `signal` can abort, or return its cached answer. Without a body, send GET.
- */
+/** Send a request (GET without a body), or return its cached answer. */
 export function once(path, body = null, signal) {
   const request = keyOf(path, body);
   if (!kept.has(request)) {
@@ -139,10 +127,7 @@ export async function loadModel(name) {
   return models.get(name);
 }
 
-/**
- * Numbers beyond a description. `model()` is the model's name, `changes()` the fields of a request
- * that change the pass.
- */
+/** Numbers beyond a description, from the server. */
 export const serverSource = ({ model, changes }) => ({
   has: () => true,
   token: (id) => once(`api/token?id=${id}&model=${encodeURIComponent(model())}`),

@@ -1,6 +1,6 @@
 // Starts the playground. gpt2np/view/__init__.py lists its modules.
 
-import { getJson, onConnection, setKey } from "./api.js";
+import { getJson, setKey } from "./api.js";
 import { startBranches } from "./branches.js";
 import { startParts } from "./parts.js";
 import { machine } from "./picture.js";
@@ -22,9 +22,6 @@ import { $ } from "./view.js";
 addEventListener("unhandledrejection", (event) => {
   showError(event.reason); // whatever was pressed
   event.preventDefault();
-});
-onConnection((isLost) => {
-  $("connection").hidden = !isLost;
 });
 startStory();
 startBranches();

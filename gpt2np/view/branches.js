@@ -4,7 +4,6 @@
 import { postJson, readTokens, streamCompletion } from "./api.js";
 import {
   allIds,
-  askNext,
   changes,
   idsOf,
   isTreeOfPrompt,
@@ -42,12 +41,7 @@ function nameOf(leaf) {
 const cut = (text, n, fromEnd) =>
   text.length <= n ? text : fromEnd ? `…${text.slice(-n)}` : `${text.slice(0, n)}…`;
 
-/**
- * The rows of a tree, one for each leaf: the parts of its path that no row above has drawn. A part
- * runs from one parting of
- * the ways to the next. `from` is the row and part where the row leaves; `count` the leaves that
- * a part leads to.
- */
+/** The rows of a tree, one for each leaf: the parts of its path that no row above has drawn. */
 function rowsOf(root) {
   const rows = [];
   const visit = (start, row, from) => {
@@ -175,12 +169,6 @@ export async function loadNumbers() {
     const { choices } = await postJson("v1/completions", body);
     const logprobs = choices[0].logprobs.token_logprobs.slice(state.tree.ids.length);
     path.forEach((node, i) => isOpen(node) && !node.off && (node.logprob = logprobs[i]));
-  }
-  for (const node of path.filter(isOpen)) {
-    const off = new Set(node.off ? node.off.split(" ") : []);
-    const context = idsOf(node.parent); // an echo of the prompt can't have parts off
-    const { next } = await askNext(context, node.id, {}, off);
-    node.logprob = next.find(({ id }) => id === node.id).logprob;
   }
 }
 

@@ -9,10 +9,7 @@ const STRETCHED = 0.45;
 const FALLEN = 0.9; // of the phase: until then the number falls
 const FALL = 12; // px
 
-/**
- * The share of a row of a pass's `next`: `f` from 0, the model's probability, to 1, that of the
- * draw.
- */
+/** A row's share of the ruler: at `f` 0 the model's probability, at 1 that of the draw. */
 function shareAt({ start, from, logprob, sampled }, f) {
   const p = Math.exp(logprob);
   return { left: start + (from - start) * f, width: p + (sampled - p) * f };

@@ -3,46 +3,39 @@
 import { chipOf, lineChipOf, nextChipOf } from "./numbers.js";
 import { readPass } from "./pass.js";
 import { modelAt, setLetters } from "./scenes.js";
-import { drawStage, layOut, paintStrips, phasesOf, secondsOf } from "./stage.js";
+import { drawStage, layOut, paintStrips, phasesOf } from "./stage.js";
 import { button, clamp, dataElement, element, percent, rovingFocus, withSpaces } from "./view.js";
-import { phaseName, sentence, stopsOf } from "./words.js";
+import { sentence } from "./words.js";
 import { createZoom } from "./zoom.js";
 
 const MOST_BARS = 9;
 const LEAST_BAR = 0.2; // of a bar of full length: unlikely tokens get short bars
-// What the picture's signs mean, and the moment from which each is in the picture.
-const KEY = /** @type {[number, string, string, string][]} */ ([
-  [-1, "␣", "", "a space"],
-  [0, "■", "blue", "above zero"],
-  [0, "■", "orange", "below zero"],
-  [1, "━━━", "heads", "looks back; each color is a head"],
-  [2, "●", "", "a strong neuron"],
-]);
+const KEY = [
+  ["␣", "", "a space"],
+  ["■", "blue", "above zero"],
+  ["■", "orange", "below zero"],
+  ["━━━", "", "looks back; each color is a head"],
+  ["●", "", "a strong neuron"],
+]; // what the picture's signs mean
 
 /**
  * Build the Machine in `root`. `onPick(id)` is called for a token of the answer that is pressed,
  * `onSwitch(part)` for a part ("layer,head", "layer,mlp", "layer,nNEURON") that is switched off or
- * on, `onRun()` when the buttons that had the focus go. `source` has the numbers beyond the
- * description; `draw` (draw.js) shows how the token is drawn.
+ * on. `source` has the numbers beyond the description; `draw` (draw.js) shows how the token is
+ * drawn; `createGuide(host)` (guide.js) plays the pass.
  */
 export function createMachine(root, options = /** @type {any} */ ({})) {
-  const { onPick, onSwitch, onRun, source, draw } = options;
-  const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+  const { onPick, onSwitch, actions, findPart, source, draw, createGuide } = options;
   let pass = null;
   let shown = /** @type {any} */ ({}); // the token that came, and how
   let phases = [];
   let moment = 0;
-  let stops = null; // of the guide
-  let isWriting = false; // a text, of which this is a pass
-  let pace = 1;
-  let playing = null; // { end, finish } of a pass that plays or waits
-  let frame = 0;
   let place = null;
   let strips = null;
   let colors = null;
   let bottom = Infinity; // the line after the last one in sight
   let chosen = 0; // the line that was pressed; the pointer only looks at others
-  const view = { line: 0, head: null, named: null, pointed: null, bars: [], off: new Set() };
+  const view = { line: 0, head: null, named: null, pointed: null, off: new Set() };
 
   const labels = element("div", {
     class: "machine-lines",
@@ -53,18 +46,14 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   const answerTitle = element("p", { class: "machine-says" });
   const bars = element("ol", { class: "machine-bars" });
   const key = element("ul", { class: "machine-key" });
-  for (const [, sign, color, means] of KEY)
+  for (const [sign, color, means] of KEY)
     key.append(element("li", {}, element("b", { class: color }, sign), ` ${means}`));
   const answer = element("div", { class: "machine-answer" }, answerTitle, bars, key);
   if (draw) answerTitle.after(draw.root);
   const blocks = element("div", { class: "machine-blocks", role: "group", "aria-label": "Blocks" });
   const caption = element("p", { class: "machine-caption", role: "status" });
-  const dots = element("span", { class: "dots", "aria-hidden": "true" });
-  const play = button("Play", () => (frame ? pause() : start()), { class: "play" });
-  const skip = button("Just write", () => skipStops(), { class: "skip-stops" });
-  const next = button("Next ▸", () => goOn(), { class: "forth primary" });
   const range = element("input", {
-    ...{ type: "range", class: "moment", min: 0, step: 0.05, hidden: true },
+    ...{ type: "range", class: "moment" },
     "aria-label": "Moment of the pass",
   });
   const crumbs = element("nav", { class: "machine-crumbs", "aria-label": "Place in the model" });
@@ -76,11 +65,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   );
   const stage = element("div", { class: "machine-stage" }, labels, picture, answer);
   root.classList.add("machine");
-  root.append(
-    crumbs,
-    stage,
-    element("div", { class: "transport" }, caption, dots, range, play, skip, next),
-  );
+  root.append(crumbs, stage, element("div", { class: "transport" }, caption, range));
   const zoom = createZoom({
     ...{ canvas, picture, crumbs, source },
     say(nodes) {
@@ -91,7 +76,16 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     model: {
       items: [],
       paint: (context) => drawStage(context, pass, strips, place, colors, moment, view),
-      at: (x, y) => place && modelAt(pass, place, view, x, y, { moment, canSwitch: canSwitch() }),
+      at: (x, y) =>
+        place &&
+        modelAt(
+          pass,
+          place,
+          x,
+          y,
+          (layer) =>
+            moment > 1 + 2 * layer && findPart?.(pass, place, view, layer, x, y, canSwitch()),
+        ),
     },
     context: () => ({
       ...{ pass, colors, line: view.line, off: view.off, width: place.width, height: place.height },
@@ -106,149 +100,49 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       view.pointed = arc;
       render();
     },
-    mayEnter: () => stops || !isWriting,
+    mayEnter: () => guide?.stops || !guide?.isWriting,
     setLine: (line) => choose(line),
     press: (part) => onSwitch?.(part),
-    actions(level) {
-      if (!canSwitch() || level?.layer === undefined) return [];
-      const part = `${level.layer},${level.head ?? "mlp"}`;
-      const name = level.head === undefined ? "all neurons" : `head ${level.head}`;
-      const to = view.off.has(part) ? "on" : "off";
-      return [button(`Switch ${name} ${to}`, () => onSwitch(part), { class: "switch" })];
-    },
+    actions: (level) => (canSwitch() ? actions(level, view.off) : []),
     onChange(level) {
-      pause();
-      if (!level && stops) choose(pass.count - 1); // the guide's row
+      guide?.pause();
+      if (!level && guide?.stops) choose(pass.count - 1); // the guide's row
     },
   });
-  // ---- time
+  /** The guide and a text that is being written are not disturbed by a press in the picture. */
+  const canSwitch = () => Boolean(onSwitch) && !guide?.stops && !guide?.isWriting;
+  const isAtEnd = () => moment >= phases.length;
 
-  /** What there is to press: nothing at "rest" and while it "writes"; in the "guide"; "free". */
-  function setMode() {
-    const waiting = shown.isOpen ? "rest" : isWriting ? "writes" : "free";
-    const mode = (root.dataset.mode = stops ? "guide" : waiting);
-    const hadFocus = [skip, next].some((each) => each === document.activeElement);
-    play.hidden = range.hidden = mode === "guide" || mode === "rest";
-    skip.hidden = dots.hidden = mode !== "guide";
-    next.hidden = mode === "rest"; // while a text is written they keep their place, out of sight
-    next.classList.toggle("primary", mode === "guide");
-    if (hadFocus && mode === "writes") onRun?.();
-    play.textContent = frame ? "Pause" : "Play";
-    const of = stopsOf(phases);
-    const passed = stops?.[0] === 0 ? of.length + 1 : of.filter((stop) => moment >= stop).length;
-    dots.textContent = "●".repeat(passed) + "○".repeat(of.length + 1 - passed);
+  function refresh() {
     said = "";
     render();
   }
 
-  /** The guide and a text that is being written are not disturbed by a press in the picture. */
-  const canSwitch = () => Boolean(onSwitch) && !stops && !isWriting;
-  const isAtEnd = () => moment >= phases.length;
+  // ---- time
 
-  /** Play the pass again. */
-  function start() {
-    zoom.leave();
-    if (isAtEnd()) moment = 0;
-    run(phases.length);
-  }
-
-  /** Let the guide go on to its next stop, or the pass to its end. */
-  function go() {
-    zoom.leave();
-    run(stops?.find((stop) => stop > moment) ?? phases.length);
-  }
-
-  /** Play up to a moment; with reduced motion, show it. */
-  function run(end) {
-    cancelAnimationFrame(frame);
-    let before = performance.now();
-    const tick = (now) => {
-      const phase = phases[Math.min(phases.length - 1, Math.floor(moment))];
-      const passed = (Math.max(0, now - before) / 1000) * pace;
-      moment = Math.min(end, moment + passed / secondsOf(phase, pass));
-      before = now;
-      frame = moment < end ? requestAnimationFrame(tick) : 0;
+  const guide = createGuide?.({
+    ...{ root, range },
+    get moment() {
+      return moment;
+    },
+    set moment(value) {
+      moment = value;
       render();
-      if (!frame) arrive();
-    };
-    if (!reducedMotion.matches) frame = requestAnimationFrame(tick);
-    else {
-      moment = end;
-      render();
-      arrive();
-    }
-    setMode();
-  }
-
-  function arrive() {
-    frame = 0;
-    setMode();
-    if (!isAtEnd()) return;
-    playing?.onEnd();
-    if (!stops) finish();
-  }
-
-  function finish() {
-    const { resolve } = playing ?? {};
-    const wasGuided = Boolean(stops);
-    playing = stops = null;
-    pace = 1;
-    setMode();
-    resolve?.(wasGuided);
-  }
-
-  function pause() {
-    cancelAnimationFrame(frame);
-    frame = 0;
-    setMode();
-  }
-
-  function skipStops() {
-    stops = null;
-    if (isAtEnd()) finish();
-    else go();
-  }
-
-  function goOn() {
-    if (!stops) step();
-    else if (frame) {
-      // the phase ends at once
-      pause();
-      show(stops.find((stop) => stop > moment) ?? phases.length);
-      arrive();
-    } else if (isAtEnd()) finish();
-    else if (moment < stops.at(-1)) go();
-    else skipStops();
-  }
-
-  function step() {
-    pause();
-    zoom.leave();
-    if (isAtEnd()) moment = 0;
-    run(Math.floor(moment + 1e-9) + 1);
-  }
-
-  function show(value) {
-    moment = value;
-    render();
-    setMode();
-  }
-
+    },
+    phases: () => phases,
+    pass: () => pass,
+    isOpen: () => shown.isOpen,
+    leave: () => zoom.leave(),
+    refresh,
+  });
   range.addEventListener("input", () => {
     const asked = Number(range.value); // before leaving shows the old moment again
-    pause();
+    guide?.pause();
     zoom.leave();
-    show(asked);
+    moment = asked;
+    refresh();
+    guide?.update();
   });
-  range.addEventListener("keydown", (event) => {
-    const direction = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key];
-    if (!direction) return;
-    event.preventDefault();
-    pause();
-    const to = direction > 0 ? Math.floor(moment) + 1 : Math.ceil(moment) - 1;
-    show(Math.min(phases.length, Math.max(0, to)));
-  });
-
   // ---- what is on the page
 
   let said = "";
@@ -257,7 +151,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     if (!place || !pass) return; // not laid out yet; the observer of the canvas calls again
     const at = Math.min(phases.length - 1, Math.max(0, Math.ceil(moment) - 1));
     const phase = phases[at];
-    const isNamed = phase.kind === "attention" && !(stops && phase.layer) && !isAtEnd();
+    const isNamed = phase.kind === "attention" && !(guide?.stops && phase.layer) && !isAtEnd();
     const look = isNamed && pass.strongestLook(phase.layer, view.line);
     view.named = view.pointed ?? (look ? { ...look, part: `${phase.layer},${look.head}` } : null);
     if (!zoom.isInside) drawNow();
@@ -266,12 +160,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     if (now !== said) {
       said = now;
       if (!zoom.isInside) caption.replaceChildren(...words(phase));
-      range.setAttribute("aria-valuetext", phaseName(phase));
       renderAnswer(phase.kind);
-      KEY.forEach(([from], i) => {
-        const isShown = from < moment || (zoom.isInside && !from); // numbers are inside, too
-        /** @type {any} */ (key.children[i]).hidden = !isShown;
-      });
       for (const each of blocks.children)
         each.classList.toggle("now", Number(each.dataset.layer) === phase.layer);
     }
@@ -283,10 +172,11 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   }
 
   function words(phase) {
-    if (shown.says && !moment && (shown.isOpen || stops)) return shown.says;
-    if (isWriting && !stops) return ["The same again for each new token, faster and faster."];
+    if (shown.says && !moment && (shown.isOpen || guide?.stops)) return shown.says;
+    if (guide?.isWriting && !guide.stops)
+      return ["The same again for each new token, faster and faster."];
     if (phase.kind === "draw" && chosen === pass.count - 1) return draw.says(pass, shown);
-    return sentence(pass, phase, chosen, stops);
+    return sentence(pass, phase, chosen, guide?.stops);
   }
 
   /** The number of blocks that the line has passed, or null before the first. */
@@ -313,7 +203,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
         return kind === "draw" ? { id, p: sampled, before: p } : { id, p, before: p };
       });
     }
-    if (stops || shown.isOpen || checkpoint() === null) return null;
+    if (guide?.stops || shown.isOpen || checkpoint() === null) return null;
     const guess = pass.guess(checkpoint(), chosen);
     return guess && guess.ids.map((id, i) => ({ id, p: guess.probabilities[i], before: null }));
   }
@@ -365,22 +255,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
         );
       }),
     );
-    measureBars(isFinal);
-    if (stops && rows) answer.scrollIntoView({ block: "nearest" });
-  }
-
-  /** Where the bars are beside the picture, for the curves that lead to them. */
-  function measureBars(isFinal) {
-    const { top, bottom } = canvas.parentElement.getBoundingClientRect(); // canvas may be growing
-    const isBeside = answer.getBoundingClientRect().top < bottom - 40;
-    const shares = new Map(pass.next.map(({ id, logprob }) => [id, Math.exp(logprob)]));
-    const most = Math.max(...shares.values());
-    const rows = isFinal && isBeside ? [...bars.children] : [];
-    view.bars = rows.map((each) => {
-      const box = each.getBoundingClientRect();
-      const share = (shares.get(Number(each.dataset.id)) ?? 0) / most;
-      return { y: box.top - top + box.height / 2, share };
-    });
+    if (guide?.stops && rows) answer.scrollIntoView({ block: "nearest" });
   }
 
   // ---- building for a pass
@@ -441,7 +316,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   };
   /** Show the arcs of a line that the pointer is on; the guide keeps its own. */
   function hover(line) {
-    if (!stops && !shown.isOpen) lookAt(line);
+    if (!guide?.stops && !shown.isOpen) lookAt(line);
   }
   function lookAt(line) {
     if (line === null || line === view.line) return;
@@ -540,8 +415,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
      */
     show(described, options = /** @type {any} */ ({})) {
       const { token = null, off = [], was = null, isOpen = false, plays = false } = options;
-      pause();
-      finish();
+      guide?.stop();
       pass = readPass(described);
       const drawn = described.draw?.id === token ? described.draw.number : null;
       shown = { picks: true, ...options, token, isOpen, drawn };
@@ -557,33 +431,11 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
       root.hidden = false; // the picture needs its size
       build();
       if (zoom.isInside) zoom.refresh(true);
-      setMode();
+      refresh();
+      guide?.update();
       root.dataset.ready = "true";
     },
-    /**
-     * Play the pass in `seconds`, with the guide's stops, or after a stop at its start (`waits`);
-     * `onEnd()` is called when the token has been drawn. The promise is fulfilled when the next
-     * pass may come, and by `stop()`; it tells whether the guide was not left.
-     */
-    play({ seconds, isGuided = false, waits = false, onEnd }) {
-      stops = waits ? [0] : isGuided ? stopsOf(phases) : null;
-      const whole = phases.reduce((sum, phase) => sum + secondsOf(phase, pass), 0);
-      pace = whole / seconds;
-      return new Promise((resolve) => {
-        playing = { resolve, onEnd };
-        if (waits) setMode();
-        else go();
-      });
-    },
-    stop() {
-      pause();
-      finish();
-    },
-    /** Whether a text is being written, of which the passes are shown. */
-    set writing(is) {
-      isWriting = is;
-      setMode();
-    },
+    guide,
     /** Show the arcs of one head only; null: of all. */
     isolate(head) {
       view.head = head;

@@ -1,15 +1,10 @@
-// Parts of the model that are switched off, and what each does to the token that is looked at.
+// Parts of the model that are switched off.
 
-import { postJson } from "./api.js";
 import { machine } from "./picture.js";
 import { headColor } from "./stage.js";
-import { changes, chip, partName, requestNext, state } from "./state.js";
+import { partName, state } from "./state.js";
 import { setStatus, showError, writeAgain } from "./story.js";
-import { $, button, element, formatNumber, percent, rovingFocus } from "./view.js";
-
-const probability = ({ next }, token) => Math.exp(next.find(({ id }) => id === token).logprob);
-
-let shown = /** @type {any} */ (null); // { described, token } of the pass in the picture
+import { $, button, element, rovingFocus } from "./view.js";
 
 /** Switch a part off, or on again, and write the text with it. */
 export async function toggle(key) {
@@ -27,19 +22,9 @@ function markCells() {
   $("parts-on").disabled = !state.off.size;
 }
 
-/** Show the parts of the model, for the pass in the picture; other effects are no longer true. */
-export function renderParts(described, token) {
-  shown = { described, token };
-  const key = `${described.ids} ${token}`;
+/** Show the parts of the model. */
+export function renderParts() {
   if ($("parts").dataset.model !== state.model.id) build();
-  if ($("parts").dataset.key !== key) {
-    $("parts").dataset.key = key;
-    $("effects-says").textContent = "";
-    for (const cell of $("parts").querySelectorAll(".cell")) {
-      cell.textContent = "";
-      cell.style.removeProperty("--p");
-    }
-  }
   markCells();
 }
 
@@ -86,49 +71,7 @@ function build() {
 
 const focus = rovingFocus($("parts"), ".cell");
 
-/** Switch every part off in turn, and show what happens to the probability of the token. */
-async function showEffects() {
-  const mine = shown;
-  if (!mine) return;
-  const context = mine.described.ids;
-  const token = mine.token ?? mine.described.next[0].id;
-  const before = probability(mine.described, token);
-  const cells = [...$("parts").querySelectorAll(".cell")];
-  $("all-off").disabled = true;
-  const effects = [];
-  try {
-    for (const cell of cells) {
-      const without = changes(new Set([...state.off, cell.dataset.part]));
-      const body = { ...requestNext(context, [token], without), include: [] };
-      const effect = probability(await postJson("api/inspect", body), token) - before;
-      if (mine !== shown) {
-        $("effects-says").textContent = "Not finished: another token is shown.";
-        return;
-      }
-      effects.push(effect);
-      const points = `${effect >= 0.0005 ? "+" : ""}${formatNumber(100 * effect, 1)}`;
-      cell.textContent = points;
-      cell.dataset.effect = String(effect);
-      cell.classList.toggle("rises", effect >= 0);
-      const label = `without ${partName(cell.dataset.part)}: ${points} percentage points`;
-      Object.assign(cell, { title: label, ariaLabel: label });
-      const most = Math.max(...effects.map(Math.abs), 1e-9); // the scale grows with what is found
-      effects.forEach((each, i) =>
-        cells[i].style.setProperty("--p", (Math.abs(each) / most).toFixed(4)),
-      );
-    }
-    $("effects-says").replaceChildren(
-      "Without each part, the probability of ",
-      chip(token, context),
-      ` is not ${percent(before)}, but so many percentage points more or less.`,
-    );
-  } finally {
-    $("all-off").disabled = Boolean(state.running);
-  }
-}
-
 export function startParts() {
-  $("all-off").addEventListener("click", showEffects);
   $("parts-on").addEventListener("click", () => {
     state.off = new Set();
     markCells();

@@ -17,10 +17,7 @@ function fromFloat16(bits) {
   return values;
 }
 
-/**
- * Decode an array of a description: flat data and shape. float16 becomes float32, its values
- * unchanged.
- */
+/** Decode an array of a description: flat data and shape; float16 becomes float32. */
 export function decodeArray({ dtype, shape, base64 }) {
   const binary = atob(base64);
   const bytes = new Uint8Array(binary.length);
@@ -28,7 +25,6 @@ export function decodeArray({ dtype, shape, base64 }) {
   const kinds = {
     float16: Uint16Array,
     float32: Float32Array,
-    float64: Float64Array,
     int32: Int32Array,
   };
   if (!kinds[dtype]) throw new Error(`This page cannot read arrays of ${dtype}.`);
@@ -52,10 +48,7 @@ export function row({ shape, data }, ...index) {
 
 const sum = (a, b) => a.map((value, i) => value + b[i]);
 
-/**
- * The strongest number of each of `count` groups of neighbours: every cell of a strip is a real
- * number.
- */
+/** The strongest number of each of `count` groups of neighbors. */
 export function strongest(vector, count) {
   const n = Math.min(count, vector.length);
   return Array.from({ length: n }, (_, cell) => {
@@ -96,9 +89,7 @@ export function readPass(described) {
   const texts = decodeTokens(described.ids.map(bytesOf)).map((text, i) =>
     inText(text, bytesOf(described.ids[i])),
   );
-  /**
-   * The residual stream of a line: of checkpoint 0 before the first block, of k after block k - 1.
-   */
+  /** The residual stream: `k` is 0 before the first block, and k after block k - 1. */
   const resid = (k, line) =>
     k ? row(arrays.resid, k - 1, line) : sum(row(arrays.wte, line), row(arrays.wpe, line));
   const attention = (layer, line) => row(arrays.attention, layer, line);
@@ -135,10 +126,7 @@ export function readPass(described) {
     middle: (layer, line) => sum(resid(layer, line), attention(layer, line)),
     mlp: (layer, line) => row(arrays.mlp, layer, line),
     weights: (layer, head, line) => row(arrays.pattern, layer, head, line),
-    /**
-     * The token before a line that it takes most from, by which head and how much; null for the
-     * first line.
-     */
+    /** The token before a line that it takes most from, or null for the first line. */
     strongestLook(layer, line) {
       const looks = Array.from({ length: shape.n_head }, (_, head) =>
         [...row(arrays.pattern, layer, head, line).subarray(0, line)].map((weight, key) => ({
@@ -149,10 +137,7 @@ export function readPass(described) {
       ).flat();
       return looks.reduce((best, look) => (!best || look.weight > best.weight ? look : best), null);
     },
-    /**
-     * The lens of a line after `k` blocks, or null if the description has that of the last line
-     * only.
-     */
+    /** The lens of a line after `k` blocks; null if the description has only the last line's. */
     guess: (k, line) => {
       if (line === count - 1) return described.lens[k];
       return guesses

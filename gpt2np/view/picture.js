@@ -2,8 +2,10 @@
 
 import { serverSource } from "./api.js";
 import { createDraw } from "./draw.js";
+import { createGuide } from "./guide.js";
 import { createMachine } from "./machine.js";
 import { toggle } from "./parts.js";
+import { findPart, switchButtons } from "./press.js";
 import { usePrompt } from "./prompt.js";
 import { changes, isTreeOfPrompt, state } from "./state.js";
 import { choose } from "./story.js";
@@ -19,7 +21,9 @@ async function pick(id) {
 export const machine = createMachine($("machine"), {
   onPick: pick,
   onSwitch: (part) => toggle(part),
-  onRun: () => $("generate").focus({ preventScroll: true }),
+  findPart,
+  actions: (level, off) => switchButtons(level, off, toggle),
+  createGuide: (host) => createGuide(host, () => $("generate").focus({ preventScroll: true })),
   draw: createDraw(),
   source: serverSource({ model: () => state.model.id, changes: () => changes() }),
 });

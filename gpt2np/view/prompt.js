@@ -15,7 +15,7 @@ import {
   stop,
 } from "./story.js";
 import { Tree } from "./tree.js";
-import { $, counted, element } from "./view.js";
+import { $, element } from "./view.js";
 
 const REST = "The model adds one token: a word or a piece of one. Press Write.";
 
@@ -27,20 +27,11 @@ export async function showPrompt() {
     const number = ++typed;
     const ids = await encode($("prompt").value);
     if (number !== typed || state.running || (state.tree && isTreeOfPrompt())) return;
-    const limit = state.model.n_positions;
-    if (ids.length > limit) {
-      hidePass();
-      const n = counted(ids.length, "token");
-      return setStatus(`${n}: the model’s context holds ${limit}. Shorten the text.`, true);
-    }
     if (!$("prompt").value)
       setStatus("Nothing is typed, so the model begins with <|endoftext|>, which parts its texts.");
-    else if ($("prompt").value.endsWith(" "))
-      setStatus(
-        "The text ends in a space. GPT-2’s words begin with theirs, so leave this one out.",
-      );
     await showPass(ids, null, { isOpen: true, says: [REST] });
   } catch (error) {
+    hidePass();
     showError(error);
   }
 }
@@ -85,7 +76,6 @@ async function setPrompt(text) {
 async function useModel(name) {
   state.model = await loadModel(name);
   $("model").value = name;
-  $("model-facts").textContent = state.model.summary;
 }
 
 /** Go on with other weights of the same model, from the same prompt. */

@@ -1,9 +1,9 @@
 // What the picture shows when one goes into it: a block, a head, a score, a token.
-// A scene is { says, items, paint, at, table }; `items` are texts and buttons in CSS pixels, `at(x, y)`
+// A scene is { says, items, paint, at?, table }; `items` are texts and buttons in CSS pixels, `at(x, y)`
 // tells what is under the pointer, and `table` is a caption and vectors [name, numbers].
 
 import { arrayOf, row, strongest } from "./pass.js";
-import { colorOf, partAt } from "./stage.js";
+import { colorOf } from "./stage.js";
 import {
   dataElement,
   decodeToken,
@@ -20,17 +20,10 @@ export function setLetters(size) {
   [LABEL, ROW] = [15 * size, 23 * size];
 }
 const SIGN = 14; // pixels of a sign before a name
-const numberElement = (value) => dataElement(value, shownNumber(value));
+export const numberElement = (value) => dataElement(value, shownNumber(value));
 const largest = (...arrays) =>
   arrays.reduce((most, array) => array.reduce((a, b) => Math.max(a, Math.abs(b)), most), 1e-12);
-/** The range of numbers, so that a color can be read. */
-const rangeOf = (values) =>
-  [Math.min, Math.max].map((of) => shownNumber(values.reduce((a, b) => of(a, b)))).join(" to ");
-
-/**
- * Paint numbers as cells, `columns` a row: the color is the sign, the strength the size beside
- * `limit`.
- */
+/** Paint numbers as cells, `columns` a row, with colors that are full at `limit`. */
 function paintCells(context, values, columns, box, limit, colors) {
   const rows = Math.ceil(values.length / columns);
   const bitmap = document.createElement("canvas");
@@ -51,58 +44,34 @@ function outline(context, { x, y, w, h }, color) {
   context.strokeRect(x, y, w, h);
 }
 
-/**
- * A vector across a box: as many cells as there are pixels for, each the strongest of its numbers.
- */
+/** Paint a vector across a box: a cell for each pixel, the strongest of its numbers. */
 const paintVector = (context, vector, box, limit, colors) => {
   const cells = strongest(vector, Math.max(1, Math.floor(box.w)));
   paintCells(context, cells, cells.length, box, limit, colors);
 };
 
 const inside = ({ x, y, w, h }, px, py) => px >= x && px < x + w && py >= y && py < y + h;
-const cellAt = (box, px, count) =>
-  Math.max(0, Math.min(count - 1, Math.floor(((px - box.x) / box.w) * count)));
 // with room for what hangs below the line
 const label = (text, x, y, w = 0) => ({ text, x, y, w, h: LABEL + 3 });
-const chipText = (pass, line) => `“${withSpaces(pass.lineText(line))}”`;
+export const chipText = (pass, line) => `“${withSpaces(pass.lineText(line))}”`;
 
 /** A share, in whole percent where there is no room for more. */
 const shareIn = (width, p) =>
   width > 44 ? percent(p) : p > 0 && p < 0.01 ? "<1 %" : `${Math.round(100 * p)} %`;
 
-/**
- * What is under a point of the picture of the whole model, which `place` (stage.js) lays out: a
- * part that can be switched off, if one is drawn there, or a block or an embedding to go into.
- */
-export function modelAt(pass, place, view, x, y, { moment, canSwitch }) {
+/** What is under a point of the whole model: what `partIn(layer)` finds, or a place. */
+export function modelAt(pass, place, x, y, partIn) {
   const line = place.lineAt(y);
   const layer = Math.floor((x - place.start) / place.block);
   if (layer >= pass.n_layer) return { line };
-  if (layer < 0) {
-    if (line === null) return null;
-    const id = pass.lineIds[line];
-    const says = `embedding of ${chipText(pass, line)}, token ${id} at position ${pass.first + line}`;
-    return { line, to: { kind: "token", id }, says: [says] };
+  if (layer >= 0) {
+    const to = { kind: "block", layer };
+    return partIn(layer) || { line, to, says: [`Go into block ${layer}.`] };
   }
-  const isDrawn = moment > 1 + 2 * layer;
-  const found = /** @type {any} */ (isDrawn && partAt(pass, place, view, layer, x, y));
-  if (!found) return { line, to: { kind: "block", layer }, says: [`Go into block ${layer}.`] };
-  const arc = found.neuron === undefined ? found : null;
-  const says = sayPart(pass, view, found, canSwitch);
-  return { ...(canSwitch && { part: found.part }), arc, says };
-}
-
-function sayPart(pass, view, { part, neuron, activation, key, weight }, canSwitch) {
-  const [layer, name] = part.split(",");
-  const isOff = view.off.has(part);
-  const does = canSwitch ? ` Press: switch it ${isOff ? "on" : "off"}.` : "";
-  if (neuron !== undefined) {
-    const says = isOff ? " is off." : [": ", numberElement(activation), "."];
-    return [`neuron ${neuron} of block ${layer}`, ...says, does];
-  }
-  const to = key === null ? "tokens before" : chipText(pass, key);
-  const head = `head ${name} of block ${layer}: `;
-  return [head, `${chipText(pass, view.line)} → ${to} `, shareElement(weight), ".", does];
+  if (line === null) return null;
+  const id = pass.lineIds[line];
+  const says = `embedding of ${chipText(pass, line)}, token ${id} at position ${pass.first + line}`;
+  return { line, to: { kind: "token", id }, says: [says] };
 }
 
 /** A block: the pattern of each head, the sums on the token's line, the strongest neurons. */
@@ -176,21 +145,10 @@ export function blockScene({ layer }, { pass, line, colors, width, height, off }
     },
     at(x, y) {
       const head = boxes.findIndex((box) => inside(box, x, y));
-      if (head >= 0) return { to: { kind: "head", layer, head }, says: [sayLook(head)] };
-      const strip = strips.findIndex((box) => inside(box, x, y));
-      if (strip < 0) return null;
-      return readVector(parts[strip][1], strips[strip], x, `${parts[strip][0]}, number`);
+      return head < 0 ? null : { to: { kind: "head", layer, head }, says: [sayLook(head)] };
     },
     table: [`Block ${layer}: the row of ${chipText(pass, line)}`, parts],
   };
-}
-
-/** The number of a vector's cell under the pointer: the one that is painted. */
-function readVector(vector, box, x, name) {
-  const cells = strongest(vector, Math.max(1, Math.floor(box.w)));
-  const cell = cellAt(box, x, cells.length);
-  const i = vector.indexOf(cells[cell], Math.floor((cell * vector.length) / cells.length));
-  return { says: [`${name} ${i}: `, numberElement(vector[i])] };
 }
 
 function paintPattern(context, pass, layer, head, box, colors, isOff, line) {
@@ -214,10 +172,10 @@ export function headScene(
   const n = pass.count;
   const gap = 14;
   const square = { x: 0, y, w: Math.min(width * 0.4, h * 1.2), h };
-  const names = ["q", "k", "v", "z"].filter((name) => data[name]);
+  const names = ["q", "k", "v"].filter((name) => data[name]);
   const w = (width - square.w - names.length * gap) / Math.max(1, names.length);
   const boxes = names.map((_, i) => ({ x: square.w + gap + i * (w + gap), y, w, h }));
-  const titles = { q: "queries", k: "keys", v: "values", z: "output" };
+  const titles = { q: "queries", k: "keys", v: "values" };
   const rows = names.map((name) =>
     data[name].data.subarray(head * n * data[name].shape[2], (head + 1) * n * data[name].shape[2]),
   );
@@ -243,37 +201,27 @@ export function headScene(
     ],
     paint(context) {
       paintPattern(context, pass, layer, head, square, colors, off.has(`${layer},${head}`), line);
-      const limits = [rows.slice(0, 2), rows.slice(0, 2), rows.slice(2), rows.slice(2)].map(
-        (shared) => largest(...shared),
-      );
       names.forEach((name, i) => {
-        paintCells(context, rows[i], data[name].shape[2], boxes[i], limits[i], colors);
+        paintCells(
+          context,
+          rows[i],
+          data[name].shape[2],
+          boxes[i],
+          largest(...rows.slice(i < 2 ? 0 : 2, i < 2 ? 2 : 3)),
+          colors,
+        );
         outline(context, { x: boxes[i].x, y: y + (line * h) / n, w, h: h / n }, colors.soft);
       });
     },
     at(x, y0) {
+      if (!inside(square, x, y0)) return null;
       const query = Math.floor(((y0 - y) / h) * n);
-      if (inside(square, x, y0)) {
-        const key = cellAt(square, x, n);
-        if (key > query) return { says: ["a token never looks ahead"] };
-        const weight = pass.weights(layer, head, query)[key];
-        return {
-          line: query,
-          to: { kind: "score", layer, head, key },
-          says: [
-            `${chipText(pass, query)} takes from ${chipText(pass, key)}: `,
-            shareElement(weight),
-          ],
-        };
-      }
-      const i = boxes.findIndex((box) => inside(box, x, y0));
-      if (i < 0) return null;
-      return readVector(
-        row(data[names[i]], head, query),
-        boxes[i],
-        x,
-        `${names[i]} of ${chipText(pass, query)}, number`,
-      );
+      const key = Math.floor((x / square.w) * n);
+      if (key > query) return { says: ["a token never looks ahead"] };
+      const weight = pass.weights(layer, head, query)[key];
+      const says = `${chipText(pass, query)} takes from ${chipText(pass, key)}: `;
+      const to = { kind: "score", layer, head, key };
+      return { line: query, to, says: [says, shareElement(weight)] };
     },
     table: [
       `Head ${head} of block ${layer}: the numbers of ${chipText(pass, line)}`,
@@ -322,9 +270,7 @@ export function scoreScene(
       ...[numberElement(scores[key]), "; the softmax makes it ", shareElement(weights[key]), "."],
     ],
     items: [
-      ...parts.map(([name, vector], i) =>
-        label(`${name}, ${rangeOf(vector)}`, 0, i * pitch, width),
-      ),
+      ...parts.map(([name], i) => label(name, 0, i * pitch, width)),
       label("scores of all tokens before it, and their shares", 0, y - LABEL - 2, width),
       ...scores.map((score, other) => ({
         ...{ x: other * w, y, w, h: height - y },
@@ -347,10 +293,6 @@ export function scoreScene(
       });
       context.globalAlpha = 1;
     },
-    at(x, py) {
-      const i = strips.findIndex((box) => inside(box, x, py));
-      return i < 0 ? null : readVector(parts[i][1], strips[i], x, `${parts[i][0]}, number`);
-    },
     table: [`Head ${head} of block ${layer}: a score`, parts],
   };
 }
@@ -372,7 +314,7 @@ export function tokenScene({ id }, { colors, width, height, data }) {
   return {
     says: ["Tokens that are used alike have similar numbers."],
     items: [
-      label(`${name} as ${vector.length} numbers, ${rangeOf(vector)}`, 0, 0, width),
+      label(`${name} as ${vector.length} numbers`, 0, 0, width),
       label("similar tokens", 0, top, left),
       label("how its letters join", left + 8, top, width - left - 8),
       ...listed.map(({ id: other, cosine }, i) => ({
@@ -392,7 +334,6 @@ export function tokenScene({ id }, { colors, width, height, data }) {
       );
       context.globalAlpha = 1;
     },
-    at: (x, py) => (inside(strip, x, py) ? readVector(vector, strip, x, "number") : null),
     table: [`The embedding of ${name}`, [["embedding", vector]]],
   };
 }

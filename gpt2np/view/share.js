@@ -4,7 +4,7 @@ import { ConnectionLost, ServerError } from "./api.js";
 import { loadNumbers, renderBranches } from "./branches.js";
 import { allIds, correctSetting, readSettings, state } from "./state.js";
 import { pin, renderStory, setBusy, setStatus, showError } from "./story.js";
-import { Tree, packPath, packTree, unpackPath, unpackTree } from "./tree.js";
+import { Tree, packPath, unpackPath } from "./tree.js";
 import { $, visible } from "./view.js";
 
 const encode = (value) => {
@@ -34,16 +34,18 @@ const arrived = readAddress();
 let timer = null;
 
 /** The model of the address, if the server has it. */
-export function wantedModel() {
-  const [name] = String(arrived?.model).split(" taught "); // a page that was learned is forgotten
-  return state.models.includes(name) ? name : undefined;
-}
+export const wantedModel = () => state.models.find((name) => name === arrived?.model);
 
 const snapshot = () => ({
-  ...{ v: 1, model: state.model?.id, prompt: $("prompt").value, settings: readSettings() },
+  ...{
+    v: 1,
+    model: state.model?.id,
+    prompt: $("prompt").value,
+    settings: readSettings(),
+  },
   off: [...state.off],
   ...(state.tree && {
-    ...{ ids: state.tree.ids, text: state.tree.text, tree: packTree(state.tree.root) },
+    ...{ ids: state.tree.ids, text: state.tree.text },
     ...{ path: packPath(state.current), pinned: state.pinned },
     intact: state.intact && packPath(state.intact),
   }),
@@ -80,24 +82,18 @@ export async function restore() {
 }
 
 async function restoreText() {
-  const { ids, path, model, text, tree: packed, off = [], intact, pinned } = arrived;
+  const { ids, path, model, text, off = [], intact, pinned } = arrived;
   const isId = (id) => Number.isInteger(id) && id >= 0 && id < state.model.vocab_size;
   if (
     model !== state.model.id ||
     !ids.every(isId) ||
     !path.every((each) => isId([each].flat()[0]))
   ) {
-    const [name, taught] = visible(String(model)).slice(0, 60).split(" taught ");
-    setStatus(
-      taught
-        ? "The page that the model had learned is forgotten. This is the model without it."
-        : `This link was made with the model ${name}, which this server does not have.`,
-      !taught,
-    );
+    const name = visible(String(model)).slice(0, 60);
+    setStatus(`This link was made with the model ${name}, which this server does not have.`, true);
     return false;
   }
   const tree = new Tree(text, ids, model);
-  unpackTree(tree, tree.root, packed);
   state.off = new Set(off.map(String));
   Object.assign(state, { tree, current: unpackPath(tree, path) });
   state.intact = intact ? unpackPath(tree, intact) : null;

@@ -27,16 +27,6 @@ export const phasesOf = ({ n_layer }, isDrawn) => [
   ...(isDrawn ? [{ kind: "draw" }] : []),
 ];
 
-/** Seconds of a phase: the middle blocks run quicker than the first. */
-export const secondsOf = ({ kind, layer }, { n_layer }) =>
-  ({
-    embed: 1,
-    attention: layer ? 4.4 / (2 * n_layer) : 0.9,
-    mlp: layer ? 3.2 / (2 * n_layer) : 0.6,
-    answer: 0.8,
-    draw: 1.2,
-  })[kind];
-
 /** A number's color, red to alpha: the sign gives the hue, the size beside `limit` the strength. */
 export const colorOf = (value, limit, colors) => [
   ...(value < 0 ? colors.minus : colors.plus),
@@ -74,18 +64,14 @@ export function paintStrips(pass, colors) {
   return { canvas, at, width: canvas.width };
 }
 
-/**
- * Where everything is, in CSS pixels. `rows` lines, at least `least` high, are shown, up to
- * `bottom`; the tokens before share the top row, if any.
- */
+/** Where everything is, in CSS pixels: lines of at least `least`, up to the line `bottom`. */
 export function layOut(pass, width, height, bottom, least) {
   const rows = Math.min(pass.count, Math.max(2, Math.floor(height / least)));
   const hidden = Math.max(rows, Math.min(bottom, pass.count)) - rows; // lines above
   const hasEarlier = pass.first + hidden > 0;
   const pitch = height / (rows + (hasEarlier ? 1 : 0));
   const start = Math.min(56, width * 0.09);
-  const fan = Math.min(64, width * 0.1);
-  const block = (width - start - fan) / pass.n_layer;
+  const block = (width - start) / pass.n_layer;
   const strip = Math.max(6, Math.min(48, block * 0.42));
   return {
     width,
@@ -98,7 +84,6 @@ export function layOut(pass, width, height, bottom, least) {
     block,
     strip,
     start,
-    fan,
     y: (line) => (line - hidden + 0.5 + (hasEarlier ? 1 : 0)) * pitch,
     /** The line at a height, or null in the row of the tokens before. */
     lineAt(y) {
@@ -112,7 +97,7 @@ export function layOut(pass, width, height, bottom, least) {
 }
 
 /** @type {(from: number[], to: number[], f: number) => [number, number]} */
-const between = ([ax, ay], [bx, by], f) => [mix(ax, bx, f), mix(ay, by, f)];
+export const between = ([ax, ay], [bx, by], f) => [mix(ax, bx, f), mix(ay, by, f)];
 
 /** Draw a Bézier curve of four points up to `f`, from 0 to 1; return the point where it ends. */
 function flow(context, points, f) {
@@ -165,7 +150,7 @@ export function arcsOf(pass, place, layer, head, line) {
 }
 
 /** The dots of a line's strongest neurons, and of those that are off. */
-function neuronsOf(pass, place, view, layer, line) {
+export function neuronsOf(pass, place, view, layer, line) {
   const prefix = `${layer},n`;
   const off = [...view.off].filter((key) => key.startsWith(prefix));
   const silent = off.map((key) => ({ neuron: Number(key.slice(prefix.length)), activation: 0 }));
@@ -184,38 +169,7 @@ function neuronsOf(pass, place, view, layer, line) {
   });
 }
 
-const STEPS = Array.from({ length: 13 }, (_, i) => i / 12);
-
-/** How far a point is from a curve. */
-function distance(points, x, y) {
-  const at = (f) => {
-    const [a, b, c] = [0, 1, 2].map((i) => between(points[i], points[i + 1], f));
-    return between(between(a, b, f), between(b, c, f), f);
-  };
-  return Math.min(...STEPS.map((f) => Math.hypot(at(f)[0] - x, at(f)[1] - y)));
-}
-
-/** The arc or the neuron of the line that is looked at, at a point of the picture; or null. */
-export function partAt(pass, place, view, layer, x, y) {
-  const { line } = view;
-  const dot = neuronsOf(pass, place, view, layer, line).find(
-    (each) => Math.hypot(each.x - x, each.y - y) < Math.max(6, each.radius + 2),
-  );
-  if (dot) return dot;
-  const heads = Array.from({ length: pass.n_head }, (_, head) => head);
-  const arcs = heads
-    .filter((head) => view.head === null || view.head === head)
-    .flatMap((head) => arcsOf(pass, place, layer, head, line))
-    .map((arc) => ({ ...arc, far: distance(arc.points, x, y) }));
-  const nearest = arcs.reduce((a, b) => (a && a.far <= b.far ? a : b), null);
-  return nearest && nearest.far < 7 ? nearest : null;
-}
-
-/**
- * Draw the pass at `moment`, from 0 to the number of phases.
- * `view` has `line` (looked at), `head` (one alone, or null), `off` (parts that are switched off)
- * and `bars` (of the answer: y, share).
- */
+/** Draw the pass at `moment`, from 0 to the number of phases. */
 export function drawStage(context, pass, strips, place, colors, moment, view) {
   const { width, height, strip, thickness } = place;
   const layers = pass.n_layer;
@@ -275,7 +229,6 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
     if (f > 1) drawNeurons(each, clamp(f - 1), f < 2);
   }
   for (const line of lines) drawVectors(line);
-  if (moment > 1 + 2 * layers) drawFan(ease(moment - 1 - 2 * layers));
 
   function drawVectors(line) {
     const y = place.y(line);
@@ -360,17 +313,6 @@ export function drawStage(context, pass, strips, place, colors, moment, view) {
         context.arc(dot.x, dot.y, Math.max(0.6, (0.6 + 0.4 * flash) * dot.radius), 0, 7);
         context.fill();
       }
-    }
-    context.globalAlpha = 1;
-  }
-
-  function drawFan(f) {
-    const [x, from] = [place.stop(layers) + strip / 2, Math.min(height, place.y(last))];
-    context.strokeStyle = colors.chance;
-    for (const { y, share } of view.bars) {
-      context.globalAlpha = 0.25 + 0.5 * share;
-      context.lineWidth = Math.max(0.6, 9 * share);
-      flow(context, bend(x, from, width, y), f);
     }
     context.globalAlpha = 1;
   }

@@ -119,19 +119,7 @@ function drawOf(index) {
   return node?.draw ? { seed: node.draw[0], n_drawn: node.draw[1] } : {};
 }
 
-export const requestNext = (context, tokens, more = {}) => ({
-  model: state.model.id,
-  prompt: context,
-  tokens: tokens.length ? tokens : null,
-  include: ["lens", "neurons", "lines"],
-  ...sampling(),
-  ...more,
-});
-
-/**
- * Ask the server what follows `context`, of which `token` came; the answer is cached. `others` are
- * further tokens to describe.
- */
+/** Ask the server what follows `context`, of which `token` came; the answer is cached. */
 export const askNext = (
   context,
   token,
@@ -140,5 +128,8 @@ export const askNext = (
   others = [],
 ) => {
   const tokens = [...new Set([token, ...others])].filter((id) => id !== null);
-  return once("api/inspect", requestNext(context, tokens, { ...draw, ...changes(off) }));
+  return once("api/inspect", {
+    ...{ model: state.model.id, prompt: context, tokens: tokens.length ? tokens : null },
+    ...{ include: ["lens", "neurons", "lines"], ...sampling(), ...draw, ...changes(off) },
+  });
 };

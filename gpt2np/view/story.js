@@ -23,17 +23,7 @@ import {
   textsOf,
 } from "./state.js";
 import { pathTo } from "./tree.js";
-import {
-  $,
-  counted,
-  element,
-  find,
-  percent,
-  rovingFocus,
-  showList,
-  visible,
-  withSpaces,
-} from "./view.js";
+import { $, counted, element, find, percent, rovingFocus, visible, withSpaces } from "./view.js";
 
 const SECONDS = [5, 2, 1.2, 0.7, 0.4]; // of the pass of each of the first tokens
 const LEAST_SECONDS = 0.04; // of each later token, which the picture follows if it can
@@ -47,9 +37,9 @@ export function setStatus(text, isWrong = false) {
 }
 
 export function showError(error) {
-  if (error.name === "AbortError" || error instanceof ConnectionLost) return; // said above
-  if (!(error instanceof ServerError)) throw error;
-  if (error.status === 401) $("key-form").hidden = false;
+  if (error.name === "AbortError") return;
+  if (!(error instanceof ServerError || error instanceof ConnectionLost)) throw error;
+  if (error instanceof ServerError && error.status === 401) $("key-form").hidden = false;
   setStatus(error.message, true);
 }
 
@@ -62,8 +52,7 @@ export function setBusy(controller) {
   $("generate").classList.toggle("primary", !controller);
   for (const id of ["retry", "edit"]) $(id).hidden = Boolean(controller) || !hasText;
   $("prompt").hidden = hasText || Boolean(controller);
-  $("all-off").disabled = Boolean(controller);
-  machine.writing = Boolean(controller);
+  machine.guide.isWriting = Boolean(controller);
 }
 
 // ---- the text
@@ -114,6 +103,20 @@ export function differences(ids, others) {
     else if (common[i + 1][k] >= common[i][k + 1]) i++;
     else k++;
   return found;
+}
+
+/** Give `parent` a child for each item. The children before the first with another key stay. */
+function showList(parent, items, keyOf, create) {
+  const children = [...parent.children];
+  const keys = items.map(keyOf);
+  const changed = keys.findIndex((key, i) => children[i]?.key !== key);
+  const first = changed < 0 ? keys.length : changed;
+  for (const child of children.slice(first)) child.remove();
+  parent.append(
+    ...items
+      .slice(first)
+      .map((item, i) => Object.assign(create(item, first + i), { key: keys[first + i] })),
+  );
 }
 
 const keyOf = ({ id, logprob, isGiven, isChanged, text, isLast }) =>
@@ -188,11 +191,11 @@ export async function pin(index) {
 
 /** What the settings do before the draw. */
 function drawTitle() {
-  const { temperature, top_k, top_p } = readSettings();
+  const { temperature } = readSettings();
   if (!temperature) return "The likeliest one is taken";
   if (temperature > 1) return "Chance picks; unlikely ones get more";
   if (temperature < 1) return "Chance picks; likely ones get more";
-  return top_k || top_p < 1 ? "Chance picks among likely ones" : "Chance picks";
+  return "Chance picks";
 }
 
 let asked = 0; // the number of the latest pass to show
@@ -228,7 +231,7 @@ export async function showPass(context, token, options = {}) {
     was: intact?.next,
     ...options,
   });
-  renderParts(described, token);
+  renderParts();
   return described;
 }
 
@@ -303,7 +306,7 @@ async function playTokens(ahead, seed, signal, isQuick) {
       const onEnd = () => !signal.aborted && writeToken(token, draw);
       if (signal.aborted) return i;
       const first = { isGuided: guides && i === 0, waits };
-      const played = machine.play({ seconds, onEnd, ...first });
+      const played = machine.guide.play({ seconds, onEnd, ...first });
       if (first.isGuided || waits) find(".forth").focus({ preventScroll: true });
       isGuided = await played;
       if (i === 0 && !signal.aborted) guides = false;
@@ -323,10 +326,7 @@ function sayWritten(n, reason) {
   setStatus(`${counted(n, "token")} written${how}${why}`);
 }
 
-/**
- * Write `count` tokens after the node `start`. `isQuick` writes as fast as it computes; otherwise
- * the picture plays the first passes.
- */
+/** Write `count` tokens after `start`; the picture plays the first passes, unless `isQuick`. */
 async function writeText(start, count, seed, isQuick) {
   const controller = new AbortController();
   const { signal } = controller;
@@ -347,7 +347,7 @@ async function writeText(start, count, seed, isQuick) {
     ...{ ...sampling(), ...changes() },
   };
   const ahead = readAhead(streamCompletion(body, signal));
-  signal.addEventListener("abort", () => machine.stop());
+  signal.addEventListener("abort", () => machine.guide.stop());
   renderStory();
   setStatus(isQuick ? "Writing…" : "");
   let error = null;
@@ -405,10 +405,7 @@ export async function choose(index, { id, logprob }) {
   else await write(node, readSettings().max_tokens, seedAt(pathTo(node).length), true);
 }
 
-/**
- * Write the text again as the model writes with the parts that are off now, beside the text with
- * all parts on; with none off, that text alone.
- */
+/** Write the text again without the parts that are off, beside the text with all parts. */
 export async function writeAgain() {
   await stop();
   if (!(await usePrompt())) return;

@@ -2,7 +2,6 @@
 // server keeps the taught model as long as the connection of the request is open.
 
 import { ConnectionLost, ServerError, post, postJson, readEvents } from "./api.js";
-import { encode, state, textOf } from "./state.js";
 import { button, counted, element, find, formatNumber } from "./view.js";
 
 const LEAST_RUN = 5; // words in a row that chance hardly gives
@@ -63,23 +62,23 @@ function createCurve() {
   return { picture, curve };
 }
 
-/**
- * Build the form in `root`; return a line that says that the model is the taught one, and a function
- * that ends the lesson and forgets the page. `model()` is the name of the model to teach,
- * `request()` the fields of a completion that is written before and after. `onModel(name)` is called
- * with the taught model, and with the first one when the page is forgotten; `onWatch()`, when the
- * taught model is to write.
- */
+/** Build the form in `root`; return the line above the picture, and what ends the lesson. */
 export function createTeach(root, { model, request, onModel, onWatch }) {
   let controller = new AbortController(); // ends the connection
   let lesson = Promise.resolve(); // from the press of Teach until the page is forgotten
   let [base, name] = ["", ""]; // of the model that is taught, and of the taught model
   const text = element("textarea", {
-    ...{ id: "teach-text", rows: 7, dir: "auto", spellcheck: "false", maxlength: 20_000 },
-    ...{ "aria-label": "The page to learn", "aria-describedby": "teach-count" },
+    ...{
+      id: "teach-text",
+      rows: 7,
+      dir: "auto",
+      required: true,
+      spellcheck: "false",
+      maxlength: 20_000,
+    },
+    ...{ "aria-label": "The page to learn" },
     placeholder: "Paste a page here, about 300 words.",
   });
-  const count = element("p", { id: "teach-count", class: "hint" });
   const run = element("button", { class: "primary" }, "Teach");
   const stop = button("Stop and keep", stopLearning, { hidden: true });
   const watch = button("Watch it write ▷", onWatch, { class: "primary", hidden: true });
@@ -89,7 +88,7 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
   const loss = element("figcaption");
   const figure = element("figure", { hidden: true }, picture, loss);
   const texts = element("dl", {});
-  const form = element("form", { class: "teach" }, text, count);
+  const form = element("form", { class: "teach" }, text);
   form.append(element("div", { class: "buttons" }, run, stop, watch, forget));
   const lessonElement = element("div", { class: "lesson" }, form);
   lessonElement.append(element("div", {}, says, figure, texts));
@@ -131,25 +130,6 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
 
   /** Whether an element has the focus, or had it until it was disabled. */
   const hasFocus = (each) => [each, document.body].includes(document.activeElement);
-
-  let typed = 0; // the number of the latest text to count
-
-  /** Say how many tokens the text has, and where the part ends that is learned. */
-  async function countTokens() {
-    const number = ++typed;
-    await new Promise((resolve) => setTimeout(resolve, 200));
-    if (number !== typed) return;
-    const ids = text.value ? await encode(text.value) : [];
-    if (number !== typed) return;
-    const most = state.model.page_tokens;
-    const words = textOf(ids.slice(0, most)).trim().split(/\s+/).slice(-4).join(" ");
-    const isLong = ids.length > most;
-    count.textContent = isLong
-      ? `${counted(ids.length, "token")}: it learns the first ${most}, up to “… ${words}”.`
-      : ids.length
-        ? `${counted(ids.length, "token")} of at most ${most}`
-        : "";
-  }
 
   /** Write the text with a model, and show it with what it repeats of the page marked. */
   async function write(title, name, body, page) {
@@ -207,11 +187,6 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
 
   /** Teach the page of the form, and say how it ends. */
   async function learn() {
-    if (!text.value.trim()) {
-      enter("");
-      text.focus();
-      return say("Paste or type a page first.", true);
-    }
     controller = new AbortController();
     name = "";
     enter("learning");
@@ -242,7 +217,6 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
     }
   }
 
-  text.addEventListener("input", countTokens);
   addEventListener("beforeunload", (event) => {
     if (root.dataset.phase) event.preventDefault(); // what was learned goes with the page
   });

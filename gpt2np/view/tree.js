@@ -40,19 +40,3 @@ function unpacked(tree, parent, each) {
 export const packPath = (node) => pathTo(node).map(packed);
 export const unpackPath = (tree, path) =>
   path.reduce((node, each) => unpacked(tree, node, each), tree.root);
-
-/** The tree as lists that can be put into an address: [ids, children] for each branch point. */
-export function packTree(node) {
-  const ids = [];
-  let at = node;
-  while (at.children.length === 1) {
-    [at] = at.children;
-    ids.push(packed(at));
-  }
-  return [ids, at.children.map((child) => [packed(child), packTree(child)])];
-}
-
-export function unpackTree(tree, parent, [ids, branches]) {
-  const end = ids.reduce((node, each) => unpacked(tree, node, each), parent);
-  for (const [first, rest] of branches) unpackTree(tree, unpacked(tree, end, first), rest);
-}

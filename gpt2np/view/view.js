@@ -22,20 +22,6 @@ export function element(name, attributes = {}, ...children) {
 export const button = (label, action, more = {}) =>
   element("button", { type: "button", onclick: action, ...more }, label);
 
-/** Give `parent` a child for each item. The children before the first with another key stay. */
-export function showList(parent, items, keyOf, create) {
-  const children = [...parent.children];
-  const keys = items.map(keyOf);
-  const changed = keys.findIndex((key, i) => children[i]?.key !== key);
-  const first = changed < 0 ? keys.length : changed;
-  for (const child of children.slice(first)) child.remove();
-  parent.append(
-    ...items
-      .slice(first)
-      .map((item, i) => Object.assign(create(item, first + i), { key: keys[first + i] })),
-  );
-}
-
 export const clamp = (x) => Math.min(1, Math.max(0, x));
 export const ease = (x) => {
   const t = clamp(x);
@@ -72,11 +58,7 @@ const byteText = (byte) =>
     ? String.fromCharCode(byte)
     : `⟨${byte.toString(16).padStart(2, "0")}⟩`;
 
-/**
- * Text of a token's bytes, after the text that ends with the bytes `before`: a character that the
- * token completes is shown whole.
- * A byte that is only a part of a character, or a control code, is shown as its number: ⟨d9⟩.
- */
+/** A token's text after the bytes `before`; a byte that is no whole character is a number: ⟨d9⟩. */
 export function decodeToken(bytes, before = []) {
   const texts = [openBytes(before), []].map((open) => exactText([...open, ...bytes]));
   const text = texts.find((each) => each !== null && ![...bytes].every(isControl));
@@ -101,10 +83,7 @@ function openBytes(bytes) {
   return size > bytes.length - start ? bytes.slice(start) : [];
 }
 
-/**
- * Texts of consecutive tokens, each the bytes of one. A character whose bytes are in several tokens
- * stands at the last of them; a token that completes no character has an empty text.
- */
+/** Texts of consecutive tokens; a character of several tokens stands at the last of them. */
 export function decodeTokens(tokens) {
   const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
   return tokens.map((bytes) => decoder.decode(bytes, { stream: true }));

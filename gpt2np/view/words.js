@@ -3,21 +3,6 @@
 import { lineChipOf } from "./numbers.js";
 import { shareElement } from "./view.js";
 
-export const phaseName = ({ kind, layer }) =>
-  ({
-    embed: "embedding",
-    attention: `block ${layer}, attention`,
-    mlp: `block ${layer}, MLP`,
-    answer: "answer",
-    draw: "draw",
-  })[kind];
-
-/** The moments at which the guide waits: the ends of phases, from block 1 on of the last one. */
-export function stopsOf(phases) {
-  const n = phases.length;
-  return [...new Set([1, 2, 3, n - 2, n - 1, n])];
-}
-
 /** `guided`: all blocks after the first share a sentence. */
 export function sentence(pass, { kind, layer }, line, guided) {
   const chip = lineChipOf(pass, line);

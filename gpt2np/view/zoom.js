@@ -18,18 +18,12 @@ function pathOf(level) {
 async function loadLevel({ kind, layer, id }, pass, source) {
   if (!source || kind === "block") return {};
   if (kind === "token") return { token: await source.token(id) };
-  const names = ["q", "k", "v", "z"].map((name) => `blocks.${layer}.attn.${name}`);
+  const names = ["q", "k", "v"].map((name) => `blocks.${layer}.attn.${name}`);
   const found = Object.entries(await source.points(pass, names));
   return Object.fromEntries(found.map(([name, array]) => [name.at(-1), array]));
 }
 
-/**
- * Let the user go into a picture. `host` has `canvas`, `picture` (its element), `crumbs`,
- * `say(nodes)`, `model` (the scene of the whole model),
- * `context()` (of the scenes: pass, line, colors, width, height, off), `lookAt(line)` and
- * `setLine(line)`, `pointAt(arc)`, `mayEnter()`, `source`,
- * `actions(level)` (buttons beside the path) and `onChange(level)`.
- */
+/** Let the user go into a picture, which the Machine (`host`) shows. */
 export function createZoom(host) {
   const { canvas, picture, crumbs } = host;
   let path = []; // of levels; empty: the model
@@ -132,10 +126,7 @@ export function createZoom(host) {
     if (next.length && !host.mayEnter()) return;
     const mine = ++loads;
     const level = next.at(-1);
-    if (level && !isThere(level))
-      return host.say([
-        "This page has no numbers beyond this point; the playground of gpt2np serve has them.",
-      ]);
+    if (level && !isThere(level)) return;
     picture.setAttribute("aria-busy", "true");
     try {
       const loaded = level ? await loadLevel(level, host.context().pass, host.source) : {};
@@ -185,7 +176,7 @@ export function createZoom(host) {
 
   const at = (event) => {
     const { left, top } = canvas.parentElement.getBoundingClientRect();
-    return scene.at(event.clientX - left, event.clientY - top);
+    return scene.at?.(event.clientX - left, event.clientY - top);
   };
 
   function point(event) {
@@ -196,11 +187,8 @@ export function createZoom(host) {
     tip.replaceChildren(...(found?.says ?? []));
     const { left, top, width, height } = picture.getBoundingClientRect();
     const [x, y] = [event.clientX - left, event.clientY - top];
-    const [isRight, isLow] = [x > width / 2, y > height / 2]; // beside the pointer, inside
-    Object.assign(tip.style, {
-      ...{ left: isRight ? "" : `${x + 14}px`, right: isRight ? `${width - x + 14}px` : "" },
-      ...{ top: isLow ? "" : `${y + 14}px`, bottom: isLow ? `${height - y + 14}px` : "" },
-    });
+    tip.style.left = `${x + (x > width / 2 ? -14 - tip.offsetWidth : 14)}px`; // inside
+    tip.style.top = `${y + (y > height / 2 ? -14 - tip.offsetHeight : 14)}px`;
     const cursor = found?.part ? "pointer" : found?.to ? "zoom-in" : "default";
     canvas.style.cursor = layer.style.cursor = cursor;
   }

@@ -136,7 +136,6 @@ class TestMachine:
         tab.focus(".moment")
         tab.keyboard.press("ArrowLeft")
         assert tab.get_attribute("#machine", "data-moment") == "14.000"
-        assert tab.get_attribute(".moment", "aria-valuetext") == "answer"
         tab.focus(".forth")
         for _ in range(2):
             tab.keyboard.press("Enter")

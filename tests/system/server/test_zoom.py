@@ -129,7 +129,7 @@ class TestNumbers:
         head = zoomed.config.n_head - 1
         zoomed.open_head(head)
         _, *columns = zoomed.table()
-        for shown, name in zip(columns, "qkvz", strict=True):
+        for shown, name in zip(columns, "qkv", strict=True):
             close(shown, zoomed.traced[f"blocks.{zoomed.layer}.attn.{name}"][head, -1])
 
     def test_score(self, zoomed):

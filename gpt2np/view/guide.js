@@ -1,0 +1,172 @@
+// The guide: plays the passes, the first one with stops, and has the buttons below the picture.
+
+import { button, element } from "./view.js";
+
+/** Seconds of a phase: the middle blocks run quicker than the first. */
+const secondsOf = ({ kind, layer }, { n_layer }) =>
+  ({
+    embed: 1,
+    attention: layer ? 4.4 / (2 * n_layer) : 0.9,
+    mlp: layer ? 3.2 / (2 * n_layer) : 0.6,
+    answer: 0.8,
+    draw: 1.2,
+  })[kind];
+
+/** The moments at which the guide waits: the ends of phases, from block 1 on of the last one. */
+function stopsOf(phases) {
+  const n = phases.length;
+  return [...new Set([1, 2, 3, n - 2, n - 1, n])];
+}
+
+/** Play the passes in the picture of `host`; `onRun()` is called when the focused buttons go. */
+export function createGuide(host, onRun) {
+  const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
+  let stops = null;
+  let isWriting = false; // a text, of which this is a pass
+  let pace = 1;
+  let playing = null; // { resolve, onEnd } of a pass that plays or waits
+  let frame = 0;
+  const dots = element("span", { class: "dots", "aria-hidden": "true" });
+  const play = button("Play", () => (frame ? pause() : start()), { class: "play" });
+  const skip = button("Just write", () => skipStops(), { class: "skip-stops" });
+  const next = button("Next ▸", () => goOn(), { class: "forth primary" });
+  host.range.before(dots);
+  host.range.after(play, skip, next);
+  const end = () => host.phases().length;
+  const isAtEnd = () => host.moment >= end();
+
+  /** What there is to press: nothing at "rest" and while it "writes"; in the "guide"; "free". */
+  function update() {
+    const waiting = host.isOpen() ? "rest" : isWriting ? "writes" : "free";
+    const mode = (host.root.dataset.mode = stops ? "guide" : waiting);
+    const hadFocus = [skip, next].some((each) => each === document.activeElement);
+    play.hidden = host.range.hidden = mode === "guide" || mode === "rest";
+    skip.hidden = dots.hidden = mode !== "guide";
+    next.hidden = mode === "rest"; // while a text is written they keep their place, out of sight
+    next.classList.toggle("primary", mode === "guide");
+    if (hadFocus && mode === "writes") onRun();
+    play.textContent = frame ? "Pause" : "Play";
+    const of = stopsOf(host.phases());
+    const now = host.moment;
+    const passed = stops?.[0] === 0 ? of.length + 1 : of.filter((stop) => now >= stop).length;
+    dots.textContent = "●".repeat(passed) + "○".repeat(of.length + 1 - passed);
+    host.refresh();
+  }
+
+  /** Play the pass again. */
+  function start() {
+    host.leave();
+    if (isAtEnd()) host.moment = 0;
+    run(end());
+  }
+
+  /** Let the guide go on to its next stop, or the pass to its end. */
+  function go() {
+    host.leave();
+    run(stops?.find((stop) => stop > host.moment) ?? end());
+  }
+
+  /** Play up to a moment; with reduced motion, show it. */
+  function run(to) {
+    cancelAnimationFrame(frame);
+    let before = performance.now();
+    const tick = (now) => {
+      const phase = host.phases()[Math.min(end() - 1, Math.floor(host.moment))];
+      const passed = (Math.max(0, now - before) / 1000) * pace;
+      const moment = Math.min(to, host.moment + passed / secondsOf(phase, host.pass()));
+      before = now;
+      frame = moment < to ? requestAnimationFrame(tick) : 0;
+      host.moment = moment;
+      if (!frame) arrive();
+    };
+    if (!reducedMotion.matches) frame = requestAnimationFrame(tick);
+    else {
+      host.moment = to;
+      arrive();
+    }
+    update();
+  }
+
+  function arrive() {
+    frame = 0;
+    update();
+    if (!isAtEnd()) return;
+    playing?.onEnd();
+    if (!stops) finish();
+  }
+
+  function finish() {
+    const { resolve } = playing ?? {};
+    const wasGuided = Boolean(stops);
+    playing = stops = null;
+    pace = 1;
+    update();
+    resolve?.(wasGuided);
+  }
+
+  function pause() {
+    cancelAnimationFrame(frame);
+    frame = 0;
+    update();
+  }
+
+  function skipStops() {
+    stops = null;
+    if (isAtEnd()) finish();
+    else go();
+  }
+
+  function goOn() {
+    if (!stops) step();
+    else if (frame) {
+      // the phase ends at once
+      pause();
+      host.moment = stops.find((stop) => stop > host.moment) ?? end();
+      arrive();
+    } else if (isAtEnd()) finish();
+    else if (host.moment < stops.at(-1)) go();
+    else skipStops();
+  }
+
+  function step() {
+    pause();
+    host.leave();
+    if (isAtEnd()) host.moment = 0;
+    run(Math.floor(host.moment + 1e-9) + 1);
+  }
+
+  return {
+    update,
+    pause,
+    get stops() {
+      return stops;
+    },
+    get isWriting() {
+      return isWriting;
+    },
+    /** Whether a text is being written, of which the passes are shown. */
+    set isWriting(is) {
+      isWriting = is;
+      update();
+    },
+    /**
+     * Play the pass in `seconds`, with the guide's stops, or after a stop at its start (`waits`);
+     * `onEnd()` is called when the token has been drawn. The promise is fulfilled when the next
+     * pass may come, and by `stop()`; it tells whether the guide was not left.
+     */
+    play({ seconds, isGuided = false, waits = false, onEnd }) {
+      stops = waits ? [0] : isGuided ? stopsOf(host.phases()) : null;
+      const whole = host.phases().reduce((sum, each) => sum + secondsOf(each, host.pass()), 0);
+      pace = whole / seconds;
+      return new Promise((resolve) => {
+        playing = { resolve, onEnd };
+        if (waits) update();
+        else go();
+      });
+    },
+    stop() {
+      pause();
+      finish();
+    },
+  };
+}

@@ -1,0 +1,63 @@
+// The arcs and the dots of the picture under the pointer, which can be pressed.
+
+import { chipText, numberElement } from "./scenes.js";
+import { arcsOf, between, neuronsOf } from "./stage.js";
+import { button, shareElement } from "./view.js";
+
+const STEPS = Array.from({ length: 13 }, (_, i) => i / 12);
+
+/** How far a point is from a curve. */
+function distance(points, x, y) {
+  const at = (f) => {
+    const [a, b, c] = [0, 1, 2].map((i) => between(points[i], points[i + 1], f));
+    return between(between(a, b, f), between(b, c, f), f);
+  };
+  return Math.min(...STEPS.map((f) => Math.hypot(at(f)[0] - x, at(f)[1] - y)));
+}
+
+/** The arc or the neuron of the line that is looked at, at a point of the picture; or null. */
+function partAt(pass, place, view, layer, x, y) {
+  const { line } = view;
+  const dot = neuronsOf(pass, place, view, layer, line).find(
+    (each) => Math.hypot(each.x - x, each.y - y) < Math.max(6, each.radius + 2),
+  );
+  if (dot) return dot;
+  const heads = Array.from({ length: pass.n_head }, (_, head) => head);
+  const arcs = heads
+    .filter((head) => view.head === null || view.head === head)
+    .flatMap((head) => arcsOf(pass, place, layer, head, line))
+    .map((arc) => ({ ...arc, far: distance(arc.points, x, y) }));
+  const nearest = arcs.reduce((a, b) => (a && a.far <= b.far ? a : b), null);
+  return nearest && nearest.far < 7 ? nearest : null;
+}
+
+/** The part under a point of a block, with what it says; or null. */
+export function findPart(pass, place, view, layer, x, y, canSwitch) {
+  const found = /** @type {any} */ (partAt(pass, place, view, layer, x, y));
+  if (!found) return null;
+  const says = sayPart(pass, view, found, canSwitch);
+  const arc = found.neuron === undefined ? found : null;
+  return { ...(canSwitch && { part: found.part }), arc, says };
+}
+
+function sayPart(pass, view, { part, neuron, activation, key, weight }, canSwitch) {
+  const [layer, name] = part.split(",");
+  const isOff = view.off.has(part);
+  const does = canSwitch ? ` Press: switch it ${isOff ? "on" : "off"}.` : "";
+  if (neuron !== undefined) {
+    const says = isOff ? " is off." : [": ", numberElement(activation), "."];
+    return [`neuron ${neuron} of block ${layer}`, ...says, does];
+  }
+  const to = key === null ? "tokens before" : chipText(pass, key);
+  const head = `head ${name} of block ${layer}: `;
+  return [head, `${chipText(pass, view.line)} → ${to} `, shareElement(weight), ".", does];
+}
+
+/** The button beside the path of a block or a head that switches it off, or on. */
+export function switchButtons(level, off, onSwitch) {
+  if (level?.layer === undefined) return [];
+  const part = `${level.layer},${level.head ?? "mlp"}`;
+  const name = level.head === undefined ? "all neurons" : `head ${level.head}`;
+  const to = off.has(part) ? "on" : "off";
+  return [button(`Switch ${name} ${to}`, () => onSwitch(part), { class: "switch" })];
+}
