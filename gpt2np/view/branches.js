@@ -4,6 +4,7 @@
 import { postJson, readTokens, streamCompletion } from "./api.js";
 import {
   allIds,
+  askNext,
   changes,
   idsOf,
   isTreeOfPrompt,
@@ -169,6 +170,12 @@ export async function loadNumbers() {
     const { choices } = await postJson("v1/completions", body);
     const logprobs = choices[0].logprobs.token_logprobs.slice(state.tree.ids.length);
     path.forEach((node, i) => isOpen(node) && !node.off && (node.logprob = logprobs[i]));
+  }
+  for (const node of path.filter(isOpen)) {
+    const off = new Set(node.off ? node.off.split(" ") : []);
+    const context = idsOf(node.parent); // an echo of the prompt can't have parts off
+    const { next } = await askNext(context, node.id, {}, off);
+    node.logprob = next.find(({ id }) => id === node.id).logprob;
   }
 }
 

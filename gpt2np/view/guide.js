@@ -149,11 +149,7 @@ export function createGuide(host, onRun) {
       isWriting = is;
       update();
     },
-    /**
-     * Play the pass in `seconds`, with the guide's stops, or after a stop at its start (`waits`);
-     * `onEnd()` is called when the token has been drawn. The promise is fulfilled when the next
-     * pass may come, and by `stop()`; it tells whether the guide was not left.
-     */
+    /** Play the pass; the promise tells, at its end, whether the guide was not left. */
     play({ seconds, isGuided = false, waits = false, onEnd }) {
       stops = waits ? [0] : isGuided ? stopsOf(host.phases()) : null;
       const whole = host.phases().reduce((sum, each) => sum + secondsOf(each, host.pass()), 0);

@@ -18,12 +18,7 @@ const KEY = [
   ["●", "", "a strong neuron"],
 ]; // what the picture's signs mean
 
-/**
- * Build the Machine in `root`. `onPick(id)` is called for a token of the answer that is pressed,
- * `onSwitch(part)` for a part ("layer,head", "layer,mlp", "layer,nNEURON") that is switched off or
- * on. `source` has the numbers beyond the description; `draw` (draw.js) shows how the token is
- * drawn; `createGuide(host)` (guide.js) plays the pass.
- */
+/** Build the Machine in `root`; picture.js and embedded.js have its options. */
 export function createMachine(root, options = /** @type {any} */ ({})) {
   const { onPick, onSwitch, actions, findPart, source, draw, createGuide } = options;
   let pass = null;
@@ -52,10 +47,8 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
   if (draw) answerTitle.after(draw.root);
   const blocks = element("div", { class: "machine-blocks", role: "group", "aria-label": "Blocks" });
   const caption = element("p", { class: "machine-caption", role: "status" });
-  const range = element("input", {
-    ...{ type: "range", class: "moment" },
-    "aria-label": "Moment of the pass",
-  });
+  const moments = { type: "range", class: "moment", "aria-label": "Moment of the pass" };
+  const range = element("input", moments);
   const crumbs = element("nav", { class: "machine-crumbs", "aria-label": "Place in the model" });
   const picture = element(
     "div",

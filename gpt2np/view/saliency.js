@@ -5,6 +5,7 @@ import { once } from "./api.js";
 import { allIds, changes, state, textsOf } from "./state.js";
 import { $, chipElement } from "./view.js";
 
+const MOST = 256; // tokens of a text that the server does this for
 let asked = new AbortController();
 
 function clear() {
@@ -23,7 +24,7 @@ export async function glow(index) {
   clear();
   const { signal } = asked;
   const ids = index ? allIds().slice(0, index + 1) : [];
-  if (ids.length !== index + 1) return; // the next token is open
+  if (ids.length !== index + 1 || ids.length > MOST) return; // the next token is open
   const [prompt, token] = [ids.slice(0, -1), ids.at(-1)];
   try {
     const body = { model: state.model.id, prompt, token, ...changes() };

@@ -132,7 +132,7 @@ export function blockScene({ layer }, { pass, line, colors, width, height, off }
         return [label(signs[i], 0, y, SIGN), label(name, SIGN, y, left - SIGN)];
       }),
       ...[
-        `the strongest of ${pass.n_inner.toLocaleString("en")} neurons`,
+        `the strongest of ${pass.n_inner.toLocaleString("en")} neurons: how much each reacts`,
         ...shown.map(sayNeuron),
       ].map((text, i) => label(text, 0, under + i * (LABEL + 3), width)),
     ],

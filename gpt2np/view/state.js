@@ -6,11 +6,7 @@ import { $, chipElement, decodeToken, decodeTokens, inText } from "./view.js";
 
 export const SETTINGS = ["temperature", "top_k", "top_p", "max_tokens", "seed"];
 
-/**
- * `tree` has the texts from one prompt, `current` is the last token of the text that is shown, and
- * `intact` that of the text with all parts on, if parts are `off`. `pinned` is the index of the
- * token whose pass is shown; `running` the AbortController of a text that is being written.
- */
+/** `current` is the last token of the text, `intact` that of the text with all parts on. */
 export const state = /** @type {any} */ ({
   models: [],
   model: null,

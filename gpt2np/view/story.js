@@ -36,11 +36,11 @@ export function setStatus(text, isWrong = false) {
   $("status").classList.toggle("wrong", isWrong);
 }
 
-export function showError(error) {
+export function showError(error, kept = "") {
   if (error.name === "AbortError") return;
   if (!(error instanceof ServerError || error instanceof ConnectionLost)) throw error;
   if (error instanceof ServerError && error.status === 401) $("key-form").hidden = false;
-  setStatus(error.message, true);
+  setStatus(error.message + kept, true);
 }
 
 /** Show which buttons there are, now that `controller` ends what is being written, or nothing. */
@@ -360,12 +360,11 @@ async function writeText(start, count, seed, isQuick) {
   const n = pathTo(state.current).length - depth;
   const kept = n ? `${counted(n, "token")} kept.` : "Nothing was written.";
   if (signal.aborted) setStatus(`Stopped. ${kept}`);
-  else if (error instanceof ConnectionLost) setStatus(`${error.message} ${kept}`, true);
   setBusy(null);
   renderStory();
   renderBranches();
   if (!isTreeOfPrompt()) return;
-  if (error && !signal.aborted) return showError(error);
+  if (error && !signal.aborted) return showError(error, ` ${kept}`);
   const ids = allIds();
   if (state.pinned !== null) await showPass(ids.slice(0, state.pinned), ids[state.pinned] ?? null);
 }

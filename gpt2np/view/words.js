@@ -16,8 +16,8 @@ export function sentence(pass, { kind, layer }, line, guided) {
     return [`${blocks} the same, with other heads and neurons.`];
   }
   const [then, one] = layer
-    ? [`Block ${layer}:`, `Block ${layer}: one head of `]
-    : ["Then", "Heads look back: one of "];
+    ? [`Block ${layer}:`, `Block ${layer}: a head of `]
+    : ["Then", "One head looks back: "];
   if (kind === "attention") {
     const look = pass.strongestLook(layer, line);
     if (!look) return [chip, " has no token before it to look back at."];

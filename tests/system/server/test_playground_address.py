@@ -24,6 +24,7 @@ class TestShare:
         assert again.input_value("#prompt") == f"{PROMPT} 🦊"
         assert again.input_value("#temperature") == "0.9"
         assert story(again)[0] == story(tab)[0]
+        np.testing.assert_allclose(story(again)[1], story(tab)[1], atol=1e-6)
         assert again.inner_text("#intact") == tab.inner_text("#intact")
         for name in (".branch", ".cell[aria-pressed=true]"):
             assert again.locator(name).count() == tab.locator(name).count() > 0

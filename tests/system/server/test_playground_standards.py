@@ -154,14 +154,6 @@ class TestStandards:
     def test_nothing_moves(self, full_tab):
         assert full_tab.evaluate("document.getAnimations().length") == 0
 
-    def test_paper_has_no_controls(self, full_tab):
-        full_tab.emulate_media(media="print")
-        assert full_tab.evaluate(
-            "[...document.querySelectorAll('.bar, .buttons, #more, #off')]"
-            ".every(each => !each.offsetHeight)"
-        )
-        assert full_tab.pdf(format="A4").startswith(b"%PDF")
-
     def test_a_hostile_prompt_does_nothing(self, open_tab):
         tab = open_tab(width=360, reduced_motion="reduce")
         for prompt in (MARKUP, SIGNS, "<|endoftext|>"):
