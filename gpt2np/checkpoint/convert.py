@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,8 @@ def convert(
     path = checkpoint.folder / CONFIG_FILE
     entries = read_json_object(path, CheckpointError, max_bytes=limits().max_config_bytes)
     entries = {name: value for name, value in entries.items() if name not in _NOT_COPIED}
-    with _new_folder(target) as folder:
+    check_new_folder(target)
+    with atomic_folder(target.resolve()) as folder:
         _write(folder, checkpoint.config, dtype, checkpoint.is_tied(), read, entries)
         for file in _find_companions(checkpoint.folder, companions):
             shutil.copyfile(file, folder / file.name)
@@ -74,7 +74,8 @@ def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ta
 
     ids: list[int | None] = list(config.eos_token_ids) or [None]
     entries = {"bos_token_id": ids[0], "eos_token_id": ids if len(ids) > 1 else ids[0]}
-    with _new_folder(target) as folder:
+    check_new_folder(target)
+    with atomic_folder(target.resolve()) as folder:
         _write(folder, config, str(weights[WTE].dtype), LM_HEAD not in weights, read, entries)
 
 
@@ -111,14 +112,6 @@ def check_new_folder(target: Path) -> None:
     is_empty_folder = resolved.is_dir() and not any(resolved.iterdir())
     if target.is_symlink() or (resolved.exists() and not is_empty_folder):
         raise InvalidArgumentError(f"{target} already exists; name a new or an empty folder")
-
-
-@contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which is renamed to `target` at the end."""
-    check_new_folder(target)
-    with atomic_folder(target.resolve()) as temporary:
-        yield temporary
 
 
 def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
