@@ -44,9 +44,7 @@ def usable_cpus() -> int:
 
 @cache
 def _count_cores(root: Path, affinity: Set[int]) -> int:
-    if len(affinity) == 1 or (quota := cgroup_quota(root)) <= 1:
-        return 1
-    return math.ceil(min(quota, physical_cores(root, affinity)))
+    return math.ceil(min(cgroup_quota(root), physical_cores(root, affinity)))
 
 
 def physical_cores(root: Path, cpus: Set[int]) -> int:
