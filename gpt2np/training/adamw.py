@@ -13,6 +13,7 @@ from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import parallel_for
 from gpt2np.training.options import TrainerOptions
 
+_BETA_1, _BETA_2, _EPSILON = 0.9, 0.95, 1e-8  # as of GPT-3 (Brown et al. 2020, appendix B)
 _CHUNK = 1 << 16  # values updated at a time, so that they stay in the cache
 
 
@@ -35,11 +36,10 @@ class AdamW:
         embeddings decay by `rate` times `weight_decay`, biases and layer norms do not.
         """
         self.step += 1
-        b1, b2 = options.adam_beta1, options.adam_beta2
         norm = gradient_norm(gradients)
         clip = min(1.0, options.max_grad_norm / (norm + 1e-6))
-        step_size = rate / (1 - b1**self.step)
-        root = math.sqrt(1 - b2**self.step)
+        step_size = rate / (1 - _BETA_1**self.step)
+        root = math.sqrt(1 - _BETA_2**self.step)
 
         def run(part: tuple[str, slice]) -> None:
             name, rows = part
@@ -47,15 +47,15 @@ class AdamW:
             g = gradients[name].reshape(-1)[rows] * clip
             if self.weights[name].ndim == 2:
                 w *= 1 - rate * options.weight_decay
-            m *= b1
-            m += g * (1 - b1)
-            v *= b2
+            m *= _BETA_1
+            m += g * (1 - _BETA_1)
+            v *= _BETA_2
             g *= g
-            g *= 1 - b2
+            g *= 1 - _BETA_2
             v += g
             np.sqrt(v, out=g)
             g /= root
-            g += options.adam_epsilon
+            g += _EPSILON
             np.divide(m, g, out=g)
             g *= step_size
             w -= g

@@ -50,13 +50,6 @@ class TrainerOptions:
         100, "Number of steps until the learning rate reaches its peak", low=0
     )
     weight_decay: float = _training(0.1, "Decoupled weight decay of matrices and embeddings", low=0)
-    adam_beta1: float = _training(
-        0.9, "Decay rate of the moving average of the gradients in AdamW", low=0, high=1
-    )
-    adam_beta2: float = _training(
-        0.95, "Decay rate of the moving average of the squared gradients in AdamW", low=0, high=1
-    )
-    adam_epsilon: float = _training(1e-8, "Constant added to AdamW's denominator", above=0)
     max_grad_norm: float = _training(
         1.0, "Maximum norm of the gradients; larger gradients are scaled down to this norm", above=0
     )

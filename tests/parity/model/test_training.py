@@ -29,8 +29,7 @@ def torch_losses(config, weights, ids, options, length):
         {"params": matrices, "weight_decay": options.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    betas = (options.adam_beta1, options.adam_beta2)
-    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=betas, eps=options.adam_epsilon)
+    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.95), eps=1e-8)
     losses = []
     for step in range(options.max_steps):
         size = options.per_device_train_batch_size
