@@ -8,10 +8,10 @@ from helpers.transformers_pass import transformers_model
 
 from gpt2np import Tokenizer
 from gpt2np.model import GPT2
-from gpt2np.training.adamw import AdamW, learning_rate
+from gpt2np.training.adamw import learning_rate
 from gpt2np.training.options import TrainerOptions
 from gpt2np.training.teach import read_weights, request_bytes, teach
-from gpt2np.training.trainer import Trainer, draw_sequences, new_weights
+from gpt2np.training.trainer import Trainer, draw_sequences
 
 BUNDLED = {"n_layer": 6, "n_head": 4, "n_embd": 256, "n_positions": 512}
 
@@ -71,23 +71,6 @@ def test_ten_steps(tmp_path, shape):
     assert found[-1] < found[0] - 0.3
 
 
-@pytest.mark.slow
-def test_ten_steps_of_gpt2_smalls_shape(tmp_path):
-    options = TrainerOptions(
-        n_layer=12, n_head=12, n_embd=768, n_positions=1024, block_size=64,
-        per_device_train_batch_size=2, max_steps=10, warmup_steps=3, learning_rate=3e-4,
-    )  # fmt: skip
-    corpus = tmp_path / "c.npy"
-    np.save(corpus, text_ids(20_000, 50257))
-    model = random_model(n_layer=12, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
-    model = GPT2(model.config, new_weights(model.config, 0))
-    tokenizer = Tokenizer.load("weights")  # not used for ids
-    trainer = Trainer(corpus, tmp_path, tokenizer, options, model=model)
-    found = [trainer.take_step() for _ in range(options.max_steps)]
-    expected = torch_losses(model.config, dict(model.weights), np.load(corpus), options, 64)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_a_step_of_fine_tuning_or_teaching_changes_every_weight(tmp_path, order):
     model = random_model(n_layer=1, n_head=2, n_embd=16, n_positions=32, vocab_size=4096)
@@ -104,23 +87,3 @@ def test_a_step_of_fine_tuning_or_teaching_changes_every_weight(tmp_path, order)
     for name, array in model.weights.items():
         assert not np.array_equal(trainer.weights[name], array), name
         assert not np.array_equal(taught[name], array), name
-
-
-def test_adamw_against_torch():
-    rng = np.random.default_rng(0)
-    weights = {"w": rng.normal(size=(70, 1000)), "b": rng.normal(size=5)}
-    options = TrainerOptions(weight_decay=0.3, max_grad_norm=2.0)
-    theirs = {name: torch.nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
-    groups = [{"params": [theirs["w"]], "weight_decay": 0.3}, {"params": [theirs["b"]]}]
-    optimizer = torch.optim.AdamW(groups, lr=0.01, betas=(0.9, 0.95), weight_decay=0.0)
-    state = [{name: np.zeros_like(a) for name, a in weights.items()} for _ in range(2)]
-    ours = AdamW(weights, *state)
-    for _ in range(5):
-        gradients = {name: rng.normal(size=array.shape) for name, array in weights.items()}
-        for name, parameter in theirs.items():
-            parameter.grad = torch.tensor(gradients[name])
-        norm = torch.nn.utils.clip_grad_norm_(theirs.values(), 2.0)
-        optimizer.step()
-        assert ours.update(gradients, 0.01, options) == pytest.approx(norm.item(), rel=1e-12)
-    for name, parameter in theirs.items():
-        np.testing.assert_allclose(weights[name], parameter.detach().numpy(), rtol=1e-10)

@@ -149,22 +149,6 @@ def test_many_of_one(ours, rust_gpt2, part, count):
     assert ours.encode(part * count) == rust_gpt2.encode(part * count).ids
 
 
-def test_long_pieces(data, ours, tiktoken_gpt2):
-    """Texts without spaces, in which every piece is long, or none repeats."""
-    rng = random.Random(0)
-    base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-    emoji = ["😀", "👍🏽", "👩‍👩‍👧", "🇩🇪", "❤️", "🤖", "🏳️‍🌈", "①"]
-    english = (data / "stories" / "valid.txt").read_text(encoding="utf-8")[:100_000]
-    texts = [
-        "".join(rng.choices(base64, k=20_000)),
-        "".join(rng.choices(emoji, k=5_000)),
-        "".join(filter(str.isalpha, english)),
-        *("我非常渴望与人工智能一起工作" * 500, "สวัสดีชาวโลก" * 500, "=-" * 10_000),
-    ]
-    for text in texts:
-        assert ours.encode(text) == tiktoken_gpt2.encode(text), text[:20]
-
-
 @pytest.mark.parametrize("count", [100, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_long_texts_with_merges_that_no_trainer_would_learn(count):
     """A piece may contain or equal a token that no merge makes: it stays in smaller tokens."""

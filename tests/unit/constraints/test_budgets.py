@@ -119,29 +119,6 @@ def test_tokens_of_the_match_with_the_fewest_bytes_are_counted():
 PATTERN = r"(?: [a-z]+){2,40}[.!]"
 
 
-@pytest.mark.parametrize("budget", [2, 4, 20])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"seed": 1},
-        {"seed": 2, "draft": "none", "temperature": 3.0},
-        {"seed": 3, "top_k": 1},
-        {"num_beams": 3},
-        {"seed": 4, "stop": ["\n"], "ignore_eos": False},
-        {"seed": 5, "num_return_sequences": 3},
-    ],
-)
-def test_generated_texts_match(lm, options, budget):
-    try:
-        result = lm.generate("The king", regex=PATTERN, max_new_tokens=budget, **options)
-    except InvalidArgumentError as error:
-        assert budget < 4 and "the match with the fewest bytes needs" in str(error)
-        return
-    for completion in [result, *result.alternatives]:
-        assert regex.fullmatch(PATTERN, completion.text), completion.text
-        assert len(completion.ids) <= budget
-
-
 def test_in_a_batch_a_stream_and_a_full_context(lm):
     options = {"regex": PATTERN, "seed": 3, "max_new_tokens": 6}
     alone = lm.generate("The king", **options)

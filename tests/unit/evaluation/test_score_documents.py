@@ -140,9 +140,6 @@ def test_changes_are_named(lm, files, tmp_path, monkeypatch):
         score_corpus(lm, files, tmp_path / "o.jsonl", options, callbacks)
     with pytest.raises(InvalidArgumentError, match="`stride` was 100, is 50; undo the change"):
         score_corpus(lm, files, tmp_path / "o.jsonl", replace(options, stride=50))
-    quantized = LanguageModel.load("bundled", weights="int8")
-    with pytest.raises(InvalidArgumentError, match="`weights` was not given, is 'int8'; undo"):
-        score_corpus(quantized, files, tmp_path / "o.jsonl", options)
     files[0].write_text("other")
     with pytest.raises(InvalidArgumentError, match=r"a\.txt has changed; undo the change"):
         score_corpus(lm, files, tmp_path / "o.jsonl", options)

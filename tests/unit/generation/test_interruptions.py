@@ -4,7 +4,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections import deque
 from functools import partial
 
@@ -239,30 +238,6 @@ def test_ctrl_c_while_completions_are_made_loses_no_text(lm, monkeypatch):
     with pytest.raises(GenerationInterrupted) as info:
         lm.generate_batch(PROMPTS, max_new_tokens=5, seed=1)
     assert info.value.completions == expected
-
-
-def test_ctrl_c_while_a_stream_is_cancelled_leaves_it_to_other_threads(lm):
-    """They would wait for a lock that nobody releases."""
-
-    class Interrupted:
-        def acquire(self, blocking=True):
-            lock.acquire(blocking)
-            raise KeyboardInterrupt
-
-        def __enter__(self):
-            raise KeyboardInterrupt
-
-        __exit__ = release = None
-
-    stream = lm.stream("The fox", max_new_tokens=5, seed=1)
-    lock, stream._lock = stream._lock, Interrupted()
-    with pytest.raises(KeyboardInterrupt):
-        stream.cancel()
-    stream._lock, texts = lock, []
-    thread = threading.Thread(target=lambda: texts.append("".join(stream)), daemon=True)
-    thread.start()
-    thread.join(10)
-    assert texts == [stream.completion.text] and not stream.running
 
 
 def test_a_second_ctrl_c_at_once_ends_the_text_as_well(lm, monkeypatch):

@@ -93,6 +93,10 @@ def run(model: GPT2, ids: list[int], dtype: str, mistake: str | None = None) -> 
     return arrays
 
 
+MODEL = small_model("GPT-2")
+IDS = random_ids(12, 3, MODEL.config.vocab_size)
+
+
 def reference_of(ids: list[int]) -> Reference:
     return Reference("x", {"p": ids}, {})
 
@@ -148,12 +152,10 @@ def test_a_table_of_float16_is_rounding(config: str, points: list[str] | None) -
 
 def test_one_step_of_float16_beside_a_table_of_float16() -> None:
     """Half of the numbers may round to their other neighbor, but not all of them."""
-    model = small_model("GPT-2")
-    ids = random_ids(12, 3, model.config.vocab_size)
-    arrays = run(model, ids, "float32", TABLE)
+    arrays = run(MODEL, IDS, "float32", TABLE)
     table = arrays["blocks.1.mlp.act"].astype(np.float16)
     arrays["blocks.1.mlp.act"] = np.nextafter(table, np.float16(9)).astype(np.float32)
-    report = check(reference_of(ids), arrays, model)
+    report = check(reference_of(IDS), arrays, MODEL)
     assert report.first is not None and report.first.point == "blocks.1.mlp.act"
     assert report.mistake is None
 
@@ -162,25 +164,21 @@ def test_one_step_of_float16_beside_a_table_of_float16() -> None:
 def test_a_table_of_float16_explains_most_of_an_error(
     noise: float, expected_difference: str | None
 ) -> None:
-    model = small_model("GPT-2")
-    ids = random_ids(12, 3, model.config.vocab_size)
-    arrays, name = run(model, ids, "float32", TABLE), "blocks.0.mlp.act"
-    effect = arrays[name] - run(model, ids, "float32")[name]
+    arrays, name = run(MODEL, IDS, "float32", TABLE), "blocks.0.mlp.act"
+    effect = arrays[name] - run(MODEL, IDS, "float32")[name]
     size = noise * np.sqrt(np.mean(effect**2))
     arrays[name] = add(arrays[name], ..., np.random.default_rng(0).normal(0, size, effect.shape))
     given = {point: arrays[point] for point in ("blocks.0.mlp.pre", name)}
-    report = check(reference_of(ids), given, model, "float32")
+    report = check(reference_of(IDS), given, MODEL, "float32")
     assert report.expected_difference == expected_difference, str(report)
     assert report.is_rounding == (expected_difference is not None)
 
 
 def test_a_mistake_that_explains_little_is_not_named() -> None:
     """Two mistakes at one point: neither explains the array."""
-    model = small_model("GPT-2")
-    ids = random_ids(12, 3, model.config.vocab_size)
-    arrays = run(model, ids, "float32", "the scale is 1 / D")
+    arrays = run(MODEL, IDS, "float32", "the scale is 1 / D")
     arrays["logits"] = np.roll(arrays["logits"], 1, -1)
-    report = check(reference_of(ids), {"logits": arrays["logits"]}, model)
+    report = check(reference_of(IDS), {"logits": arrays["logits"]}, MODEL)
     assert report.mistake is None and not report.is_rounding
 
 
@@ -203,15 +201,13 @@ def test_a_row_that_rounds_as_a_whole_is_no_mistake() -> None:
 )
 def test_the_least_error_that_is_no_rounding(point: str, n: int) -> None:
     """Thrice that of adding n numbers one by one, or of two roundings of a number."""
-    model = small_model("GPT-2")
-    ids = random_ids(12, 3, model.config.vocab_size)
     name = point if point == "embed" else f"blocks.1.{point}"
-    arrays = run(model, ids, "float32")
+    arrays = run(MODEL, IDS, "float32")
     x = arrays[name].astype(np.float64)
     noise = np.random.default_rng(0).standard_normal(x.shape) * np.sqrt(np.mean(x * x))
     for factor, is_rounding in ((0.5, True), (3, False)):
         arrays[name] = (x + factor * np.sqrt(n) * 2.0**-23 * noise).astype(np.float32)
-        report = check(reference_of(ids), arrays, model)
+        report = check(reference_of(IDS), arrays, MODEL)
         [result] = [p for p in report.points if p.point == name]
         assert result.is_rounding == is_rounding, str(report)
 
@@ -261,17 +257,15 @@ def test_reference_arrays_are_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [["logits"], ["hidden_states"], ["blocks.1.hook_resid_post"]])
 def test_subsets_under_other_names(given: list[str]) -> None:
     """A mistake is found from the logits alone, too."""
-    model = small_model("GPT-2")
-    ids = random_ids(12, 3, model.config.vocab_size)
     for mistake in (None, "the scale 1 / √D is missing", "GELU as x · sigmoid(1.702 x)"):
-        ours = run(model, ids, "float32", mistake)
+        ours = run(MODEL, IDS, "float32", mistake)
         hidden = [ours["embed"], ours["blocks.0.resid"], ours["blocks.1.resid"], ours["ln_f"]]
         all_arrays = {
             "logits": ours["logits"][None],
             "hidden_states": [array[None] for array in hidden],
             "blocks.1.hook_resid_post": ours["blocks.1.resid"],
         }
-        report = check(reference_of(ids), {name: all_arrays[name] for name in given}, model)
+        report = check(reference_of(IDS), {name: all_arrays[name] for name in given}, MODEL)
         assert report.mistake == mistake and report.is_rounding == (mistake is None)
         assert json.loads(json.dumps(asdict(report)))["mistake"] == mistake
 

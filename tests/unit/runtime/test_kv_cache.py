@@ -229,20 +229,3 @@ def test_threads_of_attention_depend_on_the_lengths_not_on_earlier_steps(model, 
     assert workers[-1] == 2 and workers.count(2) == 290 + 15 - 299
     model.forward([[5]] * 4, [cache.copy() for cache in caches])
     assert workers[-1] == 2
-
-
-def test_a_step_after_another_number_of_tokens_or_a_copy(model):
-    """The batch of an earlier step is used again only where it fits."""
-    ids = np.random.default_rng(0).integers(0, 211, 40).tolist()
-    cache, logits = model.new_cache(), []
-    for start, stop in ((0, 3), (3, 4), (4, 5), (5, 7), (7, 8), (8, 10), (10, 11)):
-        logits.append(model.forward([ids[start:stop]], [cache]))
-        if stop == 5:
-            keep = cache.copy()  # moves to another store
-        if stop == 8:
-            cache.truncate(7)
-            again = model.forward([ids[7:8]], [cache])
-            np.testing.assert_array_equal(again, logits[-1])
-    model.forward([ids[5:6], ids[11:12]], [keep, cache])
-    expected = model.forward([ids[:11]])
-    np.testing.assert_allclose(np.concatenate(logits), expected, atol=1e-4)
