@@ -326,16 +326,6 @@ def test_a_single_file_counts_before_an_index(sharded, original):
     assert np.abs(ours - before).max() > 0.1
 
 
-def test_shards_with_another_prefix(sharded):
-    before = GPT2.from_folder(sharded).forward([IDS])
-    for path in sharded.glob("model-*"):
-        change_tensors(path, with_prefix("_orig_mod."))
-    index = read_json(sharded / INDEX)
-    index["weight_map"] = with_prefix("_orig_mod.")(index["weight_map"])
-    (sharded / INDEX).write_text(json.dumps(index))
-    np.testing.assert_array_equal(GPT2.from_folder(sharded).forward([IDS]), before)
-
-
 def test_a_missing_shard_is_named(sharded):
     shard = shard_of(sharded, "transformer.ln_f.bias")
     shard.unlink()

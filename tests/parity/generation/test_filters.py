@@ -121,16 +121,6 @@ def test_rows_of_many_scales():
         check_typical(typical_filter(logits, p), logits, p)
 
 
-@pytest.mark.parametrize(
-    ("temperature", "k", "p", "min_p"),
-    [(0.8, 40, 0.9, 0.0), (1.3, 5, 0.6, 0.1), (0.5, 200, 0.2, 0.5)],
-)
-def test_all_in_order(logits, temperature, k, p, min_p):
-    options = GenerationOptions(temperature=temperature, top_k=k, top_p=p, min_p=min_p)
-    warpers = TemperatureLogitsWarper(temperature), TopKLogitsWarper(k), TopPLogitsWarper(p)
-    check_same(next_probabilities(logits, options), logits, *warpers, MinPLogitsWarper(min_p))
-
-
 def test_typical_comes_last():
     rng = np.random.default_rng(8)
     for _ in range(50):

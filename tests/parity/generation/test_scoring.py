@@ -75,13 +75,6 @@ class TestScoreText:
         assert score.total == pytest.approx(np.nansum(expected), rel=1e-6)
         assert score.perplexity == pytest.approx(math.exp(-np.nanmean(expected)), rel=1e-6)
 
-    def test_an_id_before_the_text(self, tiny_model, reference):
-        ids = random_ids(30)
-        [score] = score_texts(tiny_model, [ids], [[7]])
-        table = reference([7, *ids[:-1]])
-        assert score.ids.tolist() == ids.tolist()
-        assert score.logprobs == pytest.approx(table[np.arange(30), ids], abs=2e-6)
-
     @pytest.mark.parametrize("ids", [[], [5], np.array([5], np.uint16)])
     def test_nothing_to_predict(self, tiny_model, ids):
         [score] = score_texts(tiny_model, [ids])

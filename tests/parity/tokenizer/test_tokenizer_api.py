@@ -53,17 +53,6 @@ class TestArrays:
 
 
 class TestOffsetsAndSteps:
-    def test_a_character_in_several_tokens(self, gpt2):
-        spans = gpt2.offsets(f"a 🤗{EOT}b", allowed_special="all")
-        assert [(span.start, span.end) for span in spans] == [
-            *[(0, 1), (1, 3), (2, 3), (2, 3)],
-            *[(3, 16), (16, 17)],
-        ]
-        assert [(span.byte_start, span.byte_end) for span in spans] == [
-            *[(0, 1), (1, 4), (4, 5), (5, 6)],
-            *[(6, 19), (19, 20)],
-        ]
-
     @settings(deadline=None, max_examples=200)
     @given(text=st.text())
     def test_steps_lead_from_bytes_to_the_ids(self, gpt2, text):

@@ -7,10 +7,7 @@ import pytest
 
 from gpt2np import GenerationOptions
 from gpt2np.generation.logits_processors import (
-    TokenHistory,
     add_logit_bias,
-    process_logits,
-    repeated_ngram_ids,
 )
 from gpt2np.generation.sampling import (
     next_id,
@@ -41,25 +38,6 @@ def test_sampled_id_is_that_of_the_cumulative_probabilities(size, scale):
 
 
 VOCAB_SIZE = 50
-
-
-def test_ngrams_and_counts_by_hand():
-    history = TokenHistory([1, 2, 3], [1, 2, 0])
-    assert history.ids == [1, 2, 3, 1, 2, 0]
-    assert history.counts(4).tolist() == [1, 1, 1, 0]
-    assert repeated_ngram_ids([1, 2, 3, 1, 2], 2) == [3]
-    assert repeated_ngram_ids([1, 2, 3, 1], 1) == [2]
-    assert sorted(repeated_ngram_ids([1, 2, 3], 0)) == [1, 2, 3]
-    assert repeated_ngram_ids([1, 2], 2) == repeated_ngram_ids([], 0) == []
-
-
-def test_banned_words_only_those_that_would_be_complete():
-    words = [[int(i) % 50, int(i) // 50 % 50, 7] for i in range(2500)]
-    history = TokenHistory([3, 4] * 5, [1, 2])
-    for n, banned in ((1, [5, 9]), (2500, [5, 7, 9])):
-        options = GenerationOptions(bad_words_ids=[*words[-n:], [1, 2, 5], [9], [3, 2, 8]])
-        logits = process_logits(np.zeros(VOCAB_SIZE, np.float32), options, history, ())
-        assert np.isneginf(logits).nonzero()[0].tolist() == banned
 
 
 def test_a_bias_adds_up_in_the_type_of_the_logits():

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from helpers.random_models import random_model
 
 from gpt2np import InvalidArgumentError
 from gpt2np.interp import lens_table, logit_lens, trace
@@ -31,17 +30,6 @@ def test_any_residual_of_any_shape(model, traced):
     assert logits.shape == (2, 30, 211)
     np.testing.assert_allclose(logits, by_formula(model, residuals), atol=1e-4)
     np.testing.assert_array_equal(logit_lens(model, residuals[1, 3]).shape, (211,))
-
-
-def test_a_head_of_its_own_is_used():
-    shape = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 300, "n_positions": 64}
-    model = random_model(tied=False, **shape)
-    kept = trace(model, [1, 2, 3])
-    logits = logit_lens(model, kept["blocks.1.resid"])
-    np.testing.assert_allclose(logits, kept["logits"], atol=1e-5)
-    np.testing.assert_allclose(
-        logits, by_formula(model, kept["blocks.1.resid"], "lm_head.weight"), atol=1e-4
-    )
 
 
 @pytest.mark.parametrize("last", [None, 7, 99])

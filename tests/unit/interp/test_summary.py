@@ -15,18 +15,6 @@ def summary_of(pattern):
     return {name: value.item() for name, value in vars(found).items()}
 
 
-def test_all_earlier_tokens_alike():
-    found = summary_of(np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None])
-    assert found == pytest.approx(
-        {
-            "entropy": np.log([1, 2, 3, 4]).mean(),
-            "distance": np.mean([0, 0.5, 1, 1.5]),
-            "previous_token": np.mean([1 / 2, 1 / 3, 1 / 4]),
-            "first_token": np.mean([1, 1 / 2, 1 / 3, 1 / 4]),
-        }
-    )
-
-
 def test_itself_and_a_single_token():
     expected = {"entropy": 0, "distance": 0, "previous_token": 0, "first_token": 0.2}
     assert summary_of(np.eye(5)) == pytest.approx(expected)

@@ -135,15 +135,6 @@ class TestSlots:
             capacities.append(cache.store.capacity)
         assert sorted(set(capacities)) == [TILE, 3 * TILE, 7 * TILE, 512]
 
-    def test_store_of_many_deleted_caches_is_left(self):
-        caches = self.grown(8, 400)
-        store = caches[0].store
-        del caches[1:]
-        gc.collect()
-        newcomer = KVCache(CONFIG)
-        reserve([caches[0], newcomer], [1, 1])
-        assert slots([caches[0], newcomer]) == [0, 1] and caches[0].store is not store
-
     def test_deep_copies_continue_alone(self, model):
         ids = list(range(100))
         caches = [model.new_cache() for _ in range(3)]
