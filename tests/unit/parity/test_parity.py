@@ -126,7 +126,7 @@ def test_thirty_mistakes(config: str, share: str, dtype: str) -> None:
 @pytest.mark.parametrize("config", CONFIGS)
 def test_no_false_alarm(config: str, dtype: str) -> None:
     model = small_model(config)
-    for seed in range(3):
+    for seed in range(3 if dtype == "float32" else 1):
         ids = random_ids(12, seed, model.config.vocab_size)
         report = check(reference_of(ids), run(model, ids, dtype), model)
         assert report.is_rounding, str(report)
@@ -320,8 +320,8 @@ def test_check_texts_of_two_equal_logits_either_is_right() -> None:
 
 
 def test_check_texts_of_a_full_context_checks_what_fits() -> None:
-    model = small_model("GPT-2")
-    ids = random_ids(model.config.n_positions, 1, 211)
+    weights = {**MODEL.weights, "wpe.weight": MODEL.weights["wpe.weight"][:20]}
+    model, ids = GPT2(replace(MODEL.config, n_positions=20), weights), random_ids(20, 1, 211)
     best = int(model.forward([ids])[-1].argmax())
     assert check_texts(reference_of(ids), {"p": [best, 7, 7]}, model) == {"p": None}
 
