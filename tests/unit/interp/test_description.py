@@ -8,7 +8,7 @@ import pytest
 
 from gpt2np import GenerationOptions, InvalidArgumentError, trace
 from gpt2np.generation.sampling import next_probabilities
-from gpt2np.interp import nearest_tokens, scale
+from gpt2np.interp import scale
 from gpt2np.interp.description import (
     DESCRIBED_POINTS,
     MAX_LINES,
