@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from functools import partial
 
 from fastapi import FastAPI, Request
@@ -47,7 +46,6 @@ from gpt2np.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
     DetokenizeRequest,
-    GenerationRequest,
     OpenRequest,
     StopTeachingRequest,
     TeachRequest,
@@ -193,20 +191,13 @@ async def _answer(
         if not body.stream:
             return Response(await respond(running, reply), media_type="application/json")
         stream = events(running, reply)
-        return _stream_response(await anext(stream), stream, body)  # an error here is a status
+        return _stream_response(await anext(stream), stream)  # an error here is a status
 
-    with _naming_fields(body):
-        response = await answer(request, begin(), engine.options.timeout)
-    return _naming_ignored(body, response)
-
-
-@contextmanager
-def _naming_fields(body: GenerationRequest) -> Iterator[None]:
-    """Let errors of the library name the fields that the client has sent."""
     try:
-        yield
+        response = await answer(request, begin(), engine.options.timeout)
     except (InvalidArgumentError, ContextLengthError) as error:
         raise body.named(error) from error
+    return _naming_ignored(body, response)
 
 
 def _naming_ignored(body: OpenRequest, response: Response) -> Response:
@@ -215,17 +206,14 @@ def _naming_ignored(body: OpenRequest, response: Response) -> Response:
     return response
 
 
-def _stream_response(
-    first: bytes, stream: AsyncGenerator[bytes, None], request: GenerationRequest | None = None
-) -> Response:
+def _stream_response(first: bytes, stream: AsyncGenerator[bytes, None]) -> Response:
     """Return the response of a stream whose first events have come."""
 
     async def body() -> AsyncIterator[bytes]:
         yield first
         try:
-            with _naming_fields(request) if request else nullcontext():
-                async for data in stream:
-                    yield data
+            async for data in stream:
+                yield data
         except Exception as failure:
             yield event(_error(failure)[1]) + DONE
 
