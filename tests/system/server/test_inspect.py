@@ -60,7 +60,7 @@ def edit(**values):
         ("inspect", {"prompt": "a", "points": ["nonsense"]}, "points", "unknown hook point"),
         ("inspect", {"prompt": [5] * 512, "points": ["*"]}, "points", "limit"),
         ("inspect", {"prompt": "a", **edit(positions=[99])}, "interventions", "position 99"),
-        ("inspect", {"prompt": "a", **edit(point="blocks.9.attn.z")}, "interventions", "0 … 5"),
+        ("inspect", {"prompt": "a", **edit(point="blocks.9.attn.z")}, "interventions", "unknown"),
         ("inspect", {"prompt": "a", "top_p": 2}, "top_p", "top_p"),
         ("saliency", {"prompt": [1, 2], "token": 99999}, "token", "99999"),
         ("saliency", {"prompt": [1, 2], "token": 1, **edit(heads=[9])}, "interventions", "head"),
