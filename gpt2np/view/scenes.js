@@ -1,6 +1,6 @@
 // What the picture shows when one goes into it: a block, a head, a score, a token.
-// A scene is { says, items, paint, at?, table }; `items` are texts and buttons in CSS pixels, `at(x, y)`
-// tells what is under the pointer, and `table` is a caption and vectors [name, numbers].
+// A scene is { says, items, paint, at?, table }; `items` are texts and buttons in CSS pixels,
+// `at(x, y)` tells what is under the pointer, and `table` is a caption and vectors [name, numbers].
 
 import { arrayOf, row, strongest } from "./pass.js";
 import { colorOf } from "./stage.js";

@@ -4,8 +4,8 @@ import { strongest } from "./pass.js";
 import { clamp, ease } from "./view.js";
 
 const CELLS = 48; // of a strip
-// The hue, saturation and lightness of each head: no gray, which is for parts that are off, no blue,
-// orange and green, which say what a number is.
+// The hue, saturation and lightness of each head: no gray, which is for parts that are off, no
+// blue, orange and green, which say what a number is.
 const HEADS = [
   ...["322 58 52", "262 58 58", "188 85 33", "24 45 38", "352 65 50", "292 55 42"],
   ...["340 65 66", "246 45 46", "176 50 44", "310 45 66", "8 38 54", "276 60 74"],

@@ -31,9 +31,10 @@ export function longestRun(text, page) {
 /** Say what the texts before and after show about memory. */
 function judge(before, after) {
   const was = before.count >= LEAST_RUN ? ` Before, it repeated ${before.count}.` : "";
+  const words = `${counted(after.count, "word")} of your page`;
   return after.count >= LEAST_RUN
-    ? `It repeats ${counted(after.count, "word")} of your page.${was} It has learned the page by heart, not what it means.`
-    : `It repeats no more than ${counted(after.count, "word")} of your page in a row: this text is not learned by heart.`;
+    ? `It repeats ${words}.${was} It has learned the page by heart, not what it means.`
+    : `It repeats no more than ${words} in a row: this text is not learned by heart.`;
 }
 
 /** A falling curve of the losses so far, of `nSteps` steps. */
@@ -149,7 +150,8 @@ export function createTeach(root, { model, request, onModel, onWatch }) {
     drawLosses(curve, losses, n_steps);
     figure.hidden = false;
     const [first, last] = [losses[0], now].map((x) => formatNumber(x));
-    loss.textContent = `Loss: ${first} at first, ${last} now. It says how much the page’s next token surprises the model.`;
+    const means = "It says how much the page’s next token surprises the model.";
+    loss.textContent = `Loss: ${first} at first, ${last} now. ${means}`;
     const what = n_left_out
       ? `the first ${n_tokens} tokens of your page`
       : `your ${n_tokens} tokens`;
