@@ -1,9 +1,8 @@
 """Show the text of token ids.
 
-The IDs on the command line form one text. Standard input is read if ID is '-',
-or if neither ID nor --file is given. In standard input and in a file, each line
-holds the ids of one text, separated by spaces or commas, as 'gpt2np tokenize
---ids' prints them.
+The IDs on the command line form one text. Standard input is read if ID is '-'
+or missing: each line holds the ids of one text, separated by spaces or commas,
+as 'gpt2np tokenize --ids' prints them.
 
 Bytes that are not UTF-8 become U+FFFD. An id that is not below the size of the
 vocabulary is an error. Only the vocabulary of the model is downloaded.
@@ -11,7 +10,6 @@ vocabulary is an error. Only the vocabulary of the model is downloaded.
 
 import argparse
 from itertools import chain
-from pathlib import Path
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr
@@ -20,15 +18,14 @@ from gpt2np.errors import InvalidArgumentError, short_repr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("ids", nargs="*", metavar="ID", help="Token id to decode, or '-' to read standard input")
-    add("--file", type=Path, metavar="FILE", help="Read the ids from FILE")
+    text = "Token id to decode, or '-' to read standard input"
+    parser.add_argument("ids", nargs="*", metavar="ID", help=text)
     add_vocabulary_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     given = [" ".join(args.ids)] if args.ids else []
-    [text] = read_texts(given, args.file, "ids", "ID")
+    [text] = read_texts(given, "id")
     if not text.strip():
         raise InvalidArgumentError("there are no ids to decode")
     sequences = [_parse_line(line) for line in text.splitlines()]

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
-from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
+from gpt2np.cli.text_input import add_prompt_argument, read_prompt
 from gpt2np.data.files import atomic_write_text, check_target
 from gpt2np.errors import counted
 from gpt2np.explain import explain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_prompt_arguments(parser)
+    add_prompt_argument(parser)
     output = parser.add_argument_group("Output").add_argument
     output("-o", "--output", type=Path, required=True, metavar="FILE", help="HTML file to write")
     output("--force", action="store_true", help="Overwrite FILE if it exists")
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args)
-    check_target(args.output, (".html", ".htm"), force=args.force, inputs=[args.file])
+    check_target(args.output, (".html", ".htm"), force=args.force)
     page = explain(load_model(args), prompt)
     atomic_write_text(args.output, page.html)
     print_stderr(

@@ -1,8 +1,8 @@
 """Generate text that continues a prompt.
 
-The prompt is PROMPT, the content of --file, or standard input, which is read if
-PROMPT or --file is '-', or if neither is given. In GPT-2's vocabulary, a space
-belongs to the token of the following word: do not end a prompt with a space.
+Standard input is read if PROMPT is '-' or missing. In GPT-2's vocabulary, a
+space belongs to the token of the following word: do not end a prompt with a
+space.
 
 The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.
@@ -15,7 +15,7 @@ import warnings
 from gpt2np.cli.generation_options import add_generation_arguments, generation_options
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr
-from gpt2np.cli.text_input import add_prompt_arguments, add_special_argument, read_prompt
+from gpt2np.cli.text_input import add_prompt_argument, add_special_argument, read_prompt
 from gpt2np.errors import GenerationInterrupted, InvalidArgumentError, counted
 from gpt2np.generation.completion import Completion, prompt_notice
 from gpt2np.generation.completion_json import completion_as_json
@@ -27,7 +27,7 @@ from gpt2np.tokenizer.normalizer import allowed_special, check_special
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "gpt2np generate [PROMPT] [options]"
-    add_prompt_arguments(parser)
+    add_prompt_argument(parser)
     no_echo = "Print the continuation without the prompt"
     parser.add_argument("--no-echo", action="store_true", help=no_echo)
     add_special_argument(parser)

@@ -1,9 +1,8 @@
 r"""Show how text is split into tokens.
 
-Each TEXT is tokenized separately. Standard input is read if TEXT is '-', or if
-neither TEXT nor --file is given; one newline at the end of standard input is
-removed. --file reads whole files without their byte-order marks. Only the
-vocabulary of the model is downloaded.
+Each TEXT is tokenized separately. Standard input is read if TEXT is '-' or
+missing; one newline at its end is removed. Only the vocabulary of the model is
+downloaded.
 
 Characters that cannot be displayed are escaped as in Python: "\n" for a line
 end, "\xf0" for one byte of a character that spans several tokens.
@@ -12,7 +11,6 @@ end, "\xf0" for one byte of a character that spans several tokens.
 import argparse
 import json
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
@@ -30,17 +28,15 @@ MERGES_LEGEND = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("texts", nargs="*", metavar="TEXT", help="Text to tokenize, or '-' to read standard input")
-    file = "Read a text from each FILE (UTF-8)"
-    add("--file", type=Path, nargs="+", default=[], metavar="FILE", help=file)
+    text = "Text to tokenize, or '-' to read standard input"
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help=text)
     add_vocabulary_argument(parser)
     add_special_argument(parser, "error")
     output = parser.add_argument_group("Output")
     formats = output.add_mutually_exclusive_group()
     for option, meaning in (
         ("ids", "Print only the token ids, one line per text"),
-        ("count", "Print only the number of tokens, one line per text or FILE"),
+        ("count", "Print only the number of tokens, one line per text"),
         ("merges", "Print every merge of BPE, step by step"),
         ("json", "Print one JSON object per text, with the position of each token"),
     ):
@@ -50,11 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from gpt2np.tokenizer.normalizer import allowed_special, check_special
 
-    texts = [
-        text
-        for file in args.file or [None]
-        for text in read_texts(args.texts, file, "text", "TEXT")
-    ]
+    texts = read_texts(args.texts, "text")
     tokenizer, description = load_tokenizer(args.model)
     for text in texts:
         check_special(text, tokenizer.special_tokens, args.special)

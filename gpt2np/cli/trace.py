@@ -14,7 +14,7 @@ import numpy as np
 
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import terminal_style
-from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
+from gpt2np.cli.text_input import add_prompt_argument, read_prompt
 from gpt2np.errors import check_argument
 from gpt2np.interp import Trace, describe_pass
 from gpt2np.interp.analysis import PATTERNS, RESIDUALS, lens_table, top_k
@@ -29,7 +29,7 @@ _WEIGHTS = 3  # attention weights of each block
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_prompt_arguments(parser)
+    add_prompt_argument(parser)
     output = parser.add_argument_group("Output").add_argument
     top = "Number of most likely next tokens to show (default: 10)"
     output("--top", type=int, default=10, metavar="N", help=top)

@@ -1,4 +1,4 @@
-"""`gpt2np decode`: ids on the command line, on stdin and in a file."""
+"""`gpt2np decode`: ids on the command line and on stdin."""
 
 import json
 
@@ -28,11 +28,9 @@ def test_arguments_are_one_text(ids):
     assert decode(*ids.splitlines()[0].split()) == TEXTS[0] + "\n"
 
 
-def test_each_line_of_stdin_or_a_file_is_a_text(ids, tmp_path):
-    (tmp_path / "ids.txt").write_text(ids)
+def test_each_line_of_stdin_is_a_text(ids):
     expected = "".join(f"{text}\n" for text in TEXTS)
     assert decode(stdin=ids) == decode("-", stdin=ids) == expected
-    assert decode("--file", str(tmp_path / "ids.txt")) == expected
     assert decode(stdin=ids.replace(" ", ", ")) == expected
 
 

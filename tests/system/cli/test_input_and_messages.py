@@ -21,9 +21,6 @@ COMMANDS = {  # {} is the input
     "encode": "encode {} out.npy",
     "train-tokenizer": "train-tokenizer {} --vocab-size 260 --out vocabulary",
     "prompts": "batch {} --out out.jsonl --greedy -n 3",
-    "generate": "generate --file {} --greedy -n 3",
-    "tokenize": "tokenize --file {}",
-    "trace": "trace --file {} --json",
 }
 
 
@@ -52,12 +49,10 @@ def test_standard_input_equals_a_file(tmp_path, command):
     assert contents[0] == contents[1]
 
 
-@pytest.mark.parametrize("arguments", ["-", "--file -", "--file text.txt"])
-def test_a_text_has_a_limit(tmp_path, monkeypatch, arguments):
+def test_a_text_has_a_limit(tmp_path, monkeypatch):
     small = Limits(max_document_bytes=40)
     monkeypatch.setattr("gpt2np.cli.text_input.limits", lambda: small)
-    (tmp_path / "text.txt").write_text("x" * 41)
-    result = run("tokenize", *arguments.split(), stdin="x" * 41, folder=tmp_path)
+    result = run("tokenize", "-", stdin="x" * 41, folder=tmp_path)
     assert result.returncode == 2
     assert "has more than 40 bytes; to raise this limit, set GPT2NP_MAX" in result.stderr
 

@@ -40,18 +40,6 @@ def test_a_result_is_complete_if_only_stdout_fails(tmp_path, command, redirectio
 
 
 @posix
-def test_the_prompt_is_not_replaced(tmp_path):
-    command = "explain -o p.html"
-    (tmp_path / "p.txt").write_text("one two")
-    (tmp_path / command.split()[-1]).symlink_to("p.txt")
-    for prompt in ("p.txt", command.split()[-1]):
-        result = shell(f'"$0" -m gpt2np {command} --file {prompt}', cwd=tmp_path)
-        assert (result.returncode, result.stdout) == (2, "")
-        assert "the input and the output are the same file" in result.stderr
-        assert (tmp_path / "p.txt").read_text() == "one two"
-
-
-@posix
 @pytest.mark.parametrize(
     "command",
     [
@@ -86,7 +74,7 @@ def test_an_output_that_is_a_link_or_a_pipe(tmp_path, command):
 def test_out_of_memory(tmp_path):
     with (tmp_path / "big.txt").open("wb") as file:
         file.truncate(3 << 30)
-    script = 'ulimit -v 2000000; "$0" -m gpt2np tokenize --file big.txt'
+    script = 'ulimit -v 2000000; "$0" -m gpt2np tokenize < big.txt'
     result = shell(script, cwd=tmp_path, GPT2NP_MAX_DOCUMENT_BYTES="4000000000")
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()

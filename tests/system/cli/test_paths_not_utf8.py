@@ -25,7 +25,7 @@ TRAIN = "--n-layer 1 --n-head 1 --n-embd 8 --n-positions 8 --max-steps 2 --warmu
 
 # {D} is the folder; the command must write the files whose names begin with "new".
 COMMAND_LINES = """
-generate --model {D} -n 3 --file {D}/in.txt
+generate --model {D} -n 3 ab
 generate --model {D} -n 3 --draft {D}/draft.safetensors --tokenizer {D}/tokenizer.json ab
 batch {D}/in.txt --model {D} -n 3 --out {D}/new.jsonl
 batch {D}/p.jsonl --model {D} -n 3 --out {D}/new.parquet
@@ -33,8 +33,8 @@ batch {D}/p.parquet --model {D} -n 3 --out {D}/new.jsonl
 parity record --model {D} --prompt ab --points ln_f {D}/new.safetensors
 parity check --model {D} {D}/reference.safetensors {D}/reference.safetensors --json
 chat --model {D} --chat-template {D}/t.jinja --max-new-tokens 3
-tokenize --model {D} --file {D}/in.txt
-decode --model {D} --file {D}/ids.txt
+tokenize --model {D} ab
+decode --model {D} 97
 encode --model {D} {D}/in.txt {D}/in.jsonl {D}/in.csv {D}/in.parquet {D}/in.txt.gz {D}/new.bin
 encode --model {D} {D}/in.txt {D}/new.npy --processes 2
 encode --model {D} {D}/texts {D}/new.bin --skip-errors
@@ -44,8 +44,8 @@ score --model {D} {D}/in.txt
 score --model {D} {D}/in.txt {D}/in.jsonl --out {D}/new.jsonl
 score --model {D} {D}/in.txt {D}/in.jsonl --out {D}/new.parquet
 score --model {D} {D}/texts --out {D}/new.jsonl
-trace --model {D} --file {D}/in.txt
-explain --model {D} --file {D}/in.txt -o {D}/new.html
+trace --model {D} ab
+explain --model {D} ab -o {D}/new.html
 info {D}
 info {D} --json
 convert {D} {D}/new
@@ -78,7 +78,6 @@ def original(tmp_path_factory):
     (folder / "texts").mkdir()
     (folder / "texts" / os.fsdecode(b"\xfe.txt")).write_text(texts[0])
     (folder / "texts" / os.fsdecode(b"\xfd.txt")).write_bytes(b"\xff")
-    (folder / "ids.txt").write_text("97 98 99")
     np.arange(200, dtype=np.uint16).tofile(folder / "ids.bin")
     (folder / "t.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     counts = count_ngrams([97, 98, 32] * 9, 256)

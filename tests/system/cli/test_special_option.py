@@ -10,8 +10,8 @@ from helpers.random_models import random_model
 from gpt2np import LanguageModel, Tokenizer
 
 COMMANDS = {  # t.txt and t.jsonl have one text with a special token
-    "tokenize": "tokenize --file t.txt --ids",
-    "generate": "generate --file t.txt -n 1 --json",
+    "tokenize": "tokenize a<|user|> --ids",
+    "generate": "generate a<|user|> -n 1 --json",
     "batch": "batch t.txt --out o.jsonl -n 1",
     "score": "score t.jsonl --json",
     "encode": "encode t.jsonl o.npy",

@@ -57,7 +57,9 @@ class TestOutput:
         assert output(*texts, "--count") == "".join(f"{len(i)}\n" for i in ids)
         file = data / "text" / "UTF-8-demo.txt"
         expected = peer.encode(file.read_text(encoding="utf-8")).ids
-        assert output("--file", str(file), "--ids").split() == [str(i) for i in expected]
+        assert output("--ids", stdin=file.read_bytes() + b"\n").split() == [
+            str(i) for i in expected
+        ]
 
     def test_json(self, output, peer):
         first, second = map(json.loads, output(TRICKY, "a", "--json").splitlines())
@@ -88,10 +90,6 @@ class TestOutput:
             assert output("--ids", stdin=b"a b" + end) == expected
             assert output("-", "--ids", stdin=b"a b" + end) == expected
         assert output("x", "-", "--count", stdin=b"a b\n\n") == "1\n3\n"
-
-    def test_a_file_is_taken_as_it_is(self, output, tmp_path):
-        (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa b\n")
-        assert output("--file", str(tmp_path / "a.txt"), "--ids") == "64 275 198\n"
 
     def test_the_bundled_vocabulary(self, output, bundled):
         named = output(TEXT, "--ids", model="bundled")
@@ -145,12 +143,3 @@ class TestBadInput:
         model = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
         model.save(str(tmp_path / "tokenizer.json"))
         self.check(tokenize("abc", model=tmp_path), 2, "'c' is not in the vocabulary")
-
-
-def test_the_tokens_of_several_files(tmp_path):
-    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
-    for path, text in zip(paths, ("a b", "c"), strict=True):
-        path.write_text(text)
-    result = tokenize("--count", "--file", *map(str, paths))
-    assert result.stdout.decode().splitlines() == ["2", "1"]
-    assert tokenize("--ids", "--file", *map(str, paths)).stdout.count(b"\n") == 2

@@ -39,11 +39,9 @@ generate x - | 2 | unrecognized argument '-'; quote a text
 generate x --tempreature 1 | 2 | unrecognized option '--tempreature'; did you mean '--temperature'?
 generate x --max_new_tokens=3 | 2 | option '--max_new_tokens=3'; did you mean '--max-new-tokens'?
 generate x --{L} | 2 | x…x
-generate x --file p.txt | 2 | give either PROMPT or --file, not both
-generate --file none | 1 | cannot access none: No such file
-generate --file utf16.txt | 2 | utf16.txt is UTF-16 text, not UTF-8; convert
-generate --file latin1.txt | 2 | latin1.txt is not UTF-8 text: byte 0xff at offset 1
-generate --file long.txt | 2 | tokens, and this model's maximum context length is 512 tokens
+generate - < utf16.txt | 2 | standard input is UTF-16 text, not UTF-8; convert
+generate - < latin1.txt | 2 | standard input is not UTF-8 text: byte 0xff at offset 1
+generate - < long.txt | 2 | tokens, and this model's maximum context length is 512 tokens
 generate x --model ./none | 1 | no folder ./none
 generate x --model '' | 2 | --model is ''; it must be a non-empty text
 generate x --draft '' | 2 | --draft is ''; it must be a non-empty text
@@ -65,7 +63,6 @@ batch p.txt --out o.jsonl --top-p 7 | 2 | --top-p is 7
 batch p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray
 tokenize x --ids --count | 2 | --count: not allowed with argument --ids
 tokenize x --json --merges | 2 | --merges: not allowed with argument --json
-tokenize x --file p.txt | 2 | give either TEXT or --file, not both
 tokenize x --model folder.jsonl | 1 | has no vocabulary
 tokenize x --model pickle/config.json | 1 | has no "model" with a vocabulary; name the folder
 tokenize x --model no.json | 1 | no.json
@@ -115,12 +112,11 @@ score p.txt --tokens | 2 | --tokens and --ray need --out
 score p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray
 score p.txt --out o.jsonl --ray --workers 0 | 2 | --workers is 0; it must be an integer, at least 1
 trace x --top 0 | 2 | --top is 0
-trace x --file p.txt | 2 | give either PROMPT or --file, not both
 explain x | 2 | the following arguments are required: -o/--output
 explain x -o x.png | 2 | x.png: the suffix selects the format; use one of .html, .htm
 explain x -o none/x.html | 2 | the folder none does not exist
 explain x -o there.html | 2 | there.html exists already; give --force to overwrite it
-explain --file p65.txt -o x.html | 2 | and a page holds at most 64
+explain -o x.html < p65.txt | 2 | and a page holds at most 64
 parity record there.safetensors | 2 | there.safetensors exists already; give --force to overwrite it
 parity check none there.bin | 1 | cannot read none: No such file
 parity check folder.bin there.bin | 1 | is not a file
@@ -170,8 +166,11 @@ def contents(folder):
 def test_wrong_use_is_one_line(folder, row):
     line, code, message = row.split(" | ")
     words = [w.replace("{L}", LONG).replace("{N}", "x" * 256) for w in shlex.split(line)]
-    before = contents(folder)
-    result = run_here(*words, folder=folder, GPT2NP_MODEL="bundled")
+    before, stdin = contents(folder), b""
+    if words[-2:-1] == ["<"]:
+        *words, _, name = words
+        stdin = (folder / name).read_bytes()
+    result = run_here(*words, stdin=stdin, folder=folder, GPT2NP_MODEL="bundled")
     last = result.stderr.splitlines()[-1]
     program = " ".join(["gpt2np", *words[: 2 if words[0] == "parity" else 1]])
     assert last.startswith((f"{program}: error: ", "gpt2np parity: error: "))
