@@ -12,9 +12,6 @@ TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAX_TOKENS = 1000
-"""Maximum tokens of a colored text; a note at the end counts the tokens left out."""
-
 
 def colored_tokens(
     prompt: str, tokens: Sequence[str], logprobs: Sequence[float] | None = None
@@ -32,9 +29,6 @@ def colored_tokens(
             p = math.exp(logprob)
             color = f"background:hsla({120 * p:.0f},80%,50%,0.35)"  # hue 0 is red, 120 is green
             spans.append(f'<span style="{color}" title="{p:.3%}">{_escape(token)}</span>')
-        if len(spans) == MAX_TOKENS < len(tokens):
-            spans.append(f"<span> … {len(tokens) - MAX_TOKENS:,} more tokens</span>")
-            break
     gray_prompt = f'<span style="color:gray">{_escape(prompt)}</span>' if prompt else ""
     return f'<div style="white-space:pre-wrap">{gray_prompt}{"".join(spans)}</div>'
 
@@ -45,7 +39,7 @@ def shaded_tokens(tokens: Sequence[str], values: Sequence[float]) -> str:
     spans = [
         f'<span style="background:hsla({120 if value > 0 else 0},80%,40%,'
         f'{0.6 * abs(value) / largest:.2f})" title="{value:+.4f}">{_escape(token)}</span>'
-        for token, value in zip(tokens[:MAX_TOKENS], values, strict=False)
+        for token, value in zip(tokens, values, strict=True)
     ]
     return f'<div style="white-space:pre-wrap">{"".join(spans)}</div>'
 

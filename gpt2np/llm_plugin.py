@@ -40,20 +40,13 @@ def _from_text(value: object) -> object:
     return value
 
 
-def _texts_from_text(value: object) -> object:
-    """Return the list that a text holds as JSON, or else a list of the text."""
-    decoded = _from_text(value)
-    return [decoded] if isinstance(decoded, str) else decoded
-
-
 def _option_fields() -> dict[str, Any]:
     """Return pydantic's fields for the options of one text."""
     fields: dict[str, Any] = {}
     for name, option in options_of(GenerationOptions).items():
         kind = option_type(option)
         if option.is_list:
-            decode = _texts_from_text if option.item_type is str else _from_text
-            kind = Annotated[kind, BeforeValidator(decode)]
+            kind = Annotated[kind, BeforeValidator(_from_text)]
         if option.group not in ONE_TEXT_ONLY:
             fields[name] = kind | None, Field(None, description=option.help)
     return fields

@@ -168,6 +168,7 @@ def options_of(declaration: Any) -> dict[str, Option]:
     declared = {item.name: item.metadata["option"] for item in fields(declaration)}
     for name, item in declared.items():
         item.name, item.annotation = name, annotations[name]
+        item.flags = item.flags or (f"--{name.replace('_', '-')}",)
         item.metavar = item.metavar or _METAVARS.get(item.item_type, "X")
     return declared
 

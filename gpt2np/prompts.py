@@ -69,8 +69,6 @@ def line_count(path: Path, name: str = "prompt") -> int:
     Raises:
         InvalidArgumentError: the file has no prompt or no column `name`, or can't be read.
     """
-    if not path.is_file():
-        raise InvalidArgumentError(f"there is no file {path}")
     if next(read_records(path, name, None, all_columns=False), None) is None:
         raise InvalidArgumentError(f"{path} has no prompt")
     with opened(path) as stream:

@@ -9,7 +9,6 @@ first written to a temporary folder; then the folder is renamed to DST.
 import argparse
 from pathlib import Path
 
-from gpt2np.errors import SEE_MISSING_FEATURES, InvalidArgumentError
 from gpt2np.progress import progress_bar
 from gpt2np.runtime.options import MODEL_HELP
 
@@ -27,12 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from gpt2np.checkpoint.convert import check_new_folder, convert
-    from gpt2np.hub.model_files import COMPANIONS, UNSUPPORTED_SUFFIXES
+    from gpt2np.hub.model_files import COMPANIONS
 
     check_new_folder(args.target)
-    if args.target.suffix.lower() in (".safetensors", *UNSUPPORTED_SUFFIXES):
-        reason = f"the output is a folder with safetensors files, but DST is {args.target}"
-        raise InvalidArgumentError(f"{reason}; name a folder, or {SEE_MISSING_FEATURES}")
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 

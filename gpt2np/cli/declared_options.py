@@ -8,28 +8,18 @@ from gpt2np.cli.parser import FLAGS, spelled
 from gpt2np.options import Option, options_of
 
 
-def flags_of(option: Option, name: str) -> tuple[str, ...]:
-    """Return the names of an option on the command line."""
-    return option.flags or (f"--{name.replace('_', '-')}",)
-
-
-def long_flag(option: Option, name: str) -> str:
-    """Return the first name of an option that begins with two hyphens."""
-    return next(flag for flag in flags_of(option, name) if flag.startswith("--"))
-
-
 def add_option(group: Any, declaration: type, name: str, **changes: Any) -> None:
     """Add the option `name` of a dataclass to a parser or group. A missing value is None.
 
     `changes` are keyword arguments of `add_argument` that replace those of the declaration.
     """
     option = options_of(declaration)[name]
-    FLAGS[name] = long_flag(option, name)
+    FLAGS[name] = next(flag for flag in option.flags if flag.startswith("--"))
     keywords = {"dest": name, **_value_keywords(option)}
     text = spelled(option.help)
     text += "" if changes.get("required") else _default_text(option)
     keywords["help"] = text.replace("%", "%%")
-    group.add_argument(*flags_of(option, name), **keywords | changes)
+    group.add_argument(*option.flags, **keywords | changes)
 
 
 def add_options(group: Any, declaration: type, names: Iterable[str]) -> None:

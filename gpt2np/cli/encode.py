@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     options = DatasetOptions(**given_options(args, DatasetOptions))
     written = [args.out, partial_folder(args.out)]
-    files = corpus_files(args.inputs, written, options.field)
+    files = corpus_files(args.inputs, written)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
     elsewhere = None
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         from gpt2np.distributed.cluster import map_on_cluster
 
         elsewhere = partial(map_on_cluster, cluster=cluster)
-    with running_corpus_job(args.out, files, "encoding") as callbacks:
+    with running_corpus_job(files, "encoding") as callbacks:
         dataset = encode_dataset(
             files, args.out, tokenizer, options, callbacks, force=args.force, map_items=elsewhere
         )

@@ -19,7 +19,6 @@ from gpt2np.cli.text_input import add_prompt_argument, add_special_argument, rea
 from gpt2np.errors import GenerationInterrupted, InvalidArgumentError, counted
 from gpt2np.generation.completion import Completion, prompt_notice
 from gpt2np.generation.completion_json import completion_as_json
-from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.streaming import TextStream
 from gpt2np.language_model import LanguageModel
 from gpt2np.tokenizer.normalizer import allowed_special, check_special
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             completion, exit_code = interruption.completions[0], 130
         _print_seeds(completion)
         _print_completions(completion, lm, args)
-    print_stderr(_summary(completion, lm.model.config.n_positions, resolved))
+    print_stderr(_summary(completion, lm.model.config.n_positions))
     return exit_code
 
 
@@ -94,7 +93,7 @@ def _print_completions(best: Completion, lm: LanguageModel, args: argparse.Names
             print("---\n" if index else "", echo, completion.text, sep="", flush=True)
 
 
-def _summary(best: Completion, context: int, options: GenerationOptions) -> str:
+def _summary(best: Completion, context: int) -> str:
     """Describe the speed and the ends of the texts."""
     completions = [best, *best.alternatives]
     n_tokens = sum(len(completion.ids) for completion in completions)
@@ -102,7 +101,5 @@ def _summary(best: Completion, context: int, options: GenerationOptions) -> str:
     reasons = ", ".join(str(completion.finish_reason) for completion in completions)
     is_full = len(best.prompt_ids) + len(best.ids) > context
     suffix = f" (the context of {context} tokens is full)" if is_full else ""
-    if "time" in reasons and (options.choices or options.regex or options.json_schema):
-        suffix = " (the text is incomplete; increase --max-time)"
     speed = n_tokens / seconds if seconds else 0
     return f"{counted(n_tokens, 'token')}, {speed:.1f} tokens/s, finish reason: {reasons}{suffix}"

@@ -5,7 +5,6 @@ from collections.abc import Collection
 from typing import Any
 
 from gpt2np.cli.declared_options import add_groups, add_options
-from gpt2np.cli.text_input import text_argument
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.options import options_of
@@ -37,8 +36,6 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
             value = {str(choice).lower(): choice for choice in option.choices}[value]
         elif name == "logit_bias":
             value = dict(map(_parse_bias, value))
-        elif option.item_type is str:
-            value = [*map(text_argument, value)] if option.is_list else text_argument(value)
         options[name] = value
     return options
 

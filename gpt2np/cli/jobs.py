@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from gpt2np.cli.declared_options import add_option, add_options, given_options
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.parser import spelled
 from gpt2np.cli.text_input import spool_stdin
-from gpt2np.data.resumable import JobCallbacks, partial_folder
+from gpt2np.data.resumable import JobCallbacks
 from gpt2np.distributed.cluster import Cluster
 from gpt2np.errors import InvalidArgumentError, counted
 from gpt2np.runtime.options import ModelOptions
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from gpt2np.distributed.jobs import ModelArguments
     from gpt2np.language_model import LanguageModel
 
-_LOG_INTERVAL = 60.0  # seconds between two lines of progress in a log file
-
 
 def add_files_argument(parser: argparse.ArgumentParser, name: str, metavar: str) -> None:
     """Declare the files of a corpus; `spool_stdin` reads -."""
@@ -30,20 +27,11 @@ def add_files_argument(parser: argparse.ArgumentParser, name: str, metavar: str)
     parser.add_argument(name, nargs="+", metavar=metavar, help=text)
 
 
-def corpus_files(paths: Iterable[str], written: Sequence[Path], field: str) -> list[Path]:
-    """Return the files of a corpus, except those that the command writes.
+def corpus_files(paths: Iterable[str], written: Sequence[Path] = ()) -> list[Path]:
+    """Return the files of a corpus, except those that the command writes."""
+    from gpt2np.data.corpus import find_files
 
-    Raises:
-        InvalidArgumentError: there is no file, or `field` has no effect on any of them.
-    """
-    from gpt2np.data.corpus import find_files, kind_of
-
-    files = find_files(map(spool_stdin, paths), written, print_stderr)
-    kinds = {kind_of(file).removesuffix(".gz") for file in files}
-    if field != "text" and not kinds & {".jsonl", ".csv", ".tsv", ".parquet"}:
-        message = "--field is for .jsonl, .csv, .tsv and .parquet files; there is none to read"
-        raise InvalidArgumentError(message)
-    return files
+    return find_files(map(spool_stdin, paths), written, print_stderr)
 
 
 def add_rows_arguments(group: Any, *, required: bool) -> None:
@@ -84,20 +72,17 @@ def model_source(args: argparse.Namespace, lm: "LanguageModel") -> "ModelArgumen
 
 
 @contextlib.contextmanager
-def running_job(
-    out: Path, position: Callable[[int], object], **options: Any
-) -> Iterator[JobCallbacks]:
-    """Show a job that writes `out` in a tqdm bar with `options`; Ctrl-C exits with code 130.
+def running_job(position: Callable[[int], object], **options: Any) -> Iterator[JobCallbacks]:
+    """Show a job in a tqdm bar with `options`; Ctrl-C exits with code 130.
 
     `position` formats the progress. Without a terminal, the bar is a line each minute.
     """
     from tqdm import tqdm  # required by huggingface_hub
 
     is_terminal = sys.stderr.isatty()
-    options |= {"disable": False, "mininterval": 0.1 if is_terminal else _LOG_INTERVAL}
-    options |= {"leave": False, "delay": 0 if is_terminal else _LOG_INTERVAL}
-    with exit_on_interrupt(partial_folder(out)), tqdm(**options) as bar:
-        started = time.monotonic()
+    options |= {} if is_terminal else {"mininterval": 60.0, "delay": 60.0}  # seconds
+    options |= {"disable": False, "leave": False}
+    with exit_on_interrupt(), tqdm(**options) as bar:
 
         def write(message: object) -> None:
             if is_terminal:
@@ -110,9 +95,8 @@ def running_job(
             bar.initial = bar.n = done
 
         def on_progress(done: int, n_tokens: int) -> None:
-            seconds = time.monotonic() - started
-            speed = f"{n_tokens / seconds:,.0f} tokens/s" if seconds else ""
-            bar.set_postfix_str(speed, refresh=False)
+            seconds = max(bar.format_dict["elapsed"], 1e-9)
+            bar.set_postfix_str(f"{n_tokens / seconds:,.0f} tokens/s", refresh=False)
             bar.update(done - bar.n)
 
         yield JobCallbacks(
@@ -124,26 +108,23 @@ def running_job(
 
 
 def running_corpus_job(
-    out: Path, files: Sequence[Path], description: str
+    files: Sequence[Path], description: str
 ) -> contextlib.AbstractContextManager[JobCallbacks]:
     """Show a job that reads the bytes of `files`; see `running_job`."""
     from gpt2np.data.corpus import content_size
 
     total = sum(map(content_size, files))
     options = {"total": total, "desc": description, "unit": "B", "unit_scale": True}
-    return running_job(out, lambda done: f"{done / total:.0%}", **options)
+    return running_job(lambda done: f"{done / total:.0%}", **options)
 
 
 @contextlib.contextmanager
-def exit_on_interrupt(folder: Path) -> Iterator[None]:
-    """After Ctrl-C, print how to resume from the folder of unfinished work; exit with code 130."""
+def exit_on_interrupt() -> Iterator[None]:
+    """After Ctrl-C, print how to resume; exit with code 130."""
     try:
         yield
     except KeyboardInterrupt:
-        when, end = " before the first results", "start"
-        if folder.exists():
-            when, end = "", f"resume from {folder}"
-        print_stderr(f"interrupted{when}; run the same command again to {end}")
+        print_stderr("interrupted; run the same command again to go on")
         sys.exit(130)
 
 

@@ -103,7 +103,7 @@ def _set_threads(arguments: Sequence[str]) -> None:
     parser.add_argument("--threads", type=int)
     with suppress(argparse.ArgumentError):
         threads = parser.parse_known_args(arguments)[0].threads
-        if threads and threads > 0:
+        if threads is not None:
             from gpt2np.kernels.threads import set_threads
 
             set_threads(threads)
@@ -151,8 +151,6 @@ def import_command(name: str) -> ModuleType:
 
 def _describe(error: OSError) -> str:
     """Describe an OSError in one line; an error without a file name comes from stdout."""
-    if error.errno == errno.EBADF:
-        return "standard output is closed"
     if error.filename is None:
         return f"cannot write standard output: {error_reason(error)}"
     from gpt2np.data.files import WriteError

@@ -32,7 +32,7 @@ def add_performance_arguments(
     """Declare --threads and options of `ModelOptions` in the group "Performance"; return it."""
     group = parser.add_argument_group("Performance")
     threads = "Maximum number of CPU cores to use (default: all)"
-    group.add_argument("--threads", type=_threads, metavar="N", help=threads)
+    group.add_argument("--threads", type=int, metavar="N", help=threads)
     for name in names:
         changes = {"type": _processes, "default": "auto"} if name == "processes" else {}
         add_option(group, ModelOptions, name, **changes)
@@ -62,12 +62,6 @@ def _check_source(source: "ModelSource") -> "ModelSource":
     if source.fallback_reason:
         raise ModelNotFoundError(f"{source.fallback_reason}; name a model, as in --model bundled")
     return source
-
-
-def _threads(text: str) -> int:
-    if not (text.isdecimal() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
-    return int(text)
 
 
 def _processes(text: str) -> int | str:

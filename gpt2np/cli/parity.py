@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.cli.declared_options import add_option
 from gpt2np.cli.model_options import add_performance_arguments, load_model
 from gpt2np.cli.parser import spelled
-from gpt2np.cli.text_input import text_argument
 from gpt2np.data.files import check_target, read_json_object
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.runtime.options import MODEL_HELP, ModelOptions
@@ -47,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("reference", type=Path, metavar="REFERENCE", help="File to write: .safetensors")
     prompt = "Prompt to use; the first is named prompt0, the second prompt1, … (may be given "
     prompt += "several times; default: five built-in prompts)"
-    add("--prompt", type=text_argument, action="append", metavar="TEXT", help=prompt)
+    add("--prompt", action="append", metavar="TEXT", help=prompt)
     points = "Hook point to record; * stands for any characters (may be given several times; "
     points += "default: all)"
     add("--points", action="append", metavar="POINT", help=points)

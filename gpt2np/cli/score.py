@@ -26,7 +26,6 @@ read is reported and skipped; the exit code is then 1.
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from gpt2np.cli.declared_options import add_option, add_options, given_options
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
     written = [args.out, partial_folder(args.out)] if args.out else []
     options = ScoreOptions(**given_options(args, ScoreOptions))
-    files = corpus_files(args.files, written, options.field)
+    files = corpus_files(args.files, written)
     if args.out:
         check_output(args.out, ROW_SUFFIXES, force=args.force)
     elif args.tokens or args.address is not None:
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         from gpt2np.distributed.jobs import score_on_ray
 
         elsewhere = score_on_ray(model_source(args, lm), options, files, cluster)
-    with running_corpus_job(args.out or Path("-"), files, "scoring") as callbacks:
+    with running_corpus_job(files, "scoring") as callbacks:
         if args.out:
             outcome = score_corpus(
                 lm, files, args.out, options, callbacks, force=args.force, **elsewhere

@@ -2,7 +2,6 @@
 
 import argparse
 import atexit
-import os
 import shutil
 import sys
 import tempfile
@@ -42,12 +41,7 @@ def read_texts(texts: list[str], kind: str) -> list[str]:
     """
     if not texts and sys.stdin.isatty():
         raise InvalidArgumentError(f"there is no {kind}; give it, or - for standard input")
-    return [_read_stdin(kind) if t == "-" else text_argument(t) for t in texts or ["-"]]
-
-
-def text_argument(text: str) -> str:
-    """Decode an argument as UTF-8 in every locale; other bytes become U+FFFD."""
-    return os.fsencode(text).decode(errors="replace")
+    return [_read_stdin(kind) if t == "-" else t for t in texts or ["-"]]
 
 
 def _read_stdin(kind: str) -> str:

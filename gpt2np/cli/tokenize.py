@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, terminal_style
 from gpt2np.cli.text_input import add_special_argument, read_texts
-from gpt2np.errors import counted
 
 if TYPE_CHECKING:
     from gpt2np.tokenizer import Tokenizer
@@ -57,12 +56,6 @@ def run(args: argparse.Namespace) -> int:
     if args.merges:
         print_stderr(MERGES_LEGEND)
     print(("\n" if one_line_each else "\n\n").join(output), flush=True)
-    if not (one_line_each or args.merges):
-        n_tokens = sum(tokenizer.count(text, **options) for text in texts)
-        joined = "".join(texts)
-        n_bytes = len(joined.encode())
-        parts = ((n_tokens, "token"), (len(joined), "character"), (n_bytes, "byte"))
-        print_stderr(", ".join(counted(n, noun) for n, noun in parts))
     return 0
 
 

@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace, options: TrainerOptions) -> None:
     """Train, or resume, until the folder of the model is written."""
-    from gpt2np.data.resumable import partial_folder, work_folder
+    from gpt2np.data.resumable import work_folder
     from gpt2np.training.trainer import Trainer
 
     if args.from_model is not None:
@@ -91,7 +91,7 @@ def _train(args: argparse.Namespace, options: TrainerOptions) -> None:
         (tokenizer, description), model = load_tokenizer(args.model), None
     print_stderr(description)
     more = {"model": model, "eval_corpus": args.eval_corpus, "force": args.force}
-    with exit_on_interrupt(partial_folder(args.out)), work_folder(args.out) as folder:
+    with exit_on_interrupt(), work_folder(args.out) as folder:
         trainer = Trainer(args.corpus, folder, tokenizer, options, **more)
         if options.warmup_steps >= options.max_steps:
             print_stderr("the warm-up takes all steps; give short runs fewer --warmup-steps")

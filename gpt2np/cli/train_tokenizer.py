@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.tokenizer.training.train import train
 
     check_new_folder(args.out)
-    files = corpus_files(args.files, (), args.field)
+    files = corpus_files(args.files)
     texts = _with_bar(read_corpus_texts(files, args.field, (END_OF_TEXT, *options.special_tokens)))
     with atomic_folder(args.out.resolve()) as folder:  # an error now, not after training
         with progress_bar(options.vocab_size, "learning", "token") as bar:

@@ -67,11 +67,6 @@ _MAX_SCHEMA_CHARACTERS = 100_000
 _BIAS_NOUN = 'token ids, each once, with a number from -10000 to 10000, as in {7: -5} or {"7": -5}'
 _ONE_OR_MORE = "a non-empty text or a list of them"
 
-_OTHER_ARGUMENTS = (  # of `generate`
-    *("logits_processor", "stopping_criteria", "on_token", "interventions", "constraint"),
-    *("prefix", "allowed_special"),
-)
-
 
 def option_fields(options: Options) -> dict[str, Any]:
     """Return keyword arguments of `generate` as arguments of `GenerationOptions`.
@@ -85,10 +80,7 @@ def option_fields(options: Options) -> dict[str, Any]:
         check_no_array(name, value)
     names = list(options_of(GenerationOptions))
     if unknown := sorted(set(given) - set(names)):
-        if unknown[0] in _OTHER_ARGUMENTS:
-            raise TypeError(f"{unknown[0]!r} is an argument of generate, but not an option")
-        hint = did_you_mean(unknown[0], [*names, *_OTHER_ARGUMENTS])
-        hint = hint or f"; there are {', '.join(names)}"
+        hint = did_you_mean(unknown[0], names) or f"; there are {', '.join(names)}"
         raise TypeError(f"there is no option {unknown[0]!r}{hint}")
     return given
 

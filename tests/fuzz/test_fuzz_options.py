@@ -10,7 +10,6 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gpt2np import GPT2NPError
-from gpt2np.cli.declared_options import long_flag
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.options import options_of
 
@@ -82,7 +81,7 @@ def all_ids(completion):
 
 
 OPTIONS = options_of(GenerationOptions)
-FLAGS = {name: long_flag(OPTIONS[name], name) for name in RIGHT}
+FLAGS = {name: OPTIONS[name].flags[-1] for name in RIGHT}
 ARGUMENTS = ("", "a", "1", "-1", "0", "0.5", "1e999", "nan", "97=1", "97=x", "true", "\udcff")
 
 

@@ -10,7 +10,6 @@ import pytest
 from helpers.paths import CHECKOUT
 
 from gpt2np.cli import generate
-from gpt2np.cli.declared_options import flags_of
 from gpt2np.cli.generation_options import _WITHOUT_FLAG
 from gpt2np.cli.parser import FLAGS
 from gpt2np.data.options import DatasetOptions, ScoreOptions
@@ -91,7 +90,7 @@ def test_the_other_families_on_the_command_line(command):
             if (command, name) in NOT_IN_COMMAND:
                 continue
             [action] = [a for a in parser._actions if FLAGS[name] in a.option_strings]
-            assert action.dest == name and set(flags_of(declared, name)) <= {*action.option_strings}
+            assert action.dest == name and set(declared.flags) <= {*action.option_strings}
             words = (action.help or "").split()
             assert words[0] == declared.help.split()[0]
 

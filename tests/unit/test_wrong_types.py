@@ -191,8 +191,6 @@ def test_batch_takes_iterables_and_names_the_prompt(lm: LanguageModel) -> None:
         ("generate", "response_format", "did you mean 'json_schema'"),
         ("generate", "streamer", "call stream, which yields the pieces"),
         ("generate", "n", "did you mean 'num_return_sequences'"),
-        ("resolve_options", "interventions", "is an argument of generate, but not an option"),
-        ("generate", "logits_processors", "did you mean 'logits_processor'"),
         ("generate", "xyz", "there are token_healing, "),
     ],
 )

@@ -150,7 +150,7 @@ class TestInterruption:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130 and b"Traceback" not in stderr
-        assert b"interrupted; run the same command again to resume from " in stderr
+        assert b"interrupted; run the same command again to go on" in stderr
         seed = next(line for line in stderr.decode().splitlines() if line.startswith("seed: "))
         parts = saves(tmp_path / "o.jsonl.partial")
         other = batch(*arguments, "-n", "3", "--top-p", "0.5")
@@ -177,5 +177,5 @@ class TestInterruption:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130
-        assert b"interrupted before the first results; run the same command again" in stderr
+        assert b"interrupted; run the same command again" in stderr
         assert [path.name for path in tmp_path.iterdir()] == ["p.txt"]

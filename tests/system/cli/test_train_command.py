@@ -86,7 +86,7 @@ def interrupt_training(corpus, out, step):
 def test_interrupted_training_gives_the_same_model(trained, corpus, tmp_path, capsys):
     out = tmp_path / "m"
     interrupt_training(corpus, out, 14)
-    assert "run the same command again to resume" in capsys.readouterr().err
+    assert "run the same command again to go on" in capsys.readouterr().err
     assert train(corpus, out, "--n-layer", "1") == 2
     error = capsys.readouterr().err
     assert "of an unfinished job, but --n-layer was 2, is 1" in error

@@ -20,7 +20,7 @@ generate x --seed x | 2 | --seed: invalid int value: 'x'
 generate x --dtype int8 | 2 | --dtype: invalid choice: 'int8'
 generate x --weights int4 | 2 | --weights: invalid choice: 'int4'
 generate x --exact --weights int8 | 2 | --exact and --weights contradict each other
-generate x --threads 0 | 2 | --threads: '0' is not a number from 1 on
+generate x --threads 0 | 2 | --threads is 0; it must be at least 1
 generate x --special maybe | 2 | --special: invalid choice: 'maybe'
 generate x --choice | 2 | --choice: expected one argument
 generate x --regex 'a(?<=b)' | 2 | not supported
@@ -57,7 +57,7 @@ batch p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force to 
 batch there.jsonl --out there.jsonl --force | 2 | are the same file, there.jsonl
 batch p.txt --out folder.jsonl --force | 2 | folder.jsonl is not a file; choose another
 batch p.txt --out {N}.jsonl | 1 | : File name too long
-batch none.txt --out o.jsonl | 2 | there is no file none.txt
+batch none.txt --out o.jsonl | 1 | cannot access none.txt: No such file
 batch p.csv --out o.jsonl | 2 | p.csv has no column 'prompt'; set --field to one of its columns
 batch p.txt --out o.jsonl --top-p 7 | 2 | --top-p is 7
 batch p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray
@@ -86,7 +86,6 @@ encode p.txt o.bin --processes -1 | 2 | --processes is -1; it must be an integer
 encode p.txt o.bin --model folder.bin | 1 | has no vocabulary
 train-tokenizer p.txt --vocab-size 256 --out o | 2 | size is 256; the 256 bytes and the special
 train-tokenizer p.txt --vocab-size 300 --out o --pattern no | 2 | --pattern is 'no'; it must be gpt2
-train-tokenizer p.txt --vocab-size 300 --out o --field b | 2 | --field is for .jsonl, .csv, .tsv
 train-tokenizer p.txt --vocab-size 300 --out '' | 2 | '.' is no name of a folder; name a new folder
 train-tokenizer p.txt --vocab-size 300 --out p.txt | 2 | p.txt already exists; name a new
 train-tokenizer p.txt --vocab-size 300 --out p.txt/x | 1 | p.txt/x: Not a directory
@@ -124,7 +123,6 @@ info none/at/all | 1 | none/at/all
 convert bundled a_model | 2 | already exists; name a new or an empty folder
 convert bundled p.txt/b | 1 | p.txt/b: Not a directory
 convert bundled '' | 2 | '.' is no name of a folder; name a new folder
-convert bundled x.gguf | 2 | the output is a folder with safetensors files, but DST is x.gguf
 convert pickle o | 1 | a pickle
 serve --model a --model b --tokenizer c | 2 | --tokenizer is for one model; give one --model
 serve --api-key k --no-api-key | 2 | --api-key and --no-api-key contradict each other; give one

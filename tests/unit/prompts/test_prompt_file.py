@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from gpt2np import InvalidArgumentError
 from gpt2np.prompts import PromptLine, line_count, read_prompts
 
 
@@ -97,5 +96,5 @@ def test_lines_are_counted_without_parsing(tmp_path, monkeypatch):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="there is no file"):
+    with pytest.raises(FileNotFoundError):
         line_count(tmp_path / "x.txt")
