@@ -57,7 +57,7 @@ batch p.txt --out there.jsonl | 2 | there.jsonl exists already; give --force to 
 batch there.jsonl --out there.jsonl --force | 2 | are the same file, there.jsonl
 batch p.txt --out folder.jsonl --force | 2 | folder.jsonl is not a file; choose another
 batch p.txt --out {N}.jsonl | 1 | : File name too long
-batch none.txt --out o.jsonl | 1 | cannot access none.txt: No such file
+batch none.txt --out o.jsonl | 2 | cannot read none.txt: No such file
 batch p.csv --out o.jsonl | 2 | p.csv has no column 'prompt'; set --field to one of its columns
 batch p.txt --out o.jsonl --top-p 7 | 2 | --top-p is 7
 batch p.txt --out o.jsonl --workers 2 | 2 | --workers needs --ray

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from gpt2np import InvalidArgumentError
 from gpt2np.prompts import PromptLine, line_count, read_prompts
 
 
@@ -96,5 +97,5 @@ def test_lines_are_counted_without_parsing(tmp_path, monkeypatch):
 
 
 def test_no_file(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InvalidArgumentError, match="cannot read .*x.txt: No such file"):
         line_count(tmp_path / "x.txt")
