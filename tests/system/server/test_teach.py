@@ -301,7 +301,7 @@ class TestPage:
         assert focused(tab) == "Stop and keep"
         tab.locator("#teach dt", has_text="Before").wait_for()
         tab.locator("#teach dt", has_text=f"After {N_STEPS} times").wait_for(timeout=200_000)
-        tab.locator(".taught").wait_for(state="visible")
+        tab.locator(".taught", has_text="has learned your page").wait_for()
         assert focused(tab) == "Watch it write ▷"
         says = tab.inner_text("#teach [role=status]")
         assert re.match(r"It repeats (\d\d) words of your page", says)
@@ -377,7 +377,7 @@ class TestPage:
             press(tab, "Teach")
             tab.locator("#teach figcaption", has_text="Loss").wait_for()
             press(tab, "Stop and keep")
-            tab.locator(".taught").wait_for(state="visible")
+            tab.locator(".taught", has_text="has learned your page").wait_for()
             tab.select_option("#model", str(other))
             tab.locator(".taught").wait_for(state="hidden")
             with tab.expect_request("**/v1/completions") as asked:
