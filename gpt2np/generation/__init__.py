@@ -9,6 +9,6 @@ prefix, token_healing          where a prompt begins, computed once; where a pro
 detokenizer                    decoding of token ids to text as they arrive, up to a stop string
 stop_regex                     stop regexes
 streaming, async_engine        streams of text; streams for asyncio and the server
-beam_search, speculation       beam search; speculative decoding
+beam_search, drafts            beam search; speculative decoding
 scoring                        log probabilities of given texts
 """

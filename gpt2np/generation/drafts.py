@@ -1,4 +1,9 @@
-"""Draft tokens for speculative decoding, from n-grams.
+"""Speculative decoding: draft tokens from n-grams, and how many of them should pay off.
+
+The model computes the logits at all draft tokens in one pass. At each position, a token is selected
+from these logits, with the random number that decoding without drafts would use. Draft tokens are
+accepted up to the first that differs from the selected token, so the text stays the same. This is
+the verification of Leviathan et al. 2023 for a deterministic draft.
 
 The last ids are looked up in the text so far, longest suffix first (prompt lookup, Saxena
 2023). An n-gram table of frequent contexts is searched, too. The text and the table each propose a
@@ -10,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +34,7 @@ PASS_COSTS = (
 MAX_ROWS = len(PASS_COSTS) - 1
 """Maximum number of rows of a pass with draft tokens."""
 
+_MIN_SPEEDUP = 1.02  # relative to no drafts; pays for the search
 _SUFFIX_LENGTHS = (8, 4, 3, 2)  # of the text so far, in ids
 _MIN_PROBABILITY = 0.03  # lower bound on the probability that a whole draft is accepted
 _CONFIDENCE_LEVELS = 8  # intervals of the table's probabilities, each with an acceptance rate
@@ -161,3 +167,25 @@ class NgramDrafter:
                 if end >= n:
                     index[tuple(text[end - n :])] = end
             text.append(token_id)
+
+
+@lru_cache
+def min_probability(n_sequences: int) -> float:
+    """Return the minimum acceptance probability at which draft tokens can pay off.
+
+    Added to a pass with one token per sequence, draft tokens must yield at least as many tokens as
+    plain decoding in the added time.
+    """
+    costs = [cost / PASS_COSTS[n_sequences] - 1 for cost in PASS_COSTS[n_sequences + 1 :]]
+    return max(0.0, min(n_sequences * cost / r for r, cost in enumerate(costs, 1)))
+
+
+def best_count(candidates: Sequence[tuple[float, int, int]], n_sequences: int) -> int:
+    """Return how many `candidates`, draft tokens sorted likeliest first, make decoding fastest."""
+    best, n_tokens = 0, float(n_sequences)
+    best_speed = _MIN_SPEEDUP * n_tokens / PASS_COSTS[n_sequences]
+    for count, (negative, _, _) in enumerate(candidates[: MAX_ROWS - n_sequences], 1):
+        n_tokens -= negative
+        if (speed := n_tokens / PASS_COSTS[n_sequences + count]) > best_speed:
+            best, best_speed = count, speed
+    return best

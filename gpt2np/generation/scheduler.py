@@ -10,9 +10,9 @@ from operator import itemgetter
 import numpy as np
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
+from gpt2np.generation.drafts import MAX_ROWS, best_count, min_probability
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sequence import RunningSequence
-from gpt2np.generation.speculation import propose_drafts
 from gpt2np.kernels.array import Array, common_length
 from gpt2np.limits import limits
 from gpt2np.model import GPT2, KVCache
@@ -328,6 +328,29 @@ def _sort_by_slot(
     caches = [sequence.cache for sequence, _ in selected]
     keys = [(store_order[id(cache.store)], cache.slot) for cache in caches]
     return [selected[i] for i in sorted(range(len(selected)), key=keys.__getitem__)]
+
+
+def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
+    """Propose draft tokens for each sequence, as many as should pay off.
+
+    A pass with draft tokens has at most `MAX_ROWS` tokens, each sequence's last token included. A
+    batch with a prompt gets no drafts: its pass is compute-bound, so drafts would cost time.
+    """
+    drafts: list[list[int]] = [[] for _ in batch]
+    if len(batch) >= MAX_ROWS or any(s.n_pending > 1 or s.scores_prompt for s in batch):
+        return drafts
+    candidates: list[tuple[float, int, int]] = []  # -probability, length of the draft, sequence
+    least = min_probability(len(batch))
+    for i, sequence in enumerate(batch):
+        length = min(MAX_ROWS - len(batch), sequence.tokens_left)
+        if sequence.drafter and length > 0:
+            drafts[i], probabilities = sequence.drafter.propose(
+                sequence.request.ids, sequence.ids, length, least, sequence.vocab_size
+            )
+            candidates += [(-p, k, i) for k, p in enumerate(probabilities, 1)]
+    candidates.sort()
+    lengths = {i: length for _, length, i in candidates[: best_count(candidates, len(batch))]}
+    return [draft[: lengths.get(i, 0)] for i, draft in enumerate(drafts)]
 
 
 def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from gpt2np.generation.drafts import MAX_ROWS, NgramDrafter
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
 from gpt2np.generation.request import Request
 from gpt2np.generation.sampling import RandomGenerator
-from gpt2np.generation.speculation import propose_drafts
+from gpt2np.generation.scheduler import propose_drafts
 from gpt2np.model import GPT2Config
 
 DRAFT_SOURCE = "gpt2np.generation.drafts"
