@@ -36,7 +36,7 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
             value = {str(choice).lower(): choice for choice in option.choices}[value]
         elif name == "logit_bias":
             value = dict(map(_parse_bias, value))
-        options[name] = value
+        options[name] = option.check(value)  # before a model is downloaded
     return options
 
 
