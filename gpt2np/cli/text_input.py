@@ -2,9 +2,11 @@
 
 import argparse
 import atexit
+import os
 import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -41,7 +43,8 @@ def read_texts(texts: list[str], kind: str) -> list[str]:
     """
     if not texts and sys.stdin.isatty():
         raise InvalidArgumentError(f"there is no {kind}; give it, or - for standard input")
-    return [_read_stdin(kind) if t == "-" else t for t in texts or ["-"]]
+    decode = partial(str, encoding="utf-8", errors="replace")  # in every locale
+    return [_read_stdin(kind) if t == "-" else decode(os.fsencode(t)) for t in texts or ["-"]]
 
 
 def _read_stdin(kind: str) -> str:
