@@ -27,7 +27,14 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     if frame is None or _waiting:
         raise KeyboardInterrupt
     _waiting.append(number)
-    threading.Timer(0.01, lambda: signal.raise_signal(_waiting.pop())).start()
+    threading.Timer(0.01, _send_again).start()
+
+
+def _send_again() -> None:
+    if hasattr(signal, "pthread_kill"):  # wakes the main thread if a call blocks it
+        signal.pthread_kill(threading.main_thread().ident or 0, _waiting.pop())
+    else:
+        signal.raise_signal(_waiting.pop())
 
 
 @contextmanager

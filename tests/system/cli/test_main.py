@@ -90,14 +90,14 @@ def run(arguments):
     try:
         import slow
         import time
-        time.sleep(0.2)  # the signal comes after the import
+        time.sleep(60)  # the signal comes after the import, and ends the sleep
     finally:
         print("kept", flush=True)
 gpt2np.cli.main.run = run
 raise SystemExit(main())
 """
     command = [sys.executable, "-c", code]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert (result.returncode, result.stdout, result.stderr) == (130, "kept\n", "")
 
 
