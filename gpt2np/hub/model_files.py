@@ -56,12 +56,6 @@ def missing_in(folder: Path, *, weights: bool = True) -> list[str]:
     return missing + [name for name in shards if not (folder / name).exists()]
 
 
-def existing_in(folder: Path) -> list[str]:
-    """Return the names of the model's files that exist in `folder`, sorted."""
-    names = {"config.json", *VOCABULARY_FILES, *OPTIONAL_FILES, *list_weight_files(folder)}
-    return sorted(name for name in names if (folder / name).is_file())
-
-
 COMPANIONS = (
     *VOCABULARY_FILES,
     *OPTIONAL_FILES,
