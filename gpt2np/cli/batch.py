@@ -31,7 +31,7 @@ from gpt2np.errors import GPT2NPError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "gpt2np batch FILE --out FILE [options]"
-    file = "Prompts to continue (.txt, .jsonl, .csv, .parquet), or '-' for lines of standard input"
+    file = "Prompts to continue (.txt, .jsonl, .csv, .tsv, .parquet), or '-' for standard input"
     parser.add_argument("prompts", type=Path, metavar="FILE", help=file)
     field = "Field or column with the prompt in .jsonl, .csv and .parquet files (default: prompt)"
     parser.add_argument("--field", default="prompt", metavar="FIELD", help=field)

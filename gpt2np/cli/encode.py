@@ -11,8 +11,8 @@ The suffix of OUT selects the format:
 .npy   The same ids as in .bin, as a NumPy array.
 .npz   Several arrays of ids, as nshepperd's gpt-2 reads them.
 
-Run an interrupted command again to resume, also after you have added files
-whose paths come after all others in sorted order.
+Run an interrupted command again to resume. Before that, you may add files
+whose paths sort after all earlier ones.
 """
 
 import argparse

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, ModelOptions, "tokenizer")
     add_performance_arguments(parser, "dtype", "exact", "weights", "processes", "draft")
     groups = add_groups(parser, ServerOptions)
-    no_key = "Require no key, even if other machines can reach HOST"
+    no_key = "Serve other machines (--host) without a key, which is refused otherwise"
     groups["Access"].add_argument("--no-api-key", action="store_true", help=no_key)
 
 

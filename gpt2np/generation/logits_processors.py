@@ -113,7 +113,7 @@ def process_logits(
     """Apply bias, penalties and bans of `options`, then the constraint, to logits (V,).
 
     Returns the input array itself if there is nothing to apply. `options.bad_words` is not read:
-    `LanguageModel` has already copied the banned texts to `bad_words_ids`, as ids.
+    the request already has the banned texts in `bad_words_ids`, as ids.
 
     Raises:
         InvalidArgumentError: options and constraint forbid every next token.

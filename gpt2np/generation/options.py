@@ -166,7 +166,7 @@ class GenerationOptions:
 
     token_healing: bool = option(
         False,
-        "Generate the end of the prompt again, if it begins a longer token",
+        "If the end of the prompt could begin a longer token, generate it again",
         details="This helps if a prompt ends in a space or within a word. See "
         "`gpt2np.generation.token_healing`.",
         group="Prompt",
@@ -182,7 +182,8 @@ class GenerationOptions:
     )
     typical_p: float = _sampling(
         1.0,
-        "Sample from the most typical tokens with a total probability of X",
+        "Sample from the tokens whose surprisal is closest to the average, with a total "
+        "probability of X",
         details="The surprisal of a typical token is close to the entropy (Meister et al. 2022).",
         above=0,
         high=1,
@@ -242,7 +243,7 @@ class GenerationOptions:
     )
     bad_words: tuple[str, ...] = _penalty(
         (),
-        "Never generate the tokens of TEXT, or of TEXT after a space",
+        "Never generate TEXT, with or without a space before it",
         details="A longer word that contains TEXT can still appear, if its tokens differ.",
         flags=("--bad-word",),
     )

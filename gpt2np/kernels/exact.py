@@ -83,7 +83,7 @@ def exp(x: Array) -> Array:
     """Return eˣ; infinity above 709.
 
     Proof: `_reduce`, then one rounding in 1 + m; the product with 2ᵏ is exact. So the error is
-    below 1 unit in the last place (tests/unit/kernels/test_exact.py measures 0.9).
+    below 1 unit in the last place (tests/unit/kernels/test_exact_arithmetic.py measures 0.9).
     """
     k, m = _reduce(np.minimum(np.maximum(x, -746.0), 709.0))
     m += 1

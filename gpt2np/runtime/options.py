@@ -55,7 +55,8 @@ class ModelOptions:
     )
     draft: str = option(
         "auto",
-        "Source of draft tokens for speculative decoding: n-grams (auto), or an n-gram table",
+        "Source of draft tokens for speculative decoding: earlier n-grams of the text "
+        "and the model's own table, if it has one (auto), or a table",
         details="The text is the same, only faster: one pass checks several guesses. 'auto' uses "
         "built-in n-grams and the text so far; examples/make_ngram_table.py builds a table.",
         group="Performance",
