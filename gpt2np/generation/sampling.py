@@ -8,14 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
 
 import numpy as np
 
 from gpt2np.generation.logits_processors import active_filters, filter_logits
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.interrupts import held_signals
 from gpt2np.kernels import exact
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model.ops import exp_and_row_sums, softmax
@@ -24,13 +21,6 @@ from gpt2np.model.ops import exp_and_row_sums, softmax
 def new_seed() -> int:
     """Return an unpredictable seed, 0 ≤ seed < 2³²."""
     return int.from_bytes(os.urandom(4), "little")
-
-
-@cache
-def _numpy_random() -> ModuleType:
-    """Import numpy.random, which takes 20 ms, and which greedy decoding does not need."""
-    with held_signals(may_hang=True):  # modules in Cython swallow Ctrl-C while they are imported
-        return np.random
 
 
 class RandomGenerator:
@@ -46,7 +36,8 @@ class RandomGenerator:
     def number(self, index: int) -> float:
         """Return random number `index`, counted from 0."""
         if index >= len(self._numbers):
-            self._numbers = _numpy_random().default_rng(self._seed).random(2 * index + 64)
+            # NumPy imports its module `random` here, in 20 ms, which greedy decoding does not need.
+            self._numbers = np.random.default_rng(self._seed).random(2 * index + 64)
         return float(self._numbers[index])
 
 

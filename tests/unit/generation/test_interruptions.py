@@ -2,8 +2,6 @@
 
 import random
 import signal
-import subprocess
-import sys
 from collections import deque
 from functools import partial
 
@@ -188,26 +186,6 @@ def test_signal_at_any_time_with_two_ranks_leaves_texts_and_caches_exact(lm, res
         assert lm.model.processes == 2
     finally:
         lm.model.processes = 1
-
-
-def test_ctrl_c_while_numpy_random_is_imported_comes_after_the_import():
-    """Its modules in Cython would swallow it."""
-    script = """
-import signal, sys
-from gpt2np.generation.sampling import RandomGenerator
-module, signals = "numpy.random._generator", [signal.SIGINT]
-def interrupt(event, args):
-    if signals and event == "import" and args[0] == module:
-        signal.raise_signal(signals.pop())
-sys.addaudithook(interrupt)
-try:
-    RandomGenerator(1).number(0)
-except KeyboardInterrupt:
-    pass
-print(module in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 def test_ctrl_c_between_two_queues_ends_the_text(lm):
