@@ -159,7 +159,7 @@ class GPT2NPError(Exception):
     def renamed(self, spell: Callable[[str, str], str]) -> str:
         """Return the message with another interface's spelling of arguments, such as --top-k.
 
-        The argument that the error is about needs no backticks, and precedes a message without it.
+        The argument `param` is found without backticks. A message that lacks it begins with it.
         """
         message, param = str(self), self.param
         if param and spell(param, "") and f"`{param}" not in message:

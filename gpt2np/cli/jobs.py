@@ -73,9 +73,10 @@ def model_source(args: argparse.Namespace, lm: "LanguageModel") -> "ModelArgumen
 
 @contextlib.contextmanager
 def running_job(position: Callable[[int], object], **options: Any) -> Iterator[JobCallbacks]:
-    """Show a job in a tqdm bar with `options`; Ctrl-C exits with code 130.
+    """Show a job's progress as a tqdm bar; Ctrl-C exits with code 130.
 
-    `position` formats the progress. Without a terminal, the bar is a line each minute.
+    `position` writes how far the job is; `options` are tqdm's. Without a terminal, a line each
+    minute takes the place of the bar.
     """
     from tqdm import tqdm  # required by huggingface_hub
 

@@ -85,8 +85,8 @@ def run(args: argparse.Namespace) -> int:
         is_rounding = all(token is None for token in results.values())
         content: dict[str, Any] = {"is_rounding": is_rounding, "first_wrong_tokens": results}
         lines = [
-            f"{name:10} {'rounding' if token is None else f'a bug, first at token {token}'}"
-            for name, token in results.items()
+            f"{name:10} {'rounding' if i is None else f'a bug, first at new token {i} (from 0)'}"
+            for name, i in results.items()
         ]
     else:
         report = check(reference, read_tested(args.tested), load_model(args), args.engine)

@@ -14,8 +14,8 @@ counted                the number of scored tokens
 log_probability        the sum of the scored tokens' log probabilities, in nats
 perplexity             the perplexity per scored token
 word_perplexity, byte_perplexity, bits_per_character, bits_per_byte
-                       of the whole document, where tokens that are not scored
-                       count with the mean log probability of the scored ones
+                       of the whole document; a token that is not scored counts
+                       as much as the scored ones do on average
 
 A long document is read in windows of K tokens (--context), one every S tokens
 (--stride). Each token is scored once, in the first window that contains it.

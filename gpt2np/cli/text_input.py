@@ -42,7 +42,7 @@ def read_texts(texts: list[str], kind: str) -> list[str]:
     Raises InvalidArgumentError, which names the `kind` of the texts, if there is none.
     """
     if not texts and sys.stdin.isatty():
-        raise InvalidArgumentError(f"there is no {kind}; give it, or - for standard input")
+        raise InvalidArgumentError(f"no {kind}; give one, or - to read standard input")
     decode = partial(str, encoding="utf-8", errors="replace")  # in every locale
     return [_read_stdin(kind) if t == "-" else decode(os.fsencode(t)) for t in texts or ["-"]]
 

@@ -33,7 +33,6 @@ class ModelSource:
     name: str  # for messages; characters that can't be printed are escaped
     path: Path  # the folder of the files; from `find_vocabulary` perhaps a single file
     fallback_reason: str | None = None  # why the bundled model replaces the default model
-    hub_id: HubId | None = None  # None if the model does not come from the Hub
 
 
 def find_model(model: str | Path | None = None) -> ModelSource:
@@ -86,7 +85,7 @@ def _find(name: str | None, *, weights: bool) -> ModelSource:
     if name is None:
         try:
             path = _from_hub(DEFAULT_MODEL, weights, DEFAULT_MODEL_TIMEOUT_S)
-            return ModelSource(str(DEFAULT_MODEL), path, hub_id=DEFAULT_MODEL)
+            return ModelSource(str(DEFAULT_MODEL), path)
         except ModelNotFoundError as error:
             return ModelSource(BUNDLED, _bundled_folder(), fallback_reason=str(error))
     if folder := _local_folder(name):
@@ -95,7 +94,7 @@ def _find(name: str | None, *, weights: bool) -> ModelSource:
         return ModelSource(BUNDLED, _bundled_folder())
     hub_id = parse_hub_id(name)
     try:
-        return ModelSource(name, _from_hub(hub_id, weights), hub_id=hub_id)
+        return ModelSource(name, _from_hub(hub_id, weights))
     except ModelNotFoundError as error:
         known = (BUNDLED, *FULL_NAMES, *FULL_NAMES.values())
         hint = "" if name in known else did_you_mean(name, known)

@@ -268,6 +268,6 @@ def _check_source(source: Trace, ids: Sequence[int]) -> None:
     check_trace(source)
     if len(source.ids) != len(ids):
         raise InvalidArgumentError(
-            f"the source has {len(source.ids)} tokens and the prompt {len(ids)}; choose prompts "
-            "with as many tokens"
+            f"the source has {len(source.ids)} tokens and the prompt {len(ids)}; choose two "
+            "prompts of the same length in tokens"
         )

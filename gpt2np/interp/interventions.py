@@ -5,11 +5,11 @@ Each function except `chain` returns an `Intervention`. An intervention is a hoo
 
     ablated = trace(lm, "The fox ran", "logits", interventions=zero_head(3, 2))["logits"]
 
-Keyword arguments select the part that is edited (`Part`); by default, everything. In `gpt2np.trace`
-and `LanguageModel.generate`, position i is token i of the prompt. In `generate`, an intervention
-with `positions` edits only prompt tokens; without, it also edits each generated token. Passes of
-`GPT2.forward` can hold the tokens of several sequences in one array, or only a part of the tokens
-(see `help(gpt2np.model.gpt2)`).
+By default, an intervention edits everything; keyword arguments select a part (`Part`). In
+`gpt2np.trace` and `LanguageModel.generate`, position i is token i of the prompt. In `generate`, an
+intervention with `positions` edits only the prompt. Without `positions`, it also edits each new
+token. A pass of `GPT2.forward` may have several sequences in one array, or only a part of the
+tokens (see `help(gpt2np.model.gpt2)`).
 
 Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.
 """

@@ -155,7 +155,10 @@ def _half_precision(checks: Mapping[str, PromptCheck]) -> str | None:
     for dtype, limit in (("float16", _MAX_HALF_RATIO), ("bfloat16", 1)):
         points = _points({name: replace(c, dtype=dtype) for name, c in checks.items()})
         if max(point.ratio for point in points) <= limit:
-            return f"it looks like rounding to {dtype}; if so, give `dtype={dtype!r}`"
+            return (
+                f"the errors look like rounding to {dtype}; if your engine computes in {dtype}, "
+                f"give `dtype={dtype!r}`"
+            )
     return None
 
 
@@ -172,7 +175,7 @@ def _checked_weights(reference: Reference, model: GPT2) -> dict[str, Array]:
         is_known = point in ours and array.shape == ours[point].shape
         if not is_known or _distance(array, ours[point]) > _MAX_REFERENCE_ERROR:
             raise InvalidArgumentError(
-                f"model is another model than that of the reference arrays, {reference.model!r}",
+                f"the reference arrays are of another model, {reference.model!r}",
                 param="model",
             )
     return weights
@@ -331,9 +334,9 @@ def check_texts(
 ) -> dict[str, int | None]:
     """Check that each token of greedy continuations has the highest logit, up to rounding.
 
-    Returns, by prompt, the first token that rounding does not explain, counted from 0, or None. The
-    exact logits are those after the continuation's own earlier tokens, up to the end of the
-    context.
+    Returns, by prompt, the index of the first new token that rounding does not explain, or None.
+    Each token is compared with the exact logits after the tokens before it, as far as the context
+    reaches.
 
     Raises:
         InvalidArgumentError: there is nothing to compare, a prompt is unknown, a continuation is
@@ -388,10 +391,11 @@ def _distance(x: Array, right: Array) -> float:
 
 
 def _is_hidden(x: Array, right: Array, wrong: Array) -> bool:
-    """Tell whether rounding errors of x contain the difference of `wrong` from `right`.
+    """Tell whether the errors of x contain the difference of `wrong` from `right`.
 
-    The least-squares factor of (wrong - right) in (x - right) must be about 1, beyond chance.
-    Samples are rows: one number may scale all errors of a row, as in layer norm.
+    The factor of (wrong - right) in (x - right), by least squares, must be about 1, and larger than
+    chance explains. Each row is one sample, because a row's errors may share a factor, as in layer
+    norm.
     """
     error, effect = ((array - right).reshape(-1, x.shape[-1]) for array in (x, wrong))
     products, squares = (error * effect).sum(-1), (effect * effect).sum(-1)

@@ -22,8 +22,8 @@ from gpt2np.runtime.context import Hook
 Part = Callable[[Any, GPT2Config], Any]
 """Returns the wrong version of a part of the weights, such as a matrix, layer norm or scale."""
 WrongHook = Callable[[Array, Mapping[str, Array], Any], Array]
-"""Returns the wrong array from the right one, the latest arrays of all hook points, and the
-weights of the block."""
+"""Returns the wrong array. Its arguments: the right array, the latest array of each hook point, and
+the block's weights."""
 
 
 @dataclass(frozen=True)
