@@ -2,7 +2,7 @@
 
 The Machine, also on the page of `gpt2np explain`:
 
-machine.js  an animated picture of a forward pass, with its controls
+machine.js  a picture of a forward pass, with a slider from its start to its end
 words.js    a sentence for each moment
 stage.js    the picture on a canvas
 draw.js     the ruler of probabilities and the random number
@@ -12,6 +12,7 @@ numbers.js  the numbers as tables
 pass.js     reads a description of a pass (`gpt2np.interp.description`)
 view.js     helpers for elements and numbers
 embedded.js starts the Machine on a page that contains the description of a pass
+colors.css, style.css, machine.css: the style sheets of both
 
 The playground (index.html, started by app.js):
 

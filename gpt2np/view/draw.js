@@ -29,7 +29,10 @@ function says(pass, { token, drawn, was }) {
       ".",
     ];
   const number = dataElement(drawn, drawn.toFixed(3));
-  return ["Chance picks ", number, ": that is ", chip, ". It is written."];
+  const now = was
+    ? ["The same number, ", number, ", now picks "]
+    : ["Chance picks ", number, ": that is "];
+  return [...now, chip, "."];
 }
 
 export function createDraw() {

@@ -12,13 +12,13 @@ const secondsOf = ({ kind, layer }, { n_layer }) =>
     draw: 1.2,
   })[kind];
 
-/** The moments at which the guide waits: the ends of phases, from block 1 on of the last one. */
+/** The moments at which the guide waits: the end of each phase; it skips those of blocks 1, 2, … */
 function stopsOf(phases) {
   const n = phases.length;
   return [...new Set([1, 2, 3, n - 2, n - 1, n])];
 }
 
-/** Play the passes in the picture of `host`; `onRun()` is called when the focused buttons go. */
+/** Play the passes in the picture of `host`; `onRun()` takes the focus of a button that goes. */
 export function createGuide(host, onRun) {
   const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)");
   let stops = null;
@@ -35,7 +35,7 @@ export function createGuide(host, onRun) {
   const end = () => host.phases().length;
   const isAtEnd = () => host.moment >= end();
 
-  /** What there is to press: nothing at "rest" and while it "writes"; in the "guide"; "free". */
+  /** Show the buttons of the mode: none at "rest" or when it "writes"; some in "guide", "free". */
   function update() {
     const waiting = host.isOpen() ? "rest" : isWriting ? "writes" : "free";
     const mode = (host.root.dataset.mode = stops ? "guide" : waiting);
@@ -149,7 +149,7 @@ export function createGuide(host, onRun) {
       isWriting = is;
       update();
     },
-    /** Play the pass; the promise tells, at its end, whether the guide was not left. */
+    /** Play the pass; the promise tells at its end whether the guide was followed to its end. */
     play({ seconds, isGuided = false, waits = false, onEnd }) {
       stops = waits ? [0] : isGuided ? stopsOf(host.phases()) : null;
       const whole = host.phases().reduce((sum, each) => sum + secondsOf(each, host.pass()), 0);

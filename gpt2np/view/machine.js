@@ -9,7 +9,6 @@ import { sentence } from "./words.js";
 import { createZoom } from "./zoom.js";
 
 const MOST_BARS = 9;
-const LEAST_BAR = 0.2; // of a bar of full length: unlikely tokens get short bars
 const KEY = [
   ["␣", "", "a space"],
   ["■", "blue", "above zero"],
@@ -223,9 +222,6 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
     const listed = [...new Set([...first, ...(rows ?? [])])]
       .slice(0, place.bars)
       .sort((a, b) => b.p - a.p);
-    const drawn = isFinal && !shown.was ? pass.next.map(({ sampled }) => sampled ?? 0) : [];
-    const all = [...listed.flatMap(({ p, before }) => [p, before ?? 0]), ...drawn];
-    const most = Math.max(...all, LEAST_BAR); // one scale before and after the draw
     const nameOf = (id) => {
       if (!isFinal) return isNext ? nextChipOf(pass, id) : chipOf(pass, id);
       const word = withSpaces(pass.nextText(id));
@@ -240,12 +236,7 @@ export function createMachine(root, options = /** @type {any} */ ({})) {
         const old = isChanged ? [element("span", { class: "soft" }, `${percent(before)} → `)] : [];
         const share = element("span", {}, ...old, dataElement(p, p ? percent(p) : "cut off"));
         const isOwn = row === followed && isFinal;
-        return element(
-          "li",
-          { "data-id": id, class: isOwn && "own", p: p / most },
-          nameOf(id),
-          share,
-        );
+        return element("li", { "data-id": id, class: isOwn && "own", p }, nameOf(id), share);
       }),
     );
     if (guide?.stops && rows) answer.scrollIntoView({ block: "nearest" });

@@ -28,7 +28,9 @@ export async function showPrompt() {
     const ids = await encode($("prompt").value);
     if (number !== typed || state.running || (state.tree && isTreeOfPrompt())) return;
     if (!$("prompt").value)
-      setStatus("Nothing is typed, so the model begins with <|endoftext|>, which parts its texts.");
+      setStatus(
+        "Nothing is typed. The model starts from <|endoftext|>, the sign between its texts.",
+      );
     await showPass(ids, null, { isOpen: true, says: [REST] });
   } catch (error) {
     hidePass();

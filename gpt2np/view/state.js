@@ -93,7 +93,7 @@ export function partName(key) {
 }
 
 /** The interventions of a request that switch parts off. */
-export const interventions = (off = state.off) =>
+const interventions = (off = state.off) =>
   [...off].map((key) => {
     const [layer, part] = key.split(",");
     if (part === "mlp") return { point: `blocks.${layer}.mlp.out`, factor: 0 };

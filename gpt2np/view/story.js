@@ -88,24 +88,38 @@ function nodesOf(end, marks = []) {
   }));
 }
 
-/** Whether each of `ids` is not in the longest text that `ids` and `others` have in common. */
-export function differences(ids, others) {
-  const common = Array.from({ length: ids.length + 1 }, () => new Uint16Array(others.length + 1));
-  for (let i = ids.length - 1; i >= 0; i--)
-    for (let k = others.length - 1; k >= 0; k--)
-      common[i][k] =
-        ids[i] === others[k]
-          ? common[i + 1][k + 1] + 1
-          : Math.max(common[i + 1][k], common[i][k + 1]);
-  const found = ids.map(() => true);
-  for (let i = 0, k = 0; i < ids.length && k < others.length;)
-    if (ids[i] === others[k]) [found[i], i, k] = [false, i + 1, k + 1];
-    else if (common[i + 1][k] >= common[i][k + 1]) i++;
-    else k++;
-  return found;
+/** The words of a text, each as the ids of its tokens. */
+function wordsOf(ids) {
+  const words = [];
+  let before = "";
+  for (const [i, text] of textsOf(ids).entries()) {
+    if (/^[\p{L}\p{N}]{2}$/u.test(before.slice(-1) + text[0])) words.at(-1).push(ids[i]);
+    else words.push([ids[i]]);
+    before = text;
+  }
+  return words;
 }
 
-/** Give `parent` a child for each item. The children before the first with another key stay. */
+/** Of two texts, whether the word of each token is not in the longest text that both contain. */
+function differences(...both) {
+  const words = both.map(wordsOf);
+  const [own, others] = words.map((each) => each.map(String));
+  const common = Array.from({ length: own.length + 1 }, () => new Uint16Array(others.length + 1));
+  for (let i = own.length - 1; i >= 0; i--)
+    for (let k = others.length - 1; k >= 0; k--)
+      common[i][k] =
+        own[i] === others[k]
+          ? common[i + 1][k + 1] + 1
+          : Math.max(common[i + 1][k], common[i][k + 1]);
+  const marks = words.map((each) => each.map(() => true));
+  for (let i = 0, k = 0; i < own.length && k < others.length;)
+    if (own[i] === others[k]) marks[0][i++] = marks[1][k++] = false;
+    else if (common[i + 1][k] >= common[i][k + 1]) i++;
+    else k++;
+  return words.map((each, n) => each.flatMap((word, i) => word.map(() => marks[n][i])));
+}
+
+/** Give `parent` a child for each item; the first children stay if their keys are the same. */
 function showList(parent, items, keyOf, create) {
   const children = [...parent.children];
   const keys = items.map(keyOf);
@@ -134,11 +148,10 @@ export function renderStory() {
   if (!isShown) return;
   const [ids, intact] = [allIds(), state.intact && idsOf(state.intact)];
   const isDone = state.intact && !state.running;
-  const own = isDone ? differences(ids, intact) : [];
+  const [own, lost] = isDone ? differences(ids, intact) : [];
   const nodes = [...nodesOf(state.current, own), { id: null, text: "" }];
   showList($("story"), nodes, keyOf, pieceElement);
   if (state.intact) {
-    const lost = isDone ? differences(intact, ids) : [];
     const before = nodesOf(state.intact, lost);
     showList($("intact"), before, keyOf, (node) => {
       const text = node.text === "·" && !node.isLast ? "" : visible(node.text);
@@ -322,7 +335,9 @@ function sayWritten(n, reason) {
   const isFull = allIds().length > state.model.n_positions - 1;
   const why =
     reason === "stop" ? " The model ended the text." : isFull ? " The context is full." : "";
-  const how = state.intact ? ". Only the marked ones differ." : ". Greener: likelier. Press one.";
+  const how = state.intact
+    ? ", with the same random numbers. Only marked words differ."
+    : ". Greener: likelier. Press one.";
   setStatus(`${counted(n, "token")} written${how}${why}`);
 }
 

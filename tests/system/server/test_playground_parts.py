@@ -45,13 +45,16 @@ class TestSwitchedOff:
         assert after == lm.generate(PROMPT, interventions=hook, **options).ids != before
         intact = tab.inner_text("#intact").replace("↵", "\n")
         assert intact == PROMPT + lm.tokenizer.decode(before)
-        changed = tab.eval_on_selector_all(
-            "#story .piece:not(.given):not(.next)",
-            "all => all.map(p => p.classList.contains('changed'))",
-        )
-        assert any(changed)
-        for i, is_changed in enumerate(changed):
-            assert is_changed or after[i] in before
+        same, differs = [
+            tab.eval_on_selector_all(
+                "#intact span, #story .piece:not(.next)",
+                f"all => all.filter(each => each.classList.contains('changed') === {is_changed})"
+                ".map(each => [each.parentNode.id, each.textContent])",
+            )
+            for is_changed in ("false", "true")
+        ]
+        assert [t for i, t in same if i == "intact"] == [t for i, t in same if i == "story"]
+        assert {i for i, _ in differs} == {"intact", "story"}
         context = [*lm.encode_prompt(PROMPT), *after][: len(lm.encode_prompt(PROMPT)) + 2]
         look_at(tab, len(context))
         set_moment(tab, 14)
@@ -103,7 +106,8 @@ class TestSwitchedOff:
         tab.mouse.click(x, y)
         tab.wait_for_selector("#story-name:not([hidden])")
         wait_for_end(tab)
-        assert "Only the marked ones differ" in tab.inner_text("#status")
+        assert "with the same random numbers" in tab.inner_text("#status")
+        assert tab.inner_text(".machine-caption").startswith("The same number")
         tab.click("#generate")  # writes on: one text, still without the part
         wait_for_end(tab)
         assert tab.inner_text("#story-name").startswith("Without head")
