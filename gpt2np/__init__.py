@@ -8,7 +8,7 @@ load                  loads a LanguageModel by name or from a folder
 LanguageModel         a model with its tokenizer: generate, stream, generate_batch, score
 Completion            a generated text with its token ids and statistics
 TextStream            a text that the model is still generating
-GenerationOptions     options of generation, such as temperature and stop texts
+GenerationOptions     options of generation, such as temperature and stop strings
 Tokenizer             encodes text as token ids, and decodes token ids
 GPT2, GPT2Config      the model, from token ids to logits, and its config
 KVCache               the keys and values of one sequence

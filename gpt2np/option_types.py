@@ -51,7 +51,7 @@ def option_type(option: Option) -> Any:
             return LogitBias
         item: Any = items[option.item_type]
         kind: Any = List[item]
-        return Text | kind if option.name in ("stop", "stop_regex") else kind
+        return Text | kind if option.name == "stop" else kind
     if option.item_type in (int, float):
         bounds = {"ge": option.low, "gt": option.above, "le": option.high}
         given: Any = {name: bound for name, bound in bounds.items() if bound is not None}

@@ -7,7 +7,6 @@ completion, complete           results; from requests to results
 sequence, scheduler            sequences that run in batches, one forward pass per step
 prefix, token_healing          where a prompt begins, computed once; where a prompt ends
 detokenizer                    decoding of token ids to text as they arrive, up to a stop string
-stop_regex                     stop regexes
 streaming, async_engine        streams of text; streams for asyncio and the server
 beam_search, drafts            beam search; speculative decoding
 scoring                        log probabilities of given texts

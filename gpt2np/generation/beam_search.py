@@ -89,7 +89,7 @@ def beam_search(model: GPT2, request: Request) -> list[Beam]:
     """Return up to `num_beams` continuations of a prompt, best first.
 
     One forward pass extends every beam by one token. `beam_sequences`, not this function, applies
-    the options `stop` and `stop_regex`.
+    the option `stop`.
 
     Raises the errors of `start_sequence`, and:
         InvalidArgumentError: no beam has an allowed next token, and no continuation has ended.
@@ -171,7 +171,7 @@ def _candidates(
 def beam_sequences(model: GPT2, request: Request) -> list[RunningSequence]:
     """Run a beam search. Return the best continuations, best first, as sequences that have ended.
 
-    Each continuation ends before its first stop text.
+    Each continuation ends before its first stop string.
     """
     started = time.perf_counter()
     beams = beam_search(model, request)[: request.options.num_return_sequences]
@@ -181,7 +181,7 @@ def beam_sequences(model: GPT2, request: Request) -> list[RunningSequence]:
         for token_id in beam.ids:
             sequence.ids.append(token_id)
             sequence.detokenizer.push(token_id)
-            if sequence.detokenizer.is_stopped:
+            if sequence.detokenizer.stop_text:
                 break
         sequence.logprobs = beam.logprobs[: len(sequence.ids)]
         sequence.seconds = time.perf_counter() - started

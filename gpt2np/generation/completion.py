@@ -21,13 +21,13 @@ class Completion:
         prompt: the text of the prompt.
         prompt_ids: the ids of the prompt; for an empty prompt, the end-of-text id.
         prompt_tokens: the text of each of `prompt_ids`; see `Tokenizer.token_texts`.
-        text: the continuation, without the prompt and without the stop text.
-        ids: all generated ids, including any end-of-text id and the ids of a stop text.
+        text: the continuation, without the prompt and without the stop string.
+        ids: all generated ids, including any end-of-text id and the ids of a stop string.
         tokens: the text of each of `ids`.
-        finish_reason: "eos" (end-of-text id), "stop" (stop text, stop id, or a complete
+        finish_reason: "eos" (end-of-text id), "stop" (stop string, stop id, or a complete
             constraint), "length" (max_new_tokens, or a full context), "time" (max_time),
             "cancelled"; None while the generation runs.
-        stop_reason: for the finish reason "stop", the stop text or stop id that ended the text;
+        stop_reason: for the finish reason "stop", the stop string or stop id that ended the text;
             None for a complete constraint or a stopping criterion.
         seed: the seed that reproduces this continuation.
         model: the model's name.

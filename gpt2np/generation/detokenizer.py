@@ -1,18 +1,11 @@
-"""Streaming text: token ids are decoded as they arrive, up to a stop text.
-
-A stop text is a stop string or the match of a stop regex.
-"""
+"""Streaming text: token ids are decoded as they arrive, up to a stop string."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from gpt2np.generation.stop_regex import StopPatterns
 
 
 class StopStrings:
@@ -66,9 +59,9 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class StreamingDetokenizer:
-    """The text of the token ids so far, up to a stop text.
+    """The text of the token ids so far, up to a stop string.
 
-    Text that may be the beginning of a stop text is held back.
+    Text that may be the beginning of a stop string is held back.
 
     Attributes:
         pieces: one text for each id that is not skipped, and a last one for the text held back. A
@@ -89,15 +82,9 @@ class StreamingDetokenizer:
         """
         self._decoder = tokenizer.streaming_decoder(n_skipped) if tokenizer else None
         self._stop_token_ids = options.stop_token_ids
-        self._n_to_pass_over = options.min_new_tokens  # tokens before a stop text counts
+        self._n_to_pass_over = options.min_new_tokens  # tokens before a stop string counts
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
-        self._matcher: StopStrings | StopPatterns
-        if options.stop_regex:
-            from gpt2np.generation.stop_regex import StopPatterns  # most texts need no regex
-
-            self._matcher = StopPatterns(options.stop, options.stop_regex)
-        else:
-            self._matcher = StopStrings(options.stop)
+        self._matcher = StopStrings(options.stop)
         self.pieces: list[str] = []
 
     @property
@@ -107,17 +94,12 @@ class StreamingDetokenizer:
 
     @property
     def stop_text(self) -> str | None:
-        """The stop text that the text has reached; None before."""
+        """The stop string that the text has reached; None before."""
         return self._matcher.stop_text
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the text has reached a stop text, which may be empty."""
-        return self._matcher.stop_text is not None
 
     def stop_reason(self, reason: str | None, ids: Sequence[int]) -> str | int | None:
         """Return `Completion.stop_reason` of a text with a finish reason and these ids."""
-        if reason == "stop" and not self.is_stopped and ids[-1] in self._stop_token_ids:
+        if reason == "stop" and not self.stop_text and ids[-1] in self._stop_token_ids:
             return ids[-1]
         return self.stop_text
 
@@ -128,11 +110,10 @@ class StreamingDetokenizer:
             self.pieces.append(self._push(self._decoder.push(token_id)))
 
     def finish(self) -> bool:
-        """End the text: add the text held back, up to a stop text; return whether there is one."""
-        if self._decoder and not self.is_stopped:
-            rest = self._push(self._decoder.finish())
-            self.pieces.append(rest if self.is_stopped else rest + self._matcher.finish())
-        return self.is_stopped
+        """Add the text held back, up to a stop string; return whether there is one."""
+        if self._decoder and not self.stop_text:
+            self.pieces.append(self._push(self._decoder.finish()) + self._matcher.finish())
+        return bool(self.stop_text)
 
     def _push(self, piece: str) -> str:
         return self._matcher.push(piece, can_stop=self._n_to_pass_over < 0)

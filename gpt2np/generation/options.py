@@ -48,7 +48,6 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
-    stop_regex: str | Sequence[str]
     num_beams: int
     length_penalty: float
     early_stopping: EarlyStopping
@@ -264,7 +263,7 @@ class GenerationOptions:
     min_new_tokens: int = _stopping(
         0,
         "Do not stop before N tokens are generated",
-        details="Until then, the end-of-text token and stop ids are excluded, and stop texts do "
+        details="Until then, the end-of-text token and stop ids are excluded, and stop strings do "
         "not count. Another limit, or a complete constraint, can still end the text earlier.",
         json_name="min_tokens",
         low=0,
@@ -294,15 +293,6 @@ class GenerationOptions:
         low=0,
         noun="a list of token ids",
         metavar="ID",
-    )
-    stop_regex: tuple[str, ...] = _stopping(
-        (),
-        "End the output before a match of this regular expression",
-        details="Later text can invalidate a match of a pattern such as `cat\\b`. Such a match "
-        "ends the output only when no later text can.",
-        metavar="PATTERN",
-        convert=_texts,
-        noun=_ONE_OR_MORE,
     )
 
     choices: tuple[str, ...] = _constraint(
@@ -367,13 +357,6 @@ class GenerationOptions:
                 names = _with_number(self, first), _with_number(self, second)
                 message = f"{' and '.join(names)} contradict each other: {reason}"
                 raise InvalidArgumentError(message, param=first)
-        if self.stop_regex:
-            from gpt2np.data.untrusted_regex import check_sizes
-            from gpt2np.generation.stop_regex import compile_stop_regex
-
-            check_sizes(self.stop_regex, "stop_regex")
-            for pattern in self.stop_regex:
-                compile_stop_regex(pattern)
 
     def with_seed(self, seed: int) -> GenerationOptions:
         """Return the options with another seed. Long lists are not checked again."""
@@ -410,8 +393,7 @@ def _contradictions(o: GenerationOptions) -> Iterator[tuple[str, str, object, st
     yield "num_return_sequences", "temperature", are_equal, equal
     are_swapped = o.min_new_tokens > o.max_new_tokens
     yield "min_new_tokens", "max_new_tokens", are_swapped, "the minimum is above the maximum"
-    pairs = [*combinations(("stop_regex", *TEXT_CONSTRAINTS), 2)]
-    for first, second in [*pairs, *(("token_healing", name) for name in TEXT_CONSTRAINTS)]:
+    for first, second in combinations(("token_healing", *TEXT_CONSTRAINTS), 2):
         yield first, second, getattr(o, first) and getattr(o, second), "give one"
 
 

@@ -251,7 +251,7 @@ def _constraint(
         )
     from gpt2np.constraints import text_constraint
 
-    # A stop id that is text, such as "\n", may appear in a match; like a stop text, it then wins.
+    # A stop id that is text, such as "\n", may appear in a match; like a stop string, it then wins.
     special_stops = {*options.stop_token_ids} & {*lm.tokenizer.special_tokens.values()}
     ends = lm.eos_token_ids | special_stops
     with errors_about(next(name for name, value in given.items() if value)):

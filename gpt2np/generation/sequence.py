@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -80,7 +79,7 @@ class RunningSequence:
 
     @property
     def text(self) -> str:
-        """The text of `ids`, up to a stop text; "" without a tokenizer."""
+        """The text of `ids`, up to a stop string; "" without a tokenizer."""
         return self.detokenizer.text
 
     def new_text(self) -> str:
@@ -206,7 +205,7 @@ class RunningSequence:
             return "eos"
         if token_id in options.stop_token_ids:
             return "stop"
-        if self.detokenizer.is_stopped:
+        if self.detokenizer.stop_text:
             return "stop"
         if self.constraint and self.constraint.complete:
             return "stop"
@@ -227,9 +226,8 @@ class RunningSequence:
         """End the sequence. Does nothing if the sequence has already ended."""
         if self.finish_reason is not None:
             return
-        with suppress(InvalidArgumentError):  # a stop regex that takes too long
-            if self.detokenizer.finish():
-                reason = "stop"
+        if self.detokenizer.finish():
+            reason = "stop"
         self.error = error
         self.finish_reason = reason
 
@@ -242,9 +240,8 @@ class RunningSequence:
         if self.finish_reason is None:
             del self.logprobs[len(self.ids) :]
             detokenizer = new_detokenizer(self.request)
-            with suppress(InvalidArgumentError):
-                for token_id in self.ids:
-                    detokenizer.push(token_id)
+            for token_id in self.ids:
+                detokenizer.push(token_id)
             self.detokenizer = detokenizer
             self.end("cancelled", error if isinstance(error, Exception) else None)
 

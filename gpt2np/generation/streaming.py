@@ -18,7 +18,7 @@ __all__ = ["TextStream"]
 class TextStream(Iterator[str]):
     """A continuation in progress: an iterator over the pieces of its text.
 
-    A piece ends at a character boundary and contains no part of a stop text. The joined pieces
+    A piece ends at a character boundary and contains no part of a stop string. The joined pieces
     equal `completion.text`. `async for` runs the streams of a model in one batch on a background
     thread. To run streams in one batch without asyncio, do not iterate; instead, add each stream's
     `sequence` to a `gpt2np.generation.scheduler.Scheduler`.

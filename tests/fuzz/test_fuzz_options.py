@@ -37,7 +37,6 @@ RIGHT = {
     "ignore_eos": (False, True),
     "stop": ((), "a", ["a", "ab"]),
     "stop_token_ids": ([], [97, 98], [10**12]),
-    "stop_regex": ((), "a|b", ["[a-f]{2}", "x$"], "(a*)*b"),
     "num_beams": (1, 2, 4, 64),
     "length_penalty": (-100, 0.0, 1.0, 2.5),
     "early_stopping": (True, False, "never"),

@@ -63,15 +63,3 @@ def test_constraint(byte_lm, pattern, seed):
     with suppress(TimeoutError, regex_package.error):
         compiled = regex_package.compile(pattern)
         assert compiled.fullmatch(text, partial=not ended, timeout=TOO_SLOW)
-
-
-@given(stop_patterns=st.lists(patterns, min_size=1, max_size=3), seed=st.integers(0, 99))
-def test_stop_regex(byte_lm, stop_patterns, seed):
-    options = {"seed": seed, "max_new_tokens": 30}
-    whole = byte_lm.generate("a", **options)
-    try:
-        stopped = byte_lm.generate("a", stop_regex=stop_patterns, **options)
-    except GPT2NPError as error:
-        assert_one_line(error)
-        return
-    assert whole.text.startswith(stopped.text)

@@ -113,7 +113,7 @@ class TestOutput:
 SAMPLING = (
     "--min-p 0.05 --typical-p 0.9 --top-p 0.9 --repetition-penalty 1.2 --presence-penalty 0.5 "
     "--frequency-penalty 0.3 --no-repeat-ngram-size 4 --temperature 1.1 --top-k 100 "
-    "--bad-word king --logit-bias 11=-3 --stop-regex [?] --stop-token-id 200 --ignore-eos"
+    "--bad-word king --logit-bias 11=-3 --stop ? --stop-token-id 200 --ignore-eos"
 )
 
 
@@ -139,7 +139,7 @@ class TestOptions:
                     "top_k": 100,
                     "bad_words": ["king"],
                     "logit_bias": {11: -3},
-                    "stop_regex": "[?]",
+                    "stop": "?",
                     "stop_token_ids": [200],
                     "ignore_eos": True,
                     "min_new_tokens": 30,
@@ -206,7 +206,7 @@ class TestOptions:
         script = (
             "import sys; from gpt2np.cli import main; main.run(['generate', 'x', '-n', '1', "
             "'--model', 'bundled', '--greedy']); "
-            "names = ('beam_search', 'scoring', 'stop_regex'); "
+            "names = ('beam_search', 'scoring'); "
             "rare = {'numpy.random', 'gpt2np.constraints'}; "
             "rare |= {f'gpt2np.generation.{name}' for name in names}; "
             "sys.exit(not rare.isdisjoint(sys.modules))"

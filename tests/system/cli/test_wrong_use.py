@@ -24,7 +24,6 @@ generate x --threads 0 | 2 | --threads is 0; it must be at least 1
 generate x --special maybe | 2 | --special: invalid choice: 'maybe'
 generate x --choice | 2 | --choice: expected one argument
 generate x --regex 'a(?<=b)' | 2 | not supported
-generate x --stop-regex '(top_k is {top_k}' | 2 | --stop-regex '(top_k is {top_k}' is not a regular
 generate x --stop-id 4096 | 2 | --stop-id: id 4096
 generate x --logit-bias 5 | 2 | --logit-bias is '5'; it must be ID=X, as in 50256=-5
 generate x --logit-bias 9999=1 | 2 | --logit-bias: id 9999

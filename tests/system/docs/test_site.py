@@ -70,13 +70,13 @@ def test_the_site_works_from_disk_without_a_network(browser):
     failures = []
     page.on("requestfailed", lambda request: failures.append((request.url, request.failure)))
     page.on("pageerror", lambda error: failures.append((str(error),)))
-    page.goto(f"{(SITE / 'search.html').as_uri()}?q=stop_regex")
+    page.goto(f"{(SITE / 'search.html').as_uri()}?q=stop_token_ids")
     page.wait_for_selector("ul.search li a", timeout=20_000)
     results = page.locator("ul.search li a").all_inner_texts()
     assert any("Decoding" in text or "Options" in text for text in results)
     page.locator("ul.search li a").first.click()
     page.wait_for_url(lambda url: "search.html" not in url)
-    assert "stop_regex" in page.inner_text("body")
+    assert "stop_token_ids" in page.inner_text("body")
     for name in ("index", "guide/decoding", "internals/design", "reference/options"):
         page.goto((SITE / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name

@@ -176,7 +176,6 @@ def test_the_option_takes_a_dict_a_text_and_a_file(lm, tmp_path):
         ({"json_schema": {"title": "x" * 100_001}}, "json_schema has 100,"),
         ({"json_schema": 5}, "json_schema is 5; it must be a JSON Schema"),
         ({"json_schema": {}, "regex": "a"}, "contradict each other"),
-        ({"json_schema": {}, "stop_regex": "a"}, "contradict each other"),
     ],
 )
 def test_wrong_options(options, message):

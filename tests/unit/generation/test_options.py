@@ -41,7 +41,6 @@ WRONG = {
     "early_stopping": (None, "always", 2, "True"),
     "stop": (None, 5, "", [""], [5], {"a"}),
     "stop_token_ids": (None, 5, "x", [-1], [1.5], [True]),
-    "stop_regex": (None, 5, "", [""], [5]),
     "draft": (None, 1, True, "bundled"),
     "logprobs": (*WHOLE, 1001),
     "prompt_logprobs": (*WHOLE, 1001),
@@ -91,9 +90,6 @@ def test_out_of_range(name, value):
             "`prompt_logprobs=1` and `num_beams=3` contradict each other: beam search does not",
         ),
         ({"choices": ["a"], "regex": "b"}, "`choices` and `regex` contradict each other: give one"),
-        ({"regex": "a", "stop_regex": "b"}, "`stop_regex` and `regex` contradict"),
-        ({"stop_regex": "("}, r"stop_regex '\(' is not a regular expression: missing \)"),
-        ({"stop_regex": ["a", "b*"]}, r"stop_regex 'b\*' matches the empty text"),
     ],
 )
 def test_contradictions(options, message):
@@ -104,13 +100,12 @@ def test_contradictions(options, message):
 def test_what_is_given_in_one_form_or_another():
     options = GenerationOptions(
         stop="a",
-        stop_regex="b",
         stop_token_ids=[3],
         bad_words=["c"],
         bad_words_ids=[[1, 2]],
         logit_bias={5: 1},
     )
-    assert (options.stop, options.stop_regex, options.stop_token_ids) == (("a",), ("b",), (3,))
+    assert (options.stop, options.stop_token_ids) == (("a",), (3,))
     assert options.bad_words == ("c",) and options.bad_words_ids == ((1, 2),)
     assert options.logit_bias == ((5, 1.0),)
     assert dataclasses.replace(options, seed=1).logit_bias == options.logit_bias

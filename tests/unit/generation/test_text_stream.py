@@ -3,7 +3,6 @@
 import random
 
 import pytest
-import regex
 
 from gpt2np import GenerationOptions, Tokenizer
 from gpt2np.generation.detokenizer import StreamingDetokenizer
@@ -47,22 +46,18 @@ def certain(tokenizer, ids):
     return data.decode("utf-8", "replace")
 
 
-def cut(tokenizer, ids, stops, patterns):
+def cut(tokenizer, ids, stops):
     """Search the whole text after every id; return the cut text and the number of ids."""
-    searches = [regex.compile(regex.escape(stop)) for stop in stops]
-    searches += [regex.compile(pattern) for pattern in patterns]
     for n in [*range(1, len(ids) + 1), None]:
         text = tokenizer.decode(ids) if n is None else certain(tokenizer, ids[:n])
-        starts = [match.start() for search in searches if (match := search.search(text))]
+        starts = [text.index(stop) for stop in stops if stop in text]
         if starts:
             return text[: min(starts)], n
     return text, None
 
 
-def run(tokenizer, ids, stops, patterns):
-    detokenizer = StreamingDetokenizer(
-        tokenizer, GenerationOptions(stop=stops, stop_regex=patterns)
-    )
+def run(tokenizer, ids, stops):
+    detokenizer = StreamingDetokenizer(tokenizer, GenerationOptions(stop=stops))
     stopped = None
     for n, token_id in enumerate(ids, 1):
         detokenizer.push(token_id)
@@ -91,23 +86,20 @@ def random_stops(rng, text):
 def test_random_streams(tokenizer, number):
     """The joined pieces equal the cut text; no piece ends inside of a character."""
     rng = random.Random(9)
-    for i in range(number):
+    for _ in range(number):
         ids = random_ids(rng, tokenizer)
         stops = random_stops(rng, tokenizer.decode(ids))
-        patterns = [rng.choice([r"\d\s?", "中+ ", "[é—].?a", r"\n\s", r"(?<=\s)“"])]
-        patterns = patterns if i % 3 == 0 else []
-        pieces, after = run(tokenizer, ids, stops, patterns)
-        expected, expected_after = cut(tokenizer, ids, stops, patterns)
-        assert "".join(pieces) == expected, (ids, stops, patterns)
+        pieces, after = run(tokenizer, ids, stops)
+        expected, expected_after = cut(tokenizer, ids, stops)
+        assert "".join(pieces) == expected, (ids, stops)
         assert after == expected_after
 
 
 def test_what_is_held_is_given_when_it_is_no_stop(tokenizer):
-    """END is held until the dot, 12.5 until the next dot; then 5. may start another number."""
-    ids = [tokenizer.encode(character)[0] for character in "abcEND.12.5.x"]
-    pieces, _ = run(tokenizer, ids, ["ENDS"], [r"\d+\.\d+ mi"])
-    lengths = [len("".join(pieces[: n + 1])) for n in range(len(ids))]
-    assert lengths == [1, 2, 3, 3, 3, 3, 7, 7, 7, 7, 7, 10, 13]
+    """END is held until the dot."""
+    ids = [tokenizer.encode(character)[0] for character in "abcEND.E"]
+    pieces, _ = run(tokenizer, ids, ["ENDS"])
+    assert [len(piece) for piece in pieces] == [1, 1, 1, 0, 0, 0, 4, 0, 1]
 
 
 def test_silent_ids(tokenizer):
