@@ -128,10 +128,10 @@ class NgramDrafter:
             context.append(token_id)
         return draft, probabilities
 
-    def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
+    def update(self, new_ids: Sequence[int]) -> None:
         """Compare the last proposal with the generated ids; update the acceptance rates.
 
-        All proposed tokens count, even those that the forward pass left out of `draft`.
+        All proposed tokens count, also those that the forward pass did not verify.
         """
         for (token_id, source), new_id in zip(self._proposed, new_ids, strict=False):
             is_right = token_id == new_id
@@ -173,8 +173,8 @@ class NgramDrafter:
 def min_probability(n_sequences: int) -> float:
     """Return the minimum acceptance probability at which draft tokens can pay off.
 
-    Added to a pass with one token per sequence, draft tokens must yield at least as many tokens as
-    plain decoding in the added time.
+    A draft token makes the pass longer. It pays off if it yields more tokens, on average, than
+    decoding without drafts yields in the added time.
     """
     costs = [cost / PASS_COSTS[n_sequences] - 1 for cost in PASS_COSTS[n_sequences + 1 :]]
     return max(0.0, min(n_sequences * cost / r for r, cost in enumerate(costs, 1)))

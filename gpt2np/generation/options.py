@@ -181,9 +181,10 @@ class GenerationOptions:
     )
     typical_p: float = _sampling(
         1.0,
-        "Sample from the tokens whose surprisal is closest to the average, with a total "
+        "Keep the tokens whose -log(probability) is closest to its average, with a total "
         "probability of X",
-        details="The surprisal of a typical token is close to the entropy (Meister et al. 2022).",
+        details="This excludes unlikely tokens, and sometimes very likely ones (locally typical "
+        "sampling, Meister et al. 2022).",
         above=0,
         high=1,
     )
@@ -210,10 +211,10 @@ class GenerationOptions:
     )
     early_stopping: EarlyStopping = _beam_search(
         False,
-        "When the search ends: at `num_beams` complete texts (true), when no beam is better "
-        "(false), or when none can become better ('never')",
-        details="With false, no unfinished beam has a higher score than the worst complete text. "
-        "With 'never', which is slowest, none could reach a higher score by growing longer.",
+        "When to end, once `num_beams` texts are complete: at once (true), when no unfinished "
+        "text has a higher score than the worst of them (false), or when none could ('never')",
+        details="With 'never', which is slowest, the search waits for scores that could still rise "
+        "as texts grow.",
     )
 
     repetition_penalty: float = _penalty(

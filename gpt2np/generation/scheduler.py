@@ -367,7 +367,7 @@ def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> N
         raise
     sequence.own_seconds = time.perf_counter() - start
     if sequence.drafter:
-        sequence.drafter.update(draft, sequence.ids[n_ids:])
+        sequence.drafter.update(sequence.ids[n_ids:])
 
 
 def _copy_shared_prefix(sequence: RunningSequence, running: Iterable[RunningSequence]) -> bool:

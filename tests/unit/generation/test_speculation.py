@@ -175,7 +175,7 @@ class TestNgramDrafter:
         draft = NgramDrafter(lambda: table)
         prompt, ids = [1, 2, 3, 1, 2], []
         assert draft.propose(prompt, ids, 1)[0] == [3]
-        draft.update([3], [7])
+        draft.update([7])
         ids += [7, 1, 2]
         assert draft.propose(prompt, ids, 1)[0] == [8]
 
@@ -187,7 +187,7 @@ class TestNgramDrafter:
         for _ in range(10):
             ids += [3, 1, 2]
             probabilities.append(draft.propose([], ids, 1)[1][0])
-            draft.update([], [3])
+            draft.update([3])
         assert probabilities[0] == 0.5 and probabilities[-1] > 0.8
         assert probabilities == sorted(probabilities)
 
