@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpt2np.errors import check_argument
 
@@ -110,32 +110,54 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
     as NumPy's loops do. A nested call of parallel_for inside `function` runs on one thread. Several
     threads may call parallel_for simultaneously.
 
-    Raises an exception of `function`, if any, after all calls have ended. KeyboardInterrupt drops
-    the pending items.
+    Raises an exception of `function`, if any, after all calls in progress have ended. An exception
+    on the calling thread, such as KeyboardInterrupt, drops the pending items.
     """
     if threads == 1 or len(items) <= 1 or is_inline():
         for item in items:
             function(item)
         return
-    task = _Task(function, items)
+    pending, errors = deque(items), list[BaseException]()
+    helpers: list[None] = []  # one entry for each worker thread that has begun
+    ended: list[None] = []  # and for each that has ended
+    results: SimpleQueue[None] = SimpleQueue()  # likewise; this thread waits for it
+
+    def work() -> None:
+        with inline():
+            while pending:
+                try:
+                    item = pending.popleft()
+                except IndexError:  # another thread took the last item
+                    return
+                function(item)
+
+    def help_caller() -> None:
+        helpers.append(None)  # before it takes an item, so that the caller waits
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            ended.append(None)
+            results.put(None)
+
     try:
         with suppress(RuntimeError):  # no thread can be started: this thread does the work
             queue = _worker_queue()
             for _ in range(min(threads, len(items)) - 1):
-                queue.put((contextvars.copy_context(), task.help))
-        task.work()
-        for _ in range(len(task.helpers)):  # a helper that has not begun finds no items
-            task.results.get()
+                queue.put((contextvars.copy_context(), help_caller))
+        work()
+        for _ in range(len(helpers)):  # a helper that has not begun finds no items
+            results.get()
+        if errors:
+            raise errors[0]
     except BaseException:
-        task.pending.clear()
-        while len(task.ended) < len(task.helpers):
+        pending.clear()
+        while len(ended) < len(helpers):
             time.sleep(0.001)
         raise
-    try:
-        if task.errors:
-            raise task.errors[0]
     finally:
-        task.errors.clear()  # breaks the cycle error → frame → errors, which holds arrays
+        errors.clear()  # breaks the cycle error → frame → errors, which holds arrays
 
 
 def is_inline() -> bool:
@@ -162,42 +184,6 @@ def even_slices(count: int, parts: int) -> list[slice]:
     parts = max(1, min(parts, count))
     cuts = [count * part // parts for part in range(parts + 1)]
     return [slice(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
-
-
-class _Task:
-    """The items of one parallel_for call, which any thread may process."""
-
-    def __init__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> None:
-        self.function, self.pending = function, deque(items)
-        self.errors: list[BaseException] = []
-        self.helpers: list[None] = []  # one entry for each worker thread that has begun
-        self.ended: list[None] = []  # and for each that has ended
-        self.results: SimpleQueue[None] = SimpleQueue()  # likewise; the caller waits for it
-
-    def work(self) -> None:
-        """Process pending items."""
-        with inline():
-            while self.pending:
-                try:
-                    item = self.pending.popleft()
-                except IndexError:  # another thread took the last item
-                    return
-                try:
-                    self.function(item)
-                except KeyboardInterrupt as error:
-                    self.pending.clear()
-                    self.errors.insert(0, error)
-                except BaseException as error:
-                    self.errors.append(error)
-
-    def help(self) -> None:
-        """Process pending items on a worker thread."""
-        self.helpers.append(None)  # before it takes an item, so that the caller waits
-        try:
-            self.work()
-        finally:
-            self.ended.append(None)
-            self.results.put(None)
 
 
 _WorkerQueue = SimpleQueue[tuple[contextvars.Context, Callable[[], None]]]

@@ -36,19 +36,23 @@ class TestInParallel:
         parallel_for(done.append, range(count), 3)
         assert sorted(done) == list(range(count))
 
-    @pytest.mark.parametrize("failing", [0, 2])
-    def test_an_error_is_raised_when_all_is_done(self, failing):
-        done = []
+    @pytest.mark.parametrize("of_caller", [True, False])
+    def test_an_error_is_raised_when_all_threads_have_ended(self, of_caller):
+        main, meeting, done = threading.get_ident(), threading.Barrier(3, timeout=PATIENCE), []
 
         def work(piece):
-            time.sleep(0.01)
-            done.append(piece)
-            if piece == failing:
+            if piece < 3:
+                meeting.wait()
+            if piece < 3 and (threading.get_ident() == main) is of_caller:
                 raise RuntimeError(f"piece {piece}")
+            time.sleep(0.05)
+            done.append(piece)
 
-        with pytest.raises(RuntimeError, match=f"piece {failing}"):
+        with pytest.raises(RuntimeError, match="piece [012]"):
             parallel_for(work, range(4), 3)
-        assert sorted(done) == [0, 1, 2, 3]
+        before = sorted(done)
+        time.sleep(0.2)
+        assert sorted(done) == before and len(before) >= 1
         parallel_for(done.append, [9, 9], 3)  # and it goes on working
 
     def test_no_more_threads_than_are_asked_for(self):
