@@ -27,14 +27,13 @@ from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.rank_tuner import RankTuner
 from gpt2np.runtime.ranks import RankFailedError, has_gil
-from gpt2np.runtime.workers import ForkedWorkers, Workers, fork
+from gpt2np.runtime.workers import SharedMemory, Workers, fork
 
 
 def create_workers(runner: ModelRunner, world_size: int, max_width: int, max_kept: int) -> Workers:
     """Return workers for up to `world_size` ranks: processes if Python's threads have a GIL."""
-    if has_gil():
-        return ForkedWorkers(runner, world_size, max_width, max_kept)
-    return Workers(runner, world_size, max_width)
+    memory = SharedMemory(max_kept) if has_gil() else None
+    return Workers(runner, world_size, max_width, memory)
 
 
 class ProcessGroup:

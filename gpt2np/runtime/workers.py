@@ -11,19 +11,18 @@ import gc
 import math
 import mmap
 import os
-import pickle
 import signal
 import threading
 import time
 import traceback
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -36,28 +35,32 @@ from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.ranks import COUNTER_STRIDE, Rank, RankFailedError
 
-if TYPE_CHECKING:  # imported when a worker is forked: most starts need none
-    from multiprocessing.connection import Connection
-
 _MAX_VIEWS = 64  # stores whose views a worker keeps
 _BLAS_TIMEOUT_S = 0.5  # how long a fork waits until BLAS's threads sleep
-
-Task = tuple[int, int, list[list[int]], list[tuple[Any, int, int]], list[int]]
-"""A pass: world size, barriers so far, token ids, caches (store, slot, length), logits indices."""
 
 fork = threading.local()  # .is_of_worker: whether the fork in progress creates a worker
 
 
 class Workers:
-    """The worker threads of one model; `len` is their number."""
+    """The workers of one model; `len` is their number. With `memory`, they are processes."""
 
-    def __init__(self, runner: ModelRunner, world_size: int, max_width: int) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        world_size: int,
+        max_width: int,
+        memory: SharedMemory | None = None,
+    ) -> None:
         """Prepare for `world_size` ranks, and layers of up to `max_width` outputs."""
-        self._runner = runner
-        self._workers: list[tuple[Any, Any]] = []  # each with the queue or pipe of its tasks
-        self._buffers = [np.empty(SMALL_BATCH * max_width, runner.dtype) for _ in range(2)]
-        self._counters: Any = [0] * (COUNTER_STRIDE * world_size)
-        self._error = ""
+        self._runner, self._memory = runner, memory
+        self._workers: list[tuple[Any, Any]] = []  # each with rank 0's end of a pipe
+        size = SMALL_BATCH * max_width * runner.dtype.itemsize
+        self._buffers = [np.frombuffer(mmap.mmap(-1, size), runner.dtype) for _ in range(2)]
+        n = COUNTER_STRIDE * world_size
+        # Threads run on ARM, too, where only a list's items are written in order.
+        self._counters: Any = memoryview(mmap.mmap(-1, 8 * n)).cast("q") if memory else [0] * n
+        self._handles: WeakKeyDictionary[KVStore, Any] = WeakKeyDictionary()
+        self._views: dict[Any, KVStore] = {}  # the stores of a worker process, by handle
 
     def __len__(self) -> int:
         return len(self._workers)
@@ -69,63 +72,110 @@ class Workers:
             RankFailedError: the system can't start a worker.
         """
         if not self._workers:
-            self._error = ""
             for i in range(0, len(self._counters), COUNTER_STRIDE):
                 self._counters[i] = 0
         while len(self._workers) < count:
-            self._add_worker(len(self._workers) + 1)
+            if self._memory:
+                _wait_for_blas()
+            try:
+                self._add_worker()
+            # An AssertionError: this process is itself a daemon of multiprocessing.
+            except (OSError, ImportError, RuntimeError, AssertionError) as error:
+                raise RankFailedError(f"cannot start another rank: {error}") from error
 
-    def _add_worker(self, number: int) -> None:
-        tasks: SimpleQueue[Task | None] = SimpleQueue()
-        thread = threading.Thread(target=self._work, args=(number, tasks), daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system's limit of threads is reached
-            raise RankFailedError(f"cannot start another rank: {error}") from error
-        self._workers.append((thread, tasks))
+    def _add_worker(self) -> None:
+        from multiprocessing import dummy, get_context
 
-    def _work(self, number: int, tasks: SimpleQueue[Task]) -> None:
+        context: Any = get_context("fork") if self._memory else dummy  # `dummy` has threads
+        ours, theirs = context.Pipe()
+        process = context.Process(target=self._work, args=(len(self) + 1, theirs))
+        process.daemon = True
+        # A fork calls Python functions, such as one that releases the lock of `logging`. If a
+        # handler raised KeyboardInterrupt there, the lock would stay locked.
+        with theirs, held_signals(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with several threads
+            fork.is_of_worker = True
+            try:
+                process.start()
+            finally:
+                fork.is_of_worker = False
+            self._workers.append((process, ours))
+
+    def _work(self, number: int, connection: Any) -> None:
+        """Compute a worker's share of every task, until rank 0 stops the worker or ends."""
         try:
-            self.serve(number, iter(tasks.get, None), lambda: self._error)
+            if self._memory:
+                _detach(connection.fileno())
+            with inline(), np.errstate(all="ignore"):  # rank 0 warns
+                failure = partial(_failure_of_rank_0, connection)
+                for task in iter(connection.recv, None):
+                    self._compute(number, failure, *task)
+        except EOFError:
+            pass
         except BaseException as error:
-            text = traceback.format_exception_only(error)[-1].strip()
-            self._error = self._error or f"another rank has ended: {text}"
+            with suppress(OSError):
+                connection.send(traceback.format_exception_only(error)[-1].strip())
+
+    def _compute(
+        self,
+        number: int,
+        failure: Callable[[], str],
+        world_size: int,
+        barriers_reached: int,
+        ids: list[list[int]],
+        places: list[tuple[Any, int, int]],
+        logits_indices: list[int],
+    ) -> None:
+        self._counters[number * COUNTER_STRIDE] = barriers_reached
+        sequences = [np.array(sequence, np.int64) for sequence in ids]
+        caches = [KVCache.in_slot(self._store(handle), *place) for handle, *place in places]
+        rank = Rank(number, world_size, self._buffers, self._counters, failure)
+        self._runner.run(sequences, caches, np.array(logits_indices, np.int64), rank=rank)
 
     def stop(self) -> None:
         """Stop all workers, which then write nothing any more. Several threads may call this."""
-        self._error = self._error or "rank 0 has stopped"
-        workers, self._workers = self._workers, []
-        for _, tasks in workers:
-            tasks.put(None)
-        for thread, _ in workers:
-            if thread is not threading.current_thread():  # it collects the model as garbage
-                thread.join()
+        for process, connection in self._workers:
+            if self._memory:
+                process.kill()
+            else:
+                connection.send(None)
+        for process, connection in self._workers:
+            if process is not threading.current_thread():  # it collects the model as garbage
+                process.join()
+            connection.close()
+        self._workers = []
 
     def forget(self) -> None:
-        """Drop the workers in a forked child; the workers belong to the parent."""
+        """Drop what belongs to the parent in a forked child, whose KV caches become copies."""
+        for _, connection in self._workers:
+            connection.close()
         self._workers = []
+        for store in list(self._handles):
+            store.make_private()
+        self._handles.clear()
 
     def allocate(self, store: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Allocate zeros for a KV store, if possible in memory that the workers share."""
-        return private_zeros(store, shape, dtype)
+        shared = self._memory.zeros(shape, dtype) if self._memory else None
+        if shared is None:
+            return private_zeros(store, shape, dtype)
+        array, start = shared
+        self._handles[store] = start, *shape[1:3]
+        return array
 
     def handle(self, store: KVStore) -> Any:
         """Return what tells a worker the store; None if the workers don't share the store."""
-        return store
+        return self._handles.get(store) if self._memory else store
 
-    def store(self, handle: Any) -> KVStore:
-        """Return the store of a handle, in a worker."""
-        assert isinstance(handle, KVStore)
-        return handle
-
-    def send(self, count: int, task: Task) -> None:
-        """Send a task to the first `count` workers. A failure is noticed at the next barrier."""
-        for _, tasks in self._workers[:count]:
-            tasks.put(task)
-
-    def failure(self, count: int) -> str:
-        """Describe the failure of one of the first `count` workers; "" if none has failed."""
-        return self._error
+    def _store(self, handle: Any) -> KVStore:
+        if not self._memory:
+            return handle  # type: ignore[no-any-return]
+        if handle not in self._views:
+            start, tiles, slots = handle
+            config, dtype = self._runner.config, self._runner.dtype
+            view = KVStore(config, dtype, slots, tiles, partial(self._memory.view, start))
+            self._views = dict([*self._views.items(), (handle, view)][-_MAX_VIEWS:])
+        return self._views[handle]
 
     def run(
         self,
@@ -138,130 +188,29 @@ class Workers:
         places = [(self.handle(cache.store), cache.slot, cache.length) for cache in caches]
         ids, indices = [ids.tolist() for ids in sequences], logits_indices.tolist()
         # Ranks that sat out passes get the number of barriers so far.
-        self.send(world_size - 1, (world_size, self._counters[0], ids, places, indices))
-        rank = self._rank(0, world_size, partial(self.failure, world_size - 1))
+        task = world_size, self._counters[0], ids, places, indices
+        workers = self._workers[: world_size - 1]
+        for _, connection in workers:
+            with suppress(OSError):  # the worker has ended, which the next barrier reports
+                connection.send(task)
+        failure = partial(_failure_of_workers, [connection for _, connection in workers])
+        rank = Rank(0, world_size, self._buffers, self._counters, failure)
         with inline():
             return self._runner.run(sequences, caches, logits_indices, rank=rank).copy()
 
-    def serve(self, number: int, tasks: Iterable[Task], failure: Callable[[], str]) -> None:
-        """Compute a worker's share of every task."""
-        with inline(), np.errstate(all="ignore"):  # rank 0 warns
-            for world_size, barriers_reached, ids, places, indices in tasks:
-                self._counters[number * COUNTER_STRIDE] = barriers_reached
-                sequences = [np.array(sequence, np.int64) for sequence in ids]
-                caches = [KVCache.in_slot(self.store(handle), *place) for handle, *place in places]
-                rank = self._rank(number, world_size, failure)
-                self._runner.run(sequences, caches, np.array(indices, np.int64), rank=rank)
 
-    def _rank(self, number: int, world_size: int, failure: Callable[[], str]) -> Rank:
-        return Rank(
-            rank=number,
-            world_size=world_size,
-            shared_buffers=self._buffers,
-            barrier_counters=self._counters,
-            failure=failure,
-        )
+def _failure_of_rank_0(connection: Any) -> str:
+    return "rank 0 has ended" if connection.poll() else ""  # the pipe's end, or the order to stop
 
 
-class ForkedWorkers(Workers):
-    """The worker processes of one model."""
-
-    def __init__(
-        self, runner: ModelRunner, world_size: int, max_width: int, max_kept: int = 0
-    ) -> None:
-        """Set up shared memory; up to `max_kept` bytes of freed KV caches are kept for others."""
-        super().__init__(runner, world_size, max_width)
-        half_of_memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        self._memory = SharedMemory(half_of_memory, max_kept)
-        self._offsets: weakref.WeakKeyDictionary[KVStore, int] = weakref.WeakKeyDictionary()
-        self._views: dict[Any, KVStore] = {}  # the stores of a worker, by handle
-        size = self._buffers[0].nbytes
-        self._buffers = [np.frombuffer(mmap.mmap(-1, size), runner.dtype) for _ in range(2)]
-        self._counters = memoryview(mmap.mmap(-1, 8 * COUNTER_STRIDE * world_size)).cast("q")
-
-    def _add_worker(self, number: int) -> None:
-        _wait_for_blas()
+def _failure_of_workers(connections: Sequence[Any]) -> str:
+    for connection in connections:
         try:
-            from multiprocessing import get_context
-
-            context = get_context("fork")
-            ours, theirs = context.Pipe()
-            arguments = number, theirs, os.getpid()
-            process = context.Process(target=self._work_and_exit, args=arguments, daemon=True)
-            self._workers.append((process, ours))
-            # A fork calls Python functions, such as one that releases the lock of `logging`. If a
-            # handler raised KeyboardInterrupt there, the lock would stay locked.
-            with theirs, held_signals(), _forking():
-                process.start()
-        # An AssertionError: this process is itself a daemon of multiprocessing.
-        except (OSError, ImportError, AssertionError) as error:
-            raise RankFailedError(f"cannot fork another rank: {error}") from error
-
-    def _work_and_exit(self, number: int, connection: Connection, parent: int) -> NoReturn:
-        try:
-            _detach(connection.fileno())
-            text = "rank 0 has ended"
-            self.serve(number, _tasks(connection), lambda: "" if os.getppid() == parent else text)
-        except BaseException as error:
-            with suppress(OSError):
-                connection.send(traceback.format_exception_only(error)[-1].strip())
-        finally:
-            os._exit(0)
-
-    def stop(self) -> None:
-        for process, connection in self._workers[::-1]:
-            if process.pid:
-                process.kill()
-                process.join()
-            connection.close()
-        self._workers = []
-
-    def forget(self) -> None:
-        for _, connection in self._workers:
-            connection.close()
-        super().forget()
-        for store in list(self._offsets):
-            store.make_private()
-        self._offsets.clear()
-
-    def allocate(self, store: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        shared = self._memory.zeros(shape, dtype)
-        if shared is None:
-            return super().allocate(store, shape, dtype)
-        array, self._offsets[store] = shared
-        return array
-
-    def handle(self, store: KVStore) -> Any:
-        tiles, slots = store.keys.shape[:2]
-        return (self._offsets[store], slots, tiles) if store in self._offsets else None
-
-    def store(self, handle: Any) -> KVStore:
-        if handle not in self._views:
-            offset, slots, tiles = handle
-            config, dtype = self._runner.config, self._runner.dtype
-            view = KVStore(
-                config, dtype, slots, tiles, lambda _, *of: self._memory.array_at(offset, *of)
-            )
-            self._views = dict([*self._views.items(), (handle, view)][-_MAX_VIEWS:])
-        return self._views[handle]
-
-    def send(self, count: int, task: Task) -> None:
-        message = pickle.dumps(task)
-        for _, connection in self._workers[:count]:
-            with suppress(OSError):  # the worker has ended
-                connection.send_bytes(message)
-
-    def failure(self, count: int) -> str:
-        for _, connection in self._workers[:count]:
-            reason = ""
-            try:
-                if not connection.poll():  # neither an error's text nor the end of the process
-                    continue
-                reason = connection.recv()
-            except (EOFError, OSError):
-                pass
-            return ": ".join(filter(None, ["another rank's process has ended", reason]))
-        return ""
+            if connection.poll():
+                return f"another rank has ended: {connection.recv()}"
+        except (EOFError, OSError):
+            return "another rank has ended"
+    return ""
 
 
 class SharedMemory:
@@ -275,7 +224,9 @@ class SharedMemory:
         OSError: the system does not provide the range.
     """
 
-    def __init__(self, size: int, max_kept: int) -> None:
+    def __init__(self, max_kept: int = 0, size: int | None = None) -> None:
+        """Provide a range of `size` bytes, by default half of the machine's memory."""
+        size = size or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         self._memory = mmap.mmap(-1, size)
         self._memory.madvise(mmap.MADV_REMOVE, 0, mmap.PAGESIZE)  # fails early where unsupported
         self.max_kept, self._unused = max_kept, 0  # the start of the part that was never used
@@ -309,8 +260,8 @@ class SharedMemory:
         self._unused = end
         return start
 
-    def array_at(self, start: int, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Return the array at an offset that `zeros` returned; workers call this method."""
+    def view(self, start: int, _: object, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """Return the array at an offset that `zeros` returned, for a store of a worker."""
         return np.frombuffer(self._memory, dtype, math.prod(shape), start).reshape(shape)
 
     def _free(self, start: int, n: int, process: int) -> None:
@@ -322,25 +273,6 @@ class SharedMemory:
         with suppress(OSError):  # locked memory can't be released; the block is lost
             self._memory.madvise(mmap.MADV_REMOVE, start, 1 << n)
             self._empty[n].append(start)
-
-
-@contextmanager
-def _forking() -> Iterator[None]:
-    """Mark the fork as a worker's, without Python's warning of a fork with several threads."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        fork.is_of_worker = True
-        try:
-            yield
-        finally:
-            fork.is_of_worker = False
-
-
-def _tasks(connection: Connection) -> Iterator[Task]:
-    """Yield the tasks from rank 0, until it closes the connection or ends."""
-    with suppress(EOFError, OSError):
-        while message := connection.recv_bytes():
-            yield pickle.loads(message)
 
 
 def _detach(kept: int) -> None:

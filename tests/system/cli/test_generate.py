@@ -310,9 +310,7 @@ class TestInterruption:
         )
         assert (done.returncode, done.stdout) == (0, whole)
         lines = [line for line in done.stderr.decode().splitlines() if "process" in line]
-        assert lines == [
-            "warning: the model continues on one process: another rank's process has ended"
-        ]
+        assert lines == ["warning: the model continues on one process: another rank has ended"]
 
     def test_a_closed_pipe_is_not_an_error(self):
         process = self.start("--no-echo")

@@ -48,7 +48,7 @@ class TestInParallel:
             time.sleep(0.05)
             done.append(piece)
 
-        with pytest.raises(RuntimeError, match="piece [012]"):
+        with pytest.raises(RuntimeError, match=r"piece [012]"):
             parallel_for(work, range(4), 3)
         before = sorted(done)
         time.sleep(0.2)

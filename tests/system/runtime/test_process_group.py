@@ -25,7 +25,7 @@ from gpt2np.runtime.context import Context
 from gpt2np.runtime.kv_cache import TILE
 from gpt2np.runtime.process_group import ProcessGroup, create_workers
 from gpt2np.runtime.ranks import max_processes
-from gpt2np.runtime.workers import ForkedWorkers, Workers
+from gpt2np.runtime.workers import SharedMemory, Workers
 
 PATHS = [str(Path(__file__).parent), str(CHECKOUT / "tests"), str(CHECKOUT)]
 
@@ -34,12 +34,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def with_processes(model, count, kind=ForkedWorkers, tuner=None):
-    """Also more processes than CPUs."""
+def with_processes(model, count, memory=SharedMemory, tuner=None):
+    """Also more processes than CPUs; threads without memory."""
     model.processes = 1
-    workers = kind(model._runner, count, model.weights.max_width)
+    workers = Workers(model._runner, count, model.weights.max_width, memory())
     model._group = ProcessGroup(model._runner, workers, count, model, tuner)
     return model
+
+
+def threads():
+    """Pass this as `memory`, of which threads need none."""
 
 
 def slow(*case):
@@ -49,12 +53,12 @@ def slow(*case):
 @pytest.fixture(
     scope="module",
     params=[
-        (2, "GPT-2 small's width", ForkedWorkers),
-        *((ranks, "small heads", kind) for kind in (ForkedWorkers, Workers) for ranks in (2, 3)),
-        slow((2, "GPT-2 XL's width", ForkedWorkers)),
-        slow((3, "GPT-2 small's width", ForkedWorkers)),  # three spin on two cores
-        slow((3, "GPT-2 XL's width", ForkedWorkers)),
-        slow((2, "GPT-2 small's width", Workers)),  # threads, which wait for the GIL
+        (2, "GPT-2 small's width", SharedMemory),
+        *((ranks, "small heads", kind) for kind in (SharedMemory, threads) for ranks in (2, 3)),
+        slow((2, "GPT-2 XL's width", SharedMemory)),
+        slow((3, "GPT-2 small's width", SharedMemory)),  # three spin on two cores
+        slow((3, "GPT-2 XL's width", SharedMemory)),
+        slow((2, "GPT-2 small's width", threads)),  # threads, which wait for the GIL
     ],
     ids=lambda case: f"{case[0]}-{case[1]}-{case[2].__name__}",
 )
@@ -311,7 +315,7 @@ class TestVaryingRanks:
         os.kill(pids(model)[1], signal.SIGKILL)
         for _ in range(2):
             same(model.forward([[5]]), expected)
-        with pytest.warns(UserWarning, match="another rank's process has ended"):
+        with pytest.warns(UserWarning, match="another rank has ended"):
             same(model.forward([[5]]), expected)
         assert (model.processes, pids(model)) == (1, [])
 
@@ -376,11 +380,11 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("kind", "fail", "warning"),
         [
-            (ForkedWorkers, kill_worker, "another rank's process has ended$"),
-            (ForkedWorkers, stop_worker, r"another rank has not answered for 0\.2 s$"),
-            (ForkedWorkers, fail_in_worker, "another rank's process .*: MemoryError: 4 GB$"),
-            (ForkedWorkers, fail_to_fork, "cannot fork another rank: .* temporarily unavailable$"),
-            (Workers, fail_in_worker, "another rank has ended: MemoryError: 4 GB$"),
+            (SharedMemory, kill_worker, "another rank has ended$"),
+            (SharedMemory, stop_worker, r"another rank has not answered for 0\.2 s$"),
+            (SharedMemory, fail_in_worker, "another rank has ended: MemoryError: 4 GB$"),
+            (SharedMemory, fail_to_fork, "cannot start another rank: .* temporarily unavailable$"),
+            (threads, fail_in_worker, "another rank has ended: MemoryError: 4 GB$"),
         ],
     )
     def test_failed_rank_is_a_warning_and_one_process_goes_on(
@@ -443,7 +447,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("ids", [[6], range(100)], ids=["a token", "a prompt"])
     @pytest.mark.parametrize(
-        ("kind", "error"), [(ForkedWorkers, KeyboardInterrupt), (Workers, MemoryError)]
+        ("kind", "error"), [(SharedMemory, KeyboardInterrupt), (threads, MemoryError)]
     )
     def test_error_in_rank_0_is_raised_and_the_next_pass_uses_new_workers(
         self, kind, error, ids, monkeypatch
@@ -478,7 +482,7 @@ class TestFailures:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as twice:
-            twice.setattr(ForkedWorkers, "stop", stop)
+            twice.setattr(Workers, "stop", stop)
             twice.setattr(Context, "by_rows", stop)
             with pytest.raises(KeyboardInterrupt):
                 model.forward([[7]])
@@ -629,9 +633,9 @@ class TestThreads:
 
     def test_they_are_chosen_where_there_is_no_gil(self, monkeypatch):
         model = random_model(**SHAPES["small heads"])
-        assert type(create_workers(model._runner, 2, 64, 0)) is ForkedWorkers
+        assert create_workers(model._runner, 2, 64, 0)._memory
         monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-        assert type(create_workers(model._runner, 2, 64, 0)) is Workers
+        assert not create_workers(model._runner, 2, 64, 0)._memory
         monkeypatch.setattr(sys, "platform", "win32")
         assert max_processes() == 64
         model.processes = 2
@@ -640,9 +644,9 @@ class TestThreads:
         assert (model.processes, pids(model), n_workers(model)) == (2, [], 1)
 
     def test_they_end_with_the_model(self):
-        model = with_processes(small(), 3, Workers)
+        model = with_processes(small(), 3, threads)
         model.forward([[5]])
-        threads = [thread for thread, _ in model._group.workers._workers]
+        workers = [thread for thread, _ in model._group.workers._workers]
         del model
         gc.collect()
-        assert not any(thread.is_alive() for thread in threads)
+        assert not any(thread.is_alive() for thread in workers)

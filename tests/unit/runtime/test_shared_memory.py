@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs L
 
 @pytest.fixture
 def memory():
-    return SharedMemory(1 << 24, max_kept=1 << 22)
+    return SharedMemory(max_kept=1 << 22, size=1 << 24)
 
 
 def test_arrays_are_zeros_and_apart_after_random_frees(memory):
@@ -51,7 +51,7 @@ def test_fork_shares_the_array(memory):
     array, start = memory.zeros((3,), np.int64)
     pid = os.fork()
     if not pid:
-        memory.array_at(start, (3,), np.int64)[1] = 5
+        memory.view(start, None, (3,), np.int64)[1] = 5
         del array  # nothing happens to it there
         os._exit(0)
     os.waitpid(pid, 0)
