@@ -111,8 +111,8 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 def _damaged(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} is damaged or not a safetensors file ({reason}); "
-        "delete it (of a model from the Hub, its folder) and download or save the file again"
+        f"{path} is damaged or not a safetensors file ({reason}); delete it, or the whole folder "
+        "of a model from the Hub; then download or save it again"
     )
 
 

@@ -1,9 +1,10 @@
 """Fine-tuning on one page of text: the program of the process that a server starts for it.
 
-stdin begins with a number of bytes, on a line, and the model and the page (`request_bytes`). stdout
-gets a line of JSON for each step; if the line has `n_bytes`, the weights follow, as an .npz file of
-so many bytes. Each further line of stdin asks for a step; the end of stdin, for the weights as they
-are.
+The server writes the size of the request in bytes to stdin, on a line of its own, and then the
+request: the model and the page (`request_bytes`). For each step, this process writes a line of JSON
+to stdout. `n_bytes` in the line is the size of an .npz file of the weights, which follows the line;
+0 means no file. To ask for another step, the server writes a line. To stop, the server closes
+stdin, and receives the weights.
 """
 
 from __future__ import annotations
