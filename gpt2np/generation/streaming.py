@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import aclosing
+from inspect import GEN_RUNNING, getgeneratorstate
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.completion import Completion
-from gpt2np.generation.scheduler import Scheduler
+from gpt2np.generation.scheduler import Scheduler, drive
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.model import GPT2
 
@@ -32,9 +33,8 @@ class TextStream(Iterator[str]):
         """Create a stream; use `LanguageModel.stream` instead."""
         self.sequence = sequence
         self._model = model
-        self._scheduler: Scheduler | None = None  # of the loop that reads, from its first step on
+        self._steps = _steps(model, sequence)
         self._lock = threading.RLock()  # held while a thread reads
-        self._is_stepping = False
         self._is_async = False  # whether `async for` reads, or has read, the stream
 
     def __repr__(self) -> str:
@@ -42,10 +42,6 @@ class TextStream(Iterator[str]):
         text = self.sequence.request.text + self.sequence.text
         end = text if len(text) <= 60 else f"…{text[-59:]}"
         return f"<TextStream of {len(self.sequence.ids)} new tokens, {state}: {end!r}>"
-
-    def _repr_html_(self) -> str:
-        """Return the text so far, for notebooks."""
-        return self.completion._repr_html_()
 
     @property
     def running(self) -> bool:
@@ -59,34 +55,20 @@ class TextStream(Iterator[str]):
 
     def __next__(self) -> str:
         with self._lock:
+            self._check_reader()
             n_read = self.sequence.n_read
             try:
-                while True:
-                    if piece := self.new_text():
-                        return piece
-                    if not self.running:
-                        break
-                    self._check_reader()
-                    self._step()
-            except BaseException:  # also Ctrl-C: the caller has not received the piece
+                while not (piece := self.new_text()) and self.running:
+                    next(self._steps)
+                if piece:
+                    return piece
+            except BaseException as error:  # also Ctrl-C: the caller has not received the piece
                 self.sequence.n_read = n_read
+                self.sequence.interrupt(error)
                 raise
         if self.sequence.error:
             raise self.sequence.error
         raise StopIteration
-
-    def _step(self) -> None:
-        """Run one decode step, with the lock held."""
-        try:
-            self._is_stepping = True
-            if self._scheduler is None:
-                # The KV cache stays, because a chat reuses it for the next answer.
-                scheduler = Scheduler(self._model, free_caches=False)
-                scheduler.add(self.sequence)
-                self._scheduler = scheduler
-            self._scheduler.step()
-        finally:
-            self._is_stepping = False
 
     async def __aiter__(self) -> AsyncIterator[str]:
         from gpt2np.generation.async_engine import engine_of
@@ -121,8 +103,14 @@ class TextStream(Iterator[str]):
         if self.sequence.is_cancelled:
             return ""
         self.sequence.cancel()
-        if self._is_async or self._is_stepping:  # of another thread, or a callback cancels
+        is_stepping = getgeneratorstate(self._steps) == GEN_RUNNING  # or a callback cancels
+        if self._is_async or is_stepping:
             return ""
         with self._lock:
             self.sequence.end("cancelled")
             return self.new_text()
+
+
+def _steps(model: GPT2, sequence: RunningSequence) -> Generator[object, None, None]:
+    """Run a sequence alone. Its KV cache stays, because a chat reuses it for the next answer."""
+    yield from drive(Scheduler(model, free_caches=False), [sequence])

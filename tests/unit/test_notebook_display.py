@@ -44,7 +44,7 @@ def shown(lm):
     }
 
 
-WITH_HTML = ("TextStream", "Completion", "TextScore", "Trace", "Page")
+WITH_HTML = ("Completion", "TextScore", "Trace", "Page")
 
 
 @pytest.mark.parametrize("name", WITH_HTML)
