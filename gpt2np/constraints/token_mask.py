@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gpt2np.constraints.automaton import DEAD, MATCHED, ByteAutomaton, Reading
 from gpt2np.constraints.distances import TokenDistances
@@ -28,7 +28,6 @@ _CACHED = 64  # distances to keep per constraint; 4 V bytes each
 _UTF8_BYTES = {*range(0xC0), *range(0xC2, 0xF5)}  # all bytes that occur in UTF-8
 
 
-@runtime_checkable
 class Constraint(Protocol):
     """The state of a constraint after a text; pass the initial state to `LanguageModel.generate`.
 

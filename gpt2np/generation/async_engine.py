@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -201,22 +201,13 @@ class AsyncEngine:
 
 
 def _deliver(new: Sequence[tuple[_Entry, Update]]) -> None:
-    """Put updates in the readers' queues; wake each event loop once."""
-    by_loop = defaultdict[asyncio.AbstractEventLoop, list[tuple[_Entry, Update]]](list)
+    """Put updates in the readers' queues."""
     for entry, update in new:
         if update.finish_reason or entry.every_step:
-            by_loop[entry.loop].append((entry, update))
-    for loop, updates in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_put, updates)
-        except RuntimeError:  # the loop is closed, so nobody reads
-            for entry, _ in updates:
+            try:
+                entry.loop.call_soon_threadsafe(entry.queue.put_nowait, update)
+            except RuntimeError:  # the loop is closed, so nobody reads
                 entry.sequence.cancel()
-
-
-def _put(updates: Sequence[tuple[_Entry, Update]]) -> None:
-    for entry, update in updates:
-        entry.queue.put_nowait(update)
 
 
 _engines: WeakKeyDictionary[GPT2, AsyncEngine] = WeakKeyDictionary()

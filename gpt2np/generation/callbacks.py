@@ -76,28 +76,20 @@ class Callbacks:
         """Apply the logits processors to logits (V,).
 
         Raises:
-            InvalidArgumentError: the result of a processor does not have the shape (V,), contains
-                NaN or +inf, or forbids every token.
+            InvalidArgumentError: a processor does not return real numbers of the shape (V,), or no
+                token that the options allow has a finite logit, or one has NaN or +inf.
         """
         is_forbidden = np.isneginf(logits)
-        for processor in self.logits_processor:
-            try:
-                result = real_array(processor(list(ids), logits.copy()), logits)
-            except ValueError as error:
-                problem = f"must return logits of shape {logits.shape}; got: {error}"
-                raise _processor_error(processor, problem) from error
-            if np.isnan(result).any() or np.isposinf(result).any():
-                raise _processor_error(processor, "returned NaN or +inf")
-            logits = result
-        logits = np.where(is_forbidden, -np.inf, logits)
-        if np.isneginf(logits.max()):
-            raise _processor_error(processor, "forbids every token that the options allow")
+        try:
+            for processor in self.logits_processor:
+                logits = real_array(processor(list(ids), logits.copy()), logits)
+            logits = np.where(is_forbidden, -np.inf, logits)
+            if not np.isfinite(logits.max()):
+                raise ValueError(f"{logits.max()} as the highest logit of the tokens allowed")
+        except ValueError as error:
+            message = f"a logits_processor must return finite logits {logits.shape}; got: {error}"
+            raise InvalidArgumentError(message, param="logits_processor") from error
         return logits
-
-
-def _processor_error(processor: LogitsProcessor, what: str) -> InvalidArgumentError:
-    name = getattr(processor, "__name__", type(processor).__name__)
-    return InvalidArgumentError(f"the logits processor {name} {what}")
 
 
 class GenerateArguments(Options, total=False):

@@ -81,7 +81,6 @@ class StreamingDetokenizer:
         there is no text.
         """
         self._decoder = tokenizer.streaming_decoder(n_skipped) if tokenizer else None
-        self._stop_token_ids = options.stop_token_ids
         self._n_to_pass_over = options.min_new_tokens  # tokens before a stop string counts
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
         self._matcher = StopStrings(options.stop)
@@ -96,12 +95,6 @@ class StreamingDetokenizer:
     def stop_text(self) -> str | None:
         """The stop string that the text has reached; None before."""
         return self._matcher.stop_text
-
-    def stop_reason(self, reason: str | None, ids: Sequence[int]) -> str | int | None:
-        """Return `Completion.stop_reason` of a text with a finish reason and these ids."""
-        if reason == "stop" and not self.stop_text and ids[-1] in self._stop_token_ids:
-            return ids[-1]
-        return self.stop_text
 
     def push(self, token_id: int) -> None:
         """Add the text of a token id."""

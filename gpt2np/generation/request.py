@@ -177,29 +177,20 @@ def resolve_options(base: GenerationOptions, changes: dict[str, Any]) -> Generat
 
 
 def take_callbacks(arguments: dict[str, Any]) -> Callbacks:
-    """Remove the caller's functions and constraint from the arguments of a call, and check them."""
+    """Remove the caller's functions and constraint from the arguments of a call."""
     on_token, constraint = arguments.pop("on_token", None), arguments.pop("constraint", None)
-    check_argument(on_token is None or callable(on_token), "on_token", on_token, "a function")
-    if constraint is not None:
-        from gpt2np.constraints import Constraint
-
-        expected = "an object with allowed(), advance(token_id) and complete"
-        check_argument(isinstance(constraint, Constraint), "constraint", constraint, expected)
     processors, criteria, hooks = (
-        _functions(name, arguments.pop(name, None))
+        _as_tuple(arguments.pop(name, None))
         for name in ("logits_processor", "stopping_criteria", "interventions")
     )
     return Callbacks(processors, criteria, on_token, Chain(hooks) if hooks else None, constraint)
 
 
-def _functions(name: str, value: Any) -> tuple[Any, ...]:
-    """Check one function, a list of functions or None. Returns a tuple."""
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    """Convert one function, a list of functions or None."""
     if value is None:
         return ()
-    functions = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    expected = "a function or a list of functions"
-    check_argument(all(map(callable, functions)), name, value, expected)
-    return functions
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
 def _check_callbacks(options: GenerationOptions, callbacks: Callbacks) -> None:

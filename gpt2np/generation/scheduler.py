@@ -9,7 +9,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
+from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation.drafts import MAX_ROWS, best_count, min_probability
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sequence import RunningSequence
@@ -73,7 +73,6 @@ class Scheduler:
         at most half a chunk. For the same reason, sequences whose masks or interventions take long
         then take turns.
         """
-        check_argument(isinstance(model, GPT2), "model", model, "a GPT2, such as lm.model")
         self.running: list[RunningSequence] = []
         self.waiting = deque[RunningSequence]()
         self._model = model
@@ -98,8 +97,6 @@ class Scheduler:
         Raises:
             InvalidArgumentError: the sequence belongs to another model.
         """
-        expected = "a RunningSequence, such as stream.sequence"
-        check_argument(isinstance(sequence, RunningSequence), "sequence", sequence, expected)
         if not sequence.cache.is_from(self._model.weights):
             raise InvalidArgumentError("the sequence is another model's")
         self.waiting.append(sequence)

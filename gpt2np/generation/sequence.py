@@ -91,7 +91,9 @@ class RunningSequence:
     @property
     def stop_reason(self) -> str | int | None:
         """See `Completion.stop_reason`."""
-        return self.detokenizer.stop_reason(self.finish_reason, self.ids)
+        stop_text, stop_ids = self.detokenizer.stop_text, self.request.options.stop_token_ids
+        is_id = self.finish_reason == "stop" and not stop_text and self.ids[-1] in stop_ids
+        return self.ids[-1] if is_id else stop_text
 
     @property
     def completion(self) -> Completion:

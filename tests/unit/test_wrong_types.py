@@ -122,21 +122,10 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         "unknown hook point 'blocks.0.attn.hook_result'",
     ),
     "progress": (lambda lm: lm.score("a", progress=print), "progress is <built-in function print"),
-    "scheduler": (lambda lm: Scheduler(lm), "model is <LanguageModel .*; it must be a GPT2"),
-    "scheduled stream": (
-        lambda lm: Scheduler(lm.model).add(lm.stream("a")),
-        "it must be a RunningSequence, such as stream.sequence",
-    ),
     "scheduled stream of another model": (
         lambda lm: Scheduler(copy.deepcopy(lm.model)).add(lm.stream("a").sequence),
         "the sequence is another model's",
     ),
-    "processor": (lambda lm: lm.generate("a", logits_processor=5), "logits_processor is 5; it mus"),
-    "criteria": (
-        lambda lm: lm.generate("a", stopping_criteria=5),
-        "stopping_criteria is 5; it",
-    ),
-    "on_token": (lambda lm: lm.generate("a", on_token=5), "on_token is 5; it must be a function"),
     "criterion of beams": (
         lambda lm: lm.generate("a", num_beams=3, stopping_criteria=lambda ids, logits: True),
         "num_beams to 1",

@@ -74,11 +74,11 @@ def test_forbidden_tokens_stay_forbidden(lm):
     ("processor", "message"),
     [
         (lambda ids, logits: None, r"got: object of shape \(\)"),
-        (lambda ids, logits: logits[:5], r"shape \(4096,\); got: float32 of shape \(5,\)"),
-        (lambda ids, logits: logits * np.nan, "returned NaN"),
-        (lambda ids, logits: logits.astype(float) + 1e300, r"\+inf"),
+        (lambda ids, logits: logits[:5], r"logits \(4096,\); got: float32 of shape \(5,\)"),
+        (lambda ids, logits: logits * np.nan, "got: nan as the highest"),
+        (lambda ids, logits: logits.astype(float) + 1e300, "got: inf as the highest"),
         (lambda ids, logits: [[1], [1, 2]], "got: .*inhomogeneous"),
-        (lambda ids, logits: np.full(len(logits), -np.inf), "forbids every token"),
+        (lambda ids, logits: np.full(len(logits), -np.inf), "got: -inf as the highest"),
     ],
 )
 def test_what_a_processor_returns_is_checked(lm, processor, message):
