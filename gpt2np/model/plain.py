@@ -27,7 +27,7 @@ from gpt2np.kernels.linear import by_rows
 from gpt2np.model.context import KV
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import causal_mask, layer_norm
-from gpt2np.model.weights import ModelWeights, arrange_blocks
+from gpt2np.model.weights import ModelWeights, arrange
 from gpt2np.runtime.context import Hook, apply_hook, resolve_hook
 
 
@@ -75,14 +75,12 @@ def arrange_arrays(config: GPT2Config, arrays: Mapping[str, Array]) -> ModelWeig
         weight, bias = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
         return PlainLayerNorm(weight, bias, config.layer_norm_epsilon, name)
 
-    blocks = [
-        replace(block, activation=partial(by_rows, block.activation))
-        for block in arrange_blocks(config, norm, linear)
-    ]
     name = LM_HEAD if LM_HEAD in arrays else WTE
     head = arrays[name].T  # (C, V)
     lm_head = PlainLinear(head, np.zeros(head.shape[1], head.dtype), name)
-    return ModelWeights(arrays[WTE], arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
+    w = arrange(config, arrays[WTE], arrays["wpe.weight"], norm, linear, lm_head)
+    blocks = [replace(b, activation=partial(by_rows, b.activation)) for b in w.blocks]
+    return replace(w, blocks=blocks)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A model's weights by name, and packed in the structure that the forward pass reads.
 
 Every matrix is copied into panels (`gpt2np.kernels.packed_matrix`), which replace the original
-array. Then nothing is read from the weights' file any more, and the file may be replaced.
+array. After that, the weights' file is not read again, and may be replaced.
 
 The copies take a second or less, but longer than a short pass. Where they change no bit, a short
 first pass therefore reads the mapped file: the first token of a program comes sooner.
@@ -123,7 +123,7 @@ class Weights(Mapping[str, Array]):
         self._matrices: dict[str, PackedMatrix] = {}
         self.layers: ModelWeights[Any]  # of PackedMatrix or ExactLinear
         if exact:
-            self.layers = self._exact_layers(config)
+            self._use({})
         elif views := self._views():
             self._use(views)
         else:
@@ -144,7 +144,7 @@ class Weights(Mapping[str, Array]):
 
     def _use(self, matrices: Mapping[str, PackedMatrix]) -> None:
         self._matrices = dict(matrices)
-        self.layers = self._packed_layers(self._config)
+        self.layers = self._arrange()
 
     def _views(self) -> dict[str, PackedMatrix]:
         """Return the matrices in the mapped file; none if one of them must be copied."""
@@ -183,53 +183,37 @@ class Weights(Mapping[str, Array]):
             release(columns)
 
     def _allocate(self) -> dict[str, PackedMatrix]:
-        """Allocate the panels of all matrices in one array, for which NumPy requests huge pages.
-
-        Quantized matrices share an array of int8, and the vectors another array.
-        """
-        if not self.is_quantized:
-            return self._allocate_as(self.dtype, self._panel_shapes)
-        matrices = [name for name in self._panel_shapes if len(self._shapes[name]) == 2]
-        vectors = [name for name in self._panel_shapes if name not in matrices]
-        packed = self._allocate_as(np.dtype(np.int8), matrices)
-        quantized = {name: matrix.quantized(self.dtype) for name, matrix in packed.items()}
-        return quantized | self._allocate_as(self.dtype, vectors)
-
-    def _allocate_as(self, dtype: np.dtype[Any], names: Iterable[str]) -> dict[str, PackedMatrix]:
-        shapes = {name: _matrix_shape(name, self._shapes[name]) for name in names}
-        sizes = [packed_size(shape, self._panel_shapes[name]) for name, shape in shapes.items()]
-        starts = np.cumsum([0, *sizes]).tolist()
-        buffer = np.empty(starts[-1], dtype)
-        return {
-            name: PackedMatrix.in_buffer(buffer[start:stop], shape, self._panel_shapes[name])
-            for (name, shape), start, stop in zip(shapes.items(), starts, starts[1:], strict=False)
+        """Allocate the panels of all matrices in one array, for which NumPy requests huge pages."""
+        panels = self._panel_shapes
+        shapes = {name: _matrix_shape(name, self._shapes[name]) for name in panels}
+        sizes = [packed_size(shape, panels[name]) for name, shape in shapes.items()]
+        buffer = np.empty(sum(sizes), np.int8 if self.is_quantized else self.dtype)
+        parts = np.split(buffer, np.cumsum(sizes[:-1]))
+        matrices = {
+            name: PackedMatrix.in_buffer(part, shape, panels[name])
+            for (name, shape), part in zip(shapes.items(), parts, strict=True)
         }
+        if self.is_quantized:
+            return {name: matrix.quantized(self.dtype) for name, matrix in matrices.items()}
+        return matrices
 
-    def _packed_layers(self, config: GPT2Config) -> ModelWeights[PackedMatrix]:
-        matrices = self._matrices
+    def _arrange(self) -> ModelWeights[Any]:
+        matrices, arrays, epsilon = self._matrices, self._arrays, self._config.layer_norm_epsilon
 
-        def linear(name: str) -> PackedMatrix:
-            bias = matrices[f"{name}.bias"].data.reshape(-1)
-            return replace(matrices[f"{name}.weight"], bias=bias)
+        def norm(name: str) -> Callable[[Array], Array]:
+            weight, bias = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
+            return partial(layer_norm, weight=weight, bias=bias, epsilon=epsilon)
 
-        norm = partial(_layer_norm, config, self._arrays)
-        return ModelWeights(
-            matrices[WTE],
-            self._arrays["wpe.weight"],
-            list(arrange_blocks(config, norm, linear)),
-            norm("ln_f"),
-            matrices[_head(matrices)],
-        )
+        def linear(name: str) -> PackedMatrix | ExactLinear:
+            weight, bias = f"{name}.weight", arrays[f"{name}.bias"]
+            if weight not in matrices:
+                return ExactLinear.of(arrays[weight].T, bias)
+            return replace(matrices[weight], bias=_padded(bias, matrices[weight]))
 
-    def _exact_layers(self, config: GPT2Config) -> ModelWeights[ExactLinear]:
-        arrays, norm = self._arrays, partial(_layer_norm, config, self._arrays)
-
-        def linear(name: str) -> ExactLinear:
-            return ExactLinear.of(arrays[f"{name}.weight"].T, arrays[f"{name}.bias"])
-
-        blocks = list(arrange_blocks(config, norm, linear))
-        lm_head = ExactLinear.of(arrays[_head(arrays)])
-        return ModelWeights(arrays[WTE], arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
+        head = LM_HEAD if LM_HEAD in self else WTE
+        lm_head = matrices[head] if matrices else ExactLinear.of(arrays[head])
+        wte = matrices[WTE] if matrices else arrays[WTE]
+        return arrange(self._config, wte, arrays["wpe.weight"], norm, linear, lm_head)
 
     def gather_rows(self, name: str, indices: IntArray) -> Array:
         """Return the rows of an embedding (V, C) at n indices, without unpacking the whole matrix.
@@ -247,8 +231,7 @@ class Weights(Mapping[str, Array]):
             array = self._arrays[name].view()
         else:
             matrix = self._matrices[name].unpack()
-            is_embedding = name in _EMBEDDINGS
-            array = matrix.T.copy() if is_embedding else matrix.reshape(self._shapes[name])
+            array = matrix.T.copy() if name in _EMBEDDINGS else matrix
         array.flags.writeable = False  # a change would not change the model, or only in part
         return array
 
@@ -277,9 +260,8 @@ class Weights(Mapping[str, Array]):
     @property
     def nbytes(self) -> int:
         """The size of all weights in bytes, padding of packed matrices included."""
-        packed = ((m.data, m.scale) for m in self._matrices.values())
-        arrays = [*self._arrays.values(), *(a for pair in packed for a in pair if a is not None)]
-        return sum(array.nbytes for array in arrays)
+        packed = [array for m in self._matrices.values() for array in (m.data, m.scale)]
+        return sum(a.nbytes for a in [*self._arrays.values(), *packed] if a is not None)
 
 
 def _checked(config: GPT2Config, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -301,31 +283,28 @@ def _checked(config: GPT2Config, arrays: Mapping[str, Array]) -> dict[str, Array
     return {name: arrays[name] for name in shapes}
 
 
-def _head(names: Iterable[str]) -> str:
-    """Return the name of the unembedding: the embedding if both are one tensor."""
-    return LM_HEAD if LM_HEAD in names else WTE
-
-
-def _kind(name: str) -> str:
-    """Remove the block's prefix from a weight's name: h.3.ln_1.bias → ln_1.bias."""
-    return name.split(".", 2)[-1] if name.startswith("h.") else name
-
-
 def _matrix(name: str, array: Array) -> Array:
-    """Return an array as a matrix [in, out]; a bias becomes a matrix with one row."""
-    return array.T if name in _EMBEDDINGS else np.atleast_2d(array)
+    """Return an array as a matrix [in, out]."""
+    return array.T if name in _EMBEDDINGS else array
 
 
 def _matrix_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     """Return the shape of `_matrix(name, array)` for an array of this shape."""
-    n_in, n_out = shape if len(shape) == 2 else (1, *shape)
+    n_in, n_out = shape
     return (n_out, n_in) if name in _EMBEDDINGS else (n_in, n_out)
+
+
+def _padded(bias: Array, matrix: PackedMatrix) -> Array:
+    """Return a bias (out) with the padding of the matrix's columns."""
+    padded = np.zeros(matrix.data.shape[1::2], bias.dtype)  # (P, m)
+    padded[:, : matrix.panel_shape[1]].flat[: len(bias)] = bias
+    return padded.reshape(-1)
 
 
 def _panel_shapes(
     config: GPT2Config, names: Iterable[str], quantize: bool
 ) -> dict[str, tuple[int, int]]:
-    """Return the inputs and outputs of a panel of each matrix; a bias is cut like its matrix.
+    """Return the inputs and outputs of a panel of each matrix.
 
     A panel of c_attn computes the queries, keys or values of one head. A product is summed over
     groups of inputs (split-K): short sums round less (docs/internals/numbers.md). Integers are the
@@ -335,15 +314,15 @@ def _panel_shapes(
     if halves_long_sums() and not quantize:
         c, f = _joined_groups(config.n_embd, c), _joined_groups(config.n_inner, f)
     d = config.n_embd // config.n_head
-    panels = {WTE: (c, _PANEL_WIDTH), LM_HEAD: (c, _PANEL_WIDTH)}
-    for layer, group, width in (
-        ("attn.c_attn", c, d),
-        ("attn.c_proj", c, _PANEL_WIDTH),
-        ("mlp.c_fc", c, _PANEL_WIDTH),
-        ("mlp.c_proj", f, _PANEL_WIDTH),
-    ):
-        panels |= {f"{layer}.weight": (group, width), f"{layer}.bias": (1, width)}
-    return {name: panels[kind] for name in names if (kind := _kind(name)) in panels}
+    panels = {
+        WTE: (c, _PANEL_WIDTH),
+        LM_HEAD: (c, _PANEL_WIDTH),
+        "attn.c_attn.weight": (c, d),
+        "attn.c_proj.weight": (c, _PANEL_WIDTH),
+        "mlp.c_fc.weight": (c, _PANEL_WIDTH),
+        "mlp.c_proj.weight": (f, _PANEL_WIDTH),
+    }
+    return {name: shape for name in names for end, shape in panels.items() if name.endswith(end)}
 
 
 def _group_size(n: int) -> int:
@@ -358,17 +337,20 @@ def _joined_groups(n: int, size: int) -> int:
     return 2 * size if 2 * size > _MAX_UNDIVIDED_SUM and n % (2 * size) == 0 else size
 
 
-def arrange_blocks(
+def arrange(
     config: GPT2Config,
+    wte: Array | PackedMatrix,
+    wpe: Array,
     norm: Callable[[str], Callable[[Array], Array]],
     linear: Callable[[str], L],
-) -> Iterator[BlockWeights[L]]:
-    """Yield the weights of each block.
+    lm_head: L,
+) -> ModelWeights[L]:
+    """Return the weights in the structure of the forward pass.
 
     `norm` and `linear` return the layer norm or linear layer of a name, such as "h.0.ln_1".
     """
-    for i in range(config.n_layer):
-        yield BlockWeights(
+    blocks = [
+        BlockWeights(
             layer=i,
             ln_1=norm(f"h.{i}.ln_1"),
             c_attn=linear(f"h.{i}.attn.c_attn"),
@@ -379,10 +361,6 @@ def arrange_blocks(
             attention_scale=config.attention_scale(i),
             activation=ACTIVATIONS[config.activation_function],
         )
-
-
-def _layer_norm(
-    config: GPT2Config, arrays: Mapping[str, Array], name: str
-) -> Callable[[Array], Array]:
-    weight, bias = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
-    return partial(layer_norm, weight=weight, bias=bias, epsilon=config.layer_norm_epsilon)
+        for i in range(config.n_layer)
+    ]
+    return ModelWeights(wte, wpe, blocks, norm("ln_f"), lm_head)
