@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.data.files import read_json_object
-from gpt2np.errors import SEE_MISSING_FEATURES, CheckpointError, short_repr
+from gpt2np.errors import SEE_MISSING_FEATURES, CheckpointError, errors_at, short_repr
 from gpt2np.limits import limits
 
 CONFIG_FILE = "config.json"
@@ -84,33 +84,33 @@ class GPT2Config:
         Raises CheckpointError if the file is missing or damaged, or `from_mapping` rejects it.
         """
         content = read_json_object(Path(path), CheckpointError, max_bytes=limits().max_config_bytes)
-        return cls.from_mapping(content, source=str(path))
+        with errors_at(f"{path}: "):
+            return cls.from_mapping(content)
 
     @classmethod
-    def from_mapping(cls, content: Mapping[str, Any], source: str = "config") -> GPT2Config:
+    def from_mapping(cls, content: Mapping[str, Any]) -> GPT2Config:
         """Build a config from the content of a config.json; unknown keys are ignored.
-
-        `source` names the file in error messages.
 
         Raises CheckpointError if the architecture is not GPT-2, a value is invalid, or the config
         sets an unsupported option that changes the logits.
         """
-        content = _resolve_aliases(content, source)
-        _check_supported(content, source)
+        given = {alias: content[alias] for alias in ALIASES if content.get(alias) is not None}
+        content = {**content, **{ALIASES[alias]: value for alias, value in given.items()}}
+        _check_supported(content)
         values = {
             name: content[name]
             for name in cls.__dataclass_fields__
             if content.get(name) is not None and name != "eos_token_ids"
         }
         for name, value in values.items():
-            _check_value(name, value, source)
+            _check_value(name, value)
         if "layer_norm_epsilon" in values:
             values["layer_norm_epsilon"] = float(values["layer_norm_epsilon"])
-        eos_token_ids = parse_eos_token_ids(content.get("eos_token_id"), source)
+        eos_token_ids = parse_eos_token_ids(content.get("eos_token_id"))
         config = cls(**values, eos_token_ids=eos_token_ids)
         if config.n_embd % config.n_head:
             raise CheckpointError(
-                f"{source}: n_embd ({config.n_embd}) must be a multiple of n_head ({config.n_head})"
+                f"n_embd ({config.n_embd}) must be a multiple of n_head ({config.n_head})"
             )
         return config
 
@@ -128,7 +128,7 @@ class GPT2Config:
         return scale
 
 
-def parse_eos_token_ids(value: object, source: str) -> tuple[int, ...]:
+def parse_eos_token_ids(value: object) -> tuple[int, ...]:
     """Return the token ids in the value of `eos_token_id`: an id, a list of ids, or None.
 
     Raises CheckpointError for any other value.
@@ -136,41 +136,31 @@ def parse_eos_token_ids(value: object, source: str) -> tuple[int, ...]:
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(token_id) is int for token_id in ids):
         raise CheckpointError(
-            f"{source}: eos_token_id is {short_repr(value)}, expected a token id or a list of them"
+            f"eos_token_id is {short_repr(value)}, expected a token id or a list of them"
         )
     return tuple(ids)
 
 
-def _resolve_aliases(content: Mapping[str, Any], source: str) -> dict[str, Any]:
-    resolved = dict(content)
-    for alias, name in ALIASES.items():
-        value = resolved.pop(alias, None)
-        if value is not None:
-            _check_value(name, value, source, alias)
-            resolved[name] = value
-    return resolved
+def _check_supported(content: Mapping[str, Any]) -> None:
+    """Raise CheckpointError for another architecture, and for options that change the logits.
 
-
-def _check_supported(content: Mapping[str, Any], source: str) -> None:
-    if content.get("model_type", "gpt2") != "gpt2":
+    reorder_and_upcast_attn is no such option: it affects only half precision.
+    """
+    model_type = content.get("model_type", "gpt2")
+    if model_type != "gpt2":
         raise CheckpointError(
-            f"{source}: model_type is {short_repr(content['model_type'])}; gpt2np supports only "
-            "'gpt2'"
+            f"model_type is {short_repr(model_type)}; gpt2np supports only 'gpt2'"
         )
-    # reorder_and_upcast_attn can be ignored: it only affects half precision, and gpt2np computes
-    # in float32 or float64.
     if content.get("is_causal", True) is not True:
-        raise CheckpointError(
-            f"{source}: is_causal is not true; gpt2np supports only causal attention"
-        )
+        raise CheckpointError("is_causal is not true; gpt2np supports only causal attention")
     for option in ("add_cross_attention", "quantization_config"):
         if content.get(option):
             raise CheckpointError(
-                f"{source}: {option} is set, which gpt2np does not support; {SEE_MISSING_FEATURES}"
+                f"{option} is set, which gpt2np does not support; {SEE_MISSING_FEATURES}"
             )
 
 
-def _check_value(name: str, value: Any, source: str, alias: str = "") -> None:
+def _check_value(name: str, value: Any) -> None:
     expected_type = type(getattr(GPT2Config, name))
     if expected_type is str:
         valid, expected = value in ACTIVATION_FUNCTIONS, f"one of {', '.join(ACTIVATION_FUNCTIONS)}"
@@ -184,9 +174,7 @@ def _check_value(name: str, value: Any, source: str, alias: str = "") -> None:
     else:
         valid, expected = type(value) is bool, "true or false"
     if not valid:
-        raise CheckpointError(
-            f"{source}: {alias or name} is {short_repr(value)}, expected {expected}"
-        )
+        raise CheckpointError(f"{name} is {short_repr(value)}, expected {expected}")
 
 
 def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE, LM_HEAD, WTE, GPT2Config, weight_shapes
 from gpt2np.checkpoint.load import Checkpoint
-from gpt2np.checkpoint.safetensors_file import DTYPES, read_chunks, write_safetensors
+from gpt2np.checkpoint.safetensors_file import DTYPES, TensorInfo, read_chunks, write_safetensors
 from gpt2np.data.files import atomic_folder, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError, check_argument
 from gpt2np.hub.model_files import WEIGHTS_FILE
@@ -42,24 +42,20 @@ def convert(
         OSError: the folder cannot be written.
     """
     check_argument(dtype in (None, *DTYPES), "dtype", dtype, f"one of {', '.join(DTYPES)}")
-    checkpoint.validate()
-    dtype = dtype or next(
-        name for name, stored in DTYPES.items() if stored == checkpoint.tensors[WTE].dtype
-    )
+    tensors = checkpoint.model_tensors()
+    dtype = dtype or next(name for name, kind in DTYPES.items() if kind == tensors[WTE].dtype)
 
-    def read(name: str) -> Iterator[NDArray[Any]]:
-        for chunk in read_chunks(checkpoint.tensors[name]):
+    def read(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
+        for chunk in read_chunks(tensor):
             yield chunk
             on_progress(len(chunk))
 
     path = checkpoint.folder / CONFIG_FILE
     entries = read_json_object(path, CheckpointError, max_bytes=limits().max_config_bytes)
     entries = {name: value for name, value in entries.items() if name not in _NOT_COPIED}
-    check_new_folder(target)
-    with atomic_folder(target.resolve()) as folder:
-        _write(folder, checkpoint.config, dtype, checkpoint.is_tied(), read, entries)
-        for file in _find_companions(checkpoint.folder, companions):
-            shutil.copyfile(file, folder / file.name)
+    values = {name: read(tensor) for name, tensor in tensors.items()}
+    files = _find_companions(checkpoint.folder, companions)
+    _write(target, checkpoint.config, dtype, values, entries, files)
 
 
 def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], target: Path) -> None:
@@ -74,34 +70,34 @@ def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ta
 
     ids: list[int | None] = list(config.eos_token_ids) or [None]
     entries = {"bos_token_id": ids[0], "eos_token_id": ids if len(ids) > 1 else ids[0]}
-    check_new_folder(target)
-    with atomic_folder(target.resolve()) as folder:
-        _write(folder, config, str(weights[WTE].dtype), LM_HEAD not in weights, read, entries)
+    _write(target, config, str(weights[WTE].dtype), {name: read(name) for name in weights}, entries)
 
 
 def _write(
-    folder: Path,
+    target: Path,
     config: GPT2Config,
     dtype: str,
-    tied: bool,
-    read: Callable[[str], Iterator[NDArray[Any]]],
+    values: Mapping[str, Iterable[NDArray[Any]]],
     entries: Mapping[str, Any],
+    files: Iterable[Path] = (),
 ) -> None:
-    """Write the weights, whose values `read(name)` yields, and config.json with further entries."""
+    """Write weights in 1-D chunks, config.json with further entries, and copies of files."""
     shapes = weight_shapes(config)
-    if not tied:
-        shapes[LM_HEAD] = shapes[WTE]
+    shapes[LM_HEAD] = shapes[WTE]
     tensors = {
-        name if name == LM_HEAD else f"transformer.{name}": (shape, read(name))
-        for name, shape in shapes.items()
+        name if name == LM_HEAD else f"transformer.{name}": (shapes[name], chunks)
+        for name, chunks in values.items()
     }
-    write_safetensors(folder / WEIGHTS_FILE, DTYPES[dtype], tensors)
-    known = asdict(config)
-    del known["eos_token_ids"]
     kind = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "dtype": dtype}
-    content = {**entries, **known, **kind, "tie_word_embeddings": tied}
+    content = {**entries, **asdict(config), **kind, "tie_word_embeddings": LM_HEAD not in values}
+    del content["eos_token_ids"]
     text = json.dumps(content, indent=2) + "\n"
-    (folder / CONFIG_FILE).write_text(text, encoding="utf-8", newline="\n")
+    check_new_folder(target)
+    with atomic_folder(target.resolve()) as folder:
+        write_safetensors(folder / WEIGHTS_FILE, DTYPES[dtype], tensors)
+        (folder / CONFIG_FILE).write_text(text, encoding="utf-8", newline="\n")
+        for file in files:
+            shutil.copyfile(file, folder / file.name)
 
 
 def check_new_folder(target: Path) -> None:

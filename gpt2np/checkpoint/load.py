@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +78,11 @@ class Checkpoint:
                     problems.append(f"{name} has shape {tensor.shape}, expected {shape}")
         return problems
 
-    def validate(self) -> None:
-        """Raise CheckpointError if the tensors do not match the config."""
+    def model_tensors(self) -> dict[str, TensorInfo]:
+        """Return the tensors in the order of the pass; leave out a copy of the embedding.
+
+        Raises CheckpointError if the tensors do not match the config, or cannot be read.
+        """
         if problems := self.find_problems():
             n_more = len(problems) - _MAX_LISTED_PROBLEMS
             listed = "; ".join(problems[:_MAX_LISTED_PROBLEMS])
@@ -88,13 +90,12 @@ class Checkpoint:
                 f"the weights in {self.folder} do not match its config.json: {listed}"
                 + (f"; and {n_more} more; list them with 'gpt2np info'" if n_more > 0 else "")
             )
-
-    def is_tied(self) -> bool:
-        """Tell whether the unembedding is the embedding: not stored, or with equal values."""
-        if LM_HEAD not in self.tensors:
-            return True
-        pair = read_chunks(self.tensors[LM_HEAD]), read_chunks(self.tensors[WTE])
-        return all(np.array_equal(a, b) for a, b in zip_longest(*pair, fillvalue=()))
+        tensors = {name: self.tensors[name] for name in self.expected_shapes}
+        if LM_HEAD in tensors:
+            pair = read_chunks(tensors[LM_HEAD]), read_chunks(tensors[WTE])
+            if all(np.array_equal(a, b) for a, b in zip(*pair, strict=True)):
+                del tensors[LM_HEAD]
+        return tensors
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
@@ -144,8 +145,4 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
 
     Raises CheckpointError if the tensors do not match the config, or cannot be read.
     """
-    checkpoint.validate()
-    tensors = {name: checkpoint.tensors[name] for name in checkpoint.expected_shapes}
-    if checkpoint.is_tied():
-        tensors.pop(LM_HEAD, None)
-    return read_tensors(tensors, dtype)
+    return read_tensors(checkpoint.model_tensors(), dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpt2np.checkpoint.config import parse_eos_token_ids
 from gpt2np.data.files import read_json_object
-from gpt2np.errors import CheckpointError, InvalidArgumentError, short_repr
+from gpt2np.errors import CheckpointError, InvalidArgumentError, errors_at, short_repr
 from gpt2np.generation.options import FILTERS, GenerationOptions
 from gpt2np.limits import limits
 
@@ -40,7 +40,8 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     if not os.path.lexists(path):  # a broken link is an error
         return GenerationConfig()
     content = read_json_object(path, CheckpointError, max_bytes=limits().max_config_bytes)
-    eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id"), str(path)))
+    with errors_at(f"{path}: "):
+        eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id")))
     options = {name: content[name] for name in _SUPPORTED if content.get(name) is not None}
     if content.get("do_sample") is False:
         options["temperature"] = 0.0
