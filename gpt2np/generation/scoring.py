@@ -22,7 +22,7 @@ from gpt2np.display import colored_tokens
 from gpt2np.errors import InvalidArgumentError, check_argument, counted, is_integer
 from gpt2np.generation.logits_processors import logits_error
 from gpt2np.kernels import exact
-from gpt2np.kernels.array import Array, IntArray, equal_fields
+from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model import GPT2
@@ -151,8 +151,6 @@ class TextScore:
         """Return the text for notebooks, with tokens colored by probability."""
         tokens = self.tokens if self.token_bytes else [f"[{token_id}]" for token_id in self.ids]
         return colored_tokens("", tokens, self.logprobs.tolist())
-
-    __eq__ = equal_fields
 
     @property
     def n_scored(self) -> int:

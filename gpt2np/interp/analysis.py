@@ -17,7 +17,7 @@ from gpt2np.checkpoint.config import LM_HEAD, WTE
 from gpt2np.errors import GPT2NPError, check_argument, install_hint, is_integer
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace, trace
-from gpt2np.kernels.array import Array, IntArray, equal_fields
+from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.model.ops import layer_norm, softmax
@@ -74,8 +74,6 @@ class LensTable:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         )
-
-    __eq__ = equal_fields
 
 
 def lens_table(
@@ -153,8 +151,6 @@ class Attribution:
     values: NDArray[np.float64]
     logits: NDArray[np.float64]
 
-    __eq__ = equal_fields
-
 
 def attribution(
     model: GPT2 | LanguageModel, trace: Trace, tokens: int | Sequence[int], position: int = -1
@@ -227,8 +223,6 @@ class AttentionSummary:
     distance: Array  # distance from query to key in tokens, weighted by attention
     previous_token: Array  # weight on the previous token; 0 if there is one token only
     first_token: Array  # weight on the first token, the usual target of idle heads
-
-    __eq__ = equal_fields
 
 
 def attention_summary(trace: Trace) -> AttentionSummary:

@@ -17,7 +17,7 @@ from gpt2np.display import shaded_tokens
 from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.interp.interventions import chain, patch_from, replace
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace, prompt_ids, trace
-from gpt2np.kernels.array import Array, IntArray, equal_fields
+from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2
@@ -153,8 +153,6 @@ class Saliency:
     values: NDArray[np.float64]
     value: float
     baseline: float | None = None
-
-    __eq__ = equal_fields
 
     def _repr_html_(self) -> str:
         """Return the prompt for notebooks, shaded green for positive and red for negative."""

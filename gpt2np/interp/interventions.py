@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.interp.trace import Trace, check_trace, trace
-from gpt2np.kernels.array import Array, IntArray, equal_fields
+from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel
 from gpt2np.model.hook_points import get_hook_point, matches, select_hook_points
 from gpt2np.runtime.context import Chain, Hook, as_chain
@@ -259,8 +259,6 @@ class Direction:
 
     point: str
     vector: Array
-
-    __eq__ = equal_fields
 
     def add(self, strength: float = 1.0, *, positions: Indices = None) -> Intervention:
         """Return a hook that adds `strength` times the vector; see `gpt2np.interp.add`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from gpt2np.errors import (
     counted,
     is_integer,
 )
-from gpt2np.kernels.array import Array, IntArray, as_list, equal_fields
+from gpt2np.kernels.array import Array, IntArray, as_list
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hook_points import all_names, select_hook_points
@@ -36,13 +36,11 @@ class Trace(Mapping[str, Array]):
     ids: IntArray  # (T,)
     config: GPT2Config
     arrays: Mapping[str, Array]  # see `gpt2np.model.hook_points.HOOK_POINTS`
-    lm: LanguageModel | None = field(default=None, compare=False)
-    """The model that was traced, for the picture in a notebook; not pickled or compared."""
+    lm: LanguageModel | None = None
+    """The model that was traced, for the picture in a notebook; not pickled."""
 
     draw: ClassVar[Callable[[Trace], str | None]] = lambda trace: None
     """Draws a trace. `gpt2np.interp.description`, which imports this module, sets it."""
-
-    __eq__ = equal_fields
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Trace, (self.ids, self.config, self.arrays)

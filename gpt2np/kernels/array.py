@@ -1,8 +1,7 @@
-"""Types of arrays, their memory, checks of arrays and lists, equality of dataclasses of arrays."""
+"""Types of arrays, their memory, checks of arrays and lists."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -46,25 +45,6 @@ def common_length(a: Sequence[int], b: Sequence[int]) -> int:
     """Return how many items two sequences have in common at the start."""
     differences = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     return next(differences, min(len(a), len(b)))
-
-
-def equal_fields(a: Any, b: Any) -> bool:
-    """Tell whether two dataclasses of one type have equal fields; arrays may contain NaN.
-
-    For use as `__eq__`, because `==` of two arrays is an array.
-    """
-    if type(a) is not type(b):
-        return False
-    names = (field.name for field in fields(a) if field.compare)
-    return all(_equal(getattr(a, name), getattr(b, name)) for name in names)
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray):
-        return np.array_equal(a, b, equal_nan=True)
-    if isinstance(a, Mapping):
-        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    return bool(a == b)
 
 
 def raise_mmap_threshold() -> None:
