@@ -39,7 +39,8 @@ class KVSpan:
         sequence: the index of the first sequence in the batch.
         count: the number of sequences.
         queries: the range of the sequences' queries in the block.
-        n_keys: how many keys the last query of the longest sequence attends to.
+        n_keys: how many keys the last query of the longest sequence attends to, apart from as many
+            as the batch's first sequence has cached: so later decode steps have equal spans.
     """
 
     sequence: int
@@ -55,20 +56,15 @@ class QueryBlock:
     Attributes:
         tokens: the range of the block's n tokens in the batch.
         spans: the block's sequences, grouped by matrix product, in the order of the queries.
-        mask: (n, m), the causal mask for the last m of T keys: True where a key follows the query.
-            Every query attends to the first T - m keys.
-        n_keys: T, the number of keys of the longest sequence.
+        mask: (n, m), the causal mask for the last m keys: True where a key follows the query.
+            Every query attends to all earlier keys.
+        n_keys: the number of keys of the longest sequence; see `KVSpan`.
     """
 
     tokens: slice
     spans: tuple[KVSpan, ...]
     mask: BoolArray
     n_keys: int
-
-    def later(self, by: int) -> QueryBlock:
-        """Return a copy of this query block for tokens that are `by` positions later."""
-        spans = tuple([KVSpan(s.sequence, s.count, s.queries, s.n_keys + by) for s in self.spans])
-        return QueryBlock(self.tokens, spans, self.mask, self.n_keys + by)
 
 
 @dataclass(frozen=True)
@@ -172,7 +168,7 @@ def _make_batch(
         slices=layout.slices,
         caches=caches,
         kv_writes=kv_writes(caches, layout.slices, positions),
-        query_blocks=[block.later(first) for block in layout.query_blocks],
+        query_blocks=layout.query_blocks,
         output_rows=output_rows,
         logits_mask=logits_mask,
     )
@@ -215,18 +211,6 @@ def _queries_per_block(tokens: int, n_workers: int) -> int:
     return max(MIN_TOKENS_PER_WORKER, -(-tokens // (n_workers * blocks_per_worker)))
 
 
-class _Chunk(NamedTuple):
-    """Consecutive queries of one sequence in one block; the last query attends to `n_keys` keys."""
-
-    sequence: int
-    tokens: slice
-    n_keys: int
-
-    @property
-    def n(self) -> int:
-        return int(self.tokens.stop - self.tokens.start)
-
-
 def query_blocks(
     lengths: Sequence[int],
     cached: Sequence[int],
@@ -239,48 +223,53 @@ def query_blocks(
 
     `adjacent` tells for each sequence whether its cache slot follows the previous sequence's slot.
     """
-    blocks: list[list[_Chunk]] = []
+    blocks: list[list[KVSpan]] = []
     for chunk in _chunks(lengths, cached, max(lengths) if whole_sequences else max_queries):
-        is_full = blocks and chunk.tokens.stop - blocks[-1][0].tokens.start > max_queries
+        is_full = blocks and chunk.queries.stop - blocks[-1][0].queries.start > max_queries
         if not blocks or whole_sequences or is_full:
             blocks.append([])
         blocks[-1].append(chunk)
     return [_query_block(chunks, adjacent or [False] * len(lengths)) for chunks in blocks]
 
 
-def _chunks(lengths: Sequence[int], cached: Sequence[int], max_queries: int) -> Iterator[_Chunk]:
+def _chunks(lengths: Sequence[int], cached: Sequence[int], max_queries: int) -> Iterator[KVSpan]:
+    """Yield consecutive tokens of one sequence; `queries` counts from the batch's first token."""
     first_token = 0
     for sequence, (n, n_cached) in enumerate(zip(lengths, cached, strict=True)):
         for start in range(0, n, max_queries):
             stop = min(start + max_queries, n)
             tokens = slice(first_token + start, first_token + stop)
-            yield _Chunk(sequence, tokens, n_cached + stop)
+            yield KVSpan(sequence, 1, tokens, n_cached + stop)
         first_token += n
 
 
-def _query_block(chunks: Sequence[_Chunk], adjacent: Sequence[bool]) -> QueryBlock:
-    spans: list[list[_Chunk]] = []
+def _query_block(chunks: Sequence[KVSpan], adjacent: Sequence[bool]) -> QueryBlock:
+    spans: list[list[KVSpan]] = []
     for chunk in chunks:
         if not spans or not _extends(spans[-1], chunk, adjacent):
             spans.append([])
         spans[-1].append(chunk)
-    tokens = slice(chunks[0].tokens.start, chunks[-1].tokens.stop)
+    tokens = slice(chunks[0].queries.start, chunks[-1].queries.stop)
     n_keys = max(chunk.n_keys for chunk in chunks)
     visible: IntArray = np.concatenate(  # how many keys each query sees
-        [np.arange(chunk.n_keys - chunk.n, chunk.n_keys) + 1 for chunk in chunks]
+        [np.arange(chunk.n_keys - _count(chunk), chunk.n_keys) + 1 for chunk in chunks]
     )
     mask = np.arange(visible.min(), n_keys) >= visible[:, None]
-    kv_spans = tuple(_kv_span(span, tokens.start) for span in spans)
-    return QueryBlock(tokens, kv_spans, mask, n_keys)
+    return QueryBlock(tokens, tuple(_joined(span, tokens.start) for span in spans), mask, n_keys)
 
 
-def _extends(span: Sequence[_Chunk], chunk: _Chunk, adjacent: Sequence[bool]) -> bool:
+def _count(chunk: KVSpan) -> int:
+    return int(chunk.queries.stop - chunk.queries.start)
+
+
+def _extends(span: Sequence[KVSpan], chunk: KVSpan, adjacent: Sequence[bool]) -> bool:
     """Tell whether the matrix product for a span can also compute the scores of `chunk`."""
     n_keys = [chunk.n_keys, *(other.n_keys for other in span)]
     is_next = chunk.sequence == span[-1].sequence + 1 and adjacent[chunk.sequence]
-    return is_next and chunk.n == span[-1].n and max(n_keys) - min(n_keys) <= _MAX_LENGTH_GAP
+    is_alike = _count(chunk) == _count(span[-1])
+    return is_next and is_alike and max(n_keys) - min(n_keys) <= _MAX_LENGTH_GAP
 
 
-def _kv_span(span: Sequence[_Chunk], first_token: int) -> KVSpan:
-    queries = slice(span[0].tokens.start - first_token, span[-1].tokens.stop - first_token)
+def _joined(span: Sequence[KVSpan], first_token: int) -> KVSpan:
+    queries = slice(span[0].queries.start - first_token, span[-1].queries.stop - first_token)
     return KVSpan(span[0].sequence, len(span), queries, max(chunk.n_keys for chunk in span))

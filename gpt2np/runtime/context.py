@@ -125,13 +125,15 @@ class KVView:
         self, block: QueryBlock, caches: Sequence[KVCache], layer: int, heads: slice
     ) -> None:
         self._spans = []  # (span, keys, values, span's part of the pattern)
-        reads = [caches[s.sequence].read(layer, heads, s.n_keys, s.count) for s in block.spans]
+        cached, spans = caches[0].length, block.spans
+        reads = [caches[s.sequence].read(layer, heads, cached + s.n_keys, s.count) for s in spans]
         (n_queries, _), (keys, _) = block.mask.shape, reads[0]
-        tiles = np.empty((keys.shape[2], n_queries, -(-block.n_keys // TILE), TILE), keys.dtype)
+        n_keys = cached + block.n_keys
+        tiles = np.empty((keys.shape[2], n_queries, -(-n_keys // TILE), TILE), keys.dtype)
         flat = tiles.reshape(*tiles.shape[:2], -1)
-        self._pattern, self._padding = flat[..., : block.n_keys], flat[..., block.n_keys :]
+        self._pattern, self._padding = flat[..., :n_keys], flat[..., n_keys:]
         by_tile = tiles.transpose(2, 0, 1, 3)  # (tiles, h, n, TILE)
-        for span, (keys, values) in zip(block.spans, reads, strict=True):
+        for span, (keys, values) in zip(spans, reads, strict=True):
             part = by_tile[: keys.shape[0], :, span.queries]
             if span.count == 1:
                 self._spans += [(span, keys[:, 0], values[:, 0], part)]
@@ -141,7 +143,7 @@ class KVView:
     def scores(self, query: Array) -> Array:
         """Return the dot products of queries (h, n, D) and keys, without the causal mask.
 
-        Returns (h, n, T) for the T keys of the query block.
+        Returns (h, n, T) for the T keys of the block's longest sequence.
         """
         for span, keys, _, part in self._spans:
             span_query = query[:, span.queries]

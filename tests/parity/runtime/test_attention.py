@@ -43,7 +43,8 @@ def attend(q, k, v, lengths, cached, whole=False):
     adjacent = [False, *(b.is_adjacent(a) for a, b in pairwise(caches))]
     z = np.full_like(q, np.nan)
     patterns = []
-    for block in query_blocks(lengths, cached, adjacent=adjacent, whole_sequences=whole):
+    more = [n - cached[0] for n in cached]
+    for block in query_blocks(lengths, more, adjacent=adjacent, whole_sequences=whole):
         kv = KVView(block, caches, 0, slice(None))
         pattern = causal_softmax(kv.scores(q[:, block.tokens]), block.mask)
         patterns.append(pattern.copy())
