@@ -38,41 +38,29 @@ def usable_cpus() -> int:
     of its control groups (cgroups) if smaller.
     """
     if hasattr(os, "sched_getaffinity"):
-        return _count_cores(Path("/"), frozenset(os.sched_getaffinity(0)))
+        return _count_cores(Path("/sys"), frozenset(os.sched_getaffinity(0)))
     return os.cpu_count() or 1
 
 
 @cache
-def _count_cores(root: Path, affinity: Set[int]) -> int:
-    return math.ceil(min(cgroup_quota(root), physical_cores(root, affinity)))
+def _count_cores(system: Path, cpus: Set[int]) -> int:
+    """Count the physical cores of logical CPUs, up to the quota of the control group (cgroup v2).
 
-
-def physical_cores(root: Path, cpus: Set[int]) -> int:
-    """Count the physical cores of logical CPUs; a CPU of unknown topology counts as one core.
-
-    `root` is the folder with `sys/`.
+    The quota is that of the group at the usual place: in a container, the container's.
     """
-    cores: set[str | int] = set()
-    for cpu in cpus:
-        file = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        try:
-            cores.add(file.read_text(encoding="ascii"))
-        except OSError:
-            cores.add(cpu)
-    return len(cores)
+    siblings = (f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list" for cpu in cpus)
+    cores = {_read(system / file) or file for file in siblings}
+    quota, _, period = _read(system / "fs/cgroup/cpu.max").partition(" ")
+    is_limited = quota.isdecimal()  # "max" is no limit
+    return min(len(cores), math.ceil(int(quota) / int(period))) if is_limited else len(cores)
 
 
-def cgroup_quota(root: Path) -> float:
-    """Return the CPU quota of the control group (cgroup v2) in CPUs; infinity without a quota.
-
-    This is the quota of the group that is mounted at the usual place: in a container, the
-    container's. `root` is the folder with `sys/`.
-    """
-    file = root / "sys/fs/cgroup/cpu.max"
-    with suppress(OSError, ValueError):  # "max" is no number
-        quota, period = file.read_text(encoding="ascii").split()
-        return int(quota) / int(period)
-    return math.inf
+def _read(file: Path) -> str:
+    """Return the content of a text file; "" if the file can't be read."""
+    try:
+        return file.read_text(encoding="ascii")
+    except OSError:
+        return ""
 
 
 def set_threads(threads: int | None) -> None:
