@@ -6,13 +6,13 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from helpers.command_line import run_here
 from helpers.equal_results import assert_equal_results
 from helpers.kills import contents, run_to_the_end
 from helpers.paths import CHECKOUT
@@ -62,21 +62,11 @@ def read_json_lines(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-@pytest.fixture
-def ray_folder():
-    """A folder for a cluster of its own. pytest's folders are too long for Ray's socket names."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        yield folder
-
-
-def test_a_command(ray_folder, tmp_path):
-    """A process of its own: Ray hangs where another test has interrupted threads."""
-    files = [str(file) for file in write_corpus(tmp_path, 2, 12)]
-    for name, more in (("plain.jsonl", []), ("ray.jsonl", ["--workers", "2", "--ray"])):
-        command = [sys.executable, "-m", "gpt2np", "score", *files, "--model", "bundled"]
-        command += ["--out", str(tmp_path / name), *more]
-        variables = {**os.environ, "RAY_TMPDIR": ray_folder}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=variables)
+def test_a_command(local_cluster, tmp_path):
+    files = write_corpus(tmp_path, 2, 12)
+    for name, more in (("plain.jsonl", []), ("ray.jsonl", ["--workers", "1", "--ray"])):
+        out = ["--out", tmp_path / name, "--model", "bundled"]
+        done = run_here("score", *files, *out, *more)
         assert done.returncode == 1 and "skipped" in done.stderr, done.stderr  # a broken document
     plain, on_ray = (read_json_lines(tmp_path / name) for name in ("plain.jsonl", "ray.jsonl"))
     assert_equal_results(on_ray, plain)
