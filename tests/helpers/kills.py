@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -15,7 +16,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def kill_at_random(command: list[str], out: Path, whole: Path, n_kills: int, longest_s: float):
-    """Kill a command with SIGKILL until `n_kills` kills have hit; then run it to its end.
+    """Kill a command with SIGKILL until `n_kills` kills have hit, each some time after it started.
 
     The output must be that of `whole`, also if a run ends before its kill; the next run then starts
     anew.
@@ -29,7 +30,16 @@ def kill_at_random(command: list[str], out: Path, whole: Path, n_kills: int, lon
         if out.exists():
             assert contents(out) == contents(whole)
             shutil.rmtree(out) if out.is_dir() else out.unlink()
-    run_to_the_end(command, out, whole)
+
+
+def kill_when(command: list[str], is_time: Callable[[], bool]):
+    """Kill a command with SIGKILL as soon as `is_time()`, and before it ends."""
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not is_time():
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
 
 
 def run_to_the_end(command: list[str], out: Path, whole: Path):

@@ -1,4 +1,4 @@
-"""`score`, `encode`, `batch` and `train`, killed at random moments: the bytes of a whole run."""
+"""`score`, `encode`, `batch` and `train`, killed and run again: the bytes of a whole run."""
 
 import json
 import random
@@ -6,10 +6,11 @@ import subprocess
 
 import numpy as np
 import pytest
-from helpers.kills import kill_at_random
+from helpers.kills import kill_at_random, kill_when, run_to_the_end
+from helpers.parts import saves
 from helpers.patched_cli import small_steps
 
-COMMAND = small_steps(0.05)
+COMMAND, PAUSING = small_steps(0), small_steps(0.05)
 TINY = "--n-layer 2 --n-head 2 --n-embd 32 --n-positions 32 --per-device-train-batch-size 4"
 TRAINING = (
     f"{TINY} --max-steps 40 --warmup-steps 5 --save-steps 4 --gradient-accumulation-steps 2 "
@@ -19,9 +20,9 @@ TRAINING = (
 
 @pytest.fixture
 def arguments(data, tmp_path):
-    """Return a function that makes a command's arguments, with about 30 steps."""
+    """Return a function that makes a command's arguments, with about 15 steps."""
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8")
-    starts = random.Random(1).sample(range(len(stories) - 3000), 60)
+    starts = random.Random(1).sample(range(len(stories) - 3000), 30)
     texts = [stories[start : start + 5 + start % 1100] for start in starts]
     for name, field in (("texts", "text"), ("prompts", "prompt")):
         lines = (json.dumps({field: text[:300] if field == "prompt" else text}) for text in texts)
@@ -29,14 +30,14 @@ def arguments(data, tmp_path):
     (tmp_path / "stories.txt").write_text(stories)
     np.arange(2560, dtype=np.uint16).tofile(tmp_path / "ids.bin")
 
-    def make(command, out):
+    def make(command, out, program=COMMAND):
         inputs = {
             "score": ["texts.jsonl", "--tokens", "--out"],
             "encode": ["stories.txt"],
-            "batch": ["prompts.jsonl", "-n", "12", "--seed", "3", "--out"],
+            "batch": ["prompts.jsonl", "-n", "6", "--seed", "3", "--out"],
             "train": [*TRAINING.split(), "ids.bin"],
         }[command]
-        return [*COMMAND, command, *inputs, out, "--model", "bundled"]
+        return [*program, command, *inputs, out, "--model", "bundled"]
 
     return make
 
@@ -53,18 +54,30 @@ JOBS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("job", "n_kills"),
-    [
-        *((job, 1) for job in JOBS[:4]),
-        *(pytest.param(job, 10, marks=pytest.mark.slow) for job in JOBS),
-    ],
-    ids=str,
-)
-def test_killed_at_random_moments(arguments, tmp_path, monkeypatch, job, n_kills):
+@pytest.fixture(params=JOBS, ids=str)
+def job(request, arguments, tmp_path, monkeypatch):
+    """(command, pausing command, its output, the output of a whole run)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    command, out = job
+    command, out = request.param
     whole = tmp_path / f"whole-{out}"
     subprocess.run(arguments(command, whole.name), check=True)
-    kill_at_random(arguments(command, out), tmp_path / out, whole, n_kills, 2.5)
+    yield arguments(command, out), arguments(command, out, PAUSING), tmp_path / out, whole
+
+
+@pytest.mark.parametrize("job", JOBS[:4], indirect=True, ids=str)
+def test_killed_after_some_results_were_saved(job):
+    command, pausing, out, whole = job
+    partial = out.with_name(f"{out.name}.partial")
+    is_training = out.name == "model"
+    kill_when(
+        pausing, (partial / "state.npz").exists if is_training else lambda: len(saves(partial)) > 2
+    )
+    run_to_the_end(command, out, whole)
+
+
+@pytest.mark.slow
+def test_killed_at_ten_random_moments(job):
+    command, pausing, out, whole = job
+    kill_at_random(pausing, out, whole, 10, 2.5)
+    run_to_the_end(command, out, whole)

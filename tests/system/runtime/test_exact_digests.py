@@ -21,8 +21,10 @@ from gpt2np.kernels.array import Array
 
 EXPECTED = json.loads(exact_digests.DIGESTS.read_text(encoding="utf-8"))
 CASES = dict(exact_digests.cases())
-SLOW = {"GPT-2's width: hooks", "XL's width: hooks", "XL's width: logits", "bundled: batch"}
-SLOW |= {f"bundled: {name}" for name in ("min-p", "typical", "top-p", "penalties", "presence")}
+SLOW = {f"{width}'s width: {part}" for width in ("GPT-2", "XL") for part in ("hooks", "logits")}
+SLOW |= {
+    f"bundled: {name}" for name in ("batch", "min-p", "typical", "top-p", "penalties", "presence")
+}
 SLOW |= {name for name in CASES if name.endswith("seed 99")}
 QUICK = ["erf GELU: logits", "bundled: sampled", "bundled: scores"]
 
